@@ -1,0 +1,56 @@
+//! Changes of a file that leave all other bytes as they are.
+
+use std::ops::Range;
+
+/// Ranges that are replaced. An empty range is a place where something is put in.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    edits: Vec<(Range<usize>, Vec<u8>)>,
+}
+
+impl Edits {
+    /// Replaces a range.
+    pub(crate) fn replace(&mut self, range: Range<usize>, with: impl Into<Vec<u8>>) {
+        self.edits.push((range, with.into()));
+    }
+
+    /// Puts something in before the byte at `at`; several at one place come in their order.
+    pub(crate) fn insert(&mut self, at: usize, what: impl Into<Vec<u8>>) {
+        self.replace(at..at, what);
+    }
+
+    /// The changed file. Of ranges that overlap, as damaged reports may have them, the first counts.
+    pub(crate) fn apply(mut self, bytes: &[u8]) -> Vec<u8> {
+        self.edits.sort_by_key(|(range, _)| (range.start, range.end));
+        let mut changed =
+            Vec::with_capacity(bytes.len() + self.edits.iter().map(|(_, with)| with.len()).sum::<usize>());
+        let mut at = 0;
+        for (range, with) in self.edits {
+            let Some(kept) = bytes.get(at..range.start).filter(|_| range.end <= bytes.len()) else { continue };
+            changed.extend_from_slice(kept);
+            changed.extend_from_slice(&with);
+            at = range.end;
+        }
+        changed.extend_from_slice(bytes.get(at..).unwrap_or_default());
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_else_is_kept() {
+        let mut edits = Edits::default();
+        edits.replace(6..11, "all");
+        edits.insert(0, "> ");
+        edits.insert(11, "!");
+        edits.insert(11, "!");
+        // Two that can't be: one that overlaps, one beyond the end.
+        edits.replace(7..9, "x");
+        edits.replace(11..40, "y");
+        assert_eq!(edits.apply(b"hello world"), b"> hello all!!");
+        assert_eq!(Edits::default().apply(b"as it was"), b"as it was");
+    }
+}

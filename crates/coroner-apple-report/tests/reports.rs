@@ -1,0 +1,302 @@
+//! Reports in the shapes that Apple's systems write, of the program whose dSYM is in `fixtures/symbols`.
+
+use std::path::PathBuf;
+
+use coroner_apple_report::{AppleReport, AppleReportError, Form, Named};
+use coroner_symbols::{Match, Options, Symbolizer};
+use object::{Object, ObjectSymbol};
+use serde_json::Value;
+
+/// Where the program's image lies in these reports.
+const LOADED: u64 = 0x1_02d1_8000;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/symbols").join(name)
+}
+
+/// Its arm64 image: `LC_UUID`, and where functions are.
+struct Program {
+    uuid: [u8; 16],
+    functions: Vec<(String, u64)>,
+}
+
+impl Program {
+    fn read() -> Self {
+        let bytes = std::fs::read(fixture("program.dylib")).unwrap();
+        let fat = object::read::macho::MachOFatFile32::parse(&*bytes).unwrap();
+        let slice = fat
+            .arches()
+            .iter()
+            .map(|arch| object::read::macho::FatArch::data(arch, &*bytes).unwrap())
+            .map(|slice| object::File::parse(slice).unwrap())
+            .find(|file| file.architecture() == object::Architecture::Aarch64)
+            .unwrap();
+        let functions = slice.symbols().map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address())).collect();
+        Self { uuid: slice.mach_uuid().unwrap().unwrap(), functions }
+    }
+
+    fn plain_uuid(&self) -> String {
+        self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn hyphened_uuid(&self) -> String {
+        let plain = self.plain_uuid().to_uppercase();
+        format!("{}-{}-{}-{}-{}", &plain[..8], &plain[8..12], &plain[12..16], &plain[16..20], &plain[20..])
+    }
+
+    fn offset(&self, name: &str) -> u64 {
+        self.functions.iter().find(|function| function.0 == name).unwrap_or_else(|| panic!("no {name}")).1
+    }
+}
+
+fn options() -> Options {
+    Options { search: vec![fixture("program.dylib.dSYM")], debug_roots: vec![], ..Options::default() }
+}
+
+fn named(report: &[u8]) -> (Named, String) {
+    let report = AppleReport::read(report).unwrap();
+    let named = report.symbolicate(&mut Symbolizer::new(options()), &mut |_, _| {});
+    let text = String::from_utf8(named.bytes.clone()).unwrap();
+    (named, text)
+}
+
+/// A report as iOS 14 writes it, without the lines of the images' list.
+fn text(program: &Program, end: &str) -> String {
+    let deep = LOADED + program.offset("__Z4deepi") + 0x14;
+    let entry = LOADED + program.offset("_entry");
+    let plain = LOADED + program.offset("_plain_c");
+    let lines = [
+        "Incident Identifier: 6156848E-344E-4D9E-84E0-87AFD0D0AE7B".to_owned(),
+        "Process:             My Program [1234]".to_owned(),
+        "Code Type:           ARM-64 (Native)".to_owned(),
+        "Exception Codes:     KERN_INVALID_ADDRESS at 0x0000000000000018".to_owned(),
+        String::new(),
+        "Last Exception Backtrace:".to_owned(),
+        // A return address: the call is the instruction before it, in another function.
+        format!("({:#x} {:#x} 0x1b8a7d7a4)", plain + 4, plain),
+        String::new(),
+        "Thread 0 name:  Dispatch queue: com.apple.main-thread".to_owned(),
+        "Thread 0 Crashed:".to_owned(),
+        format!("0   My Program                    \t{deep:#018x} {LOADED:#x} + {}", deep - LOADED),
+        format!("1   My Program                    \t{:#018x} entry + 0", entry + 8),
+        "2   libsystem_kernel.dylib        \t0x00000001b8a7d7a4 __pthread_kill + 8".to_owned(),
+        "3   ???                           \t0x0000000000000018 0x0 + 24".to_owned(),
+        "the line of a future system, with \u{201c}text\u{201d} \u{2026} and 0x102d18000".to_owned(),
+        String::new(),
+        "Thread 1:".to_owned(),
+        // At the very start of a function: the innermost address of a thread is an instruction's.
+        format!("0   My Program                    \t{plain:#018x} My Program + {}", plain - LOADED),
+        String::new(),
+        "Thread 0 crashed with ARM Thread State (64-bit):".to_owned(),
+        format!("    x0: 0x0000000000000000   x1: {plain:#018x}"),
+        format!("0   My Program                    \t{deep:#018x} {LOADED:#x} + 4"),
+        String::new(),
+        "Binary Images:".to_owned(),
+        format!(
+            "{LOADED:#x} - {:#x} My Program arm64  <{}> /var/containers/My Program",
+            LOADED + 0x3fff,
+            program.plain_uuid()
+        ),
+        "0x1b8a57000 - 0x1b8a8afff libsystem_kernel.dylib arm64e  <00112233445566778899aabbccddeeff> /usr/lib/x"
+            .to_owned(),
+        String::new(),
+        "EOF".to_owned(),
+    ];
+    lines.join(end) + end
+}
+
+#[test]
+fn the_text_form() {
+    let program = Program::read();
+    for end in ["\n", "\r\n"] {
+        let original = text(&program, end);
+        let (named, after) = named(original.as_bytes());
+        let report = AppleReport::read(original.as_bytes()).unwrap();
+        assert_eq!((report.form(), report.images().len(), report.frame_count()), (Form::Text, 2, 7));
+        assert_eq!(report.images()[0].name, "My Program");
+
+        // Every line is there, in its order; those of frames up to where the name begins.
+        let mut rest = after.lines();
+        for line in original.lines() {
+            let head = match line.split_once("\t0x") {
+                Some((before, behind)) => format!("{before}\t0x{}", &behind[..16]),
+                None => line.to_owned(),
+            };
+            assert!(rest.any(|line| line.starts_with(&head)), "{head:?} is missing in\n{after}");
+        }
+
+        // Inlined calls come before the function that they are in, with the number of its frame.
+        let frames: Vec<&str> = after.lines().filter(|line| line.contains("\t0x")).collect();
+        assert!(frames[0].contains("deepest(int) [inlined] (program.cpp:"), "{frames:#?}");
+        assert!(frames.iter().any(|line| line.starts_with("0 ") && line.contains(" deep(int) + 20 (program.cpp:")));
+        let entry = frames.iter().find(|line| line.starts_with("1 ")).unwrap();
+        assert!(entry.contains("(program.cpp:") && entry.contains("entry + 8"), "{entry}");
+        // No symbols: as it was. A frame in no image, too; and what stands among registers.
+        assert!(after.contains("__pthread_kill + 8") && after.contains("0x0000000000000018 0x0 + 24"));
+        assert!(after.contains(&format!("{LOADED:#x} + 4{end}")), "{after}");
+        // Thread 1 is at the first instruction of the function.
+        assert!(after.lines().any(|line| line.starts_with("0 ") && line.contains(" plain_c + 0 (program.cpp:")));
+        // The addresses of the exception: of a return address the call before it.
+        let exception: Vec<&str> = after
+            .lines()
+            .skip_while(|line| !line.starts_with('('))
+            .skip(1)
+            .take_while(|line| !line.is_empty())
+            .collect();
+        assert_eq!(exception.len(), 2 + exception.iter().filter(|line| line.contains("[inlined]")).count());
+        assert!(exception[0].starts_with("0   My Program") && exception[0].contains("plain_c + 4"), "{exception:#?}");
+        assert!(exception[1].starts_with("1   My Program") && !exception[1].contains("plain_c"), "{exception:#?}");
+
+        assert_eq!(named.images.len(), 2);
+        assert_eq!((named.images[0].frames, named.images[0].named), (5, 5));
+        // The system's own name counts.
+        assert_eq!((named.images[1].frames, named.images[1].named, named.images[1].lines), (2, 1, 0));
+    }
+}
+
+fn json(program: &Program) -> String {
+    let deep = program.offset("__Z4deepi") + 0x14;
+    let entry = program.offset("_entry") + 8;
+    let plain = program.offset("_plain_c");
+    format!(
+        r#"{{"app_name":"Program","bug_type":"309","os_version":"iPhone OS 17.1"}}
+{{
+  "uptime" : 12000,
+  "threads" : [{{"triggered":true,"id":7,"threadState":{{"x":[{{"value":18446744073709551615}}]}},"frames":[
+      {{"imageOffset":{deep},"imageIndex":0}},
+      {{"imageOffset":{entry},"symbol":"<redacted>","symbolLocation":99,"imageIndex":0 }},
+      {{"imageOffset":20,"symbol":"start","symbolLocation":20,"imageIndex":1}},
+      {{"imageOffset":7}}, 12, {{"imageOffset":-1,"imageIndex":0}}, {{"imageOffset":1,"imageIndex":99}}]}},
+    {{"id":8,"frames":[{{"imageOffset":{deep},"symbol":"kept","inline":true,"imageIndex":0}},{{"imageOffset":{deep},"imageIndex":0}}]}}],
+  "lastExceptionBacktrace" : [{{"imageOffset":{plain},"imageIndex":0}}],
+  "usedImages" : [
+    {{"source":"P","arch":"arm64","base":{LOADED},"size":16384,"uuid":"{}","path":"\/private\/var\/Program","name":"Program"}},
+    {{"size":0,"source":"A","base":0,"uuid":"00000000-0000-0000-0000-000000000000"}}
+  ],
+  "unknown" : [1.50, "\u0041", 0.1e2]
+}}
+"#,
+        program.hyphened_uuid()
+    )
+}
+
+#[test]
+fn the_json_form() {
+    let program = Program::read();
+    let original = json(&program);
+    let report = AppleReport::read(original.as_bytes()).unwrap();
+    assert_eq!((report.form(), report.frame_count()), (Form::Ips, 3));
+    let (named, after) = named(original.as_bytes());
+    assert_eq!((named.images.len(), named.images[0].frames, named.images[0].lines), (1, 3, 3));
+
+    let document = |text: &str| serde_json::from_str::<Value>(text.split_once('\n').unwrap().1).unwrap();
+    let after_json = document(&after);
+    let frames = after_json["threads"][0]["frames"].as_array().unwrap();
+    let inlined = frames.iter().take_while(|frame| frame["inline"] == true).count();
+    assert!(inlined > 0 && frames[0]["symbol"] == "deepest(int)", "{frames:#?}");
+    assert_eq!(frames[inlined]["symbol"], "deep(int)");
+    assert_eq!(frames[inlined]["symbolLocation"], 20);
+    assert_eq!(frames[inlined]["sourceFile"], "program.cpp");
+    assert!(frames[inlined]["sourceLine"].as_u64().is_some());
+    // What the system had redacted is replaced, in its place.
+    let entry = frames[inlined + 1..].iter().find(|frame| frame["inline"].is_null()).unwrap();
+    assert_eq!((&entry["symbol"], &entry["symbolLocation"]), (&"entry".into(), &8.into()));
+    assert!(frames.iter().any(|frame| frame["symbol"] == "start"));
+    // The call before `plain_c` is not in it.
+    let exception = after_json["lastExceptionBacktrace"].as_array().unwrap();
+    assert!(!exception.is_empty() && exception.iter().all(|frame| frame["symbol"] != "plain_c"), "{exception:#?}");
+    // A call that the system has expanded is complete.
+    assert_eq!(after_json["threads"][1], document(&original)["threads"][1]);
+
+    // Without what was added it is the original, byte for byte outside of the frames.
+    for part in [
+        r#""uptime" : 12000,"#,
+        r#"[1.50, "\u0041", 0.1e2]"#,
+        r#""path":"\/private\/var\/Program""#,
+        "\n      {\"imageOffset\":7}, 12, ",
+    ] {
+        assert!(after.contains(part), "{part} in {after}");
+    }
+    assert_eq!(after.lines().next(), original.lines().next());
+}
+
+#[test]
+fn an_older_ips_is_text_behind_a_line_of_json() {
+    let program = Program::read();
+    let original = format!("{{\"app_name\":\"Program\",\"bug_type\":\"109\"}}\n{}", text(&program, "\n"));
+    let (_, after) = named(original.as_bytes());
+    assert!(after.starts_with("{\"app_name\"") && after.contains(" deep(int) + 20 (program.cpp:"), "{after}");
+}
+
+#[test]
+fn another_build_names_nothing() {
+    let mut program = Program::read();
+    program.uuid[3] ^= 1;
+    let original = text(&program, "\n");
+    let report = AppleReport::read(original.as_bytes()).unwrap();
+    let mut symbolizer = Symbolizer::new(options());
+    let named = report.symbolicate(&mut symbolizer, &mut |_, _| {});
+    assert_eq!(named.bytes, original.as_bytes());
+    assert_eq!(symbolizer.status(&named.images[0].key).matched, Match::Missing);
+}
+
+#[test]
+fn what_is_no_report_says_so() {
+    let read = |text: &str| AppleReport::read(text.as_bytes()).unwrap_err();
+    assert_eq!(read(""), AppleReportError::NotAppleReport);
+    assert_eq!(read("hello\nworld"), AppleReportError::NotAppleReport);
+    let lacks = |error: AppleReportError| match error {
+        AppleReportError::NoFrames { lacks, bug_type } => (lacks, bug_type),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(lacks(read("Process: x [1]\nThread 0:\n0  a 0x1 b + 1\n")), ("list of images", None));
+    let memory = "{\"bug_type\":\"298\"}\n{\"processes\":[],\"usedImages\":[]}";
+    assert_eq!(lacks(read(memory)), ("threads", Some("298".into())));
+    let offset = |error: AppleReportError| match error {
+        AppleReportError::Json { offset, what } => (offset, what),
+        other => panic!("{other:?}"),
+    };
+    let (at, what) = offset(read("{\"bug_type\":\"309\"}\n{\n  \"threads\" : [x]\n}"));
+    assert!((34..=37).contains(&at) && what.contains("expected value"), "{at} {what}");
+    let (at, _) = offset(read("{\"bug_type\":309}\n{}"));
+    assert!(at < 16, "{at}");
+    // Nested beyond what the parser follows.
+    let deep = format!("{{\"bug_type\":\"309\"}}\n{{\"usedImages\":{}", "[".repeat(100_000));
+    offset(read(&deep));
+}
+
+#[test]
+fn cut_and_damaged_reports_end_in_answers() {
+    let program = Program::read();
+    let mut symbolizer = Symbolizer::new(options());
+    let mut state = 7_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for original in [text(&program, "\n"), json(&program)] {
+        for length in (0..original.len()).step_by(3) {
+            if let Ok(report) = AppleReport::read(&original.as_bytes()[..length]) {
+                let _ = report.symbolicate(&mut symbolizer, &mut |_, _| {});
+            }
+        }
+        for _ in 0..500 {
+            let mut bytes = original.clone().into_bytes();
+            for _ in 0..=random(6) {
+                let at = random(bytes.len());
+                match random(3) {
+                    0 => bytes[at] = random(256) as u8,
+                    1 => drop(bytes.drain(at..(at + random(20)).min(bytes.len()))),
+                    _ => {
+                        let piece: Vec<u8> = bytes[at..].iter().take(random(40)).copied().collect();
+                        let to = random(bytes.len());
+                        bytes.splice(to..to, piece);
+                    }
+                }
+            }
+            if let Ok(report) = AppleReport::read(&bytes) {
+                let _ = report.symbolicate(&mut symbolizer, &mut |_, _| {});
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The loaded images, for the unwinder and for the report.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use coroner_machine::images::{self, ImageKind, ListState, MOST_PATH, Mappings};
+use coroner_machine::memory::{LoadGuarded, Memory};
+use coroner_machine::syscall::{Errno, Result};
+use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
+use coroner_unwind::{AddressRange, ImageFormat};
+
+/// Images that one report can hold.
+const CAPACITY: usize = 2048;
+
+/// The most bytes that are kept of an image's message.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// The images of this process as they were listed last.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    table: images::Images,
+    pub mappings: Mappings,
+    generation: u64,
+    dropped: usize,
+    /// The table is held as it is. (Where another thread was at it, it is not ours to let go.)
+    held: bool,
+}
+
+/// The watched table can't be given back, dyld's callbacks go on: a later install uses it again.
+struct Kept {
+    taken: AtomicBool,
+    table: core::cell::UnsafeCell<Option<images::Images>>,
+}
+
+// SAFETY: `taken` lets one in.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept { taken: AtomicBool::new(false), table: core::cell::UnsafeCell::new(None) };
+
+impl Loaded {
+    /// Makes the table, or takes that of an earlier install (normal life). dyld keeps it fresh from now on.
+    pub(crate) fn map() -> Result<Loaded> {
+        if KEPT.taken.swap(true, Ordering::AcqRel) {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: `taken` is ours.
+        let kept = unsafe { (*KEPT.table.get()).take() };
+        let table = if let Some(table) = kept {
+            table
+        } else {
+            let table = images::Images::map(CAPACITY).inspect_err(|_| KEPT.taken.store(false, Ordering::Release))?;
+            table.watch();
+            table
+        };
+        match Mappings::open() {
+            Ok(mappings) => Ok(Loaded { table, mappings, generation: 0, dropped: 0, held: false }),
+            Err(errno) => {
+                // SAFETY: `taken` is ours.
+                unsafe { *KEPT.table.get() = Some(table) };
+                KEPT.taken.store(false, Ordering::Release);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Lists the images anew. What is known of an image from before is used again. At crash time the list then stays as it is
+    /// until [`Loaded::release`].
+    pub(crate) fn take(&mut self, memory: &mut impl Memory) {
+        self.generation = self.generation.wrapping_add(1);
+        let refresh = self.table.refresh_and_hold(memory);
+        self.dropped = refresh.dropped;
+        self.held |= refresh.list != ListState::Busy;
+    }
+
+    /// The list may change again.
+    pub(crate) fn release(&mut self) {
+        if core::mem::take(&mut self.held) {
+            self.table.release();
+        }
+    }
+
+    /// Touches what a crash may need (normal life).
+    pub(crate) fn touch(&mut self) {
+        self.release();
+        self.table.touch();
+    }
+
+    /// Gives everything back (normal life).
+    pub(crate) fn unmap(self) {
+        self.mappings.close();
+        // SAFETY: `taken` is ours.
+        unsafe { *KEPT.table.get() = Some(self.table) };
+        KEPT.taken.store(false, Ordering::Release);
+    }
+
+    /// The images, in the order of their addresses.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &images::Image> {
+        self.table.iter()
+    }
+
+    /// The image that holds an address.
+    pub(crate) fn image_at(&self, address: u64) -> Option<&images::Image> {
+        self.table.find(address)
+    }
+
+    /// Whether all of these bytes are in an image's unwind data.
+    pub(crate) fn is_unwind_data(&self, address: u64, length: u64) -> bool {
+        let is_in = |range: images::AddressRange| {
+            range.start <= address
+                && length <= range.end.saturating_sub(range.start).saturating_sub(address - range.start)
+        };
+        self.table.find(address).is_some_and(|image| is_in(image.unwind_info) || is_in(image.eh_frame))
+    }
+
+    /// Images that found no room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped as u64
+    }
+
+    /// Encodes what images say of the death: the messages in their `__DATA,__crash_info` sections, which libSystem's `abort`,
+    /// Swift's runtime, libdispatch and others fill in (`crashreporter_annotations_t` of CrashReporterClient.h).
+    pub(crate) fn annotate(&self, encoder: &mut Encoder<'_>) {
+        /// The layout has been the same since this version.
+        const VERSION: u64 = 4;
+        /// Where `message` and `message2` stand.
+        const MESSAGES: [u64; 2] = [8, 32];
+        // SAFETY: Coroner's secondary thread makes faults good while a report is written.
+        let mut memory = unsafe { LoadGuarded::new() };
+        for image in self.table.iter().filter(|image| image.crash_info.size() >= 40) {
+            let at = image.crash_info.start;
+            if memory.read_u64(at).is_ok_and(|version| version >= VERSION) {
+                for offset in MESSAGES {
+                    let mut text = [0; LONGEST_MESSAGE];
+                    let address = memory.read_u64(at.wrapping_add(offset)).unwrap_or(0);
+                    let text = images::read_text(&mut memory, address, &mut text);
+                    if !text.is_empty() {
+                        let mut path = [0; MOST_PATH];
+                        let source = self.table.path(image, &mut memory, &mut path);
+                        wire::Annotation { source, text }.encode(encoder);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Encodes one image. False where it does not fit.
+    pub(crate) fn encode(&self, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
+        let mut segments = [Segment::default(); images::MAX_SEGMENTS];
+        let mut count = 0;
+        for (to, segment) in segments.iter_mut().zip(image.segments()) {
+            let range = image.segment_range(segment);
+            *to = Segment {
+                address: range.start,
+                size: segment.size,
+                file_offset: segment.file_offset,
+                protection: segment.flags as u8,
+            };
+            count += 1;
+        }
+        let mut unwind = [UnwindSection::default(); 2];
+        let mut unwinds = 0;
+        for (kind, range) in [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)] {
+            if !range.is_empty()
+                && let Some(place) = unwind.get_mut(unwinds)
+            {
+                *place = UnwindSection { kind, address: range.start, size: range.size() };
+                unwinds += 1;
+            }
+        }
+        let text = image.text().next().unwrap_or_default();
+        let mut path = [0; MOST_PATH];
+        // SAFETY: Coroner's secondary thread makes faults good while a report is written, and at install dyld's strings are
+        // good memory.
+        let path = self.table.path(image, &mut unsafe { LoadGuarded::new() }, &mut path);
+        let mut version = Version::of(image.version);
+        Image {
+            kind: wire::ImageKind::MACHO,
+            path,
+            load_address: image.range.start,
+            slide: image.slide,
+            size: image.range.size(),
+            text: (text.start, text.size()),
+            build_id: image.build_id(),
+            segments: segments.get(..count).unwrap_or_default(),
+            unwind: unwind.get(..unwinds).unwrap_or_default(),
+            is_main: image.kind == ImageKind::Main,
+            version: version.as_bytes(),
+            cpu: Some(image.cpu),
+        }
+        .encode(encoder)
+    }
+}
+
+/// A library's version as people write it: `1319.100.3`.
+struct Version {
+    digits: [u8; 16],
+    length: usize,
+    is_there: bool,
+}
+
+impl Version {
+    fn of(version: u32) -> Version {
+        let mut text = Version { digits: [0; 16], length: 0, is_there: version != 0 };
+        for (index, part) in [version >> 16, version >> 8 & 0xff, version & 0xff].into_iter().enumerate() {
+            if index > 0 {
+                text.push(b'.');
+            }
+            for scale in [10_000, 1000, 100, 10] {
+                if part >= scale {
+                    text.push(b'0' + (part / scale % 10) as u8);
+                }
+            }
+            text.push(b'0' + (part % 10) as u8);
+        }
+        text
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.digits.get_mut(self.length) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn as_bytes(&mut self) -> Option<&[u8]> {
+        self.digits.get(..self.length).filter(|_| self.is_there)
+    }
+}
+
+impl coroner_unwind::Images for &Loaded {
+    fn find(&self, address: u64) -> Option<coroner_unwind::Image> {
+        for_unwinder(self.table.find(address)?, address)
+    }
+
+    fn is_executable(&self, address: u64) -> Option<bool> {
+        if let Some(image) = self.table.find(address) {
+            return Some(image.is_executable(address));
+        }
+        let mapping = self.mappings.at(address).ok()?;
+        Some(mapping.is_some_and(|mapping| mapping.permissions.execute))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+/// What the unwinder needs of the image whose code is at `address`.
+pub(crate) fn for_unwinder(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
+    let text = image.text().find(|range| range.contains(address))?;
+    Some(coroner_unwind::Image {
+        format: ImageFormat::MachO,
+        text: range(text),
+        base: image.range.start,
+        bias: image.slide,
+        eh_frame: range(image.eh_frame),
+        unwind_info: range(image.unwind_info),
+        stubs: range(image.stubs),
+        stub_helper: range(image.stub_helper),
+        text_section: image.text_section.start,
+        ..coroner_unwind::Image::default()
+    })
+}
+
+fn range(range: images::AddressRange) -> AddressRange {
+    AddressRange { start: range.start, end: range.end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_written_as_people_write_it() {
+        assert_eq!(Version::of(0x0527_6403).as_bytes(), Some(&b"1319.100.3"[..]));
+        assert_eq!(Version::of(0x0001_0000).as_bytes(), Some(&b"1.0.0"[..]));
+        assert_eq!(Version::of(0xffff_ffff).as_bytes(), Some(&b"65535.255.255"[..]));
+        assert_eq!(Version::of(0).as_bytes(), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! Making the crash path itself fail, for tests.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use coroner_machine::syscall::{Errno, Result};
+use coroner_report::wire::SectionKind;
+
+/// How a section fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Failure {
+    /// It writes to address 0x18.
+    Fault = 1,
+    /// It never ends.
+    Hang = 2,
+    /// It faults with a stack pointer that is no address.
+    LostStack = 3,
+}
+
+static WHERE: AtomicU32 = AtomicU32::new(0);
+static HOW: AtomicU32 = AtomicU32::new(0);
+
+/// From now on, every section of that kind fails so.
+pub fn set(section: SectionKind, failure: Failure) {
+    HOW.store(failure as u32, Ordering::SeqCst);
+    WHERE.store(section.0.into(), Ordering::SeqCst);
+}
+
+static INSTALL: AtomicU32 = AtomicU32::new(0);
+
+/// From now on, an install fails for want of memory at that place: 1 for the table of images, 2 for what all else is in, 0 for
+/// none.
+pub fn fail_install(place: u32) {
+    INSTALL.store(place, Ordering::SeqCst);
+}
+
+/// The memory for a place of an install.
+pub(crate) fn map<T>(place: u32, map: impl FnOnce() -> Result<T>) -> Result<T> {
+    if INSTALL.load(Ordering::SeqCst) == place { Err(Errno(libc::ENOMEM)) } else { map() }
+}
+
+/// Fails, if this section is to.
+pub(crate) fn here(section: SectionKind) {
+    if WHERE.load(Ordering::SeqCst) != u32::from(section.0) {
+        return;
+    }
+    if HOW.load(Ordering::SeqCst) == Failure::Fault as u32 {
+        // SAFETY: none; the fault is what is wanted, and what `guarded` is for.
+        unsafe { (0x18 as *mut u32).write_volatile(1) };
+    } else if HOW.load(Ordering::SeqCst) == Failure::LostStack as u32 {
+        // SAFETY: none; as above.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::asm!("mov rsp, 0x1230", "push rax", options(noreturn));
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!("mov x9, #0x1230", "mov sp, x9", "str x0, [sp, #-16]!", options(noreturn));
+        }
+    } else {
+        loop {
+            core::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Alternate signal stacks for all threads.
+//!
+//! Without one, a thread whose stack is full dies without a word: the kernel has nowhere to put the signal's frame. Rust's
+//! standard library gives its threads 8 KiB, which is enough for the first steps of the handler; bionic gives one to every
+//! thread; threads that C or C++ code makes with glibc or musl have none.
+//!
+//! How every thread gets one ([`crate::AlternateStacks::Everywhere`]):
+//! * the installing thread, at install;
+//! * threads that exist by then: each is interrupted once (by the rendezvous' signal) and its context, which the kernel
+//!   restores with the alternate stack that stands in it, is given one;
+//! * later threads: on Linux with a shared glibc, Coroner defines `pthread_create`. The dynamic linker binds every image's
+//!   calls to the program's definition, which gives the new thread its stack and starts it; the C library's own function
+//!   does the rest. (Rust's std sees the stack and does not make its own.)
+//!
+//! Where a host forbids the interposition (feature `interpose-pthread-create` off, static or musl programs, a program in
+//! which another definition comes first), threads are attached by hand: [`crate::attach_current_thread`] as the first thing
+//! a thread does. `coroner doctor` and [`interposes`] tell which it is.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use coroner_machine::stack::{Stack, alternate_stack, set_alternate_stack};
+use coroner_machine::syscall::{Errno, Result};
+
+/// Bytes that the handler uses before it goes on to Coroner's own stack, generously.
+const HANDLER: usize = 4 << 10;
+
+/// The size of an alternate stack: room for the kernel's frame (which is larger on processors with larger vector
+/// registers: AT_MINSIGSTKSZ of getauxval(3)) and Coroner's handler, then for an app's handler that runs after it and may
+/// raise a signal of its own. (Rust's handler of stack overflows prints a message and aborts; with Coroner's frames above
+/// it, std's own 8 KiB would be too little.)
+fn wanted_size() -> usize {
+    2 * frame_size() + 6 * HANDLER
+}
+
+/// The least that an alternate stack that is there already must have to be left as it is.
+fn least_size() -> usize {
+    2 * frame_size() + 3 * HANDLER
+}
+
+/// Bytes of a signal's frame.
+fn frame_size() -> usize {
+    /// `AT_MINSIGSTKSZ` of linux/auxvec.h.
+    const AT_MINSIGSTKSZ: libc::c_ulong = 51;
+    // SAFETY: only reads the auxiliary vector (normal life).
+    let frame = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
+    frame.max(libc::MINSIGSTKSZ)
+}
+
+/// An alternate stack. Only the pages that the handler needs are touched: a thousand threads have one each.
+fn new_stack() -> Result<Stack> {
+    Stack::map_touching(wanted_size(), page_size(), frame_size() + HANDLER)
+}
+
+/// Gives the calling thread an alternate stack unless it has a good one (normal life). True if it has got one now, which
+/// is freed when the thread ends.
+///
+/// # Errors
+/// What the kernel answered: no memory, or the thread is running on its alternate stack.
+pub(crate) fn attach_current() -> Result<bool> {
+    let now = alternate_stack()?;
+    if now.flags & libc::SS_DISABLE == 0 && now.size >= least_size() {
+        return Ok(false);
+    }
+    let stack = new_stack()?;
+    adopt(stack).map(|()| true)
+}
+
+/// The system's page size (normal life).
+pub(crate) fn page_size() -> usize {
+    // SAFETY: only asks.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
+/// Makes `stack` the calling thread's alternate stack and leaves it to be freed when the thread ends.
+fn adopt(stack: Stack) -> Result<()> {
+    let signal_stack = stack.as_signal_stack();
+    // SAFETY: the stack is mapped, and nobody else uses it; it is unmapped only after it has been taken out of use.
+    if let Err(errno) = unsafe { set_alternate_stack(&signal_stack) } {
+        stack.unmap();
+        return Err(errno);
+    }
+    // Freed by the destructor of a thread-specific value, which is the mapping's own base address.
+    let key = KEY.load(Ordering::Acquire);
+    if key != NO_KEY {
+        // SAFETY: the key is made by `prepare`. Normal life.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, stack.base() as *const c_void) };
+    }
+    Ok(())
+}
+
+/// No key yet.
+const NO_KEY: usize = usize::MAX;
+/// The key whose destructor frees a thread's stack.
+static KEY: AtomicUsize = AtomicUsize::new(NO_KEY);
+
+/// Frees the alternate stack of a thread that ends.
+unsafe extern "C" fn release(base: *mut c_void) {
+    let Ok(mut now) = alternate_stack() else { return };
+    if now.sp != base as usize || now.flags & libc::SS_ONSTACK != 0 {
+        // Somebody replaced it, or the thread ends in a handler: then it is better kept.
+        return;
+    }
+    let size = now.size;
+    now.flags = libc::SS_DISABLE;
+    // SAFETY: takes the stack out of use.
+    if unsafe { set_alternate_stack(&now) }.is_ok() {
+        Stack::from_parts(base as usize, size, page_size()).unmap();
+    }
+}
+
+/// Makes the key (normal life, once).
+pub(crate) fn prepare() {
+    if KEY.load(Ordering::Acquire) != NO_KEY {
+        return;
+    }
+    let mut key: libc::pthread_key_t = 0;
+    // SAFETY: writes one key; the destructor is sound for any value that `adopt` sets.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(release)) } == 0 {
+        KEY.store(key as usize, Ordering::Release);
+    }
+    #[cfg(interpose)]
+    interpose::prepare();
+}
+
+/// Whether threads that are made from now on get an alternate stack by themselves.
+pub(crate) fn interposes() -> bool {
+    #[cfg(interpose)]
+    return interpose::is_first();
+    #[cfg(not(interpose))]
+    return cfg!(target_os = "android");
+}
+
+/// How long a thread may take to answer the sweep; one that does not (it blocks the signal) goes without.
+const PATIENCE_NS: u64 = 2_000_000;
+
+/// Gives an alternate stack to each thread of this process that has none, by its context (normal life). The stacks of
+/// these threads are not freed when they end.
+pub(crate) fn sweep(
+    rendezvous: &coroner_machine::rendezvous::Rendezvous,
+    tasks: &coroner_machine::threads::TaskDirectory,
+) {
+    let me = coroner_machine::threads::this_thread();
+    let mut tids = [0; 256];
+    let mut count = 0;
+    tasks.list(&mut |tid| {
+        if tid != me
+            && let Some(place) = tids.get_mut(count)
+        {
+            *place = tid;
+            count += 1;
+        }
+    });
+    for tid in tids.iter().take(count) {
+        let Ok(stack) = new_stack() else { return };
+        let wanted = stack.as_signal_stack();
+        let least = least_size();
+        let mut taken = false;
+        if let Ok(mut interrupted) = rendezvous.interrupt(*tid, PATIENCE_NS) {
+            let now = interrupted.context_mut().alternate_stack();
+            if now.flags & libc::SS_DISABLE != 0 || now.size < least {
+                *now = wanted;
+                taken = true;
+            }
+        }
+        if !taken {
+            stack.unmap();
+        }
+    }
+}
+
+#[cfg(interpose)]
+mod interpose {
+    //! The definition of `pthread_create`.
+
+    use core::ffi::{c_int, c_void};
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{Stack, adopt, new_stack, page_size};
+    use crate::global;
+    use crate::setup::AlternateStacks;
+
+    type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+    type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+
+    /// The C library's own function, once it was looked up.
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+
+    fn real() -> Option<Create> {
+        let mut found = REAL.load(Ordering::Acquire);
+        if found == 0 {
+            // SAFETY: a NUL-terminated name; looked up in normal life (a thread is being made).
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
+            REAL.store(found, Ordering::Release);
+        }
+        // SAFETY: the next definition of `pthread_create` has this signature.
+        (found != 0).then(|| unsafe { core::mem::transmute::<usize, Create>(found) })
+    }
+
+    /// Looks the C library's function up, so that no thread creation has to.
+    pub(super) fn prepare() {
+        let _ = real();
+    }
+
+    /// Whether this definition is the one that the program's images are bound to.
+    pub(super) fn is_first() -> bool {
+        // SAFETY: a NUL-terminated name.
+        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_create".as_ptr()) } as usize;
+        // A program that exports nothing is not found by name; its own calls are bound to its definition all the same.
+        first == pthread_create as *const () as usize || first == REAL.load(Ordering::Acquire)
+    }
+
+    /// What a new thread starts with, at the base of its own alternate stack (which is not in use yet).
+    #[repr(C)]
+    struct Begin {
+        start: Start,
+        argument: *mut c_void,
+        stack: Stack,
+    }
+
+    extern "C" fn begin(at: *mut c_void) -> *mut c_void {
+        // SAFETY: `pthread_create` below put it there for this thread alone. Read before the stack can be used.
+        let Begin { start, argument, stack } = unsafe { at.cast::<Begin>().read() };
+        let _ = adopt(stack);
+        start(argument)
+    }
+
+    /// pthread_create(3): as the C library's, but the new thread has an alternate signal stack while Coroner is installed.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: Start,
+        argument: *mut c_void,
+    ) -> c_int {
+        let Some(real) = real() else { return libc::EAGAIN };
+        let wanted = global::get().is_some_and(|global| global.setup.alternate_stacks == AlternateStacks::Everywhere);
+        if wanted && let Ok(stack) = new_stack() {
+            let at = stack.base() as *mut Begin;
+            let (address, size) = (stack.base(), stack.size());
+            // SAFETY: the stack's lowest bytes are ours and unused; page-aligned.
+            unsafe { at.write(Begin { start, argument, stack }) };
+            // SAFETY: the caller's arguments, but for the start routine, which calls the caller's.
+            let answer = unsafe { real(thread, attributes, begin, at.cast()) };
+            if answer != 0 {
+                Stack::from_parts(address, size, page_size()).unmap();
+            }
+            return answer;
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { real(thread, attributes, start, argument) }
+    }
+}
+
+/// The error of attaching a thread.
+pub(crate) fn attach() -> core::result::Result<(), Errno> {
+    attach_current().map(|_| ())
+}

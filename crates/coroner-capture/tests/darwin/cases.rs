@@ -1,0 +1,244 @@
+//! The cases: what a process does, and what it must leave.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use coroner_capture::Setup;
+
+use crate::deaths::{call_death, named, park_here, say_last_words};
+use crate::earlier;
+
+/// The case that a process is to run, and its store.
+pub(crate) const CASE: &str = "CORONER_TEST_CASE";
+pub(crate) const STORE: &str = "CORONER_TEST_STORE";
+
+/// Where the death happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    Main,
+    /// A thread with this name.
+    Thread,
+}
+
+/// The name of a thread that dies.
+pub(crate) const VICTIM: &str = "victim";
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// By a signal, Darwin's number.
+    Signal(i32),
+    Status(i32),
+}
+
+/// What the report says of the death.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    /// Exception and code; none for a signal.
+    pub mach: Option<(i32, i64)>,
+    pub signal: i32,
+    /// The function of the frame that names the death, and which frame that is.
+    pub function: &'static str,
+    pub frame: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub name: &'static str,
+    /// The name of a death.
+    pub death: &'static str,
+    pub place: Where,
+    /// Threads that wait meanwhile.
+    pub parked: usize,
+    /// What else is done: a name that [`run`] knows.
+    pub with: &'static str,
+    pub report: Option<Report>,
+    pub ending: Ending,
+}
+
+const BAD_ACCESS: i32 = 1;
+const BAD_INSTRUCTION: i32 = 2;
+#[cfg(target_arch = "x86_64")]
+const ARITHMETIC: i32 = 3;
+const SOFTWARE: i32 = 5;
+const BREAKPOINT: i32 = 6;
+const GUARD: i32 = 12;
+/// `EXC_I386_GPFLT`.
+#[cfg(target_arch = "x86_64")]
+const GENERAL_PROTECTION: i64 = 13;
+/// `GUARD_TYPE_MACH_PORT` and `kGUARD_EXC_MOD_REFS`; the lowest 32 bits are the port's name.
+const GUARD_CODE: i64 = 1 << 61 | 2 << 32;
+const INVALID_ADDRESS: i64 = 1;
+const PROTECTION_FAILURE: i64 = 2;
+
+const fn case(
+    death: &'static str,
+    mach: Option<(i32, i64)>,
+    signal: i32,
+    function: &'static str,
+    frame: usize,
+) -> Case {
+    let report = Some(Report { mach, signal, function, frame });
+    Case { name: death, death, place: Where::Main, parked: 3, with: "", report, ending: Ending::Signal(signal) }
+}
+
+const NULL_MACH: Option<(i32, i64)> = Some((BAD_ACCESS, INVALID_ADDRESS));
+
+/// A null store.
+const NULL: Case = case("null-store", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_null_store", 0);
+const ABORT: Case = case("abort", None, libc::SIGABRT, "die_abort", 1);
+const OVERFLOW: Case = case("overflow", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "deeper", 0);
+
+#[cfg(target_arch = "x86_64")]
+const KILL: Case = case("kill", None, libc::SIGABRT, "die_kill", 1);
+
+/// Which code a trap's exception has: `EXC_I386_BPT` on x86_64, `EXC_ARM_BREAKPOINT` on arm64.
+const TRAP_CODE: i64 = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
+
+pub(crate) const CASES: &[Case] = &[
+    NULL,
+    Case { name: "null-store-on-a-thread", place: Where::Thread, ..NULL },
+    Case { name: "null-store-10-threads", parked: 10, ..NULL },
+    Case { name: "null-store-200-threads", parked: 200, place: Where::Thread, ..NULL },
+    Case { name: "null-store-alone", parked: 0, ..NULL },
+    case("bad-pointer", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_bad_pointer", 0),
+    case("read-only", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "die_read_only", 0),
+    // The jump is lost, its caller is not.
+    case("jump-null", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_jump_null", 1),
+    case("no-execute", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "die_no_execute", 1),
+    case("undefined", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_undefined", 0),
+    case("trap", Some((BREAKPOINT, TRAP_CODE)), libc::SIGTRAP, "die_trap", 0),
+    #[cfg(target_arch = "x86_64")]
+    case("divide", Some((ARITHMETIC, 1)), libc::SIGFPE, "die_divide", 0),
+    #[cfg(target_arch = "x86_64")]
+    case("privileged", Some((BAD_ACCESS, GENERAL_PROTECTION)), libc::SIGSEGV, "die_privileged", 0),
+    #[cfg(target_arch = "aarch64")]
+    case("privileged", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_privileged", 0),
+    // The kernel kills the process, whatever is answered: it becomes no signal that could be told.
+    Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 1) },
+    case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 1),
+    Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
+    ABORT,
+    Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
+    // A signal that somebody sent is no exception.
+    case("raise", None, libc::SIGSEGV, "die_raise", 1),
+    // Rust's standard library has a handler for overflows, which prints a line and aborts: the same death.
+    Case { ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
+    Case { name: "overflow-on-a-thread", place: Where::Thread, ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
+    // Without it: the kernel makes a SIGSEGV of the main thread's (which the report can't know), a SIGBUS of others'.
+    Case { name: "overflow-default", with: "default", ending: Ending::Signal(libc::SIGSEGV), ..OVERFLOW },
+    Case { name: "overflow-default-on-a-thread", with: "default", place: Where::Thread, ..OVERFLOW },
+    Case { name: "null-store-default", with: "default", ..NULL },
+    // To the process, while its only thread blocks it: it must not come to one of Coroner's. (qemu-user knows no signals that
+    // are pending for a process: one that finds every thread blocked is lost to the thread that it came to.)
+    #[cfg(target_arch = "x86_64")]
+    Case { name: "kill-of-a-blocked-signal", parked: 0, ..KILL },
+    Case { name: "two-threads", with: "two", place: Where::Thread, ..NULL },
+    Case { name: "earlier-port-refuses", with: "port-refuses", ..NULL },
+    Case { name: "earlier-port-accepts", with: "port-accepts", ending: Ending::Status(0), ..NULL },
+    Case { name: "earlier-port-with-state", with: "port-with-state", ending: Ending::Status(0), ..NULL },
+    Case { name: "earlier-port-with-state-alone", with: "port-with-state-alone", ending: Ending::Status(0), ..NULL },
+    Case { name: "earlier-port-is-dead", with: "port-dead", ..NULL },
+    // A later system, which protects the ports of the task and its threads.
+    Case { name: "later-system", with: "later", ..NULL },
+    Case { name: "later-system-200-threads", with: "later", parked: 200, place: Where::Thread, ..NULL },
+    Case { name: "later-system-overflow", with: "later", ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
+    Case { name: "later-system-enforced", with: "later-enforced", ..NULL },
+    Case { name: "later-system-port-refuses", with: "later-port-refuses", ..NULL },
+    Case { name: "later-system-port-accepts", with: "later-port-accepts", ending: Ending::Status(0), ..NULL },
+    // No handler of a signal gives it the exception back: only the port can be asked.
+    Case {
+        name: "later-system-port-alone-accepts",
+        with: "later-port-alone-accepts",
+        ending: Ending::Status(0),
+        ..NULL
+    },
+    Case {
+        name: "later-system-port-with-state-alone",
+        with: "later-port-with-state-alone",
+        ending: Ending::Status(0),
+        ..NULL
+    },
+    Case { name: "later-system-loads", with: "later-live", report: None, ending: Ending::Status(0), ..NULL },
+    // Messages that nobody should believe; then the death, and no other report.
+    Case { name: "forged-messages", with: "forged", ..NULL },
+    // Another thread is in abort(), which has blocked all signals of all threads.
+    Case { name: "abort-in-flight", with: "abort-in-flight", place: Where::Thread, ..NULL },
+    Case { name: "under-a-debugger", with: "debugger", report: Some(Report { mach: None, ..NULL_REPORT }), ..NULL },
+    #[cfg(feature = "fault-injection")]
+    Case { name: "installs-in-vain", with: "installs-in-vain", ..NULL },
+    Case { name: "earlier-signal-handler", with: "handler", ending: Ending::Status(42), ..NULL },
+    Case { name: "earlier-handler-of-abort", with: "handler", ending: Ending::Status(42), ..ABORT },
+    Case { name: "handler-over-ours", with: "handler-after", ending: Ending::Status(42), ..NULL },
+    Case { name: "ignored-once", with: "ignore", report: None, ..NULL },
+    Case { name: "uninstalled", with: "uninstall", report: None, ..NULL },
+    Case { name: "sigterm", with: "sigterm", report: None, ending: Ending::Signal(libc::SIGTERM), ..NULL },
+    Case {
+        name: "no-exception-ports",
+        with: "signals-only",
+        report: Some(Report { mach: None, ..NULL_REPORT }),
+        ..NULL
+    },
+    Case { name: "child-of-fork", with: "fork", report: None, ending: Ending::Status(0), ..NULL },
+    Case { name: "loads-in-normal-life", with: "live", report: None, ending: Ending::Status(0), ..NULL },
+];
+
+const NULL_REPORT: Report =
+    Report { mach: Some((BAD_ACCESS, INVALID_ADDRESS)), signal: libc::SIGSEGV, function: "die_null_store", frame: 0 };
+
+static READY: AtomicU32 = AtomicU32::new(0);
+
+/// The process that dies.
+pub(crate) fn run(name: &str) {
+    let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is called {name}"));
+    let store = CString::new(std::env::var_os(STORE).expect("a store").as_bytes()).expect("a path");
+    say_last_words();
+    earlier::before_install(case.with);
+    let mut setup = Setup::new(&store);
+    // Under an emulator on a busy machine two hundred threads take their time.
+    setup.deadline_ms = 60_000;
+    if case.with == "signals-only" {
+        setup.exceptions = coroner_capture::ExceptionSet::EMPTY;
+    }
+    #[cfg(feature = "fault-injection")]
+    if case.with == "installs-in-vain" {
+        earlier::install_in_vain(&setup);
+    }
+    coroner_capture::install(&setup).expect("installed");
+    for index in 0..case.parked {
+        let thread = std::thread::Builder::new().name(format!("parked-{index}")).stack_size(64 << 10);
+        thread
+            .spawn(|| {
+                READY.fetch_add(1, Ordering::SeqCst);
+                park_here();
+            })
+            .expect("a thread");
+    }
+    while (READY.load(Ordering::SeqCst) as usize) < case.parked {
+        std::thread::yield_now();
+    }
+    earlier::after_install(case.with);
+    let death = named(case.death);
+    match case.place {
+        Where::Main => call_death(death),
+        Where::Thread => {
+            let victims = if case.with == "two" { 2 } else { 1 };
+            let together = Arc::new(Barrier::new(victims));
+            for _ in 0..victims {
+                let thread = std::thread::Builder::new().name(VICTIM.to_owned());
+                let together = Arc::clone(&together);
+                let victim = move || {
+                    together.wait();
+                    call_death(death);
+                };
+                thread.spawn(victim).expect("a thread");
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    }
+    // Whoever held the port before mended it.
+    std::process::exit(if earlier::MENDED.load(Ordering::SeqCst) { 0 } else { 3 });
+}

@@ -1,0 +1,313 @@
+//! What else is in the process: earlier holders of the exception ports, handlers before and after Coroner's, and what an app
+//! does in normal life.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+#[cfg(feature = "fault-injection")]
+use coroner_capture::Setup;
+use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
+use mach2::mach_port::{mach_port_allocate, mach_port_destroy, mach_port_insert_right};
+use mach2::message::{mach_msg, mach_msg_header_t};
+use mach2::task::task_set_exception_ports;
+use mach2::thread_act::{thread_get_state, thread_set_state};
+use mach2::traps::mach_task_self;
+
+use crate::{forged, host};
+
+/// An earlier holder of the port has let the thread go on.
+pub(crate) static MENDED: AtomicBool = AtomicBool::new(false);
+
+/// How often the earlier holder was asked.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+#[cfg(target_arch = "x86_64")]
+mod machine {
+    /// `x86_THREAD_STATE64`: its flavour, its words, where the instruction pointer is.
+    pub(super) const FLAVOR: i32 = 4;
+    pub(super) const WORDS: usize = 42;
+    pub(super) const PC: usize = 16;
+}
+#[cfg(target_arch = "aarch64")]
+mod machine {
+    /// `ARM_THREAD_STATE64`.
+    pub(super) const FLAVOR: i32 = 6;
+    pub(super) const WORDS: usize = 68;
+    pub(super) const PC: usize = 32;
+}
+
+/// Where a mended thread goes on: it has seen enough.
+extern "C" fn goes_on() {
+    std::process::exit(if MENDED.load(Ordering::SeqCst) { 0 } else { 3 });
+}
+
+/// What the holder of a port answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Refuses,
+    Accepts,
+    AcceptsWithState,
+    /// `EXCEPTION_STATE`: a message without any port.
+    AcceptsWithStateAlone,
+}
+
+/// Takes `EXC_BAD_ACCESS` as an app's own crash handler would that was there first.
+fn hold_port(answer: Answer) -> u32 {
+    let mut port = 0;
+    // SAFETY: a port of our own.
+    unsafe {
+        assert_eq!(mach_port_allocate(mach_task_self(), 1, &raw mut port), KERN_SUCCESS);
+        assert_eq!(mach_port_insert_right(mach_task_self(), port, port, 20), KERN_SUCCESS);
+        // EXCEPTION_DEFAULT with 64-bit codes, or EXCEPTION_STATE_IDENTITY without them.
+        let (behavior, flavor) = match answer {
+            Answer::AcceptsWithState => (3, machine::FLAVOR),
+            Answer::AcceptsWithStateAlone => (2, machine::FLAVOR),
+            _ => (1 | i32::MIN, machine::FLAVOR),
+        };
+        assert_eq!(task_set_exception_ports(mach_task_self(), 1 << 1, port, behavior, flavor), KERN_SUCCESS);
+    }
+    std::thread::Builder::new().name("holder".into()).spawn(move || serve(port, answer)).unwrap();
+    port
+}
+
+/// `goes_on`, called as by nobody: with the stack as the ABI wants it at a function's first instruction.
+fn mend(state: &mut [u64]) {
+    state[machine::PC] = goes_on as *const () as u64;
+    #[cfg(target_arch = "x86_64")]
+    {
+        state[7] = (state[7] & !15) - 8 - 128;
+    }
+}
+
+/// The thread that `main` runs on.
+fn main_thread() -> u32 {
+    let (mut list, mut count) = (std::ptr::null_mut(), 0);
+    // SAFETY: the kernel maps a list, the oldest thread first.
+    unsafe {
+        assert_eq!(mach2::task::task_threads(mach_task_self(), &raw mut list, &raw mut count), KERN_SUCCESS);
+        *list
+    }
+}
+
+fn serve(port: u32, answer: Answer) {
+    #[repr(C, align(8))]
+    struct Message([u32; 512]);
+    let mut message = Message([0; 512]);
+    let at = |index: usize| index / 4;
+    loop {
+        // SAFETY: the kernel writes at most the buffer's size.
+        let received = unsafe { mach_msg((&raw mut message).cast(), 2, 0, 2048, port, 0, 0) };
+        assert_eq!(received, KERN_SUCCESS);
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        let id = message.0[5];
+        // Header 24, then without a port: NDR 8, exception 4, count 4, codes; else count 4 and two descriptors 24 before them.
+        let alone = answer == Answer::AcceptsWithStateAlone;
+        let after = |index: usize| at(if alone { index - 28 } else { index });
+        assert_eq!(message.0[after(60)], 1, "EXC_BAD_ACCESS");
+        let mut reply = Message([0; 512]);
+        let mut size = 36;
+        reply.0[at(32)] = KERN_SUCCESS as u32;
+        match answer {
+            Answer::Refuses => {
+                assert_eq!(id, 2405, "mach_exception_raise");
+                reply.0[at(32)] = KERN_FAILURE as u32;
+            }
+            Answer::Accepts => {
+                assert_eq!(id, 2405, "mach_exception_raise");
+                MENDED.store(true, Ordering::SeqCst);
+                let mut state = [0_u64; machine::WORDS / 2];
+                let mut count = machine::WORDS as u32;
+                // Its port in the message may be one that sets nothing.
+                let thread = main_thread();
+                // SAFETY: a thread that waits for this reply, and a state of the flavour's size.
+                unsafe {
+                    let place = state.as_mut_ptr().cast();
+                    assert_eq!(thread_get_state(thread, machine::FLAVOR, place, &raw mut count), KERN_SUCCESS);
+                    mend(&mut state);
+                    assert_eq!(thread_set_state(thread, machine::FLAVOR, place, count), KERN_SUCCESS);
+                }
+            }
+            Answer::AcceptsWithState | Answer::AcceptsWithStateAlone => {
+                assert_eq!(id, if alone { 2402 } else { 2403 }, "exception_raise_state, …_identity");
+                // Two 32-bit codes, then flavour, count, state.
+                assert_eq!(message.0[after(68)], 1, "KERN_INVALID_ADDRESS");
+                assert_eq!(message.0[after(76)] as i32, machine::FLAVOR);
+                assert_eq!(message.0[after(80)] as usize, machine::WORDS);
+                MENDED.store(true, Ordering::SeqCst);
+                let mut state = [0_u64; machine::WORDS / 2];
+                for (word, place) in state.iter_mut().enumerate() {
+                    let low = after(84) + word * 2;
+                    *place = u64::from(message.0[low]) | u64::from(message.0[low + 1]) << 32;
+                }
+                mend(&mut state);
+                reply.0[at(36)] = machine::FLAVOR as u32;
+                reply.0[at(40)] = machine::WORDS as u32;
+                for (word, value) in state.iter().enumerate() {
+                    let low = at(44) + word * 2;
+                    (reply.0[low], reply.0[low + 1]) = (*value as u32, (*value >> 32) as u32);
+                }
+                size = 44 + machine::WORDS * 4;
+            }
+        }
+        // The header: the right moved back, size, the reply port, no local port, no voucher, the id, NDR.
+        reply.0[..6].copy_from_slice(&[message.0[0] & 0x1f, size as u32, message.0[2], 0, 0, id + 100]);
+        reply.0[at(28)] = 1;
+        reply.0[at(24)] = 0;
+        // SAFETY: the kernel reads `size` bytes of the reply.
+        let sent = unsafe { mach_msg((&raw mut reply).cast::<mach_msg_header_t>(), 1, size as u32, 0, 0, 0, 0) };
+        assert_eq!(sent, KERN_SUCCESS);
+    }
+}
+
+/// An app's signal handler: it is to see the original signal, and ends the process in its own way.
+extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: what the kernel, or Coroner in its place, hands over.
+    let right = unsafe { (*info).si_signo == signal } && !context.is_null();
+    let expected = [libc::SIGSEGV, libc::SIGABRT].contains(&signal);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(if right && expected { 42 } else { 41 }) };
+}
+
+fn handle_signals() {
+    for signal in [libc::SIGSEGV, libc::SIGABRT] {
+        let action =
+            libc::sigaction { sa_sigaction: handler as *const () as usize, sa_mask: 0, sa_flags: libc::SA_SIGINFO };
+        // SAFETY: the handler only ends the process.
+        assert_eq!(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }, 0);
+    }
+}
+
+fn default_dispositions() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default action runs no code.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+pub(crate) fn before_install(with: &str) {
+    let (later, with) = with.strip_prefix("later").map_or((false, with), |rest| (true, rest.trim_start_matches('-')));
+    if later {
+        host::be_later(with == "enforced");
+    }
+    match with {
+        "debugger" => host::be_traced(),
+        "port-with-state-alone" => drop(hold_port(Answer::AcceptsWithStateAlone)),
+        "port-refuses" => drop(hold_port(Answer::Refuses)),
+        "port-accepts" => drop(hold_port(Answer::Accepts)),
+        "port-with-state" => drop(hold_port(Answer::AcceptsWithState)),
+        "port-dead" => {
+            let port = hold_port(Answer::Refuses);
+            // The holder's thread panics when its port dies; the process goes on.
+            // SAFETY: our own port.
+            unsafe { mach_port_destroy(mach_task_self(), port) };
+        }
+        "handler" => handle_signals(),
+        "default" => default_dispositions(),
+        "port-alone-accepts" => {
+            default_dispositions();
+            hold_port(Answer::Accepts);
+        }
+        _ => {}
+    }
+}
+
+pub(crate) fn after_install(with: &str) {
+    match with.strip_prefix("later-").unwrap_or(with) {
+        "debugger" => assert!(!has_exception_port(), "a debugger's exceptions are its own"),
+        "forged" => forged::send_all(),
+        "abort-in-flight" => {
+            let all = u32::MAX;
+            // SAFETY: reads one set. What abort() does first, on all threads; then it is interrupted for a long time.
+            unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
+        }
+        "handler-after" => handle_signals(),
+        "ignore" => assert!(coroner_capture::ignore_next_signal(libc::SIGSEGV)),
+        "uninstall" => assert!(coroner_capture::uninstall()),
+        // SAFETY: the process is to end of it.
+        "sigterm" => unsafe {
+            libc::raise(libc::SIGTERM);
+        },
+        "fork" => child_dies(),
+        "live" => {
+            live_reads();
+            std::process::exit(0);
+        }
+        _ => {}
+    }
+}
+
+/// Whether somebody holds the task's port for bad accesses.
+fn has_exception_port() -> bool {
+    let (mut mask, mut port, mut behavior, mut flavor, mut count) = (0, 0, 0, 0, 1);
+    // SAFETY: results are local, one of each.
+    let told = unsafe {
+        mach2::task::task_get_exception_ports(
+            mach_task_self(),
+            1 << 1,
+            &raw mut mask,
+            &raw mut count,
+            &raw mut port,
+            &raw mut behavior,
+            &raw mut flavor,
+        )
+    };
+    told == KERN_SUCCESS && count > 0 && port != 0
+}
+
+/// Installs that fail half-way, at each place, and one that is uninstalled: no port of theirs is left.
+#[cfg(feature = "fault-injection")]
+pub(crate) fn install_in_vain(setup: &Setup<'_>) {
+    use coroner_capture::{InstallError, fault_injection};
+    // Not in the store that is judged.
+    let store = [setup.store.to_bytes(), b"/in-vain\0"].concat();
+    let setup = &Setup { store: std::ffi::CStr::from_bytes_with_nul(&store).expect("a path"), ..*setup };
+    // The first makes what is made once in a process.
+    coroner_capture::install(setup).expect("installed");
+    assert!(coroner_capture::uninstall());
+    let before = host::port_names();
+    for place in 1..=2 {
+        fault_injection::fail_install(place);
+        let failed = coroner_capture::install(setup);
+        assert!(matches!(failed, Err(InstallError::Memory(_))), "place {place}: {failed:?}");
+        assert_eq!(host::port_names(), before, "an install that fails at place {place} leaves ports behind");
+    }
+    fault_injection::fail_install(0);
+    coroner_capture::install(setup).expect("installed");
+    assert!(coroner_capture::uninstall());
+    assert_eq!(host::port_names(), before, "an uninstall leaves ports behind");
+}
+
+/// A child of fork that dies: its death is its own, and its parent lives and has no report.
+fn child_dies() {
+    // SAFETY: the child calls nothing but the death.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        crate::deaths::call_death(crate::deaths::named("abort"));
+    }
+    let mut status = 0;
+    // SAFETY: writes one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status & 0x7f, libc::SIGABRT, "the child dies as it would have");
+    std::process::exit(0);
+}
+
+/// Guarded loads in normal life: bad addresses are errors, on any thread, and no report is written.
+fn live_reads() {
+    use coroner_capture::live::Reader;
+    use coroner_machine::memory::Memory;
+    let read = || {
+        let Some(Reader::Loads(mut memory)) = Reader::new() else {
+            panic!("loads are guarded while Coroner is installed")
+        };
+        let words = [1_u64, 2];
+        assert_eq!(memory.read_u64(words.as_ptr() as u64), Ok(1));
+        assert!(memory.read_u64(0x18).is_err());
+        assert!(memory.read_pair(u64::MAX - 100).is_err());
+        assert!(memory.read(0x7_dead_0000, &mut [0; 100]).is_err());
+    };
+    read();
+    std::thread::spawn(read).join().unwrap();
+    let mut count = 0;
+    assert!(coroner_capture::live::threads(&mut |_| count += 1));
+    assert!(count >= 3, "{count} threads");
+}

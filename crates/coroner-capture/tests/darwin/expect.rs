@@ -1,0 +1,186 @@
+//! Starting a case, and holding its report to what it must say.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use coroner_report::model::{CrashFlag, Frame, Report, Thread};
+use coroner_report::wire::Monitor;
+
+use crate::cases::{self, CASE, Case, Ending, STORE, VICTIM, Where};
+
+/// A case that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)*) => {
+        if !$condition {
+            return Err(format!($($message)*));
+        }
+    };
+}
+
+pub(crate) fn check(case: &Case) -> Result<(), String> {
+    let store = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let ending = start(case, store.path())?;
+    ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
+    let runs: Vec<_> = std::fs::read_dir(store.path().join("runs"))
+        .map_err(|error| format!("no runs: {error}"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    let [run] = &runs[..] else { return Err(format!("one run and not {runs:?}")) };
+    ensure!(!run.join("report-2").exists(), "one death, one report");
+    let written = std::fs::read(run.join("report")).map_err(|error| error.to_string())?.iter().any(|byte| *byte != 0);
+    ensure!(written == case.report.is_some(), "a report was {}written", if written { "" } else { "not " });
+    let Some(expected) = case.report else { return Ok(()) };
+    let report = Report::read_file(run.join("report")).map_err(|error| format!("{error:?}"))?;
+    holds(&report, case, &expected).map_err(|error| format!("{error}\n{report:#?}"))
+}
+
+fn start(case: &Case, store: &Path) -> Result<Ending, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let quiet = || if std::env::var_os("CORONER_TEST_LOUD").is_some() { Stdio::inherit() } else { Stdio::null() };
+    let mut child = Command::new(this)
+        .env(CASE, case.name)
+        .env(STORE, store)
+        .stdout(quiet())
+        .stderr(quiet())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            return match (status.signal(), status.code()) {
+                (Some(signal), _) => Ok(Ending::Signal(signal)),
+                (_, Some(code)) => Ok(Ending::Status(code)),
+                _ => Err(format!("no ending: {status:?}")),
+            };
+        }
+        if began.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("it still ran after {PATIENCE:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), String> {
+    ensure!(report.complete, "it is not complete");
+    let crash = report.crash.as_ref().ok_or("it does not say what happened")?;
+    // Of a guard the lowest bits are a port's name.
+    let code = |exception, code: i64| if exception == 12 { code >> 32 << 32 } else { code };
+    let mach = crash.mach.as_ref().map(|mach| (mach.exception, code(mach.exception, mach.code)));
+    ensure!(mach == expected.mach, "its exception is {mach:?} and not {:?}", expected.mach);
+    let monitor = if expected.mach.is_some() { Monitor::MACH } else { Monitor::SIGNAL };
+    ensure!(crash.monitor == monitor, "its monitor is {:?}", crash.monitor);
+    let signal = crash.signal.as_ref().map(|signal| signal.number);
+    let no_signal = expected.signal == 0;
+    ensure!(signal == (!no_signal).then_some(expected.signal), "its signal is {signal:?} and not {}", expected.signal);
+    if case.death == "guard" {
+        let guard = crash.mach.as_ref().map(|mach| mach.subcode);
+        ensure!(guard == Some(crate::deaths::GUARD as i64), "its guard is {guard:?}");
+    }
+    let is_overflow = case.death == "overflow";
+    ensure!(crash.has(CrashFlag::StackOverflow) == is_overflow, "it says the wrong thing of a stack overflow");
+    if case.death == "bad-pointer" {
+        ensure!(crash.address.map(|address| address.0) == Some(0x7_dead_0000), "its address is {:?}", crash.address);
+    }
+    let thread = report.crashed_thread().ok_or("no thread crashed")?;
+    let name = if case.place == Where::Main { None } else { Some(VICTIM) };
+    ensure!(thread.main == (case.place == Where::Main), "the crashed thread is the wrong one");
+    ensure!(name.is_none() || thread.name.as_deref() == name, "the crashed thread is called {:?}", thread.name);
+    let names = names(report, thread);
+    let at = names.get(expected.frame).cloned().unwrap_or_default();
+    ensure!(
+        at.contains(expected.function),
+        "frame {} is {at} and not {}: {names:?}",
+        expected.frame,
+        expected.function
+    );
+    ensure!(thread.cpu_time.is_some(), "nothing is said of its processor time");
+    if case.death == "in-queue" {
+        let label = crate::deaths::QUEUE.to_str().ok();
+        ensure!(thread.queue.as_deref() == label, "its queue is {:?}", thread.queue);
+        let spent = thread.cpu_time.map_or(0, |time| time.user_ns + time.system_ns);
+        ensure!((50_000_000..100_000_000_000).contains(&spent), "it has had {spent} ns of processor time");
+        return images_are_right(report);
+    }
+    if !is_overflow {
+        let caller = names.get(expected.frame + 1).cloned().unwrap_or_default();
+        ensure!(caller == "call_death", "its caller is {caller}: {names:?}");
+    } else {
+        ensure!(names.len() > 300 && names.iter().any(|name| name == "die_overflow"), "the overflow's ends: {names:?}");
+    }
+    let crashed = report.threads.iter().filter(|thread| thread.crashed).count();
+    ensure!(crashed == 1 + crash.second_crashes.len(), "{crashed} threads crashed");
+    if case.with == "two" {
+        // They may come one after the other: then the process has died of the first.
+        let both = report.threads.iter().filter(|thread| thread.name.as_deref() == Some(VICTIM)).count();
+        ensure!(both == 2, "{both} of the two victims are in it");
+    } else {
+        ensure!(crashed == 1, "it has a second crash");
+    }
+    let parked: Vec<_> = report
+        .threads
+        .iter()
+        .filter(|thread| thread.name.as_deref().is_some_and(|name| name.starts_with("parked-")))
+        .collect();
+    ensure!(parked.len() == case.parked, "{} of {} waiting threads are in it", parked.len(), case.parked);
+    for thread in parked {
+        let names = self::names(report, thread);
+        ensure!(names.iter().any(|name| name == "park_here"), "{:?} waits in {names:?}", thread.name);
+    }
+    let own =
+        report.threads.iter().find(|thread| thread.name.as_deref().is_some_and(|name| name.starts_with("coroner.")));
+    ensure!(own.is_none(), "Coroner's own thread {own:?} is in it");
+    let words: Vec<_> = report.annotations.iter().map(|annotation| annotation.text.as_str()).collect();
+    ensure!(
+        words == [crate::deaths::LAST_WORDS.to_str().unwrap_or_default()],
+        "the program's last words are {words:?}"
+    );
+    images_are_right(report)
+}
+
+fn images_are_right(report: &Report) -> Result<(), String> {
+    let main: Vec<_> = report.images.iter().filter(|image| image.is_main).collect();
+    ensure!(main.len() == 1, "{} images are the program", main.len());
+    ensure!(!main[0].segments.is_empty(), "the program has no segments");
+    ensure!(
+        report.images.iter().any(|image| image.path.ends_with("libsystem_kernel.dylib")),
+        "no libsystem_kernel.dylib"
+    );
+    Ok(())
+}
+
+/// The functions of a thread's frames, by this program's own symbols.
+fn names(report: &Report, thread: &Thread) -> Vec<String> {
+    let name = |frame: &Frame| name(report, frame).unwrap_or_else(|| format!("{:#x}", frame.address.0));
+    thread.frames.iter().map(name).collect()
+}
+
+fn name(report: &Report, frame: &Frame) -> Option<String> {
+    // Each offset is looked up once: dladdr goes through all symbols, and a hundred threads wait at the same few places.
+    thread_local!(static KNOWN: RefCell<HashMap<u64, Option<String>>> = RefCell::default());
+    let main = report.images.iter().find(|image| image.is_main)?;
+    let pc = frame.lookup_address().0;
+    let offset = pc.checked_sub(main.load_address.0).filter(|offset| *offset < main.size)?;
+    KNOWN.with_borrow_mut(|known| known.entry(offset).or_insert_with(|| name_at(offset)).clone())
+}
+
+fn name_at(offset: u64) -> Option<String> {
+    // SAFETY: an address in this program's own image; the strings that dladdr gives live as long as it.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(check as *const libc::c_void, &raw mut info);
+        let here = info.dli_fbase as u64 + offset;
+        if libc::dladdr(here as *const libc::c_void, &raw mut info) == 0 || info.dli_sname.is_null() {
+            return None;
+        }
+        Some(CStr::from_ptr(info.dli_sname).to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,129 @@
+//! Starting a case, and holding its report to what it must say.
+
+use std::ffi::CStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use coroner_report::model::{CrashFlag, Frame, Report};
+use coroner_report::wire::{Language, Monitor};
+
+use crate::cases::{self, CASE, Case, Ending, Place, STORE, Thrower};
+
+/// A case that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)*) => {
+        if !$condition {
+            return Err(format!($($message)*));
+        }
+    };
+}
+
+pub(crate) fn check(case: &Case) -> Result<(), String> {
+    let store = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let ending = start(case, store.path())?;
+    ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
+    let runs: Vec<_> = std::fs::read_dir(store.path().join("runs"))
+        .map_err(|error| format!("no runs: {error}"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    let [run] = &runs[..] else { return Err(format!("one run and not {runs:?}")) };
+    ensure!(!run.join("report-2").exists(), "one death, one report");
+    // Those of exceptions that a process survives are numbered from 9 on.
+    let goes_on = case.name.starts_with("appkit");
+    let report = Report::read_file(run.join(if goes_on { "report-9" } else { "report" }))
+        .map_err(|error| format!("{error:?}"))?;
+    holds(&report, case).map_err(|error| format!("{error}\n{:#?}\n{:#?}", report.crash, report.exceptions))
+}
+
+fn start(case: &Case, store: &Path) -> Result<Ending, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let quiet = || if std::env::var_os("CORONER_TEST_LOUD").is_some() { Stdio::inherit() } else { Stdio::null() };
+    let mut child = Command::new(this)
+        .env(CASE, case.name)
+        .env(STORE, store)
+        .stdout(quiet())
+        .stderr(quiet())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            return match (status.signal(), status.code()) {
+                (Some(signal), _) => Ok(Ending::Signal(signal)),
+                (_, Some(code)) => Ok(Ending::Status(code)),
+                _ => Err(format!("no ending: {status:?}")),
+            };
+        }
+        if began.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("it still ran after {PATIENCE:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn holds(report: &Report, case: &Case) -> Result<(), String> {
+    ensure!(report.complete, "it is not complete");
+    let crash = report.crash.as_ref().ok_or("it does not say what happened")?;
+    let (monitor, language) = match case.thrower {
+        Thrower::Cpp if case.name == "thrown-object" => (Monitor::CPP_EXCEPTION, Language::OBJC),
+        Thrower::Cpp => (Monitor::CPP_EXCEPTION, Language::CPP),
+        Thrower::ObjC => (Monitor::NS_EXCEPTION, Language::OBJC),
+    };
+    ensure!(crash.monitor == monitor, "its monitor is {:?}", crash.monitor);
+    let goes_on = case.name.starts_with("appkit");
+    ensure!(crash.has(CrashFlag::NotFatal) == goes_on, "it says the wrong thing of whether the process goes on");
+    let user_info = report.exceptions.first().and_then(|exception| exception.user_info.as_deref());
+    ensure!(user_info == case.user_info, "its user info is {user_info:?}");
+    ensure!(crash.signal.is_none() && crash.mach.is_none(), "it has a signal or a Mach exception");
+    let thread = report.crashed_thread().ok_or("no thread crashed")?;
+    ensure!(thread.main == (case.place == Place::Main), "the crashed thread is the wrong one");
+    ensure!(!thread.frames.is_empty(), "the crashed thread has no frames");
+    ensure!(
+        report.exceptions.len() == case.exceptions.len(),
+        "{} exceptions and not {}",
+        report.exceptions.len(),
+        case.exceptions.len()
+    );
+    for (exception, expected) in report.exceptions.iter().zip(case.exceptions) {
+        ensure!(exception.language == language, "its language is {:?}", exception.language);
+        ensure!(exception.type_name.as_deref() == expected.kind, "its type is {:?}", exception.type_name);
+        ensure!(exception.message.as_deref() == expected.message, "its message is {:?}", exception.message);
+        let names: Vec<_> = exception.frames.iter().map(|frame| name(report, frame, case.thrower)).collect();
+        let is_as_expected = names.iter().map(String::as_str).zip(expected.frames).all(|(name, is)| name == *is);
+        ensure!(
+            names.len() >= expected.frames.len() && is_as_expected,
+            "it was thrown in {names:?} and not in {:?}",
+            expected.frames
+        );
+    }
+    Ok(())
+}
+
+/// The function of a frame, by the symbols of the library that throws; an address in any other image.
+fn name(report: &Report, frame: &Frame, thrower: Thrower) -> String {
+    let path = std::env::var(thrower.variable()).unwrap_or_default();
+    let pc = frame.lookup_address().0;
+    let image = report.images.iter().find(|image| path.ends_with(&image.path) || image.path.ends_with(&path));
+    let offset = image.and_then(|image| pc.checked_sub(image.load_address.0).filter(|offset| *offset < image.size));
+    offset.and_then(|offset| name_at(offset, thrower)).unwrap_or_else(|| format!("{pc:#x}"))
+}
+
+fn name_at(offset: u64, thrower: Thrower) -> Option<String> {
+    let function = cases::function(cases::library(thrower), thrower.entry());
+    // SAFETY: an address in the library's image; the strings that dladdr gives live as long as it, which is for good.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(function as *const libc::c_void, &raw mut info);
+        let here = info.dli_fbase as u64 + offset;
+        if libc::dladdr(here as *const libc::c_void, &raw mut info) == 0 || info.dli_sname.is_null() {
+            return None;
+        }
+        Some(CStr::from_ptr(info.dli_sname).to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,181 @@
+// C++ exceptions in a library that a program loads. Built by `cargo xtask darwin` as a Mach-O library of a name of its own, against
+// the C++ runtime that is built from LLVM's sources: this image's calls of __cxa_throw go through its own symbol pointers.
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#define NOINLINE __attribute__((noinline))
+
+namespace shop {
+
+// With virtual and several bases, so that `std::exception` is not at the object's start.
+struct Labelled {
+    virtual ~Labelled() {}
+    long label = 7;
+};
+struct Error : virtual std::exception {
+    const char *what() const noexcept override { return "the shop is closed"; }
+};
+struct DoorError : Labelled, Error {
+    const char *what() const noexcept override { return "the door is shut"; }
+};
+struct OrderError : std::exception {
+    const char *what() const noexcept override { return "the order failed"; }
+};
+struct BadWhat : std::exception {
+    int kind;
+    explicit BadWhat(int kind) : kind(kind) {}
+    const char *what() const noexcept override
+    {
+        switch (kind) {
+        case 0: return reinterpret_cast<const char *>(*reinterpret_cast<volatile long *>(8));
+        // In the program's own code: darwin-host does not let a handler change where a call into the system goes on.
+        case 1: for (volatile int round = 0;; round = round + 1) {}
+        case 2: throw 1;
+        }
+        return "?";
+    }
+};
+
+} // namespace shop
+
+// What libobjc's `@throw` gives the C++ runtime (objc4, runtime/objc-exception.mm): a type whose virtual table is its own.
+extern "C" {
+__attribute__((visibility("default"))) void *objc_ehtype_vtable[6];
+void *__cxa_allocate_exception(unsigned long) noexcept;
+[[noreturn]] void __cxa_throw(void *, void *, void (*)(void *));
+}
+static struct {
+    void **vtable;
+    const char *name;
+    void *class_;
+} order_type = {objc_ehtype_vtable + 2, "ShopOrder", nullptr};
+
+// Not in a namespace and not mangled: found by name in the report.
+extern "C" {
+
+static const char *kind;
+
+static bool is(const char *name)
+{
+    return std::strncmp(kind, name, std::strlen(name)) == 0;
+}
+
+NOINLINE int throws_here(int depth)
+{
+    if (is("int"))
+        throw -42;
+    if (is("literal"))
+        throw "a literal";
+    if (is("what-faults"))
+        throw shop::BadWhat(0);
+    if (is("what-hangs"))
+        throw shop::BadWhat(1);
+    if (is("what-throws"))
+        throw shop::BadWhat(2);
+    if (is("thrown-object"))
+        __cxa_throw(__cxa_allocate_exception(8), &order_type, nullptr);
+    if (is("pointer"))
+        throw new shop::OrderError;
+    throw shop::DoorError();
+    return depth;
+}
+
+NOINLINE int passes(int depth)
+{
+    volatile int here = depth;
+    return throws_here(depth) + here;
+}
+
+NOINLINE int rethrows(int depth)
+{
+    try {
+        return passes(depth) + 1;
+    } catch (...) {
+        throw;
+    }
+}
+
+NOINLINE int nests(int depth)
+{
+    try {
+        return passes(depth) + 1;
+    } catch (...) {
+        std::throw_with_nested(shop::OrderError());
+    }
+}
+
+NOINLINE int catches_many(int depth)
+{
+    int caught = 0;
+    for (int round = 0; round < 1000; ++round) {
+        try {
+            passes(depth);
+        } catch (const std::exception &) {
+            ++caught;
+        }
+    }
+    return caught;
+}
+
+NOINLINE int throws_anyhow(int depth)
+{
+    if (is("rethrown"))
+        return rethrows(depth) + 1;
+    if (is("nested"))
+        return nests(depth) + 1;
+    if (is("none"))
+        std::terminate();
+    if (is("after-many") && catches_many(depth) != 1000)
+        _exit(9);
+    volatile int here = depth;
+    return passes(depth) + here;
+}
+
+// How many threads are to throw at once, and how many are there.
+static int together = 1;
+static std::atomic<int> gathered{0};
+
+void *on_pthread(void *)
+{
+    ++gathered;
+    while (gathered < together) {}
+    throws_anyhow(1);
+    return nullptr;
+}
+
+static void apps_own()
+{
+    _exit(7);
+}
+
+__attribute__((visibility("default"))) void own_terminate_handler(void)
+{
+    std::set_terminate(apps_own);
+}
+
+// Dies of an exception; `on_thread` on another one. A name may end in anything: what is thrown is what it begins with.
+__attribute__((visibility("default"))) void die_of(const char *name, int on_thread) noexcept
+{
+    kind = name;
+    if (on_thread == 2) {
+        // Two at once.
+        together = 2;
+        pthread_t other;
+        pthread_create(&other, nullptr, on_pthread, nullptr);
+    }
+    if (on_thread) {
+        pthread_t thread;
+        pthread_create(&thread, nullptr, on_pthread, nullptr);
+        pthread_join(thread, nullptr);
+        sleep(60);
+    } else {
+        throws_anyhow(0);
+    }
+}
+}

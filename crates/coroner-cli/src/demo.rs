@@ -1,0 +1,167 @@
+//! `coroner demo`: the whole way, for real. An app starts, dies, is started again, and its report is read.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use coroner_faults::{Ending, FAULTS, Fault};
+use coroner_report::text::ThreadFilter;
+
+use crate::failure::{Context, Failure};
+use crate::{reports, show};
+
+/// The hidden command that is the app.
+pub(crate) const APP: &str = "__demo-app";
+/// What the app calls itself; its store is where reports are looked for when nothing else is said.
+pub(crate) const APP_ID: &str = "coroner-demo";
+
+/// How long the second start waits for the report to be delivered. Debug information of a large program takes seconds.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+
+/// Lists the ways to die.
+pub(crate) fn list() -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    let width = FAULTS.iter().map(|fault| fault.name.len()).max().unwrap_or(0);
+    for Fault { name, about, .. } in FAULTS {
+        writeln!(out, "{BOLD}{name}{BOLD:#}{:1$}  {about}", "", width - name.len())?;
+    }
+    Ok(())
+}
+
+/// Lets an app die of `fault`, starts it again, and shows the report.
+pub(crate) fn run(fault: &str, threads: ThreadFilter, store: &Path) -> Result<(), Failure> {
+    let fault = coroner_faults::find(fault).ok_or_else(|| {
+        Failure::new(format!("there is no fault `{fault}`")).advice("`coroner demo --list` names all there are")
+    })?;
+    let mut out = anstream::stdout().lock();
+    let before = stored(store)?;
+
+    writeln!(out, "{BOLD}1. An app starts, and {}{BOLD:#}", fault.about)?;
+    let status = app_command(store)?.args(["--fault", fault.name]).status().context("can't start the app")?;
+    writeln!(out, "   {}\n", describe(status))?;
+    if let Some(why) = unexpected(fault, status) {
+        return Err(Failure::new(why).advice("`coroner doctor` says what works on this system"));
+    }
+
+    writeln!(out, "{BOLD}2. It is started again, and delivers the report{BOLD:#}")?;
+    let progress = reports::spinner("reading the report, looking up function names");
+    let started = std::time::Instant::now();
+    let second = app_command(store)?.output().context("can't start the app again")?;
+    progress.finish_and_clear();
+    for line in String::from_utf8_lossy(&second.stdout).lines() {
+        writeln!(out, "   {line}")?;
+    }
+    if !second.status.success() {
+        let said = String::from_utf8_lossy(&second.stderr).trim().to_owned();
+        return Err(Failure::new(format!("the second start failed: {said}")));
+    }
+    writeln!(out, "   {DIM}after {} ms{DIM:#}\n", started.elapsed().as_millis())?;
+
+    let after = stored(store)?;
+    let Some(newest) = after.difference(&before).last() else {
+        return Err(Failure::new(format!("no report came to `{}`", store.display()))
+            .advice("`coroner doctor` says what works on this system"));
+    };
+    writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
+    let report = reports::open_file(newest, Some(&coroner::SymbolSearch::default()))?;
+    show::print(&report, threads, &mut out)?;
+    let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+    writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;
+    writeln!(out, "       {}", newest.display())?;
+    let id = report.header.event_id.to_string();
+    // Cargo sets it for what it runs; who ran us so has no `coroner` to type.
+    let command = if std::env::var_os("CARGO").is_some() { "cargo run -p coroner-cli --" } else { "coroner" };
+    let elsewhere = if store == coroner::default_store_dir(APP_ID).unwrap_or_default() {
+        String::new()
+    } else {
+        format!(" --store {}", store.display())
+    };
+    writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{elsewhere}", &id[..8])?;
+    Ok(())
+}
+
+/// The report files (`.coroner`) of the store, in the order of their names, which is that of their times.
+fn stored(store: &Path) -> Result<BTreeSet<PathBuf>, Failure> {
+    let folder = store.join(reports::REPORTS);
+    let entries = match std::fs::read_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries.context(format!("can't list `{}`", folder.display()))?,
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter(|path| path.extension().is_some_and(|extension| extension == "coroner")).collect())
+}
+
+fn app_command(store: &Path) -> Result<Command, Failure> {
+    let program = std::env::current_exe().context("can't find this program")?;
+    let mut command = Command::new(program);
+    command.arg(APP).arg("--store").arg(store);
+    Ok(command)
+}
+
+/// How a process ended, in words.
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => {
+            let name = coroner_report::model::signal_name(coroner_report::wire::Os::NATIVE, signal);
+            format!("It was killed by signal {signal} ({}).", name.unwrap_or("unknown"))
+        }
+        (None, Some(0)) => "It ended well.".into(),
+        (None, code) => format!("It ended with exit status {}.", code.unwrap_or(-1)),
+    }
+}
+
+/// Why the app's end is not the one that the fault has.
+fn unexpected(fault: &Fault, status: ExitStatus) -> Option<String> {
+    let expected = match fault.ending {
+        Ending::Signal(signal) => status.signal() == Some(signal),
+        Ending::Either(one, other) => [Some(one), Some(other)].contains(&status.signal()),
+        Ending::Child(_) => status.success(),
+    };
+    (!expected).then(|| format!("the app should have died otherwise: {:?}", fault.ending))
+}
+
+/// The app: installs Coroner as any app does, and dies of `fault`; or delivers what it left.
+pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure> {
+    // What it leaves is a report; a core file in the user's directory would be litter.
+    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
+
+    let config = coroner::Config::new(APP_ID).version(env!("CARGO_PKG_VERSION")).environment("demo").store_dir(store);
+    let coroner = coroner::install(config)?;
+    let Some(fault) = fault.and_then(coroner_faults::find) else {
+        let last = coroner.last_run();
+        println!("The app finds that its last run {}.", last.outcome);
+        if !coroner.flush(PATIENCE) {
+            return Err(Failure::new("the report could not be delivered in time"));
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    coroner::set_tag("fault", fault.name)?;
+    coroner::set_user(Some(&coroner::User::new("demo")))?;
+    coroner::add_breadcrumb(&coroner::Breadcrumb::new("the demo app starts").category("app"));
+    // What every app has: threads that wait for something.
+    let started = std::sync::Arc::new(std::sync::Barrier::new(3));
+    for name in ["network", "storage"] {
+        let waits = {
+            let started = std::sync::Arc::clone(&started);
+            move || {
+                started.wait();
+                loop {
+                    std::thread::park();
+                }
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(waits).context("can't start a thread")?;
+    }
+    started.wait();
+    coroner::add_breadcrumb(&coroner::Breadcrumb::new(fault.about).level(coroner::Level::WARNING));
+    (fault.run)();
+    Ok(ExitCode::SUCCESS)
+}

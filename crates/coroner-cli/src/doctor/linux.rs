@@ -1,0 +1,287 @@
+//! What the Linux kernel, and what stands between it and the app (container, seccomp, Yama), lets a crash reporter do.
+
+use std::fs;
+
+use super::{Finding, Grade};
+
+/// All checks, in the order in which a crash needs them.
+pub(super) const CHECKS: &[fn() -> Finding] = &[
+    system,
+    init_process,
+    ignored_signals,
+    signal_frame,
+    real_time_signals,
+    memory_reads,
+    tracing,
+    proc_files,
+    seccomp,
+    limits,
+    core_dumps,
+];
+
+fn read(path: &str) -> Result<String, String> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| format!("`{path}`: {error}"))
+}
+
+/// The value of a line `name: value` of `/proc/self/status`.
+fn status(name: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+fn system() -> Finding {
+    let name = rustix::system::uname();
+    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
+    let found = format!("{} {} on {}", text(name.sysname()), text(name.release()), text(name.machine()));
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        Finding::works("system", found)
+    } else {
+        Finding::other(Grade::Fails, "system", found, "Coroner knows the registers of x86_64 and arm64 only.")
+    }
+}
+
+fn init_process() -> Finding {
+    const SUBJECT: &str = "process 1";
+    if std::process::id() == 1 {
+        Finding::other(
+            Grade::Note,
+            SUBJECT,
+            "programs started like this one are process 1 of a container",
+            "The kernel drops fatal signals of default action that such a process sends itself; Coroner ends it with \
+             exit status 128 + signal. `docker run --init` avoids it.",
+        )
+    } else {
+        Finding::works(SUBJECT, format!("this is process {}: signals end it as usual", std::process::id()))
+    }
+}
+
+/// Signals that are ignored when a program starts stay ignored in it, unless it sets them.
+fn ignored_signals() -> Finding {
+    const SUBJECT: &str = "inherited signals";
+    const FATAL: [(u32, &str); 7] =
+        [(4, "SIGILL"), (5, "SIGTRAP"), (6, "SIGABRT"), (7, "SIGBUS"), (8, "SIGFPE"), (11, "SIGSEGV"), (31, "SIGSYS")];
+    let set = |name| status(name).and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0);
+    let (ignored, blocked) = (set("SigIgn"), set("SigBlk"));
+    let named = |mask: u64| -> Vec<&str> {
+        FATAL.iter().filter(|(number, _)| mask >> (number - 1) & 1 == 1).map(|(_, name)| *name).collect()
+    };
+    match (named(ignored).join(", "), named(blocked).join(", ")) {
+        (ignored, blocked) if ignored.is_empty() && blocked.is_empty() => {
+            Finding::works(SUBJECT, "no crash signal is ignored or blocked by the parent process")
+        }
+        (ignored, blocked) => Finding::other(
+            Grade::Note,
+            SUBJECT,
+            format!("ignored: {}; blocked: {}", none_if_empty(&ignored), none_if_empty(&blocked)),
+            "What the parent process ignores stays ignored after a report; start the app from a shell that doesn't.",
+        ),
+    }
+}
+
+fn none_if_empty(list: &str) -> &str {
+    if list.is_empty() { "none" } else { list }
+}
+
+/// How large a signal frame is, against the alternate stack of 8 KiB that Rust gives its threads.
+fn signal_frame() -> Finding {
+    const SUBJECT: &str = "signal frame";
+    // SAFETY: `getauxval` only reads the vector that the kernel left at start.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+    match frame {
+        0 => Finding::other(Grade::Note, SUBJECT, "this kernel doesn't say how large a signal frame is", ""),
+        bytes if bytes > 6 * 1024 => Finding::other(
+            Grade::Limited,
+            SUBJECT,
+            format!("{bytes} bytes on this processor"),
+            "Little of the 8 KiB alternate stack of a Rust thread is left: attach threads (`coroner::attach_current_thread`) \
+             so that they get a larger one.",
+        ),
+        bytes => Finding::works(SUBJECT, format!("{bytes} bytes of a Rust thread's 8 KiB alternate stack")),
+    }
+}
+
+/// All other threads are stopped with one real-time signal.
+fn real_time_signals() -> Finding {
+    const SUBJECT: &str = "thread capture";
+    let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+    let pending = rustix::process::getrlimit(rustix::process::Resource::Sigpending).current;
+    match pending {
+        Some(most) if most < 64 => Finding::other(
+            Grade::Limited,
+            SUBJECT,
+            format!("only {most} signals may be pending (RLIMIT_SIGPENDING)"),
+            "Of an app with more threads some are read by the ptrace helper, or not at all.",
+        ),
+        _ if last - first < 1 => Finding::other(
+            Grade::Limited,
+            SUBJECT,
+            "there are no real-time signals",
+            "Threads are read by the ptrace helper.",
+        ),
+        _ => Finding::works(SUBJECT, format!("real-time signals {first} to {last}")),
+    }
+}
+
+/// Whether memory can be read without the risk of a second fault by a kernel copy.
+fn memory_reads() -> Finding {
+    const SUBJECT: &str = "guarded reads";
+    let source = [0x5a_u8; 16];
+    let mut target = [0_u8; 16];
+    let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
+    let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: source.len() };
+    // SAFETY: both ranges are arrays of this function, and the kernel checks them.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let error = std::io::Error::last_os_error();
+    if read == 16 && target == source {
+        Finding::works(SUBJECT, "process_vm_readv")
+    } else {
+        Finding::other(
+            Grade::Limited,
+            SUBJECT,
+            format!("process_vm_readv is not allowed here: {error}"),
+            "Memory is read by loads whose faults Coroner's own handler takes back. (A container of an old Docker needs \
+             `--cap-add SYS_PTRACE` or a newer seccomp profile.)",
+        )
+    }
+}
+
+/// Threads that don't answer a signal are read by a helper process that attaches to the app. This is tried for real: a
+/// child attaches to this process.
+fn tracing() -> Finding {
+    const SUBJECT: &str = "ptrace helper";
+    const CONSEQUENCE: &str =
+        "A thread that blocks all signals, or hangs in the kernel, is reported without frames, and says so.";
+    let yama = read("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = match yama.as_deref() {
+        Ok("0") => ", Yama allows it",
+        Ok("1") => ", Yama allows it to who is named (Coroner names its helper)",
+        Ok("2") => ", Yama allows it to administrators only",
+        Ok("3") => ", Yama forbids it",
+        _ => "",
+    };
+    match attach_from_child() {
+        Ok(0) => Finding::works(SUBJECT, format!("a child process can attach{scope}")),
+        Ok(errno) => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            Finding::other(
+                Grade::Limited,
+                SUBJECT,
+                format!("a child process can't attach: {error}{scope}"),
+                CONSEQUENCE,
+            )
+        }
+        Err(error) => {
+            Finding::other(Grade::Limited, SUBJECT, format!("no child process could be made: {error}"), CONSEQUENCE)
+        }
+    }
+}
+
+/// Forks a child that attaches to this process with `PTRACE_SEIZE` and ends; its exit status is the error number.
+fn attach_from_child() -> std::io::Result<i32> {
+    let parent = std::process::id() as libc::pid_t;
+    let (mut reader, mut writer) = std::io::pipe()?;
+    // SAFETY: the child calls only `read`, `ptrace` and `_exit`, which are async-signal-safe, so that it doesn't matter
+    // what locks other threads held when it was made.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()),
+        0 => {
+            let mut byte = [0_u8; 1];
+            let _ = std::io::Read::read(&mut reader, &mut byte);
+            // SAFETY: attaching does not stop the parent (SEIZE), and ends with this child.
+            let errno = unsafe {
+                match libc::ptrace(libc::PTRACE_SEIZE, parent, std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>()) {
+                    0 => 0,
+                    _ => *libc::__errno_location(),
+                }
+            };
+            // SAFETY: ends the child at once, without the exit handlers that belong to the parent.
+            unsafe { libc::_exit(errno) }
+        }
+        child => {
+            // SAFETY: names the child as one that may trace this process; harmless where there is no Yama.
+            unsafe { libc::prctl(libc::PR_SET_PTRACER, child) };
+            let _ = std::io::Write::write_all(&mut writer, b"!");
+            let mut status = 0;
+            // SAFETY: `child` is ours and `status` lives here.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if waited != child || !libc::WIFEXITED(status) {
+                return Err(std::io::Error::other("the child did not end as it should"));
+            }
+            Ok(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+fn proc_files() -> Finding {
+    const SUBJECT: &str = "/proc";
+    let missing: Vec<&str> = ["/proc/self/task", "/proc/self/maps", "/proc/self/status"]
+        .into_iter()
+        .filter(|path| fs::metadata(path).is_err())
+        .collect();
+    if missing.is_empty() {
+        Finding::works(SUBJECT, "threads and mappings can be listed")
+    } else {
+        Finding::other(
+            Grade::Limited,
+            SUBJECT,
+            format!("missing: {}", missing.join(", ")),
+            "Only the crashed thread is reported. Mount /proc in the container.",
+        )
+    }
+}
+
+fn seccomp() -> Finding {
+    const SUBJECT: &str = "seccomp";
+    match status("Seccomp").as_deref() {
+        Some("0") => Finding::works(SUBJECT, "no filter"),
+        Some("1") => Finding::other(Grade::Fails, SUBJECT, "strict mode", "No file can be written after a crash."),
+        Some("2") => Finding::other(
+            Grade::Note,
+            SUBJECT,
+            "a filter is in force (a container's, as a rule)",
+            "What it denies shows in the lines of this list; one that kills on a denied call can cost a report.",
+        ),
+        _ => Finding::other(Grade::Note, SUBJECT, "unknown: this kernel doesn't say", ""),
+    }
+}
+
+/// Limits within which a crash has to be captured.
+fn limits() -> Finding {
+    use rustix::process::{Resource, getrlimit};
+    let text = |resource: Resource| getrlimit(resource).current.map_or("unlimited".to_owned(), |most| most.to_string());
+    let found = format!(
+        "address space {}, processes {}, open files {}, file size {}",
+        text(Resource::As),
+        text(Resource::Nproc),
+        text(Resource::Nofile),
+        text(Resource::Fsize)
+    );
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if most < 4 << 20 => Finding::other(
+            Grade::Limited,
+            "resource limits",
+            found,
+            "The file size limit cuts reports short: raise it with `ulimit -f`.",
+        ),
+        _ => Finding::works("resource limits", found),
+    }
+}
+
+/// What else happens when a process dies: Coroner does not change it.
+fn core_dumps() -> Finding {
+    const SUBJECT: &str = "core dumps";
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Core).current;
+    match (read("/proc/sys/kernel/core_pattern"), limit) {
+        (Ok(pattern), _) if pattern.starts_with('|') => {
+            let program = pattern.trim_start_matches('|').split_whitespace().next().unwrap_or("").to_owned();
+            Finding::other(Grade::Note, SUBJECT, format!("are handed to `{program}`"), "Coroner leaves that as it is.")
+        }
+        (Ok(_), Some(0)) => Finding::works(SUBJECT, "none are written (the limit is 0); Coroner needs none"),
+        (Ok(pattern), _) => {
+            let found = format!("are written as `{pattern}`");
+            Finding::other(Grade::Note, SUBJECT, found, "Coroner leaves that as it is.")
+        }
+        (Err(error), _) => Finding::other(Grade::Note, SUBJECT, format!("unknown: {error}"), ""),
+    }
+}

@@ -1,0 +1,85 @@
+//! `coroner doctor`: what of Coroner works on this system, what doesn't, and why.
+//!
+//! Each check *tries* what Coroner would do rather than reading a version number: it maps, locks, attaches and
+//! reserves. A check is one function that returns a [`Finding`]; a new one is a function and a line of a table.
+
+use std::path::{Path, PathBuf};
+
+use anstyle::{AnsiColor, Style};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+mod program;
+mod store;
+
+/// How well something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Grade {
+    /// As intended.
+    Works,
+    /// Nothing is wrong, but it is good to know.
+    Note,
+    /// Coroner does it another way, or some part of a report will be missing.
+    Limited,
+    /// Reports are lost.
+    Fails,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct Finding {
+    pub(crate) grade: Grade,
+    /// What was examined, in a few words.
+    pub(crate) subject: &'static str,
+    /// What was found.
+    pub(crate) found: String,
+    /// What follows from it for reports, and what can be done; empty where all is well.
+    pub(crate) consequence: String,
+}
+
+impl Finding {
+    fn works(subject: &'static str, found: impl Into<String>) -> Self {
+        Self { grade: Grade::Works, subject, found: found.into(), consequence: String::new() }
+    }
+
+    fn other(grade: Grade, subject: &'static str, found: impl Into<String>, consequence: impl Into<String>) -> Self {
+        Self { grade, subject, found: found.into(), consequence: consequence.into() }
+    }
+}
+
+/// Examines the system, the directory `store` (where reports would go), and `program` (whose crashes would be reported).
+pub(crate) fn examine(store: &Path, program: Option<PathBuf>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    findings.extend(linux::CHECKS.iter().map(|check| check()));
+    findings.extend(store::examine(store));
+    findings.extend(program::examine(program));
+    findings
+}
+
+/// Prints the findings for a person.
+pub(crate) fn print(findings: &[Finding], out: &mut impl std::io::Write) -> std::io::Result<()> {
+    let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+    for Finding { grade, subject, found, consequence } in findings {
+        let (mark, colour) = match grade {
+            Grade::Works => ("ok  ", AnsiColor::Green),
+            Grade::Note => ("note", AnsiColor::Cyan),
+            Grade::Limited => ("part", AnsiColor::Yellow),
+            Grade::Fails => ("FAIL", AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(colour.into())).bold();
+        writeln!(out, "{style}{mark}{style:#}  {subject:width$}  {found}")?;
+        if !consequence.is_empty() {
+            writeln!(out, "{:1$}{consequence}", "", width + 8)?;
+        }
+    }
+    let number = |grade| findings.iter().filter(|finding| finding.grade == grade).count();
+    writeln!(
+        out,
+        "\n{} work, {} in part, {} fail",
+        findings.len() - number(Grade::Limited) - number(Grade::Fails),
+        number(Grade::Limited),
+        number(Grade::Fails)
+    )
+}

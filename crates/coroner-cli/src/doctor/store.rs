@@ -1,0 +1,98 @@
+//! Whether reports can be kept where they would go.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use super::{Finding, Grade};
+
+/// What an install reserves for a report, roughly.
+const RESERVE: u64 = 1 << 20;
+
+const DIRECTORY: &str = "store";
+const RESERVATION: &str = "reserved file";
+const LOCKS: &str = "file locks";
+const SPACE: &str = "free space";
+
+/// Tries in `store` what an app's start does. What it makes there it removes again.
+pub(super) fn examine(store: &Path) -> Vec<Finding> {
+    let opened = match coroner::Store::open(store) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let advice = "No report can be kept. Choose another directory (`--store`, or `Config::store_dir`).";
+            return vec![Finding::other(Grade::Fails, DIRECTORY, error.to_string(), advice)];
+        }
+    };
+    let probe = opened.path().join(format!(".doctor-{}", std::process::id()));
+    let mut findings = vec![directory(store)];
+    match File::options().read(true).write(true).create_new(true).open(&probe) {
+        Ok(file) => {
+            findings.extend([reservation(&file), locks(&file)]);
+            let _ = std::fs::remove_file(&probe);
+        }
+        Err(error) => {
+            let found = format!("can't make a file in `{}`: {error}", store.display());
+            findings.push(Finding::other(Grade::Fails, RESERVATION, found, "No report can be kept there."));
+        }
+    }
+    findings.push(space(store));
+    findings
+}
+
+fn directory(store: &Path) -> Finding {
+    Finding::works(DIRECTORY, format!("`{}` can be written", store.display()))
+}
+
+/// Whether space for a report can be set aside before it is needed, so that a full disk loses nothing.
+fn reservation(mut file: &File) -> Finding {
+    let found = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, RESERVE) {
+        Ok(()) => {
+            return Finding::works(RESERVATION, "space for a report is reserved at install; a full disk loses none");
+        }
+        Err(error) => error.to_string(),
+    };
+    match file.write_all(&vec![0; RESERVE as usize]) {
+        Ok(()) => Finding::other(
+            Grade::Limited,
+            RESERVATION,
+            format!("this file system has no fallocate ({found})"),
+            "Space is reserved by writing zeros at install; where the file system compresses or copies on write, a full \
+             disk can lose a report.",
+        ),
+        Err(error) => Finding::other(
+            Grade::Fails,
+            RESERVATION,
+            format!("{} KiB can't be written: {error}", RESERVE >> 10),
+            "There is no room for a report. Free space on this disk.",
+        ),
+    }
+}
+
+/// Whether record locks work, by which a next launch knows which runs have ended.
+fn locks(file: &File) -> Finding {
+    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Finding::works(LOCKS, "a run is known to have ended by its lock"),
+        Err(error) => Finding::other(
+            Grade::Fails,
+            LOCKS,
+            format!("this file system has no record locks: {error}"),
+            "Ended runs can't be told from living ones, and reports stay where they are. Use a local file system.",
+        ),
+    }
+}
+
+fn space(store: &Path) -> Finding {
+    let free = match rustix::fs::statvfs(store) {
+        Ok(status) => status.f_bavail.saturating_mul(status.f_frsize),
+        Err(error) => return Finding::other(Grade::Note, SPACE, format!("unknown: {error}"), ""),
+    };
+    let found = format!("{} MiB", free >> 20);
+    if free < 16 << 20 {
+        let consequence = "Next-launch processing needs a few MiB; reports wait in the store until there is room.";
+        Finding::other(Grade::Limited, SPACE, found, consequence)
+    } else {
+        Finding::works(SPACE, found)
+    }
+}

@@ -1,0 +1,72 @@
+//! Why a command failed, for a person: what, where, and what to do next.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+
+use anstyle::{AnsiColor, Style};
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    advice: Option<String>,
+    source: Option<Box<dyn Error>>,
+}
+
+impl Failure {
+    /// A failure that says what could not be done and where.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), advice: None, source: None }
+    }
+
+    /// Adds what the person can do next.
+    pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Whether it is only that the reader of our output has had enough (`coroner list | head -1`).
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        let error = self.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    pub(crate) fn print(&self) {
+        let red = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
+        anstream::eprintln!("{red}error{red:#}: {}", self.message);
+        let mut cause = self.source.as_deref().and_then(Error::source);
+        while let Some(error) = cause {
+            // Errors of this project say their cause in their own message.
+            if !self.message.contains(&error.to_string()) {
+                anstream::eprintln!("  because: {error}");
+            }
+            cause = error.source();
+        }
+        if let Some(advice) = &self.advice {
+            anstream::eprintln!("  {advice}");
+        }
+    }
+}
+
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { message: error.to_string(), advice: None, source: Some(Box::new(error)) }
+    }
+}
+
+/// Says what was being done when an error came.
+pub(crate) trait Context<T> {
+    /// The value, or a failure that reads "`doing`: the error".
+    fn context(self, doing: impl Display) -> Result<T, Failure>;
+}
+
+impl<T, E: Error + 'static> Context<T> for Result<T, E> {
+    fn context(self, doing: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure {
+            message: format!("{doing}: {error}"),
+            advice: None,
+            source: Some(Box::new(error)),
+        })
+    }
+}

@@ -1,0 +1,278 @@
+//! The `coroner` command.
+//!
+//! One file per command; this one has what a person types and the exit codes: 0 done, 1 failed, 2 wrong usage.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use coroner_report::text::ThreadFilter;
+
+mod convert;
+mod demo;
+mod doctor;
+mod failure;
+mod list;
+mod reports;
+mod send;
+mod show;
+mod summary;
+mod symbol_search;
+mod symbolicate;
+mod symbols;
+
+use failure::Failure;
+use symbol_search::SymbolArguments;
+
+/// The last line of each command's help.
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Records how apps die, and shows it.
+#[derive(Parser)]
+#[command(name = "coroner", version, about, after_help = EXIT_CODES, max_term_width = 120)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Crash an app for real, start it again, and show the report of its death
+    #[command(after_help = format!("Examples:
+  coroner demo                   a store to a null pointer
+  coroner demo stack-overflow    another way to die
+  coroner demo --list            all of them
+
+{EXIT_CODES}"))]
+    Demo {
+        /// The way to die; see --list
+        #[arg(default_value = "null-store")]
+        fault: String,
+        /// List the ways to die
+        #[arg(long)]
+        list: bool,
+        /// Which threads of the report to show: a number, `crashed` or `all`
+        #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
+        thread: ThreadFilter,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// List the reports of a store or a folder, oldest first
+    #[command(after_help = format!("Examples:
+  coroner list                                     reports of `coroner demo`
+  coroner list --store ~/.local/share/paint/coroner
+  coroner list /srv/reports                        a folder that a folder sink writes
+  coroner list --format json | jq '.[].event_id'
+
+{EXIT_CODES}"))]
+    List {
+        /// A folder of reports, instead of a store
+        folder: Option<PathBuf>,
+        /// How to print them
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Show one report
+    #[command(after_help = format!("Examples:
+  coroner show 4f1c                                the report whose event id begins with 4f1c
+  coroner show reports/20261121T010203Z-4f1c….json
+  coroner show 4f1c --thread all
+  coroner show 4f1c --format json | jq .crash
+  coroner show report.coroner --symbols build/symbols
+
+{EXIT_CODES}"))]
+    Show {
+        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id
+        report: String,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+        /// Which threads to show: a number, `crashed` or `all`
+        #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
+        thread: ThreadFilter,
+        #[command(flatten)]
+        symbols: SymbolArguments,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Find names for the frames of a report: one of Coroner's, or one that an Apple system wrote (.ips, .crash)
+    #[command(after_help = format!("Examples:
+  coroner symbolicate report.coroner --symbols build/symbols
+  coroner symbolicate 4f1c --symbols build/symbols --format json | jq .threads
+  coroner symbolicate App-2026-11-21.ips --symbols App.dSYM --output named.ips
+  coroner symbolicate old.crash --symbols ~/Library/Developer/Xcode/Archives
+
+Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard
+error.
+
+Exit codes: 0 done, 1 failed or not one frame has a name, 2 wrong usage."))]
+    Symbolicate {
+        /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id
+        report: String,
+        #[command(flatten)]
+        symbols: SymbolArguments,
+        /// Write to this file instead of standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// How to print a report of Coroner's; without it, as text
+        #[arg(long, value_enum)]
+        format: Option<Format>,
+        /// Which threads to show of a report of Coroner's: a number, `crashed` or `all`
+        #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
+        thread: ThreadFilter,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Say what symbol files can name, and whether they are of a report
+    #[command(after_help = format!("Examples:
+  coroner symbols target/release/paint
+  coroner symbols libpaint.so.debug --report 4f1c
+  coroner symbols App.dSYM --report App-2026-11-21.ips
+  coroner symbols paint.sym --format json | jq '.[].debug_id'
+
+Exit codes: 0 done, 1 failed or, with --report, no file is of one of its images, 2 wrong usage."))]
+    Symbols {
+        /// ELF and Mach-O files, dSYM bundles, breakpad `.sym` files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// A report, Coroner's own or one of Apple's, or the beginning of an event id
+        #[arg(long)]
+        report: Option<String>,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Send reports to Sentry, or to a server that speaks its protocol
+    #[command(after_help = format!("Examples:
+  coroner send --dsn https://KEY@o1.ingest.example.com/42      all reports of the store
+  SENTRY_DSN=… coroner send 4f1c reports/20261121T010203Z-5….json
+  coroner send 4f1c --attach app.log --symbols build/symbols
+
+A report that is sent twice is one event: servers know it by its id.
+
+{EXIT_CODES}"))]
+    Send {
+        #[command(flatten)]
+        arguments: Box<send::SendArguments>,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Write a report in another form to the standard output
+    #[command(after_help = format!("Examples:
+  coroner convert 4f1c --to sentry | jq .exception
+  coroner convert report.coroner --to sentry-envelope > report.envelope
+
+{EXIT_CODES}"))]
+    Convert {
+        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id
+        report: String,
+        /// The form
+        #[arg(long, value_enum)]
+        to: convert::Form,
+        #[command(flatten)]
+        symbols: SymbolArguments,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Say what of Coroner works on this system, what doesn't, and why
+    #[command(after_help = format!("Examples:
+  coroner doctor
+  coroner doctor --program target/release/paint --store ~/.local/share/paint/coroner
+
+Run it as the app runs: in its container, as its user.
+
+Exit codes: 0 reports can be made and kept, 1 something they need fails, 2 wrong usage."))]
+    Doctor {
+        /// The program whose crashes are to be reported; without it, this one
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+        /// How to print what is found
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// The app of `coroner demo`
+    #[command(name = demo::APP, hide = true)]
+    DemoApp {
+        /// The way to die; without it, the app delivers what its last run left
+        #[arg(long)]
+        fault: Option<String>,
+        #[arg(long)]
+        store: PathBuf,
+    },
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(clap::Args)]
+struct StoreArgument {
+    /// The store's directory; without it, $CORONER_STORE or that of `coroner demo`
+    #[arg(long = "store", env = "CORONER_STORE", value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+impl StoreArgument {
+    fn path(self) -> Result<PathBuf, Failure> {
+        self.directory.or_else(|| coroner::default_store_dir(demo::APP_ID)).ok_or_else(|| {
+            Failure::new("there is no home directory to look for a store in").advice("name one with `--store DIR`")
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Demo { list: true, .. } => demo::list()?,
+        Command::Demo { fault, thread, store, .. } => demo::run(&fault, thread, &store.path()?)?,
+        Command::List { folder: Some(folder), format, .. } => list::folder(&folder, format)?,
+        Command::List { folder: None, format, store } => list::store(&store.path()?, format)?,
+        Command::Show { report, format, thread, symbols, store } => {
+            show::run(&report, format, thread, store.path().ok().as_deref(), &symbols)?;
+        }
+        Command::Symbolicate { report, symbols, output, format, thread, store } => {
+            let output = symbolicate::Output { path: output.as_deref(), format, threads: thread };
+            return symbolicate::run(&report, &symbols, store.path().ok().as_deref(), &output);
+        }
+        Command::Symbols { files, report, format, store } => {
+            return symbols::run(&files, report.as_deref(), store.path().ok().as_deref(), format);
+        }
+        Command::Send { arguments, store } => send::run(*arguments, store.path().ok().as_deref())?,
+        Command::Convert { report, to, symbols, store } => {
+            convert::run(&report, to, store.path().ok().as_deref(), &symbols)?;
+        }
+        Command::Doctor { program, format, store } => {
+            let findings = doctor::examine(&store.path()?, program);
+            match format {
+                Format::Text => doctor::print(&findings, &mut anstream::stdout())?,
+                Format::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+            }
+            if findings.iter().any(|finding| finding.grade == doctor::Grade::Fails) {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::DemoApp { fault, store } => return demo::app(fault.as_deref(), &store),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,144 @@
+//! `coroner send`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use coroner::Report;
+use coroner::sentry::Dsn;
+use coroner::sentry::envelope::{Attachment, AttachmentKind, Envelope, Item};
+use coroner::sentry::event::{Event, EventOptions};
+use coroner::sentry::minidump_attachment;
+use coroner::sentry::transport::{Answer, HttpTransport, SendError, Transport, TransportOptions};
+
+use crate::failure::{Context, Failure};
+use crate::reports;
+use crate::symbol_search::SymbolArguments;
+
+/// What a person gives.
+#[derive(clap::Args)]
+pub(crate) struct SendArguments {
+    /// Reports: files (.json or .coroner), directories of runs, or beginnings of event ids; without any, all of the store
+    #[arg(value_name = "REPORT")]
+    reports: Vec<String>,
+    /// The server's project and the key to it: https://KEY@HOST/PROJECT
+    #[arg(long, env = "SENTRY_DSN", hide_env_values = true)]
+    dsn: String,
+    /// A file that goes with each report; may be given more than once
+    #[arg(long, value_name = "PATH")]
+    attach: Vec<PathBuf>,
+    /// A minidump, made of each report, goes with it; the server then takes threads and exception out of that
+    #[arg(long)]
+    minidump: bool,
+    /// The release, where the reports don't say it
+    #[arg(long)]
+    release: Option<String>,
+    /// The environment, where the reports don't say it
+    #[arg(long)]
+    environment: Option<String>,
+    /// A proxy, instead of those of $HTTPS_PROXY and the like
+    #[arg(long, value_name = "URL")]
+    proxy: Option<String>,
+    /// Certificates (PEM) of the authorities to trust, instead of Mozilla's
+    #[arg(long, value_name = "PATH")]
+    ca_file: Option<PathBuf>,
+    /// How many seconds sending one may take
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    timeout: u64,
+    #[command(flatten)]
+    symbols: SymbolArguments,
+}
+
+/// Sends reports, one after the other, and says what became of each.
+pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
+    // Not the DSN itself: it holds a key.
+    let dsn: Dsn = arguments.dsn.parse().map_err(|error| {
+        Failure::new(format!("the DSN can't be used: {error}"))
+            .advice("a DSN is https://KEY@HOST/PROJECT; the server shows it in the project's settings")
+    })?;
+    let options = TransportOptions {
+        proxy: arguments.proxy,
+        ca_file: arguments.ca_file,
+        timeout: Duration::from_secs(arguments.timeout),
+        ..TransportOptions::default()
+    };
+    let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
+    let mut attachments = Vec::new();
+    for path in &arguments.attach {
+        attachments.push(Attachment {
+            filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            content_type: None,
+            kind: AttachmentKind::File,
+            bytes: std::fs::read(path).context(format!("can't read the attachment `{}`", path.display()))?,
+        });
+    }
+    let event_options =
+        EventOptions { release: arguments.release, environment: arguments.environment, ..EventOptions::default() };
+    let whats = if arguments.reports.is_empty() { all(store)? } else { arguments.reports };
+    let symbols = arguments.symbols.search()?;
+    let progress = reports::bar(whats.len(), "sending reports");
+    let mut failed = 0;
+    for what in &whats {
+        let said = reports::open_one(what, store, Some(&symbols)).and_then(|report| {
+            let mut envelope = envelope(&report, &event_options, &attachments);
+            if arguments.minidump {
+                let minidump = minidump_attachment(&report, &event_options);
+                let minidump = minidump.map_err(|error| Failure::new(error.to_string()))?;
+                envelope.items.push(Item::attachment(minidump));
+            }
+            let id = envelope.event_id().unwrap_or_default().to_owned();
+            judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now()))).map(|()| id)
+        });
+        progress.suspend(|| match said {
+            Ok(id) => println!("sent {id}"),
+            Err(failure) => {
+                failed += 1;
+                anstream::eprintln!("{what}:");
+                failure.print();
+            }
+        });
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    match (whats.len(), failed) {
+        (_, 0) => Ok(()),
+        (1, _) => Err(Failure::new("the report was not sent")),
+        (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
+    }
+}
+
+fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
+    let store = store.ok_or_else(|| {
+        Failure::new("there is no home directory to look for a store in")
+            .advice("name reports, or a store with `--store DIR`")
+    })?;
+    let ids = reports::in_store(store)?.into_iter().map(|summary| summary.event_id).filter(|id| !id.is_empty());
+    Ok(ids.collect())
+}
+
+fn envelope(report: &Report, options: &EventOptions, attachments: &[Attachment]) -> Envelope {
+    let mut envelope = Envelope::of_event(&Event::from_report(report, options));
+    envelope.items.extend(attachments.iter().cloned().map(Item::attachment));
+    envelope
+}
+
+/// What an answer means to a person.
+fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
+    let answer = answer.map_err(|error| {
+        Failure::new(format!("the server can't be reached: {error}"))
+            .advice("is the DSN's host right, and is there a proxy?")
+    })?;
+    if answer.is_success() {
+        return Ok(());
+    }
+    let failure = Failure::new(format!("the server refused it with {}: {}", answer.status, answer.body));
+    Err(match answer.status {
+        401 | 403 => failure.advice("is the key in the DSN right, and the project's?"),
+        404 => failure.advice("is the host in the DSN right, and does it speak Sentry's protocol?"),
+        413 => failure.advice("it is too large: send it without attachments"),
+        429 => failure.advice(match &answer.retry_after {
+            Some(after) => format!("it takes no more for now; try again in {after} s"),
+            None => "it takes no more for now; try again in a minute".to_owned(),
+        }),
+        _ => failure,
+    })
+}

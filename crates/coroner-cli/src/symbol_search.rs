@@ -1,0 +1,145 @@
+//! Where the commands look for symbols, what they say while they look, and what came of it.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use anstyle::{AnsiColor, Style};
+use coroner::SymbolSearch;
+use coroner_symbols::{ImageKey, ImageSymbols, Match, Options, SymbolError, Symbolizer};
+use indicatif::ProgressBar;
+
+use crate::failure::{Context, Failure};
+use crate::reports;
+
+/// What a person says about symbols.
+#[derive(clap::Args)]
+pub(crate) struct SymbolArguments {
+    /// A folder or file with debug information: dSYM bundles, ELF debug files, breakpad `.sym`, unstripped programs; may be
+    /// given more than once. What has an image's build id is used
+    #[arg(long = "symbols", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Where to remember between calls what the folders hold; without it, `coroner` in the user's folder for caches
+    #[arg(long, env = "CORONER_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Remember nothing, and read every file of the folders again
+    #[arg(long, conflicts_with = "cache")]
+    no_cache: bool,
+}
+
+impl SymbolArguments {
+    /// What was said, checked: all that is named exists.
+    pub(crate) fn search(&self) -> Result<SymbolSearch, Failure> {
+        let mut paths = Vec::new();
+        for path in &self.paths {
+            if !path.exists() {
+                return Err(Failure::new(format!("there is nothing at `{}` to take symbols from", path.display())));
+            }
+            // The cache is used from other directories, too.
+            paths.push(std::path::absolute(path).context(format!("can't find `{}`", path.display()))?);
+        }
+        let index_cache = self.cache_file(&paths);
+        Ok(SymbolSearch { paths, index_cache })
+    }
+
+    /// A symbolizer that has walked the folders.
+    pub(crate) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
+        let SymbolSearch { paths: search, index_cache } = self.search()?;
+        let mut symbolizer = Symbolizer::new(Options { search, index_cache, ..Options::default() });
+        let progress = reports::spinner("reading symbol files");
+        let mut read = 0_usize;
+        symbolizer.search(&mut |path| {
+            read += 1;
+            progress.set_message(format!("reading symbol files: {read}, {}", name_of(path)));
+        });
+        progress.finish_and_clear();
+        for problem in symbolizer.search_problems() {
+            warn(problem);
+        }
+        Ok(symbolizer)
+    }
+
+    /// The file for these folders: one for each set of them, so that they don't displace each other.
+    fn cache_file(&self, search: &[PathBuf]) -> Option<PathBuf> {
+        if self.no_cache || search.is_empty() {
+            return None;
+        }
+        let folder = self.cache.clone().or_else(default_cache)?;
+        let mut hash = DefaultHasher::new();
+        search.hash(&mut hash);
+        Some(folder.join(format!("symbols-{:016x}.index", hash.finish())))
+    }
+}
+
+/// `coroner` in the folder that the system has for caches.
+fn default_cache() -> Option<PathBuf> {
+    let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = if cfg!(target_vendor = "apple") {
+        absolute("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+    };
+    Some(caches?.join("coroner"))
+}
+
+/// Says which image is being opened: large ones take seconds.
+pub(crate) struct Naming(ProgressBar);
+
+impl Naming {
+    pub(crate) fn begin() -> Self {
+        Self(reports::spinner("looking up function names"))
+    }
+
+    /// `image` is about to be opened.
+    pub(crate) fn about_to(&self, image: &ImageKey, frames: usize) {
+        self.0.set_message(format!("{frames} frames looked up; reading {}", name_of(&image.path)));
+    }
+}
+
+impl Drop for Naming {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Says on standard error how far naming went, and why not further. False if there were frames and none has a name.
+pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols]) -> bool {
+    let sum = |count: fn(&ImageSymbols) -> usize| images.iter().map(count).sum::<usize>();
+    let (frames, named, lines) = (sum(|image| image.frames), sum(|image| image.named), sum(|image| image.lines));
+    let dim = Style::new().dimmed();
+    anstream::eprintln!("{dim}{named} of {frames} frames have a name, {lines} a source line{dim:#}");
+    for image in images {
+        let status = symbolizer.status(&image.key);
+        if image.named < image.frames || image.lines == 0 {
+            let name = name_of(&image.key.path);
+            let why = why(&status.matched, &image.key);
+            anstream::eprintln!("{dim}  {name}: {} of {} frames named; {why}{dim:#}", image.named, image.frames);
+        }
+        for problem in &status.problems {
+            warn(problem);
+        }
+    }
+    frames == 0 || named > 0
+}
+
+/// What was found for an image.
+fn why(matched: &Match, key: &ImageKey) -> String {
+    let id = key.debug_id.as_ref().map_or_else(|| "no id".to_owned(), |id| format!("id {id}"));
+    match matched {
+        Match::Matched => format!("symbols without source lines ({id})"),
+        Match::Unverified => "the image has no id: what is at its path may be another build".to_owned(),
+        Match::Mismatched { path, .. } => format!("`{}` is of another build, not of {id}", path.display()),
+        Match::NoSymbols => format!("what has its {id} has no symbols"),
+        _ => format!("no symbols with its {id} were found"),
+    }
+}
+
+fn warn(problem: &SymbolError) {
+    let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
+    anstream::eprintln!("{yellow}warning{yellow:#}: {problem}");
+}
+
+/// The last component of a path.
+pub(crate) fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
+}

@@ -1,0 +1,92 @@
+//! `coroner symbolicate`: names for the frames of one report, Coroner's own or one of Apple's.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use coroner::Report;
+use coroner_apple_report::AppleReport;
+use coroner_report::text::ThreadFilter;
+use coroner_report::wire::FILE_PREFIX;
+
+use crate::Format;
+use crate::failure::{Context, Failure};
+use crate::symbol_search::{self, Naming, SymbolArguments};
+use crate::{reports, show};
+
+/// No report is larger; Apple's largest have a few megabytes.
+const LARGEST: u64 = 256 << 20;
+
+/// Where the named report goes.
+pub(crate) struct Output<'a> {
+    /// A file, or standard output.
+    pub(crate) path: Option<&'a Path>,
+    pub(crate) format: Option<Format>,
+    pub(crate) threads: ThreadFilter,
+}
+
+impl Output<'_> {
+    fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+        match self.path {
+            Some(path) => std::fs::write(path, bytes).context(format!("can't write `{}`", path.display())),
+            None => Ok(std::io::stdout().lock().write_all(bytes)?),
+        }
+    }
+}
+
+/// Names the report that `what` means: a path, or the beginning of an event id in `store`.
+pub(crate) fn run(
+    what: &str,
+    symbols: &SymbolArguments,
+    store: Option<&Path>,
+    output: &Output<'_>,
+) -> Result<ExitCode, Failure> {
+    let named = match apple(Path::new(what))? {
+        Some(bytes) => name_apple(what, &bytes, symbols, output)?,
+        None => name_own(reports::open_one(what, store, None)?, symbols, output)?,
+    };
+    Ok(if named { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The bytes of one of Apple's reports; `None` for anything else.
+pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    let failed = || format!("can't read `{}`", path.display());
+    if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > LARGEST {
+        return Ok(None);
+    }
+    let bytes = std::fs::read(path).context(failed())?;
+    Ok((!bytes.starts_with(&FILE_PREFIX) && AppleReport::is_likely(&bytes)).then_some(bytes))
+}
+
+fn name_apple(what: &str, bytes: &[u8], symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
+    let report = AppleReport::read(bytes).context(format!("can't read `{what}`"))?;
+    if output.format.is_some() {
+        return Err(Failure::new(format!("`{what}` is {}, which is written in the form that it has", report.form()))
+            .advice("leave `--format` out"));
+    }
+    let mut symbolizer = symbols.symbolizer()?;
+    let naming = Naming::begin();
+    let named = report.symbolicate(&mut symbolizer, &mut |image, frames| naming.about_to(image, frames));
+    drop(naming);
+    output.write(&named.bytes)?;
+    Ok(symbol_search::tell(&mut symbolizer, &named.images))
+}
+
+fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
+    let mut symbolizer = symbols.symbolizer()?;
+    let naming = Naming::begin();
+    let images = symbolizer.symbolicate_report_with(&mut report, &mut |image, frames| naming.about_to(image, frames));
+    drop(naming);
+    match (output.format, output.path) {
+        (Some(Format::Json), _) => {
+            show::keep_thread(&mut report, output.threads)?;
+            output.write(format!("{}\n", report.to_json()).as_bytes())?;
+        }
+        (_, Some(path)) => {
+            let mut file = std::fs::File::create(path).context(format!("can't write `{}`", path.display()))?;
+            show::print(&report, output.threads, &mut anstream::StripStream::new(&mut file))?;
+        }
+        (_, None) => show::print(&report, output.threads, &mut anstream::stdout().lock())?,
+    }
+    Ok(symbol_search::tell(&mut symbolizer, &images))
+}

@@ -1,0 +1,183 @@
+//! `coroner symbols`: what a file can name, and whether it is of a report.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use coroner_apple_report::AppleReport;
+use coroner_symbols::{Arch, ImageKey, SymbolFile};
+use serde::Serialize;
+
+use crate::Format;
+use crate::failure::{Context, Failure};
+use crate::symbol_search::name_of;
+use crate::{reports, symbolicate};
+
+/// The folder of a dSYM bundle in which its files are.
+const IN_BUNDLE: &str = "Contents/Resources/DWARF";
+
+/// What one file, or one architecture of it, can name.
+#[derive(Serialize)]
+struct Description {
+    path: String,
+    format: String,
+    arch: String,
+    /// GNU build id or `LC_UUID`.
+    debug_id: Option<String>,
+    /// The same as symbol servers in breakpad's manner have it.
+    breakpad_id: Option<String>,
+    /// The address of the image's first byte, in the file's own addresses.
+    base_address: String,
+    /// Symbols by where they stand.
+    symbols: BTreeMap<String, usize>,
+    /// Whether it has files, lines and inlined calls.
+    has_lines: bool,
+    /// What of it is damaged.
+    problems: Vec<String>,
+    /// With `--report`: the report's images that it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    images: Option<Vec<Relation>>,
+}
+
+/// An image of the report, as it relates to the file.
+#[derive(Serialize)]
+struct Relation {
+    path: String,
+    debug_id: Option<String>,
+    /// The ids are the same; if not, it is only of the same name.
+    matches: bool,
+}
+
+/// Describes files. With a report, fails where none of them is of one of its images.
+pub(crate) fn run(
+    paths: &[PathBuf],
+    report: Option<&str>,
+    store: Option<&Path>,
+    format: Format,
+) -> Result<ExitCode, Failure> {
+    let images = report.map(|what| images(what, store)).transpose()?;
+    let mut descriptions = Vec::new();
+    for path in files(paths)? {
+        let progress = reports::spinner("reading symbols");
+        for file in SymbolFile::open(&path)? {
+            descriptions.push(describe(&file, images.as_deref()));
+        }
+        progress.finish_and_clear();
+    }
+    let mut out = anstream::stdout().lock();
+    match format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&descriptions)?)?,
+        Format::Text => descriptions.iter().try_for_each(|description| print(description, &mut out))?,
+    }
+    let related = descriptions.iter().flat_map(|description| description.images.iter().flatten());
+    let is_of_report = images.is_none() || related.into_iter().any(|relation| relation.matches);
+    Ok(if is_of_report { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The files themselves; those of a dSYM bundle.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        let bundle = path.join(IN_BUNDLE);
+        if !path.is_dir() {
+            files.push(path.clone());
+        } else if bundle.is_dir() {
+            let entries = std::fs::read_dir(&bundle).context(format!("can't list `{}`", bundle.display()))?;
+            let before = files.len();
+            for entry in entries {
+                files.push(entry.context(format!("can't list `{}`", bundle.display()))?.path());
+            }
+            files[before..].sort();
+        } else {
+            return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
+                .advice("name files; `coroner symbolicate --symbols` takes folders"));
+        }
+    }
+    Ok(files)
+}
+
+/// The images of a report, Coroner's own or one of Apple's.
+fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
+    if let Some(bytes) = symbolicate::apple(Path::new(what))? {
+        let report = AppleReport::read(&bytes).context(format!("can't read `{what}`"))?;
+        return Ok(report.images().iter().map(coroner_apple_report::AppleImage::key).collect());
+    }
+    let report = reports::open_one(what, store, None)?;
+    Ok(report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect())
+}
+
+fn describe(file: &SymbolFile, images: Option<&[ImageKey]>) -> Description {
+    let symbols = file.sources().into_iter().map(|(source, count)| (source.to_string(), count)).collect();
+    let has_lines = file.has_lines();
+    Description {
+        path: file.path().display().to_string(),
+        format: file.kind().to_string(),
+        arch: file.arch().to_string(),
+        debug_id: file.debug_id().map(ToString::to_string),
+        breakpad_id: file.breakpad_debug_id(),
+        base_address: format!("{:#x}", file.base_svma()),
+        symbols,
+        has_lines,
+        problems: file.take_problems().iter().map(ToString::to_string).collect(),
+        images: images.map(|images| relations(file, images)),
+    }
+}
+
+/// The images that the file is of; if there are none, those that have its name.
+fn relations(file: &SymbolFile, images: &[ImageKey]) -> Vec<Relation> {
+    let relation = |image: &ImageKey, matches| Relation {
+        path: image.path.display().to_string(),
+        debug_id: image.debug_id.as_ref().map(ToString::to_string),
+        matches,
+    };
+    let own: Vec<Relation> =
+        images.iter().filter(|image| file.is_of(image)).map(|image| relation(image, true)).collect();
+    if !own.is_empty() {
+        return own;
+    }
+    let same_name = images.iter().filter(|image| stem(&image.path) == stem(file.path()));
+    same_name.map(|image| relation(image, false)).collect()
+}
+
+/// `libpaint.so.debug`, `libpaint.so` and `libpaint.sym` are names of one library.
+fn stem(path: &Path) -> String {
+    let name = name_of(path);
+    name.trim_end_matches(".debug").trim_end_matches(".sym").trim_end_matches(".so").to_owned()
+}
+
+fn print(description: &Description, out: &mut impl Write) -> Result<(), Failure> {
+    let bold = Style::new().bold();
+    let dim = Style::new().dimmed();
+    writeln!(out, "{bold}{}{bold:#}", description.path)?;
+    let mut field = |name: &str, value: &str| writeln!(out, "  {dim}{name:<9}{dim:#} {value}");
+    field("format", &format!("{}, {}", description.format, description.arch))?;
+    field("debug id", description.debug_id.as_deref().unwrap_or("none"))?;
+    if let Some(id) = &description.breakpad_id {
+        field("breakpad", id)?;
+    }
+    field("begins at", &description.base_address)?;
+    let counts: Vec<String> = description.symbols.iter().map(|(source, count)| format!("{count} {source}")).collect();
+    field("symbols", &if counts.is_empty() { "none".to_owned() } else { counts.join(", ") })?;
+    field("lines", if description.has_lines { "yes, with inlined calls" } else { "none" })?;
+    for problem in &description.problems {
+        field("problem", problem)?;
+    }
+    let Some(images) = &description.images else { return Ok(()) };
+    let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
+    let red = Style::new().fg_color(Some(AnsiColor::Red.into()));
+    if images.is_empty() {
+        field("report", &format!("{red}has no such image{red:#}"))?;
+    }
+    for image in images {
+        let id = image.debug_id.as_deref().unwrap_or("none");
+        let said = if image.matches {
+            format!("{green}matches{green:#} {}", image.path)
+        } else {
+            format!("{red}another build{red:#} of {}: its id is {id}", image.path)
+        };
+        field("report", &said)?;
+    }
+    Ok(())
+}

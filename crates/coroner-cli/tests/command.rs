@@ -1,0 +1,177 @@
+//! The `coroner` command as a person types it.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+        command.args(arguments).env("CORONER_STORE", self.store()).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        Said::of(&self.command(arguments).output().unwrap())
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout.clone()).unwrap(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+#[test]
+fn the_demo_and_what_can_be_done_with_its_report() {
+    let bench = Bench::new();
+    let demo = bench.run(&["demo"]);
+    assert_eq!(demo.code, 0, "{demo:?}");
+    assert!(demo.out.contains("killed by signal 11 (SIGSEGV)"), "{}", demo.out);
+    assert!(demo.out.contains("its last run crashed"), "{}", demo.out);
+    let (callee, caller) = (demo.out.find("null_store").unwrap(), demo.out.find("chain_c").unwrap());
+    assert!(callee < caller && demo.out.contains("Stored "), "{}", demo.out);
+    assert!(!demo.out.contains('\x1b'), "a pipe gets no colour");
+
+    let list = bench.run(&["list", "--format", "json"]).json();
+    let reports = list.as_array().unwrap();
+    assert_eq!(reports.len(), 1);
+    assert_eq!((&reports[0]["app"], &reports[0]["state"]["is"]), (&"coroner-demo".into(), &"stored".into()));
+    assert!(reports[0]["what"].as_str().unwrap().starts_with("SIGSEGV (SEGV_MAPERR)"), "{list}");
+    assert!(reports[0]["function"].as_str().unwrap().contains("store"), "{list}");
+    let event = reports[0]["event_id"].as_str().unwrap().to_owned();
+
+    let text = bench.run(&["list"]);
+    assert!(text.out.contains(&event) && text.out.contains("coroner-demo"), "{text:?}");
+
+    // By the beginning of its event id, by either file, and with either answer.
+    let json = bench.run(&["show", &event[..6], "--format", "json"]).json();
+    assert_eq!(json["header"]["event_id"], event.as_str());
+    assert_eq!(json["run"]["tags"]["fault"], "null-store");
+    assert_eq!(json["run"]["breadcrumbs"].as_array().unwrap().len(), 2);
+    assert_eq!(json["run"].get("problems"), None, "the run state is whole");
+    let file = reports[0]["path"].as_str().unwrap();
+    for path in [file.to_owned(), file.replace(".coroner", ".json")] {
+        let shown = bench.run(&["show", &path]);
+        assert!(shown.code == 0 && shown.out.contains("null_store"), "{shown:?}");
+    }
+
+    let crashed = bench.run(&["show", &event]);
+    let all = bench.run(&["show", &event, "--thread", "all"]);
+    assert!(!crashed.out.contains("\"network\"") && all.out.contains("\"network\""), "{}", all.out);
+    let first = bench.run(&["show", &event, "--thread", "1", "--format", "json"]).json();
+    assert_eq!(first["threads"].as_array().unwrap().len(), 1);
+    let none = bench.run(&["show", &event, "--thread", "99"]);
+    assert!(none.code == 1 && none.err.contains("no thread 99"), "{none:?}");
+}
+
+#[test]
+fn a_fault_in_a_child_is_shown_too() {
+    let bench = Bench::new();
+    let demo = bench.run(&["demo", "fork-child", "--store", "elsewhere"]);
+    assert_eq!(demo.code, 0, "{demo:?}");
+    assert!(demo.out.contains("ended well") && demo.out.contains("Stored "), "{}", demo.out);
+    assert!(bench.folder.path().join("elsewhere/reports").is_dir() && !bench.store().exists());
+}
+
+#[test]
+fn what_goes_wrong_says_what_where_and_what_next() {
+    let bench = Bench::new();
+    let folder = bench.folder.path();
+    std::fs::write(folder.join("empty"), b"").unwrap();
+    std::fs::write(folder.join("program"), b"\x7fELF\x02\x01\x01 and so on").unwrap();
+    std::fs::write(folder.join("noise"), [0x9f; 5000]).unwrap();
+    std::fs::create_dir(folder.join("folder")).unwrap();
+    for (arguments, code, said) in [
+        (&["demo", "no-such-fault"][..], 1, "coroner demo --list"),
+        (&["list"], 1, "there is no store at"),
+        (&["list", "missing"], 1, "can't list `missing`"),
+        (&["show", "missing"], 1, "there is no file `missing`"),
+        (&["show", "abcdef"], 1, "there is no store at"),
+        (&["show", "empty"], 1, "`empty`: the file is empty"),
+        (&["show", "program"], 1, "ELF"),
+        (&["show", "noise"], 1, "not a Coroner report"),
+        (&["show", "folder"], 1, "holds no report"),
+        (&["show", "noise", "--symbols", "nowhere"], 1, "nothing at `nowhere`"),
+        (&["show", "empty", "--thread", "some"], 2, "neither `crashed` nor `all`"),
+        (&["sow"], 2, "unrecognized subcommand"),
+        (&[], 2, "Usage"),
+    ] {
+        let failed = bench.run(arguments);
+        assert_eq!(failed.code, code, "{arguments:?} {failed:?}");
+        assert!(failed.err.contains(said), "{arguments:?} {failed:?}");
+        assert!(failed.out.is_empty(), "{arguments:?} {failed:?}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    let bench = Bench::new();
+    for command in ["demo", "list", "show", "doctor"] {
+        let help = bench.run(&[command, "--help"]);
+        assert_eq!(help.code, 0);
+        assert!(help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{}", help.out);
+    }
+    assert!(bench.run(&["demo", "--list"]).out.contains("stack-overflow"));
+    assert!(!bench.run(&["--help"]).out.contains("__demo-app"));
+}
+
+#[test]
+fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
+    let bench = Bench::new();
+    let fit = bench.run(&["doctor", "--format", "json"]);
+    assert_eq!(fit.code, 0, "{fit:?}");
+    let findings = fit.json();
+    let subjects: Vec<&str> =
+        findings.as_array().unwrap().iter().map(|finding| finding["subject"].as_str().unwrap()).collect();
+    for subject in ["guarded reads", "ptrace helper", "signal frame", "reserved file", "core dumps", "symbols"] {
+        assert!(subjects.contains(&subject), "{subjects:?}");
+    }
+    assert!(std::fs::read_dir(bench.store()).unwrap().all(|entry| entry.unwrap().file_name() == "runs"), "no litter");
+
+    // A store that can't be: a file stands in its place.
+    std::fs::write(bench.folder.path().join("file"), b"").unwrap();
+    let unfit = bench.run(&["doctor", "--store", "file"]);
+    assert!(unfit.code == 1 && unfit.out.contains("FAIL") && unfit.out.contains("--store"), "{unfit:?}");
+
+    let mut limited = bench.command(&["doctor"]);
+    // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+    unsafe {
+        limited.pre_exec(|| {
+            let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+            Ok(())
+        });
+    }
+    let limited = Said::of(&limited.output().unwrap());
+    assert!(limited.out.contains("ulimit -f"), "{limited:?}");
+}

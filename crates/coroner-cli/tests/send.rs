@@ -1,0 +1,107 @@
+//! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+
+use coroner_tests::server::{Reply, Server};
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl Said {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+impl Bench {
+    /// With one report in its store.
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        let demo = bench.run(None, &["demo"]);
+        assert_eq!(demo.code, Some(0), "{demo:?}");
+        bench
+    }
+
+    fn run(&self, dsn: Option<&str>, arguments: &[&str]) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+        command.args(arguments).env("CORONER_STORE", self.folder.path().join("store")).env_remove("SENTRY_DSN");
+        command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME");
+        if let Some(dsn) = dsn {
+            command.env("SENTRY_DSN", dsn);
+        }
+        let output = command.output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        Said { code: output.status.code(), out: output.stdout, err }
+    }
+}
+
+#[test]
+fn a_stores_reports_are_sent_with_what_goes_with_them() {
+    let bench = Bench::new();
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    std::fs::write(bench.folder.path().join("notes.txt"), "attached").unwrap();
+    let more = ["--attach", "notes.txt", "--minidump", "--release", "paint@2"];
+    let said = bench.run(Some(&server.dsn()), &[&["send"][..], &more].concat());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let id = server.events().pop_first().expect("it came");
+    assert_eq!(said.text(), format!("sent {id}\n"));
+    let event = &server.items("event")[0];
+    assert_eq!((&event["release"], &event["exception"]["values"][0]["type"]), (&"paint@2".into(), &"SIGSEGV".into()));
+    let accepted = server.accepted();
+    let items = &accepted[0].items;
+    assert!(items.iter().any(|item| item.is_minidump() && item.payload.starts_with(b"MDMP")));
+    assert!(items.iter().any(|item| item.payload == b"attached"));
+
+    // One that is none among others: the others go, and the end says so.
+    std::fs::write(bench.folder.path().join("noise"), [0x9f; 500]).unwrap();
+    let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.err.contains("1 of 2 reports were not sent") && said.text().contains(&id), "{said:?}");
+}
+
+#[test]
+fn what_goes_wrong_says_what_to_do_and_never_the_secret() {
+    let bench = Bench::new();
+    let server = Server::start(|_, _| Reply::Status(403, vec![])).unwrap();
+    let gone = server.dsn().replace(&server.port().to_string(), "9");
+    for (dsn, code, what) in [
+        (Some(server.dsn()), 1, "is the key in the DSN right"),
+        (Some(gone), 1, "the server can't be reached"),
+        (Some("http://public:secret@/none".to_owned()), 1, "a DSN is https://KEY@HOST/PROJECT"),
+        (None, 2, "--dsn"),
+    ] {
+        let said = bench.run(dsn.as_deref(), &["send"]);
+        assert!(said.code == Some(code) && said.err.contains(what), "{said:?}");
+        assert!(!said.err.contains("secret") && said.out.is_empty(), "{said:?}");
+    }
+    server.answer(|_, _| Reply::Status(429, vec![("Retry-After", "77".to_owned())]));
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(said.code == Some(1) && said.err.contains("try again in 77 s"), "{said:?}");
+    // The key of the environment is not shown where one asks for help.
+    let help = bench.run(Some(&server.dsn()), &["send", "--help"]);
+    assert!(help.code == Some(0) && !help.text().contains("public"), "{help:?}");
+}
+
+#[test]
+fn a_report_becomes_an_event_an_envelope_and_a_minidump() {
+    let bench = Bench::new();
+    let list: serde_json::Value = serde_json::from_slice(&bench.run(None, &["list", "--format", "json"]).out).unwrap();
+    let id = list[0]["event_id"].as_str().unwrap();
+    let event = bench.run(None, &["convert", id, "--to", "sentry"]);
+    let event: serde_json::Value = serde_json::from_slice(&event.out).unwrap();
+    assert_eq!((&event["event_id"], &event["platform"]), (&id.into(), &"native".into()));
+    let envelope = bench.run(None, &["convert", id, "--to", "sentry-envelope"]);
+    let envelope = coroner_tests::server::Envelope::parse(&envelope.out).unwrap();
+    assert_eq!((envelope.event_id(), envelope.items.len()), (Some(id), 1));
+    let minidump = bench.run(None, &["convert", id, "--to", "minidump"]);
+    assert!(minidump.code == Some(0) && minidump.out.starts_with(b"MDMP"), "{:?}", minidump.err);
+}

@@ -1,0 +1,596 @@
+//! Faults on purpose, each by name: what a crash reporter has to get right, ready to be run in a process that may die.
+//!
+//! [`FAULTS`] is the table. Each entry says what happens, how the process dies of it when no crash reporter is there,
+//! and which functions a correct report shows, from the innermost out. Nearly every fault is reached through
+//! [`chain::chain_a`] → [`chain::chain_b`] → [`chain::chain_c`], so that a reader of the report can tell right callers
+//! from plausible ones.
+//!
+//! ```
+//! let fault = coroner_faults::find("null-store").expect("it is in the table");
+//! assert_eq!(fault.frames[..2], ["null_store", "chain_c"]);
+//! // (fault.run)() would now end this process.
+//! ```
+//!
+//! Nothing here depends on Coroner: the same fault is run with and without it to compare how the process ends.
+#![deny(missing_docs)]
+
+pub mod chain;
+mod instructions;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod loader;
+mod memory;
+mod processes;
+#[cfg(not(target_vendor = "apple"))]
+mod runtime;
+mod signals;
+mod stack;
+pub mod threads;
+
+/// One way to die.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Its name on a command line: lower case, words joined by `-`.
+    pub name: &'static str,
+    /// What happens, in one line for a person.
+    pub about: &'static str,
+    /// How the process ends without a crash reporter.
+    pub ending: Ending,
+    /// The signal's `si_code`, where the operating system always gives the same one.
+    pub code: Option<i32>,
+    /// The signal's `si_addr`, where it is always the same.
+    pub address: Option<u64>,
+    /// The Mach exception that it is on Apple's systems; `None` elsewhere, and for signals that software sends.
+    pub mach: Option<Mach>,
+    /// The thread on which it happens.
+    pub thread: Thread,
+    /// Where the innermost frame of the crashed thread is.
+    pub top: Top,
+    /// Functions that a correct report of the crashed thread names, innermost first, each by the last part of its path.
+    /// Others may stand between them (the C library's `raise` above `abort_here`, say) and beyond the last.
+    pub frames: &'static [&'static str],
+    /// Runs it. It returns only where [`Ending`] says that the process survives.
+    pub run: fn(),
+}
+
+/// How the process ends of a fault when nothing intervenes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is killed by this signal.
+    Signal(i32),
+    /// By one of two signals: what language runtime is in the process decides (Rust's own handler turns a stack overflow
+    /// into an abort).
+    Either(i32, i32),
+    /// A child process is killed by this signal; the process itself waits for it, then goes on as if nothing were.
+    Child(i32),
+}
+
+/// A Mach exception (<mach/exception_types.h>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mach {
+    /// Its number.
+    pub exception: i32,
+    /// Its code, where it is always the same.
+    pub code: Option<i64>,
+    /// Its subcode, where it is always the same: the address of a bad access.
+    pub subcode: Option<i64>,
+}
+
+impl Mach {
+    /// The signal of an access that was denied (`KERN_PROTECTION_FAILURE`), wherever it was.
+    pub fn signal_of_denial(self) -> Option<i32> {
+        let denied = self.exception == EXC_BAD_ACCESS && self.code == Some(KERN_PROTECTION_FAILURE);
+        denied.then_some(libc::SIGBUS)
+    }
+}
+
+/// The thread on which a fault happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// The process's first thread.
+    Main,
+    /// Another one, whose name is [`threads::CRASHER`].
+    Crasher,
+}
+
+/// Where the innermost frame of the crashed thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Top {
+    /// In the first function of [`Fault::frames`].
+    Function,
+    /// In the C library or the dynamic linker, called by way of the first function of [`Fault::frames`].
+    Library,
+    /// In no function at all (address 0, or a page that is not code), called by the first function of [`Fault::frames`].
+    Nowhere,
+}
+
+/// The fault of that name.
+pub fn find(name: &str) -> Option<&'static Fault> {
+    FAULTS.iter().find(|fault| fault.name == name)
+}
+
+/// On Linux a store to a page that may not be written is a SIGSEGV, on Darwin (`KERN_PROTECTION_FAILURE`) a SIGBUS.
+const PROTECTION: i32 = if cfg!(target_vendor = "apple") { libc::SIGBUS } else { libc::SIGSEGV };
+/// Privileged instructions: a general protection fault (SIGSEGV) on x86_64, an illegal instruction on arm64.
+const PRIVILEGED: i32 = if cfg!(target_arch = "x86_64") { libc::SIGSEGV } else { libc::SIGILL };
+/// A breakpoint instruction is a SIGTRAP everywhere.
+const BREAKPOINT: i32 = libc::SIGTRAP;
+/// What ends the process of a stack overflow on a thread other than the main one. Darwin knows the main thread's guard and
+/// no other's, and can't run a handler where there is no stack for it: the signal is SIGILL then (sendsig of XNU).
+const OVERFLOW: Ending = if cfg!(target_vendor = "apple") {
+    Ending::Either(libc::SIGABRT, libc::SIGBUS)
+} else {
+    Ending::Either(libc::SIGABRT, libc::SIGSEGV)
+};
+const OVERFLOW_WITHOUT_STACK: Ending = if cfg!(target_vendor = "apple") {
+    Ending::Either(libc::SIGILL, libc::SIGBUS)
+} else {
+    Ending::Signal(libc::SIGSEGV)
+};
+
+// Exceptions, and codes of EXC_BAD_ACCESS (<mach/kern_return.h>).
+const EXC_BAD_ACCESS: i32 = 1;
+const EXC_BAD_INSTRUCTION: i32 = 2;
+#[cfg(target_arch = "x86_64")]
+const EXC_ARITHMETIC: i32 = 3;
+const EXC_BREAKPOINT: i32 = 6;
+const KERN_INVALID_ADDRESS: i64 = 1;
+const KERN_PROTECTION_FAILURE: i64 = 2;
+const KERN_MEMORY_ERROR: i64 = 10;
+/// `EXC_I386_GPFLT`: the address is not told.
+const GENERAL_PROTECTION: i64 = 13;
+
+/// That exception, on Darwin.
+const fn on_darwin(exception: i32, code: Option<i64>, subcode: Option<i64>) -> Option<Mach> {
+    if cfg!(target_vendor = "apple") { Some(Mach { exception, code, subcode }) } else { None }
+}
+/// A bad access with this code, on Darwin.
+const fn bad_access(code: i64) -> Option<Mach> {
+    on_darwin(EXC_BAD_ACCESS, Some(code), None)
+}
+/// An access to address 0.
+const AT_NULL: Option<Mach> = on_darwin(EXC_BAD_ACCESS, Some(KERN_INVALID_ADDRESS), Some(0));
+
+const SEGV_MAPERR: i32 = 1;
+const SEGV_ACCERR: i32 = 2;
+/// `si_code` values are compared on Linux only; Darwin's differ and come from Mach exceptions.
+const fn on_linux(code: i32) -> Option<i32> {
+    if cfg!(target_os = "linux") { Some(code) } else { None }
+}
+
+macro_rules! through_chain {
+    ($($first:literal),+) => { &[$($first,)+ "chain_c", "chain_b", "chain_a"] };
+}
+
+/// What most faults have in common: on the main thread, SIGSEGV, nothing known of code and address.
+const PLAIN: Fault = Fault {
+    name: "",
+    about: "",
+    ending: Ending::Signal(libc::SIGSEGV),
+    code: None,
+    address: None,
+    mach: None,
+    thread: Thread::Main,
+    top: Top::Function,
+    frames: &[],
+    run: || {},
+};
+
+/// Every fault of this platform, the ordinary ones first.
+pub static FAULTS: &[Fault] = &[
+    // Bad addresses.
+    Fault {
+        name: "null-store",
+        about: "stores to address 0",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        mach: AT_NULL,
+        frames: through_chain!("null_store"),
+        run: || chain::here(memory::null_store),
+        ..PLAIN
+    },
+    Fault {
+        name: "null-store-thread",
+        about: "stores to address 0 on another thread than the main one",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        thread: Thread::Crasher,
+        mach: AT_NULL,
+        frames: through_chain!("null_store"),
+        run: || threads::on_rust_thread(memory::null_store),
+        ..PLAIN
+    },
+    Fault {
+        name: "null-store-pthread",
+        about: "stores to address 0 on a thread made by C's pthread_create",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        thread: Thread::Crasher,
+        mach: AT_NULL,
+        frames: through_chain!("null_store"),
+        run: || threads::on_c_thread(memory::null_store),
+        ..PLAIN
+    },
+    Fault {
+        name: "bad-pointer",
+        about: "loads from a page that was unmapped",
+        code: on_linux(SEGV_MAPERR),
+        mach: bad_access(KERN_INVALID_ADDRESS),
+        frames: through_chain!("bad_pointer"),
+        run: || chain::here(memory::bad_pointer),
+        ..PLAIN
+    },
+    Fault {
+        name: "non-canonical",
+        about: "loads from an address that no page table can hold",
+        mach: if cfg!(target_arch = "x86_64") {
+            bad_access(GENERAL_PROTECTION)
+        } else {
+            on_darwin(EXC_BAD_ACCESS, None, None)
+        },
+        frames: through_chain!("non_canonical"),
+        run: || chain::here(memory::non_canonical),
+        ..PLAIN
+    },
+    Fault {
+        name: "read-only-store",
+        about: "stores to a page that may only be read",
+        ending: Ending::Signal(PROTECTION),
+        code: on_linux(SEGV_ACCERR),
+        mach: bad_access(KERN_PROTECTION_FAILURE),
+        frames: through_chain!("read_only_store"),
+        run: || chain::here(memory::read_only_store),
+        ..PLAIN
+    },
+    Fault {
+        name: "bus-error",
+        about: "loads from a mapped file beyond its end",
+        ending: Ending::Signal(libc::SIGBUS),
+        code: on_linux(2), // BUS_ADRERR
+        mach: bad_access(KERN_MEMORY_ERROR),
+        frames: through_chain!("bus_error"),
+        run: || chain::here(memory::bus_error),
+        ..PLAIN
+    },
+    Fault {
+        name: "call-null",
+        about: "calls a function pointer that is null",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        top: Top::Nowhere,
+        mach: AT_NULL,
+        frames: through_chain!("call_null"),
+        run: || chain::here(memory::call_null),
+        ..PLAIN
+    },
+    Fault {
+        name: "call-data",
+        about: "calls into a page that is not executable",
+        ending: Ending::Signal(PROTECTION),
+        code: on_linux(SEGV_ACCERR),
+        top: Top::Nowhere,
+        mach: bad_access(KERN_PROTECTION_FAILURE),
+        frames: through_chain!("call_data"),
+        run: || chain::here(memory::call_data),
+        ..PLAIN
+    },
+    // Instructions.
+    #[cfg(target_arch = "x86_64")]
+    Fault {
+        name: "divide-by-zero",
+        about: "divides an integer by zero",
+        ending: Ending::Signal(libc::SIGFPE),
+        code: on_linux(1), // FPE_INTDIV
+        mach: on_darwin(EXC_ARITHMETIC, Some(1), None),
+        frames: through_chain!("divide_by_zero"),
+        run: || chain::here(instructions::divide_by_zero),
+        ..PLAIN
+    },
+    Fault {
+        name: "illegal-instruction",
+        about: "executes an undefined instruction (ud2, udf)",
+        ending: Ending::Signal(libc::SIGILL),
+        mach: on_darwin(EXC_BAD_INSTRUCTION, Some(1), None),
+        frames: through_chain!("illegal_instruction"),
+        run: || chain::here(instructions::illegal_instruction),
+        ..PLAIN
+    },
+    Fault {
+        name: "breakpoint",
+        about: "executes a breakpoint instruction (int3, brk) without a debugger",
+        ending: Ending::Signal(BREAKPOINT),
+        mach: on_darwin(EXC_BREAKPOINT, Some(if cfg!(target_arch = "x86_64") { 2 } else { 1 }), None),
+        frames: through_chain!("breakpoint"),
+        run: || chain::here(instructions::breakpoint),
+        ..PLAIN
+    },
+    Fault {
+        name: "privileged-instruction",
+        about: "executes an instruction that only the kernel may",
+        ending: Ending::Signal(PRIVILEGED),
+        mach: if cfg!(target_arch = "x86_64") {
+            bad_access(GENERAL_PROTECTION)
+        } else {
+            on_darwin(EXC_BAD_INSTRUCTION, Some(1), None)
+        },
+        frames: through_chain!("privileged_instruction"),
+        run: || chain::here(instructions::privileged_instruction),
+        ..PLAIN
+    },
+    // Signals that software raises.
+    Fault {
+        name: "abort",
+        about: "calls abort()",
+        ending: Ending::Signal(libc::SIGABRT),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("abort_here"),
+        run: || chain::here(signals::abort_here),
+        ..PLAIN
+    },
+    Fault {
+        name: "assert",
+        about: "fails a C assert()",
+        ending: Ending::Signal(libc::SIGABRT),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("assert_here"),
+        run: || chain::here(signals::assert_here),
+        ..PLAIN
+    },
+    Fault {
+        name: "panic-abort",
+        about: "panics in a function that must not unwind",
+        ending: Ending::Signal(libc::SIGABRT),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("panic_in_c_function", "panic_abort"),
+        run: || chain::here(signals::panic_abort),
+        ..PLAIN
+    },
+    Fault {
+        name: "kill-segv",
+        about: "sends itself SIGSEGV by kill(), twice if it survives the first",
+        code: on_linux(0), // SI_USER
+        top: Top::Library,
+        frames: through_chain!("kill_segv"),
+        run: || chain::here(signals::kill_segv),
+        ..PLAIN
+    },
+    Fault {
+        name: "raise-fpe",
+        about: "raises SIGFPE without any arithmetic",
+        ending: Ending::Signal(libc::SIGFPE),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("raise_fpe"),
+        run: || chain::here(signals::raise_fpe),
+        ..PLAIN
+    },
+    #[cfg(target_os = "linux")]
+    Fault {
+        name: "bad-system-call",
+        about: "makes a system call that a seccomp filter traps (SIGSYS)",
+        ending: Ending::Signal(libc::SIGSYS),
+        code: on_linux(1), // SYS_SECCOMP
+        top: Top::Library,
+        frames: through_chain!("bad_system_call"),
+        run: || chain::here(signals::bad_system_call),
+        ..PLAIN
+    },
+    Fault {
+        name: "in-signal-handler",
+        about: "stores to address 0 in the app's own handler of SIGUSR1",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        mach: AT_NULL,
+        frames: through_chain!("null_store", "on_usr1", "in_signal_handler"),
+        run: || chain::here(signals::in_signal_handler),
+        ..PLAIN
+    },
+    // The stack.
+    Fault {
+        name: "stack-overflow",
+        about: "recurses without end on the main thread",
+        ending: Ending::Either(libc::SIGABRT, libc::SIGSEGV),
+        mach: bad_access(KERN_PROTECTION_FAILURE),
+        frames: &["recurse_for_ever", "recurse_for_ever", "recurse_for_ever"],
+        run: || chain::here(stack::overflow_main),
+        ..PLAIN
+    },
+    Fault {
+        name: "stack-overflow-thread",
+        about: "recurses without end on a Rust thread",
+        ending: OVERFLOW,
+        thread: Thread::Crasher,
+        mach: bad_access(KERN_PROTECTION_FAILURE),
+        frames: &["recurse_for_ever", "recurse_for_ever", "recurse_for_ever"],
+        run: || threads::on_rust_thread(stack::overflow),
+        ..PLAIN
+    },
+    Fault {
+        name: "stack-overflow-pthread",
+        about: "recurses without end on a thread made by C's pthread_create, which has no alternate stack",
+        ending: OVERFLOW_WITHOUT_STACK,
+        thread: Thread::Crasher,
+        mach: bad_access(KERN_PROTECTION_FAILURE),
+        frames: &["recurse_for_ever", "recurse_for_ever", "recurse_for_ever"],
+        run: || threads::on_c_thread(stack::overflow),
+        ..PLAIN
+    },
+    Fault {
+        name: "deep-recursion",
+        about: "stores to address 0 below 100,000 frames",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        thread: Thread::Crasher,
+        mach: AT_NULL,
+        frames: through_chain!("null_store", "recurse_to", "recurse_to", "deep_recursion"),
+        run: || threads::on_big_thread(stack::deep_recursion),
+        ..PLAIN
+    },
+    Fault {
+        name: "no-frame-pointer",
+        about: "stores to address 0 below functions that use the frame pointer for something else",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        mach: AT_NULL,
+        frames: through_chain!("frameless_leaf", "frameless_middle", "frameless_outer", "no_frame_pointer"),
+        run: || chain::here(stack::no_frame_pointer),
+        ..PLAIN
+    },
+    Fault {
+        name: "broken-stack-pointer",
+        about: "pushes with a stack pointer that points nowhere; the frame pointer is still right",
+        mach: bad_access(KERN_INVALID_ADDRESS),
+        frames: through_chain!("broken_stack_pointer_leaf", "broken_stack_pointer"),
+        run: || chain::here(stack::broken_stack_pointer),
+        ..PLAIN
+    },
+    Fault {
+        name: "broken-stack-and-frame-pointer",
+        about: "faults with both the stack and the frame pointer destroyed",
+        mach: bad_access(KERN_INVALID_ADDRESS),
+        frames: &["broken_both_leaf"],
+        run: || chain::here(stack::broken_stack_and_frame_pointer),
+        ..PLAIN
+    },
+    // Locks of the runtime that the crashed thread holds.
+    #[cfg(not(target_vendor = "apple"))]
+    Fault {
+        name: "double-free",
+        about: "frees a block twice, so that the C library aborts",
+        ending: Ending::Signal(libc::SIGABRT),
+        top: Top::Library,
+        frames: through_chain!("double_free"),
+        run: || chain::here(runtime::double_free),
+        ..PLAIN
+    },
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    Fault {
+        name: "abort-in-malloc",
+        about: "corrupts the heap so that malloc aborts while it holds its arena's lock",
+        ending: Ending::Signal(libc::SIGABRT),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("abort_in_malloc"),
+        run: || chain::here(runtime::abort_in_malloc),
+        ..PLAIN
+    },
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    Fault {
+        name: "segv-in-malloc",
+        about: "corrupts the heap so that malloc faults while it holds its arena's lock",
+        top: Top::Library,
+        frames: through_chain!("segv_in_malloc"),
+        run: || chain::here(runtime::segv_in_malloc),
+        ..PLAIN
+    },
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    Fault {
+        name: "in-dl-iterate-phdr",
+        about: "stores to address 0 in a callback of dl_iterate_phdr, which holds the dynamic linker's lock",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        frames: through_chain!("null_store", "on_image", "in_dl_iterate_phdr"),
+        run: || chain::here(loader::in_dl_iterate_phdr),
+        ..PLAIN
+    },
+    #[cfg(target_os = "linux")]
+    Fault {
+        name: "in-constructor",
+        about: "stores to address 0 in the constructor of a library that dlopen loads",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        frames: through_chain!("null_store", "in_constructor"),
+        run: || chain::here(loader::in_constructor),
+        ..PLAIN
+    },
+    // Several at once.
+    Fault {
+        name: "two-threads",
+        about: "stores to address 0 on two threads at the same moment",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        thread: Thread::Crasher,
+        mach: AT_NULL,
+        frames: through_chain!("null_store"),
+        run: || threads::on_two_threads(memory::null_store),
+        ..PLAIN
+    },
+    Fault {
+        name: "fork-child",
+        about: "stores to address 0 in a child made by fork()",
+        ending: Ending::Child(libc::SIGSEGV),
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        mach: AT_NULL,
+        frames: through_chain!("null_store"),
+        run: || processes::in_fork_child(memory::null_store),
+        ..PLAIN
+    },
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    Fault {
+        name: "vfork-child",
+        about: "stores to address 0 in a child that shares its parent's memory, as after vfork()",
+        ending: Ending::Child(libc::SIGSEGV),
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        frames: through_chain!("null_store"),
+        run: || processes::in_vfork_child(memory::null_store),
+        ..PLAIN
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{Ending, FAULTS, find};
+
+    #[test]
+    fn names_are_unique_and_fit_a_command_line() {
+        for (index, fault) in FAULTS.iter().enumerate() {
+            assert!(fault.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", fault.name);
+            assert!(!fault.about.is_empty() && !fault.frames.is_empty(), "{}", fault.name);
+            assert!(!FAULTS[..index].iter().any(|other| other.name == fault.name), "{} stands twice", fault.name);
+            assert_eq!(find(fault.name).map(|found| found.about), Some(fault.about));
+        }
+    }
+
+    /// Every fault ends a process as its entry says: a child runs it with signal handling as a C program has it, and
+    /// with none of a crash reporter's. `CORONER_TEST_RUNNER` is a command that runs programs of this architecture
+    /// (an emulator with its options), where the system can't by itself.
+    #[test]
+    #[cfg(any(target_os = "linux", target_os = "macos"))]
+    fn each_ends_the_process_as_it_says() {
+        if let Ok(name) = std::env::var("CORONER_FAULT") {
+            (find(&name).expect("a fault of the table").run)();
+            return;
+        }
+        let program = std::env::current_exe().expect("this program's path");
+        let children: Vec<_> = FAULTS
+            .iter()
+            .map(|fault| {
+                let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
+                let mut words = runner.split_whitespace().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
+                let child = std::process::Command::new(words.next().expect("a program"))
+                    .args(words)
+                    .args(["each_ends_the_process_as_it_says", "--test-threads=1", "--nocapture"])
+                    .env("CORONER_FAULT", fault.name)
+                    .stdout(std::process::Stdio::null())
+                    .stderr(std::process::Stdio::null())
+                    .spawn()
+                    .expect("a child");
+                (fault, child)
+            })
+            .collect();
+        for (fault, mut child) in children {
+            let status = child.wait().expect("the child's status");
+            let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+            let right = match fault.ending {
+                Ending::Signal(expected) => signal == Some(expected),
+                Ending::Either(one, other) => signal == Some(one) || signal == Some(other),
+                Ending::Child(_) => status.success(),
+            };
+            assert!(right, "{} ended with {status}, not with {:?}", fault.name, fault.ending);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Faults of bad addresses.
+//!
+//! Loads and stores are written in assembly: a debug build of Rust checks its own pointers and would panic first.
+
+use std::arch::asm;
+use std::hint::black_box;
+
+/// Stores a word at any address.
+#[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
+#[inline(always)]
+fn store(address: usize) {
+    // SAFETY: none is claimed. The store is meant to fault; the process ends of it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov dword ptr [{address}], 1", address = in(reg) address);
+        #[cfg(target_arch = "aarch64")]
+        asm!("str wzr, [{address}]", address = in(reg) address);
+    }
+}
+
+/// Loads a word from any address.
+#[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
+#[inline(always)]
+fn load(address: usize) -> u64 {
+    let value: u64;
+    // SAFETY: none is claimed. The load is meant to fault; the process ends of it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov {value}, qword ptr [{address}]", value = out(reg) value, address = in(reg) address);
+        #[cfg(target_arch = "aarch64")]
+        asm!("ldr {value}, [{address}]", value = out(reg) value, address = in(reg) address);
+    }
+    value
+}
+
+/// A page of our own with that protection.
+fn map_page(protection: i32) -> usize {
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let page =
+        unsafe { libc::mmap(std::ptr::null_mut(), 1 << 14, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
+    assert!(page != libc::MAP_FAILED, "no memory for a page to fault on");
+    page as usize
+}
+
+#[inline(never)]
+pub(crate) fn null_store() -> u64 {
+    store(black_box(0));
+    0
+}
+
+#[inline(never)]
+pub(crate) fn bad_pointer() -> u64 {
+    let page = map_page(libc::PROT_READ);
+    // SAFETY: nobody else knows this page.
+    unsafe { libc::munmap(page as *mut libc::c_void, 1 << 14) };
+    load(black_box(page + 0x10))
+}
+
+#[inline(never)]
+pub(crate) fn non_canonical() -> u64 {
+    load(black_box(0xdead_4bad_0bad_c0de_usize & !7))
+}
+
+#[inline(never)]
+pub(crate) fn read_only_store() -> u64 {
+    store(black_box(map_page(libc::PROT_READ) + 0x40));
+    0
+}
+
+#[inline(never)]
+pub(crate) fn bus_error() -> u64 {
+    let path = std::env::temp_dir().join(format!("coroner-faults-{}", std::process::id()));
+    let file = std::fs::File::options()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(&path)
+        .expect("a temporary file to map");
+    std::fs::remove_file(&path).expect("the temporary file's name to be removable");
+    // SAFETY: a new mapping touches nothing that exists; the descriptor is open.
+    let page = unsafe {
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        libc::mmap(std::ptr::null_mut(), 1 << 14, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0)
+    };
+    assert!(page != libc::MAP_FAILED, "an empty file can be mapped");
+    load(black_box(page as usize + 0x20))
+}
+
+#[inline(never)]
+pub(crate) fn call_null() -> u64 {
+    call(black_box(0))
+}
+
+#[inline(never)]
+pub(crate) fn call_data() -> u64 {
+    call(black_box(map_page(libc::PROT_READ | libc::PROT_WRITE) + 0x100))
+}
+
+/// Calls any address, with a call instruction in the caller itself.
+#[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
+#[inline(always)]
+fn call(address: usize) -> u64 {
+    let result: u64;
+    // SAFETY: none is claimed. The call is meant to fault; the clobbers are those of any call.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("call {address}", address = in(reg) address, lateout("rax") result, clobber_abi("C"));
+        #[cfg(target_arch = "aarch64")]
+        asm!("blr {address}", address = in(reg) address, lateout("x0") result, clobber_abi("C"));
+    }
+    result
+}

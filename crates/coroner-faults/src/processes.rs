@@ -1,0 +1,57 @@
+//! Faults in child processes. The parent waits, says how the child ended, and goes on.
+
+use crate::chain::{self, Step};
+
+/// Runs a step in a child made by `fork`.
+pub(crate) fn in_fork_child(step: Step) {
+    // SAFETY: the child only runs the step, which ends it.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        chain::here(step);
+        // SAFETY: the child must not run the parent's exit handlers.
+        unsafe { libc::_exit(3) };
+    }
+    wait_for(child);
+}
+
+/// Runs a step in a child that shares the parent's memory, while the parent is stopped, on a stack of its own: what
+/// `vfork` does and `posix_spawn` is made of, in a form that a compiler can't break (a `vfork` returns twice).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn in_vfork_child(step: Step) {
+    extern "C" fn child(step: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it points to the Step below, which lives until the parent goes on.
+        let step = unsafe { *step.cast::<Step>() };
+        chain::here(step);
+        3
+    }
+
+    let mut stack = vec![0_u128; 4096];
+    let mut step = step;
+    // SAFETY: the stack and the step outlive the child: CLONE_VFORK holds the parent until the child has ended.
+    let child = unsafe {
+        libc::clone(
+            child,
+            stack.as_mut_ptr_range().end.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            (&raw mut step).cast(),
+        )
+    };
+    assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
+    wait_for(child);
+}
+
+/// Waits for the child and prints `child ended by signal N` or `child exited with N`.
+fn wait_for(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: the status is ours.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+        let error = std::io::Error::last_os_error();
+        assert_eq!(error.raw_os_error(), Some(libc::EINTR), "the child can't be waited for: {error}");
+    }
+    if libc::WIFSIGNALED(status) {
+        println!("child ended by signal {}", libc::WTERMSIG(status));
+    } else {
+        println!("child exited with {}", libc::WEXITSTATUS(status));
+    }
+}

@@ -1,0 +1,132 @@
+//! Signals that software sends to itself, and a fault in a signal handler.
+
+use std::hint::black_box;
+
+#[inline(never)]
+pub(crate) fn abort_here() -> u64 {
+    // SAFETY: abort may be called at any time.
+    unsafe { libc::abort() }
+}
+
+#[inline(never)]
+pub(crate) fn assert_here() -> u64 {
+    // What <assert.h> expands to where the condition is false.
+    // SAFETY: the strings are constant and end in NUL.
+    #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_env = "musl"))]
+    unsafe {
+        unsafe extern "C" {
+            fn __assert_fail(
+                assertion: *const libc::c_char,
+                file: *const libc::c_char,
+                line: libc::c_uint,
+                function: *const libc::c_char,
+            ) -> !;
+        }
+        __assert_fail(c"patient->alive".as_ptr(), c"signals.rs".as_ptr(), line!(), c"assert_here".as_ptr())
+    }
+    // SAFETY: as above.
+    #[cfg(target_vendor = "apple")]
+    unsafe {
+        unsafe extern "C" {
+            fn __assert_rtn(
+                function: *const libc::c_char,
+                file: *const libc::c_char,
+                line: libc::c_int,
+                assertion: *const libc::c_char,
+            ) -> !;
+        }
+        __assert_rtn(c"assert_here".as_ptr(), c"signals.rs".as_ptr(), line!() as i32, c"patient->alive".as_ptr())
+    }
+    // SAFETY: as above.
+    #[cfg(target_os = "android")]
+    unsafe {
+        unsafe extern "C" {
+            fn __assert2(
+                file: *const libc::c_char,
+                line: libc::c_int,
+                function: *const libc::c_char,
+                assertion: *const libc::c_char,
+            ) -> !;
+        }
+        __assert2(c"signals.rs".as_ptr(), line!() as i32, c"assert_here".as_ptr(), c"patient->alive".as_ptr())
+    }
+}
+
+#[inline(never)]
+pub(crate) fn panic_abort() -> u64 {
+    panic_in_c_function(black_box(1)).wrapping_add(1)
+}
+
+/// A panic can't leave a function with the C calling convention: Rust aborts.
+#[inline(never)]
+extern "C" fn panic_in_c_function(patients: u64) -> u64 {
+    assert_eq!(patients, 0, "the waiting room is not empty");
+    patients
+}
+
+/// Rust's own SIGSEGV handler puts the default action back and returns, counting on the faulting instruction to fault
+/// again. A sent signal has none: the first one is lost there and the second kills.
+#[inline(never)]
+pub(crate) fn kill_segv() -> u64 {
+    // Any thread may take it, and one that is still pending swallows the next: a moment between them.
+    for _ in 0..100 {
+        // SAFETY: a signal to this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) };
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    0
+}
+
+#[inline(never)]
+pub(crate) fn raise_fpe() -> u64 {
+    // SAFETY: a signal to this thread.
+    unsafe { libc::raise(libc::SIGFPE) as u64 }
+}
+
+/// Traps `personality`, which nothing here needs, and calls it. A system that takes no filter (qemu's user mode) gets
+/// the signal alone.
+#[cfg(target_os = "linux")]
+#[inline(never)]
+pub(crate) fn bad_system_call() -> u64 {
+    /// `seccomp_data.nr` is the first field.
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut filter = [
+        libc::sock_filter { code: LOAD_NUMBER, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: libc::SYS_personality as u32 },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_TRAP },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program outlives the calls; the kernel checks it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0, "no_new_privs can always be set");
+        let installed = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0);
+        if installed != 0 {
+            return libc::raise(libc::SIGSYS) as u64;
+        }
+        libc::syscall(libc::SYS_personality, 0xffff_ffff_u64) as u64
+    }
+}
+
+#[inline(never)]
+pub(crate) fn in_signal_handler() -> u64 {
+    // SAFETY: the action is fully initialised; on_usr1 has a handler's signature; the signal goes to this thread.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_usr1 as *const () as usize;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        assert_eq!(
+            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()),
+            0,
+            "SIGUSR1 can be handled"
+        );
+        libc::raise(libc::SIGUSR1) as u64
+    }
+}
+
+#[inline(never)]
+extern "C" fn on_usr1(_signal: libc::c_int) {
+    black_box(crate::memory::null_store());
+}

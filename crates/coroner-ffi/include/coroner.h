@@ -1,0 +1,360 @@
+/*
+ * Coroner: a crash reporter for apps in C, C++, Objective-C and Swift.
+ *
+ *     coroner_config *config = coroner_config_new("com.example.paint");
+ *     coroner_config_set_version(config, "2.1.0");
+ *     if (coroner_install(config) != CORONER_STATUS_OK)
+ *         fprintf(stderr, "no crash reports: %s\n", coroner_last_error());
+ *
+ * Link with libcoroner_ffi (static or shared). All texts are UTF-8 and end with a NUL; they are copied, and belong to the
+ * caller before and after. All functions may be called from any thread, none from a signal handler.
+ *
+ * This file is made by `cargo xtask header` from crates/coroner-ffi. Don't edit it.
+ */
+
+#ifndef CORONER_H
+#define CORONER_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+// How a call went.
+typedef enum {
+    // Done.
+    CORONER_STATUS_OK = 0,
+    // An argument is NULL where it may not be, not UTF-8, or out of range.
+    CORONER_STATUS_INVALID_ARGUMENT = 1,
+    // Coroner is installed already, in this process.
+    CORONER_STATUS_ALREADY_INSTALLED = 2,
+    // Coroner is not installed in this process.
+    CORONER_STATUS_NOT_INSTALLED = 3,
+    // The operating system refused something.
+    CORONER_STATUS_SYSTEM = 4,
+    // There is no room for it: a limit of the run state is reached.
+    CORONER_STATUS_FULL = 5,
+    // It did not come to its end in the time given.
+    CORONER_STATUS_TIMED_OUT = 6,
+    // A mistake in Coroner itself was stopped before it could reach the app.
+    CORONER_STATUS_INTERNAL = 7,
+} coroner_status;
+
+// How a run ended.
+typedef enum {
+    // There was no run before this one.
+    CORONER_OUTCOME_FIRST_LAUNCH = 0,
+    // The app ended by itself.
+    CORONER_OUTCOME_CLEAN_EXIT = 1,
+    // It was asked to end by SIGTERM.
+    CORONER_OUTCOME_TERMINATED = 2,
+    // It crashed.
+    CORONER_OUTCOME_CRASHED = 3,
+    // Coroner was uninstalled while it ran.
+    CORONER_OUTCOME_UNINSTALLED = 4,
+    // It ended without a trace: killed, out of memory, power failure.
+    CORONER_OUTCOME_UNKNOWN = 5,
+} coroner_outcome;
+
+// The language of an exception.
+typedef enum {
+    // C++.
+    CORONER_EXCEPTION_LANGUAGE_CPP = 1,
+    // Objective-C.
+    CORONER_EXCEPTION_LANGUAGE_OBJ_C = 2,
+    // Rust.
+    CORONER_EXCEPTION_LANGUAGE_RUST = 3,
+    // Swift.
+    CORONER_EXCEPTION_LANGUAGE_SWIFT = 4,
+} coroner_exception_language;
+
+// How grave a breadcrumb is.
+typedef enum {
+    // For developers.
+    CORONER_LEVEL_DEBUG = 1,
+    // As it should be.
+    CORONER_LEVEL_INFO = 2,
+    // Not quite.
+    CORONER_LEVEL_WARNING = 3,
+    // Wrong.
+    CORONER_LEVEL_ERROR = 4,
+    // The end.
+    CORONER_LEVEL_FATAL = 5,
+} coroner_level;
+
+// What an app decides before coroner_install: made by coroner_config_new, given to coroner_install or freed by
+// coroner_config_free. One thread at a time may use it.
+typedef struct coroner_config coroner_config;
+
+// How the last run ended, filled in by coroner_last_run.
+typedef struct {
+    // How it ended.
+    coroner_outcome outcome;
+    // The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
+    char event_id[33];
+    // Milliseconds from install to the crash; 0 if it did not crash.
+    uint64_t ran_for_ms;
+} coroner_last_run_info;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// A configuration with the defaults, for the app with this name or, better, identifier ("com.example.paint"). It names the
+// default store, so it should stay the same from version to version. NULL if the name is NULL or not UTF-8.
+//
+// The caller sees to it that:
+// `app` is NULL or a text that ends with a NUL.
+coroner_config *coroner_config_new(const char *app);
+
+// Frees a configuration that was not given to coroner_install. NULL is nothing to free.
+//
+// The caller sees to it that:
+// `config` is NULL or from `coroner_config_new`, and is not used afterwards.
+void coroner_config_free(coroner_config *config);
+
+// Sets the app's version, such as "2.1.0".
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `version` is a text that ends with a NUL.
+coroner_status coroner_config_set_version(coroner_config *config, const char *version);
+
+// Sets where the app runs, such as "production" or "beta".
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `environment` is a text that ends with a NUL.
+coroner_status coroner_config_set_environment(coroner_config *config, const char *environment);
+
+// Sets the release, by which servers tell one version of an app from another. Without it: "APP@VERSION".
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `release` is a text that ends with a NUL.
+coroner_status coroner_config_set_release(coroner_config *config,
+                                          const char *release);
+
+// Sets the distribution: one of several builds of a release.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `dist` is a text that ends with a NUL.
+coroner_status coroner_config_set_dist(coroner_config *config, const char *dist);
+
+// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/share/APP/coroner
+// on Linux, ~/Library/Application Support/APP/Coroner on macOS and iOS. On Android it must be set: a directory below
+// Context.getFilesDir().
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `directory` is a text that ends with a NUL.
+coroner_status coroner_config_set_store_dir(coroner_config *config,
+                                            const char *directory);
+
+// Adds a sink that writes each report to a folder, as JSON and as the crash left it. Without any sink set, that is done to
+// the folder "reports" in the store.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `folder` is a text that ends with a NUL.
+coroner_status coroner_config_add_folder_sink(coroner_config *config,
+                                              const char *folder);
+
+#if defined(CORONER_SENTRY)
+// Adds a sink that delivers to a project of Sentry, or of a server that speaks its protocol. `dsn` is the project's address with
+// the key to it, "https://KEY@HOST/PROJECT". With `require_consent` nothing leaves before coroner_set_consent(true).
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `dsn` is a text that ends with a NUL.
+coroner_status coroner_config_add_sentry_sink(coroner_config *config,
+                                              const char *dsn,
+                                              bool require_consent);
+#endif
+
+// Takes away all sinks, the default one too: reports stay in the store, up to its limits.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_no_sinks(coroner_config *config);
+
+// Sets whether handlers that were installed before are asked first, and a crash is reported only if they don't take it: for
+// an app with a managed runtime (JVM, .NET, Go). Default: no, they get the signal after the report.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_chain_first(coroner_config *config,
+                                              bool chain_first);
+
+// Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to
+// whoever handled it before.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_report_fork_children(coroner_config *config,
+                                                       bool report);
+
+// Sets whether Objective-C exceptions that nobody catches are reported with name, reason and the stack of the throw (macOS, iOS;
+// nothing elsewhere). Default: yes.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_objc_exceptions(coroner_config *config,
+                                                  bool report);
+
+// Sets whether exceptions that AppKit catches and only logs are reported, as ones that the process survives (macOS; nothing
+// elsewhere). It replaces `-[NSApplication reportException:]` by a method that reports and goes on in it. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_appkit_exceptions(coroner_config *config,
+                                                    bool report);
+
+// Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
+// disk: they are used where no symbol file is found at the next launch or at a server. It takes milliseconds, and longer in a
+// large program. Default: only on Apple's systems, whose own libraries have their symbols nowhere else.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_symbol_names(coroner_config *config,
+                                               bool names);
+
+// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
+// none.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_stack_memory(coroner_config *config,
+                                               uint32_t bytes);
+
+#if defined(CORONER_SENTRY)
+// Says whether the user agrees that reports are sent to Sentry. From true on, what waits is sent; with false all that waits is
+// removed and nothing more is kept. It is remembered over launches.
+coroner_status coroner_set_consent(bool given);
+#endif
+
+// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack. The app goes
+// on. At most 16 in one run; CORONER_STATUS_FULL after that. `language` is one of coroner_exception_language; `message` may be
+// NULL.
+//
+// The caller sees to it that:
+// `kind` (the exception's type) is a text that ends with a NUL, `message` one or NULL.
+coroner_status coroner_report_exception(int32_t language,
+                                        const char *kind,
+                                        const char *message);
+
+// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
+// be. The configuration is used up, and freed, however it goes.
+//
+// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`, and is not used afterwards.
+coroner_status coroner_install(coroner_config *config);
+
+// Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
+coroner_status coroner_uninstall(void);
+
+// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported: for threads that did not
+// get one by themselves.
+coroner_status coroner_attach_current_thread(void);
+
+// Leaves the next signal with this number, of the calling thread, to the handlers that were there before Coroner: for a
+// managed runtime that is about to raise it on purpose.
+coroner_status coroner_ignore_next_signal(int32_t signal);
+
+// Notes that the app has ended well, for apps that then leave otherwise than by exit or the end of main.
+coroner_status coroner_mark_clean_exit(void);
+
+// Delivers what is in the store, and waits for it, at most that many milliseconds. CORONER_STATUS_TIMED_OUT if something is
+// left.
+coroner_status coroner_flush(uint32_t timeout_ms);
+
+// Fills in how the last run ended.
+//
+// The caller sees to it that:
+// `last_run` is NULL or points to memory for it.
+coroner_status coroner_last_run(coroner_last_run_info *last_run);
+
+// Sets a tag: a short text by which reports can be searched. It replaces one with the same key.
+//
+// The caller sees to it that:
+// Both are texts that end with a NUL.
+coroner_status coroner_set_tag(const char *key, const char *value);
+
+// Removes a tag. It is no error if there is none.
+//
+// The caller sees to it that:
+// `key` is a text that ends with a NUL.
+coroner_status coroner_remove_tag(const char *key);
+
+// Sets the id of the user who is using the app, as the app knows them; NULL for nobody.
+//
+// The caller sees to it that:
+// `id` is NULL or a text that ends with a NUL.
+coroner_status coroner_set_user_id(const char *id);
+
+// Sets who is using the app: the id as the app knows them, the name by which they know themselves, and their address. `name`
+// and `email` may be NULL.
+//
+// The caller sees to it that:
+// `id` is a text that ends with a NUL, the others are such texts or NULL.
+coroner_status coroner_set_user(const char *id,
+                                const char *name,
+                                const char *email);
+
+// Sets a context: something that belongs together, as a JSON object such as {"pages": 3, "of": {"kind": "letter"}}. It
+// replaces one with the same name.
+//
+// The caller sees to it that:
+// Both are texts that end with a NUL.
+coroner_status coroner_set_context(const char *name,
+                                   const char *json);
+
+// Removes a context. It is no error if there is none.
+//
+// The caller sees to it that:
+// `name` is a text that ends with a NUL.
+coroner_status coroner_remove_context(const char *name);
+
+// Sets a value that is only shown, as JSON. It replaces one with the same key.
+//
+// The caller sees to it that:
+// Both are texts that end with a NUL.
+coroner_status coroner_set_extra(const char *key, const char *json);
+
+// Removes a value that is only shown. It is no error if there is none.
+//
+// The caller sees to it that:
+// `key` is a text that ends with a NUL.
+coroner_status coroner_remove_extra(const char *key);
+
+// Sets the texts by which a server puts reports together, instead of its own rules; a count of 0 takes them away.
+//
+// The caller sees to it that:
+// `parts` points to `count` texts that end with a NUL; with a count of 0 it may be NULL.
+coroner_status coroner_set_fingerprint(const char *const *parts,
+                                       size_t count);
+
+// Sets how grave the app takes its events to be, where that is not the crash's own level. `level` is one of coroner_level.
+coroner_status coroner_set_level(int32_t level);
+
+// Counts an error that the app got over, for release health: the run is then one with errors, if it doesn't crash.
+coroner_status coroner_count_error(void);
+
+// Leaves a breadcrumb: something that happened, such as "opened the document". The last ones before a crash are in its
+// report. `category` may be NULL. `level` is one of coroner_level.
+//
+// The caller sees to it that:
+// `message` is a text that ends with a NUL, `category` one or NULL.
+coroner_status coroner_add_breadcrumb(const char *category,
+                                      const char *message,
+                                      int32_t level);
+
+// The reason, in words, why the last call on this thread that failed did. Never NULL; empty if none failed. It is valid
+// until the next call on this thread fails.
+const char *coroner_last_error(void);
+
+// The version of this library, such as "0.1.0".
+const char *coroner_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* CORONER_H */

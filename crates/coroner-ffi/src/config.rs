@@ -1,0 +1,248 @@
+//! The configuration, built step by step.
+
+use std::ffi::c_char;
+
+use crate::status::{Status, fail, guarded};
+use crate::text::text;
+
+/// What an app decides before coroner_install: made by coroner_config_new, given to coroner_install or freed by
+/// coroner_config_free. One thread at a time may use it.
+#[derive(Debug)]
+pub struct Config {
+    /// Taken out and put back by each step, since the Rust configuration is built by value.
+    pub(crate) inner: Option<coroner::Config>,
+}
+
+/// A configuration with the defaults, for the app with this name or, better, identifier ("com.example.paint"). It names the
+/// default store, so it should stay the same from version to version. NULL if the name is NULL or not UTF-8.
+///
+/// # Safety
+/// `app` is NULL or a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_new(app: *const c_char) -> *mut Config {
+    let mut config = std::ptr::null_mut();
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let app = unsafe { text(app, "app") }?;
+        config = Box::into_raw(Box::new(Config { inner: Some(coroner::Config::new(app)) }));
+        Ok(())
+    });
+    config
+}
+
+/// Frees a configuration that was not given to coroner_install. NULL is nothing to free.
+///
+/// # Safety
+/// `config` is NULL or from `coroner_config_new`, and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_free(config: *mut Config) {
+    if !config.is_null() {
+        // SAFETY: from `Box::into_raw` in `coroner_config_new`, and freed once, as the caller promises.
+        let config = unsafe { Box::from_raw(config) };
+        guarded(|| {
+            drop(config);
+            Ok(())
+        });
+    }
+}
+
+/// Changes the configuration at `config` by `step`.
+///
+/// # Safety
+/// `config` is null or from `coroner_config_new` and not freed, and nobody else uses it meanwhile.
+unsafe fn change(config: *mut Config, step: impl FnOnce(coroner::Config) -> coroner::Config) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let config = unsafe { config.as_mut() };
+        let config = config.ok_or_else(|| fail(Status::InvalidArgument, "`config` is NULL"))?;
+        config.inner = config.inner.take().map(step);
+        Ok(())
+    })
+}
+
+/// Changes the configuration at `config` by `step` with a text, which the caller names `what` in messages.
+///
+/// # Safety
+/// As of [`change`]; `value` is null or a text that ends with a NUL.
+unsafe fn change_text(
+    config: *mut Config,
+    value: *const c_char,
+    what: &str,
+    step: impl FnOnce(coroner::Config, &str) -> coroner::Config,
+) -> Status {
+    // SAFETY: as the caller promises.
+    match unsafe { text(value, what) } {
+        // SAFETY: as the caller promises.
+        Ok(value) => unsafe { change(config, |config| step(config, value)) },
+        Err(status) => status,
+    }
+}
+
+/// Sets the app's version, such as "2.1.0".
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `version` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_version(config: *mut Config, version: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, version, "version", |config, version| config.version(version)) }
+}
+
+/// Sets where the app runs, such as "production" or "beta".
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `environment` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_environment(config: *mut Config, environment: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, environment, "environment", |config, environment| config.environment(environment)) }
+}
+
+/// Sets the release, by which servers tell one version of an app from another. Without it: "APP@VERSION".
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `release` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_release(config: *mut Config, release: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, release, "release", |config, release| config.release(release)) }
+}
+
+/// Sets the distribution: one of several builds of a release.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `dist` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_dist(config: *mut Config, dist: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, dist, "dist", |config, dist| config.dist(dist)) }
+}
+
+/// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/share/APP/coroner
+/// on Linux, ~/Library/Application Support/APP/Coroner on macOS and iOS. On Android it must be set: a directory below
+/// Context.getFilesDir().
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `directory` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_store_dir(config: *mut Config, directory: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, directory, "directory", |config, directory| config.store_dir(directory)) }
+}
+
+/// Adds a sink that writes each report to a folder, as JSON and as the crash left it. Without any sink set, that is done to
+/// the folder "reports" in the store.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `folder` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_add_folder_sink(config: *mut Config, folder: *const c_char) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change_text(config, folder, "folder", |config, folder| config.sink(coroner::FolderSink::new(folder))) }
+}
+
+/// Adds a sink that delivers to a project of Sentry, or of a server that speaks its protocol. `dsn` is the project's address with
+/// the key to it, "https://KEY@HOST/PROJECT". With `require_consent` nothing leaves before coroner_set_consent(true).
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `dsn` is a text that ends with a NUL.
+#[cfg(feature = "sentry")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_add_sentry_sink(
+    config: *mut Config,
+    dsn: *const c_char,
+    require_consent: bool,
+) -> Status {
+    let sink = guarded(|| {
+        // SAFETY: as the caller promises.
+        let dsn = unsafe { text(dsn, "dsn") }?;
+        // Not the text itself: it holds a key.
+        let sink = coroner::SentrySink::new(dsn)
+            .map_err(|error| fail(Status::InvalidArgument, format!("`dsn` is no DSN: {error}")))?;
+        crate::consent::remember(sink.options(|options| options.require_consent = require_consent));
+        Ok(())
+    });
+    match (sink, crate::consent::sink()) {
+        // SAFETY: as the caller promises.
+        (Status::Ok, Some(sink)) => unsafe { change(config, |config| config.sink(sink)) },
+        (status, _) => status,
+    }
+}
+
+/// Takes away all sinks, the default one too: reports stay in the store, up to its limits.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, coroner::Config::no_sinks) }
+}
+
+/// Sets whether handlers that were installed before are asked first, and a crash is reported only if they don't take it: for
+/// an app with a managed runtime (JVM, .NET, Go). Default: no, they get the signal after the report.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, chain_first: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.chain_first(chain_first)) }
+}
+
+/// Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to
+/// whoever handled it before.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Config, report: bool) -> Status {
+    let policy = if report { coroner::ForkPolicy::Report } else { coroner::ForkPolicy::Silent };
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.fork(policy)) }
+}
+
+/// Sets whether Objective-C exceptions that nobody catches are reported with name, reason and the stack of the throw (macOS, iOS;
+/// nothing elsewhere). Default: yes.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_objc_exceptions(config: *mut Config, report: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.objc_exceptions(report)) }
+}
+
+/// Sets whether exceptions that AppKit catches and only logs are reported, as ones that the process survives (macOS; nothing
+/// elsewhere). It replaces `-[NSApplication reportException:]` by a method that reports and goes on in it. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Config, report: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.appkit_exceptions(report)) }
+}
+
+/// Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
+/// disk: they are used where no symbol file is found at the next launch or at a server. It takes milliseconds, and longer in a
+/// large program. Default: only on Apple's systems, whose own libraries have their symbols nowhere else.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, names: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.symbol_names(names)) }
+}
+
+/// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
+/// none.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, bytes: u32) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.stack_memory(bytes)) }
+}

@@ -1,0 +1,154 @@
+//! Installing, and what became of the last run.
+
+use std::ffi::c_char;
+use std::time::Duration;
+
+use coroner::InstallError;
+
+use crate::config::Config;
+use crate::status::{Status, fail, guarded};
+
+/// How a run ended.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was no run before this one.
+    FirstLaunch = 0,
+    /// The app ended by itself.
+    CleanExit = 1,
+    /// It was asked to end by SIGTERM.
+    Terminated = 2,
+    /// It crashed.
+    Crashed = 3,
+    /// Coroner was uninstalled while it ran.
+    Uninstalled = 4,
+    /// It ended without a trace: killed, out of memory, power failure.
+    Unknown = 5,
+}
+
+/// How the last run ended, filled in by coroner_last_run.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastRun {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
+    pub event_id: [c_char; 33],
+    /// Milliseconds from install to the crash; 0 if it did not crash.
+    pub ran_for_ms: u64,
+}
+
+/// The installed Coroner, or the status for there being none.
+pub(crate) fn installed() -> Result<coroner::Coroner, Status> {
+    coroner::installed().ok_or_else(|| fail(Status::NotInstalled, "Coroner is not installed"))
+}
+
+/// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
+/// be. The configuration is used up, and freed, however it goes.
+///
+/// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`, and is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_install(config: *mut Config) -> Status {
+    if config.is_null() {
+        return fail(Status::InvalidArgument, "`config` is NULL");
+    }
+    // SAFETY: from `Box::into_raw` in `coroner_config_new`, and freed once, as the caller promises.
+    let config = unsafe { Box::from_raw(config) };
+    guarded(|| {
+        let config =
+            config.inner.ok_or_else(|| fail(Status::InvalidArgument, "`config` was damaged by a failed call"))?;
+        match coroner::install(config) {
+            Ok(_) => Ok(()),
+            Err(error @ InstallError::AlreadyInstalled) => Err(fail(Status::AlreadyInstalled, error.to_string())),
+            Err(error @ InstallError::NoStoreDirectory) => Err(fail(Status::InvalidArgument, error.to_string())),
+            Err(error) => Err(fail(Status::System, error.to_string())),
+        }
+    })
+}
+
+/// Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_uninstall() -> Status {
+    guarded(|| {
+        installed()?.uninstall();
+        Ok(())
+    })
+}
+
+/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported: for threads that did not
+/// get one by themselves.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_attach_current_thread() -> Status {
+    guarded(|| coroner::attach_current_thread().map_err(|error| fail(Status::System, error.to_string())))
+}
+
+/// Leaves the next signal with this number, of the calling thread, to the handlers that were there before Coroner: for a
+/// managed runtime that is about to raise it on purpose.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_ignore_next_signal(signal: i32) -> Status {
+    guarded(|| {
+        installed()?;
+        if coroner::ignore_next_signal(signal) {
+            Ok(())
+        } else {
+            Err(fail(Status::Full, "too many threads have asked for it at once"))
+        }
+    })
+}
+
+/// Notes that the app has ended well, for apps that then leave otherwise than by exit or the end of main.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_mark_clean_exit() -> Status {
+    guarded(|| {
+        installed()?.mark_clean_exit();
+        Ok(())
+    })
+}
+
+/// Delivers what is in the store, and waits for it, at most that many milliseconds. CORONER_STATUS_TIMED_OUT if something is
+/// left.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_flush(timeout_ms: u32) -> Status {
+    guarded(|| {
+        if installed()?.flush(Duration::from_millis(timeout_ms.into())) {
+            Ok(())
+        } else {
+            Err(fail(Status::TimedOut, "something is left to deliver"))
+        }
+    })
+}
+
+/// Fills in how the last run ended.
+///
+/// # Safety
+/// `last_run` is NULL or points to memory for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
+    guarded(|| {
+        if last_run.is_null() {
+            return Err(fail(Status::InvalidArgument, "`last_run` is NULL"));
+        }
+        let last = installed()?.last_run();
+        let outcome = match last.outcome {
+            coroner::Outcome::FirstLaunch => Outcome::FirstLaunch,
+            coroner::Outcome::CleanExit => Outcome::CleanExit,
+            coroner::Outcome::Terminated => Outcome::Terminated,
+            coroner::Outcome::Crashed => Outcome::Crashed,
+            coroner::Outcome::Uninstalled => Outcome::Uninstalled,
+            _ => Outcome::Unknown,
+        };
+        let mut event_id = [0; 33];
+        if let Some(id) = last.event_id {
+            for (place, digit) in event_id.iter_mut().zip(id.to_string().bytes()) {
+                *place = digit as c_char;
+            }
+        }
+        let ran_for_ms = last.ran_for.map_or(0, |ran_for| ran_for.as_millis() as u64);
+        // SAFETY: not null, and memory for it, as the caller promises; what was there need not be valid.
+        unsafe { last_run.write(LastRun { outcome, event_id, ran_for_ms }) };
+        Ok(())
+    })
+}

@@ -1,0 +1,17 @@
+//! The C ABI of Coroner: what `include/coroner.h` declares.
+//!
+//! Every function catches panics, since unwinding into C is undefined, and says with a [`Status`] how it went;
+//! [`coroner_last_error`](status::coroner_last_error) has the reason in words. The header is made from these sources by
+//! `cargo xtask header`, documentation and all, so what C programmers read stands here.
+#![deny(missing_docs)]
+
+pub mod config;
+#[cfg(feature = "sentry")]
+pub mod consent;
+pub mod exception;
+pub mod install;
+pub mod scope;
+pub mod status;
+mod text;
+
+pub use status::Status;

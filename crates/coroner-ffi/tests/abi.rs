@@ -1,0 +1,99 @@
+//! What C callers can do wrong is an answer and not an accident.
+
+use std::ffi::{CStr, CString};
+use std::ptr::{null, null_mut};
+
+use coroner_ffi::config::{
+    coroner_config_free, coroner_config_new, coroner_config_set_store_dir, coroner_config_set_version,
+};
+use coroner_ffi::install::{coroner_install, coroner_last_run, coroner_uninstall};
+use coroner_ffi::scope::{
+    coroner_add_breadcrumb, coroner_count_error, coroner_remove_context, coroner_remove_extra, coroner_set_context,
+    coroner_set_extra, coroner_set_fingerprint, coroner_set_level, coroner_set_tag, coroner_set_user,
+};
+use coroner_ffi::status::{coroner_last_error, coroner_version};
+use coroner_ffi::{Status, install};
+
+fn last_error() -> String {
+    // SAFETY: never null, and valid until the next failure on this thread.
+    unsafe { CStr::from_ptr(coroner_last_error()) }.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn null_and_bad_texts_are_refused_with_a_reason() {
+    // SAFETY: null is allowed where a text or a configuration is asked for, and the other texts end with a NUL.
+    unsafe {
+        assert!(coroner_config_new(null()).is_null());
+        assert_eq!(last_error(), "`app` is NULL");
+        assert!(coroner_config_new(c"\xff\xfe".as_ptr()).is_null());
+        assert!(last_error().contains("UTF-8"), "{}", last_error());
+        assert_eq!(coroner_config_set_version(null_mut(), c"1".as_ptr()), Status::InvalidArgument);
+        assert_eq!(last_error(), "`config` is NULL");
+        assert_eq!(coroner_install(null_mut()), Status::InvalidArgument);
+        assert_eq!(coroner_last_run(null_mut()), Status::InvalidArgument);
+        coroner_config_free(null_mut());
+
+        let config = coroner_config_new(c"app".as_ptr());
+        assert_eq!(coroner_config_set_version(config, null()), Status::InvalidArgument);
+        // A refused change leaves the configuration as it was.
+        assert_eq!(coroner_config_set_version(config, c"1".as_ptr()), Status::Ok);
+        coroner_config_free(config);
+        assert_eq!(CStr::from_ptr(coroner_version()).to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn install_once_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
+    // SAFETY: configurations come from `coroner_config_new` and are used up by `coroner_install`; all texts end with a NUL.
+    unsafe {
+        assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::NotInstalled);
+        assert_eq!(coroner_uninstall(), Status::NotInstalled);
+
+        let configured = || {
+            let config = coroner_config_new(c"app".as_ptr());
+            assert_eq!(coroner_config_set_store_dir(config, store.as_ptr()), Status::Ok);
+            config
+        };
+        assert_eq!(coroner_install(configured()), Status::Ok, "{}", last_error());
+        assert_eq!(coroner_install(configured()), Status::AlreadyInstalled);
+        assert!(last_error().contains("already"), "{}", last_error());
+
+        assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::Ok);
+        assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 2), Status::Ok);
+        assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 77), Status::InvalidArgument);
+
+        assert_eq!(coroner_set_user(c"7".as_ptr(), c"Ada".as_ptr(), null()), Status::Ok);
+        assert_eq!(coroner_set_user(null(), null(), null()), Status::InvalidArgument);
+        assert_eq!(coroner_set_context(c"document".as_ptr(), c"{\"pages\": 3}".as_ptr()), Status::Ok);
+        assert_eq!(coroner_set_context(c"document".as_ptr(), c"{pages".as_ptr()), Status::InvalidArgument);
+        assert!(last_error().contains("`json` is no JSON"), "{}", last_error());
+        assert_eq!(coroner_remove_context(c"nothing".as_ptr()), Status::Ok);
+        assert_eq!(coroner_set_extra(c"note".as_ptr(), c"\"shown\"".as_ptr()), Status::Ok);
+        assert_eq!(coroner_set_extra(c"gone".as_ptr(), c"1".as_ptr()), Status::Ok);
+        assert_eq!(coroner_remove_extra(c"gone".as_ptr()), Status::Ok);
+        assert_eq!(coroner_set_fingerprint([c"a".as_ptr(), c"b".as_ptr()].as_ptr(), 2), Status::Ok);
+        assert_eq!(coroner_set_fingerprint(null(), 1), Status::InvalidArgument);
+        assert_eq!((coroner_set_level(3), coroner_set_level(0)), (Status::Ok, Status::InvalidArgument));
+        assert_eq!(coroner_count_error(), Status::Ok);
+        let facts = {
+            let run = coroner::installed().unwrap().run_id().to_string();
+            let state = std::fs::read(folder.path().join("store/runs").join(run).join("state")).unwrap();
+            coroner_report::RunFacts::read(&state).unwrap()
+        };
+        assert_eq!(facts.user.unwrap().to_json(), serde_json::json!({"id": "7", "username": "Ada"}));
+        assert_eq!(facts.contexts["document"].to_json(), serde_json::json!({"pages": 3}));
+        assert_eq!((facts.extra.len(), facts.fingerprint), (1, vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!((facts.level, facts.session.unwrap().errors), (Some(coroner::Level::WARNING), 1));
+
+        let mut last = std::mem::MaybeUninit::uninit();
+        assert_eq!(coroner_last_run(last.as_mut_ptr()), Status::Ok);
+        assert_eq!(last.assume_init().outcome, install::Outcome::FirstLaunch);
+
+        assert_eq!(coroner_uninstall(), Status::Ok);
+        assert_eq!(coroner_uninstall(), Status::NotInstalled);
+        assert_eq!(coroner_install(configured()), Status::Ok, "{}", last_error());
+        assert_eq!(coroner_uninstall(), Status::Ok);
+    }
+}

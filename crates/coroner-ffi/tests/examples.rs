@@ -1,0 +1,147 @@
+//! The examples in C and C++ are built as their comments say, crash for real, and are started again. So is a program with the
+//! deaths that only these languages have.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// How an example is linked.
+enum Linkage {
+    Static,
+    Shared,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where cargo put the libraries of this crate when it built this test: the newest of each name.
+fn library(extension: &str) -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|other| other == extension)
+    });
+    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.{extension} in {}", folder.display()))
+}
+
+/// Builds an example into `folder`.
+fn build(source: &str, compiler: &str, linkage: &Linkage, folder: &Path) -> PathBuf {
+    let program = folder.join("program");
+    let mut command = Command::new(std::env::var_os(compiler.to_uppercase()).unwrap_or(compiler.into()));
+    command.args(["-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    command.arg(repository().join(source));
+    command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
+    match linkage {
+        Linkage::Static => command.arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
+        Linkage::Shared => {
+            // Under its usual name, as an installed library has.
+            let shared = folder.join("libcoroner_ffi.so");
+            std::fs::copy(library("so"), &shared).unwrap();
+            command.arg("-L").arg(folder).arg("-lcoroner_ffi").arg(format!("-Wl,-rpath,{}", folder.display()))
+        }
+    };
+    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn run(program: &Path, variable: &str, store: &Path, arguments: &[&str]) -> Output {
+    // No core files in the repository.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).args(arguments).env(variable, store);
+    command.output().unwrap()
+}
+
+/// Builds and crashes the example, starts it again, and returns the report.
+fn report_of(source: &str, compiler: &str, linkage: &Linkage, variable: &str) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(source, compiler, linkage, folder.path());
+    let fresh = run(&program, variable, &folder.path().join("another-store"), &[]);
+    assert!(fresh.status.success(), "{fresh:?}");
+    report_of_act(&program, variable, &folder.path().join("store"), "crash", libc::SIGSEGV)
+}
+
+/// Crashes the program by `act`, of which it dies by `signal`, starts it again, and returns the report.
+fn report_of_act(program: &Path, variable: &str, store: &Path, act: &str, signal: i32) -> Value {
+    let crashed = run(program, variable, store, &[act]);
+    assert_eq!(crashed.status.signal(), Some(signal), "{crashed:?}");
+
+    let again = run(program, variable, store, &[]);
+    assert!(again.status.success(), "{again:?}");
+    let said = String::from_utf8_lossy(&again.stdout);
+    let id = said.lines().find_map(|line| line.strip_prefix("the last run crashed: "));
+    let id = id.unwrap_or_else(|| panic!("it says that it crashed: {again:?}")).to_owned();
+
+    // The app waits for its delivery only so long; on a busy machine a later launch finishes it.
+    for _ in 0..10 {
+        if store.join("reports").exists() {
+            break;
+        }
+        run(program, variable, store, &[]);
+    }
+    let reports = std::fs::read_dir(store.join("reports")).unwrap().map(|entry| entry.unwrap().path());
+    let json: Vec<PathBuf> = reports.filter(|path| path.extension().is_some_and(|other| other == "json")).collect();
+    assert_eq!(json.len(), 1, "{json:?}");
+    assert!(json[0].to_string_lossy().contains(&id), "{id} {json:?}");
+    serde_json::from_slice(&std::fs::read(&json[0]).unwrap()).unwrap()
+}
+
+/// The functions of the crashed thread, innermost first.
+fn functions(report: &Value) -> Vec<String> {
+    let threads = report["threads"].as_array().unwrap();
+    let crashed = threads.iter().find(|thread| thread["crashed"] == true).expect("a crashed thread");
+    let frames = crashed["frames"].as_array().unwrap().iter();
+    frames.map(|frame| frame["function"].as_str().unwrap_or("?").to_owned()).collect()
+}
+
+#[test]
+fn an_app_in_c_with_the_static_library() {
+    let report = report_of("examples/c/notes.c", "cc", &Linkage::Static, "NOTES_STORE");
+    assert_eq!(functions(&report)[..3], ["length_of", "save", "main"]);
+    assert_eq!(report["crash"]["signal"]["name"], "SIGSEGV");
+    assert_eq!(report["run"]["app"]["id"], "com.example.notes");
+    assert_eq!(report["run"]["app"]["version"], "1.0.0");
+    assert_eq!(report["run"]["tags"]["editor"], "plain");
+    assert_eq!(report["run"]["breadcrumbs"][0]["message"], "saves");
+    assert_eq!(report["run"]["breadcrumbs"][0]["category"], "document");
+}
+
+#[test]
+fn an_app_in_cpp_with_the_shared_library() {
+    let report = report_of("examples/c/shapes.cpp", "c++", &Linkage::Shared, "SHAPES_STORE");
+    let functions = functions(&report);
+    assert!(functions[0].starts_with("shapes::total("), "{functions:?}");
+    assert_eq!(functions[1], "main");
+    assert_eq!(report["run"]["tags"]["canvas"], "small");
+}
+
+#[test]
+fn deaths_that_only_c_and_cpp_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build("crates/coroner-ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());
+    let report = |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
+
+    // Nobody catches it, so nothing is unwound before `terminate`: the stack is that of the throw.
+    let uncaught = functions(&report("uncaught", libc::SIGABRT));
+    let place = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
+    let (thrown, main) = (place("foreign::throws_what_nobody_catches"), place("main"));
+    assert!(thrown.is_some() && thrown < main, "{uncaught:?}");
+
+    // On a thread that C made, which has an alternate stack only because Coroner gave it one.
+    let overflow = report("overflow", libc::SIGSEGV);
+    assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
+    let frames = functions(&overflow);
+    assert!(frames[0].starts_with("foreign::overflows("), "{:?}", &frames[..3]);
+    assert!(frames.iter().any(|function| function.starts_with("overflow_thread")), "both ends of the stack are there");
+
+    // The dying process looks for names only where the configuration says so.
+    let pure = report("pure", libc::SIGABRT);
+    let names = |report: &Value| report["symbol_names"].as_array().map_or(0, Vec::len);
+    assert!(names(&pure) > 0 && names(&overflow) == 0, "{} and {}", pure["symbol_names"], overflow["symbol_names"]);
+    let pure = functions(&pure);
+    assert!(pure.iter().any(|function| function.starts_with("foreign::calls_pure")), "{pure:?}");
+}

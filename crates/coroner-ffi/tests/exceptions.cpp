@@ -1,0 +1,272 @@
+// C++ exceptions, each by name. Built and run by exceptions.rs.
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coroner.h"
+
+extern "C" int library_calls(int (*function)(int), int argument);
+
+#define NOINLINE __attribute__((noinline))
+
+namespace shop {
+
+// With virtual and several bases, so that `std::exception` is not at the object's start.
+struct Labelled {
+    virtual ~Labelled() {}
+    long label = 7;
+};
+struct Error : virtual std::exception {
+    const char *what() const noexcept override { return "the shop is closed"; }
+};
+struct DoorError : Labelled, Error {
+    const char *what() const noexcept override { return "the door is shut"; }
+};
+struct BadWhat : std::exception {
+    enum Kind { faults, hangs, throws, aborts } kind;
+    BadWhat(Kind kind) : kind(kind) {}
+    const char *what() const noexcept override
+    {
+        switch (kind) {
+        case faults: return reinterpret_cast<const char *>(*reinterpret_cast<volatile long *>(8));
+        case hangs: for (;;) sleep(1);
+        case throws: throw 1;
+        case aborts: std::abort();
+        }
+        return "?";
+    }
+};
+struct Plain {
+    int number;
+};
+
+NOINLINE int throws(int what)
+{
+    volatile int kind = what;
+    switch (kind) {
+    case 0: throw std::runtime_error("out of cheese");
+    case 1: throw DoorError();
+    case 2: throw std::string("a thrown string that is longer than any small buffer");
+    case 3: throw std::string("short");
+    case 4: throw "a literal";
+    case 5: throw -42;
+    case 6: throw Plain{3};
+    case 7: throw new std::logic_error("on the heap");
+    case 8: throw BadWhat(BadWhat::faults);
+    case 9: throw BadWhat(BadWhat::hangs);
+    case 10: throw BadWhat(BadWhat::throws);
+    case 11: throw BadWhat(BadWhat::aborts);
+    case 12: throw 18446744073709551615ul;
+    }
+    return kind;
+}
+
+// Another frame on the way, without frame pointer (-fomit-frame-pointer) and with saved registers.
+NOINLINE int passes(int what)
+{
+    volatile int after = library_calls(throws, what);
+    return after + 1;
+}
+
+NOINLINE int rethrows(int what)
+{
+    try {
+        return passes(what) + 1;
+    } catch (...) {
+        throw;
+    }
+}
+
+NOINLINE int nests(int what)
+{
+    try {
+        return passes(what) + 1;
+    } catch (...) {
+        std::throw_with_nested(std::logic_error("the order failed"));
+    }
+}
+
+NOINLINE int never_throws(int what) noexcept
+{
+    return passes(what) + 1;
+}
+
+NOINLINE int in_noexcept(int what)
+{
+    volatile int after = never_throws(what);
+    return after + 1;
+}
+
+// std::exception_ptr: thrown on one thread, uncaught on another.
+NOINLINE int other_thread(int what)
+{
+    std::exception_ptr kept;
+    std::thread thread([&] {
+        try {
+            passes(what);
+        } catch (...) {
+            kept = std::current_exception();
+        }
+    });
+    thread.join();
+    std::rethrow_exception(kept);
+}
+
+// libstdc++ looks for a header of its own before any exception that it has caught: there must be memory.
+static struct {
+    char before[128];
+    _Unwind_Exception exception;
+} foreign_exception;
+
+NOINLINE int raises_foreign()
+{
+    static const char name[9] = "ELSE\0LNG";
+    unsigned long value = 0;
+    for (int index = 0; index < 8; ++index)
+        value = value << 8 | static_cast<unsigned char>(name[index]);
+    std::memcpy(&foreign_exception.exception.exception_class, &value, sizeof value);
+    _Unwind_RaiseException(&foreign_exception.exception);
+    return 0;
+}
+
+// Caught, and the end of it: where nobody catches a foreign exception, libstdc++ terminates without taking it up.
+NOINLINE int foreign(int)
+{
+    try {
+        return raises_foreign();
+    } catch (...) {
+        std::terminate();
+    }
+}
+
+NOINLINE int terminates(int)
+{
+    std::terminate();
+}
+
+// A million throws in all, caught; then one that is not.
+NOINLINE int million(int)
+{
+    std::atomic<long> caught{0};
+    auto work = [&](int rounds) {
+        for (int round = 0; round < rounds; ++round) {
+            try {
+                passes(round % 2 ? 5 : 0);
+            } catch (int) {
+                ++caught;
+            } catch (const std::exception &) {
+                ++caught;
+            }
+        }
+    };
+    auto resident = [] {
+        long pages = 0;
+        if (FILE *file = std::fopen("/proc/self/statm", "r")) {
+            if (std::fscanf(file, "%*d %ld", &pages) != 1)
+                pages = -1;
+            std::fclose(file);
+        }
+        return pages * 4;
+    };
+    auto all = [&](int rounds) {
+        std::vector<std::thread> threads;
+        for (int index = 0; index < 8; ++index)
+            threads.emplace_back(work, rounds);
+        for (auto &thread : threads)
+            thread.join();
+    };
+    all(1000);
+    long before = resident();
+    all(124000);
+    std::printf("caught %ld, grown by %ld KiB\n", caught.load(), resident() - before);
+    std::fflush(stdout);
+    return passes(1);
+}
+
+} // namespace shop
+
+static int (*act)(int);
+static int what;
+
+// How many threads are to throw at once, and how many are there.
+static int together = 1;
+static std::atomic<int> gathered{0};
+
+static void *on_thread(void *)
+{
+    ++gathered;
+    while (gathered < together) {}
+    act(what);
+    return nullptr;
+}
+
+// A terminate handler of the app's own, which was there before Coroner's.
+static void apps_own()
+{
+    std::printf("the app's own terminate handler\n");
+    std::fflush(stdout);
+    _exit(7);
+}
+
+struct Act {
+    const char *name;
+    int (*function)(int);
+};
+
+static const Act acts[] = {
+    {"passes", shop::passes},
+    {"rethrows", shop::rethrows},
+    {"nests", shop::nests},
+    {"noexcept", shop::in_noexcept},
+    {"other-thread", shop::other_thread},
+    {"foreign", shop::foreign},
+    {"terminates", shop::terminates},
+    {"million", shop::million},
+};
+
+// exceptions STORE [ACT WHAT [thread|two|exits]]
+int main(int argc, char **argv)
+{
+    const char *how = argc > 4 ? argv[4] : "";
+    if (std::strcmp(how, "exits") == 0)
+        std::set_terminate(apps_own);
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    coroner_config *config = coroner_config_new("com.example.exceptions");
+    coroner_config_set_store_dir(config, argv[1]);
+    if (coroner_install(config) != CORONER_STATUS_OK) {
+        std::fprintf(stderr, "%s\n", coroner_last_error());
+        return 3;
+    }
+    if (argc > 3) {
+        for (const Act &one : acts) {
+            if (std::strcmp(one.name, argv[2]) == 0)
+                act = one.function;
+        }
+        what = std::atoi(argv[3]);
+        if (std::strcmp(how, "thread") == 0 || std::strcmp(how, "two") == 0) {
+            pthread_t thread;
+            together = std::strcmp(how, "two") == 0 ? 2 : 1;
+            if (together == 2)
+                pthread_create(&thread, nullptr, on_thread, nullptr);
+            pthread_create(&thread, nullptr, on_thread, nullptr);
+            pthread_join(thread, nullptr);
+        } else {
+            act(what);
+        }
+        return 5;
+    }
+    return coroner_flush(30000) == CORONER_STATUS_OK ? 0 : 4;
+}

@@ -1,0 +1,143 @@
+//! The loaded images: the program, its libraries (those of the shared cache, too), the dynamic linker.
+//!
+//! **No lock, no call at crash time.** The list is read from dyld's own debugger interface, `dyld_all_image_infos`
+//! (<mach-o/dyld_images.h>), whose address the kernel gives (`TASK_DYLD_INFO`): through guarded memory, believing nothing.
+//! `_dyld_get_image_header` and its kin would take dyld's lock, which the crashed thread may hold.
+//!
+//! **In mid-change.** While dyld changes its array, its address is null: then what was learned last stands. That is kept
+//! fresh by dyld's callbacks for images that come and go ([`Images::watch`]), in normal life.
+//!
+//! **A cache of facts.** What was learned of an image is kept in a preallocated table and used again while header and UUID
+//! stay the same. So in a crash only what was loaded since the last refresh is looked into.
+
+mod list;
+mod macho;
+mod mappings;
+mod table;
+
+pub use mappings::{Mapping, Mappings, Permissions};
+pub use table::{Images, ListState, MOST_PATH, Refresh, fingerprint, read_text};
+
+/// Most segments that are kept of one image.
+pub const MAX_SEGMENTS: usize = 12;
+
+/// What an image is. The numbers are part of the report format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageKind {
+    /// A library or a bundle.
+    #[default]
+    Library = 0,
+    /// The program.
+    Main = 1,
+    /// dyld.
+    DynamicLinker = 2,
+}
+
+/// Addresses from `start` up to, not including, `end`; empty where both are equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct AddressRange {
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last.
+    pub end: u64,
+}
+
+impl AddressRange {
+    /// Whether it holds no address.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    /// Whether it holds an address.
+    pub fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// How many bytes it holds.
+    pub fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// A segment (`LC_SEGMENT_64`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// Its address as linked: add the image's slide for where it is.
+    pub address: u64,
+    /// Its bytes in memory.
+    pub size: u64,
+    /// Where it starts in the image's file (of an image of the shared cache: in one of the cache's).
+    pub file_offset: u64,
+    /// 1 execute, 2 write, 4 read, converted from `initprot`.
+    pub flags: u32,
+}
+
+/// A loaded image. All facts but the path, which [`Images::path`] gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Image {
+    /// What it is.
+    pub kind: ImageKind,
+    /// From its header to the end of its last segment; of an image of the shared cache, whose segments lie apart among those
+    /// of others, `__TEXT` alone.
+    pub range: AddressRange,
+    /// What to add to an address as linked to get where it is (wraps).
+    pub slide: u64,
+    /// `__TEXT,__unwind_info`; empty if it has none.
+    pub unwind_info: AddressRange,
+    /// `__TEXT,__eh_frame`; empty if it has none.
+    pub eh_frame: AddressRange,
+    /// `__TEXT,__stubs`; empty if it has none.
+    pub stubs: AddressRange,
+    /// `__TEXT,__stub_helper`; empty if it has none.
+    pub stub_helper: AddressRange,
+    /// `__TEXT,__text`.
+    pub text_section: AddressRange,
+    /// `__DATA,__crash_info`: what the system's libraries say of a death (an abort's message); empty if it has none.
+    pub crash_info: AddressRange,
+    /// Its version as `LC_ID_DYLIB` has it: 16 bits, 8 bits, 8 bits. 0 if it has none.
+    pub version: u32,
+    /// CPU type and subtype of its header.
+    pub cpu: (i32, i32),
+    /// Whether it lies in the shared cache.
+    pub in_shared_cache: bool,
+    has_uuid: bool,
+    uuid: [u8; 16],
+    segment_count: u32,
+    segments: [Segment; MAX_SEGMENTS],
+    /// Segments beyond [`MAX_SEGMENTS`].
+    pub segments_dropped: u32,
+    /// Where dyld keeps its path.
+    path: u64,
+}
+
+impl Image {
+    /// The segments that were kept, without `__PAGEZERO` and without the `__LINKEDIT` that images of the shared cache share.
+    pub fn segments(&self) -> &[Segment] {
+        self.segments.get(..self.segment_count as usize).unwrap_or(&[])
+    }
+
+    /// The 16 bytes of `LC_UUID`; empty if it has none.
+    pub fn build_id(&self) -> &[u8] {
+        if self.has_uuid { &self.uuid } else { &[] }
+    }
+
+    /// Where a segment is.
+    pub fn segment_range(&self, segment: &Segment) -> AddressRange {
+        let start = segment.address.wrapping_add(self.slide);
+        AddressRange { start, end: start.saturating_add(segment.size) }
+    }
+
+    /// Where executable code is, segment by segment.
+    pub fn text(&self) -> impl Iterator<Item = AddressRange> {
+        self.segments().iter().filter(|segment| segment.flags & 1 != 0).map(|segment| self.segment_range(segment))
+    }
+
+    /// Whether an address is in an executable segment.
+    pub fn is_executable(&self, address: u64) -> bool {
+        self.text().any(|range| range.contains(address))
+    }
+}

@@ -1,0 +1,13 @@
+//! macOS, iOS and their kin.
+//!
+//! The kernel is asked through libSystem: raw system calls are not stable on these systems. Of libSystem only what enters the
+//! kernel at once is called at crash time (Mach traps and MIG's stubs of them, `pwrite` and its like), never what locks or
+//! allocates. Layouts and numbers are those of Apple's headers, named where they stand; behaviour is XNU's.
+
+pub mod context;
+pub mod images;
+pub(crate) mod memory;
+pub mod recovery;
+pub mod stack;
+pub mod syscall;
+pub mod threads;

@@ -1,0 +1,26 @@
+//! What a crash reporter has to know of the machine: registers, guarded memory, threads, loaded images.
+//!
+//! Everything here may run inside a signal handler of a process whose memory is corrupt and whose locks are held: no
+//! allocation, no locks, no lazy initialisation, no formatting, no panic, and on Linux system calls made directly rather than
+//! through the C library (a lazily bound `write` in a signal handler would enter the dynamic linker).
+//!
+//! One folder per operating system stands behind one set of names; `registers` is compiled for every architecture
+//! everywhere, since reports and snapshots of one machine are read on another.
+//!
+//! The caller's duties: what must exist at crash time (tables, stacks, open descriptors) is made and touched while the
+//! process is healthy, by the functions whose documentation says "normal life".
+#![no_std]
+#![deny(missing_docs)]
+
+pub mod memory;
+pub mod registers;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use linux::{context, images, recovery, rendezvous, stack, syscall, threads, tracer};
+
+#[cfg(target_vendor = "apple")]
+mod darwin;
+#[cfg(target_vendor = "apple")]
+pub use darwin::{context, images, recovery, stack, syscall, threads};

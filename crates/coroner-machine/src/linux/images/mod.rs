@@ -1,0 +1,159 @@
+//! The loaded images: the program, its shared objects, the dynamic linker, the vdso.
+//!
+//! **No lock, no call.** The list is read from the dynamic linker's own debugger interface, the `r_debug` structure and
+//! its chain of `link_map`s (`link.h`; glibc, musl and bionic keep the same one for gdb), as a debugger would read it:
+//! through guarded memory, believing nothing. `dl_iterate_phdr` would take the linker's lock, which the crashed thread
+//! may hold.
+//!
+//! **In mid-change.** Other threads may be in dlopen or dlclose, or stand still in the midst of one. An entry counts only
+//! if an ELF image with the entry's own dynamic section is mapped where the entry says, and if entry and name are still
+//! the same after the image was read. A chain whose back link is wrong was changed underfoot and is walked again.
+//!
+//! **A cache of facts.** What was learned of an image is kept in a preallocated table and used again while entry, name and
+//! build id stay the same. So in a crash only what was loaded since the last refresh is looked into.
+
+mod auxiliary_vector;
+mod link_map;
+mod mappings;
+mod table;
+mod witness;
+
+pub use auxiliary_vector::AuxiliaryVector;
+pub use mappings::{Mapping, Mappings, Permissions};
+pub use table::{Images, ListState, Refresh};
+pub use witness::Witness;
+
+use crate::linux::elf::PF_X;
+use crate::memory::Memory;
+
+/// A number that tells one state of the dynamic linker's list from another: it changes when an image is loaded or unloaded.
+/// `debug` is [`Images::debug_address`]. Reads a line of memory per image and takes no lock. While the dynamic linker says that it
+/// is changing the list, the number is another one than before and after.
+///
+/// What the list doesn't tell: that an image was unloaded and another one loaded at the same place, by the same entry. See
+/// [`Images::witnesses`] for that.
+pub fn fingerprint<M: Memory>(memory: &mut M, debug: u64) -> u64 {
+    /// More entries than any process has.
+    const MOST: usize = 1 << 14;
+    let mut hash = link_map::Fingerprint::new(debug);
+    let list = link_map::walk(memory, debug, MOST, |_, entry| hash.add(entry));
+    hash.finish(list)
+}
+
+/// Most loadable segments that are kept of one image; linkers write two to five.
+pub const MAX_SEGMENTS: usize = 8;
+
+/// Most bytes that are kept of a build id: those of SHA-256. Linkers write 8, 16 or 20.
+pub const MAX_BUILD_ID: usize = 32;
+
+/// What an image is. The numbers are part of the report format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageKind {
+    /// A shared object.
+    #[default]
+    Library = 0,
+    /// The program.
+    Main = 1,
+    /// The dynamic linker.
+    DynamicLinker = 2,
+    /// The kernel's shared object of fast system calls, which is no file.
+    Vdso = 3,
+}
+
+/// Addresses from `start` up to, not including, `end`; empty where both are equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct AddressRange {
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last.
+    pub end: u64,
+}
+
+impl AddressRange {
+    /// Whether it holds no address.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    /// Whether it holds an address.
+    pub fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// How many bytes it holds.
+    pub fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// A loadable segment (`PT_LOAD`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// Its address as linked: add the image's slide for where it is.
+    pub address: u64,
+    /// Its bytes in memory.
+    pub size: u64,
+    /// Where it starts in the image's file.
+    pub file_offset: u64,
+    /// `PF_X` (1), `PF_W` (2), `PF_R` (4).
+    pub flags: u32,
+}
+
+/// A loaded image. All facts but the path, which [`Images::path`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Image {
+    /// What it is.
+    pub kind: ImageKind,
+    /// The mapped addresses, from the first page of the first segment to the end of the last; other mappings may lie
+    /// between two segments.
+    pub range: AddressRange,
+    /// What to add to an address as linked to get where it is (wraps).
+    pub slide: u64,
+    /// Where its dynamic section is; 0 if it has none.
+    pub dynamic: u64,
+    /// Where its `.eh_frame_hdr` is; empty if it has none.
+    pub eh_frame_hdr: AddressRange,
+    /// Where its `.eh_frame` is, as far as can be told: from its start, which `.eh_frame_hdr` gives, to the end of its
+    /// segment. Empty if unknown.
+    pub eh_frame: AddressRange,
+    /// The address of the build id in memory, and its length; 0 if there is none.
+    build_id_at: u64,
+    build_id_length: u32,
+    build_id: [u8; MAX_BUILD_ID],
+    segment_count: u32,
+    segments: [Segment; MAX_SEGMENTS],
+    /// Segments beyond [`MAX_SEGMENTS`].
+    pub segments_dropped: u32,
+}
+
+impl Image {
+    /// The segments that were kept.
+    pub fn segments(&self) -> &[Segment] {
+        self.segments.get(..self.segment_count as usize).unwrap_or(&[])
+    }
+
+    /// The GNU build id (of one longer than [`MAX_BUILD_ID`] its first bytes); empty if there is none.
+    pub fn build_id(&self) -> &[u8] {
+        self.build_id.get(..(self.build_id_length as usize).min(MAX_BUILD_ID)).unwrap_or(&[])
+    }
+
+    /// Where a segment is.
+    pub fn segment_range(&self, segment: &Segment) -> AddressRange {
+        let start = segment.address.wrapping_add(self.slide);
+        AddressRange { start, end: start.saturating_add(segment.size) }
+    }
+
+    /// Where executable code is, segment by segment.
+    pub fn text(&self) -> impl Iterator<Item = AddressRange> {
+        self.segments().iter().filter(|segment| segment.flags & PF_X != 0).map(|segment| self.segment_range(segment))
+    }
+
+    /// Whether an address is in an executable segment.
+    pub fn is_executable(&self, address: u64) -> bool {
+        self.text().any(|range| range.contains(address))
+    }
+}

@@ -1,0 +1,281 @@
+//! The shared table through which threads hand over their contexts, and what a thread does to hand over its own.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use super::futex::{self, Reach};
+use super::queued_signal::QueuedSignal;
+use crate::linux::syscall::syscall;
+use crate::linux::threads::{ThreadName, Tid, monotonic_now, this_thread};
+
+/// Threads that may hand themselves in at once.
+pub(super) const HANDED_IN: usize = 32;
+
+/// Threads that may be interrupted one by one at once.
+pub(super) const SINGLE: usize = 16;
+
+/// What a slot is for, in the two low bits of [`Slot::state`]; the rest is the generation of the asking.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Phase {
+    /// Nobody is asked, or the asking is over.
+    Idle = 0,
+    /// The thread was sent the signal.
+    Asked = 1,
+    /// As [`Phase::Asked`], and the asker sleeps until the answer (single captures only).
+    Awaited = 2,
+    /// The thread's context is in the slot and the thread waits.
+    Answered = 3,
+}
+
+/// A generation and a phase in one word.
+pub(super) const fn word(generation: u32, phase: Phase) -> u32 {
+    generation << 2 | phase as u32
+}
+
+/// Generations have 30 bits; 0 is never used, so that zeroed memory is of no generation.
+pub(super) const fn next_generation(generation: u32) -> u32 {
+    let next = generation.wrapping_add(1) & (u32::MAX >> 2);
+    if next == 0 { 1 } else { next }
+}
+
+/// One thread's place. A cache line of its own, so that threads that answer at once do not disturb each other.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    /// [`word`]; also the futex of a single capture and of a thread that handed itself in.
+    pub(super) state: AtomicU32,
+    pub(super) tid: AtomicI32,
+    /// Address of the `ucontext`, on the thread's own stack.
+    pub(super) context: AtomicUsize,
+    /// `CLOCK_MONOTONIC` nanoseconds of the answer.
+    pub(super) time: AtomicU64,
+    pub(super) name: [AtomicU64; 2],
+    /// The asker's: a `NotCaptured` number, 0 while nothing is decided.
+    pub(super) verdict: AtomicU32,
+    /// The asker's: one more than the index of the slot by which this thread handed itself in, 0 if it did not.
+    pub(super) handed_in: AtomicU32,
+    /// The asker's: one more than the index of this thread's job with the tracing helper, 0 if it has none. In a slot of
+    /// a single capture: the process that uses the slot.
+    pub(super) job: AtomicU32,
+    /// Of a single capture: the thread that asks.
+    pub(super) asker: AtomicI32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    pub(super) fn name(&self) -> ThreadName {
+        let [first, second] = &self.name;
+        ThreadName::from_words([first.load(Relaxed), second.load(Relaxed)])
+    }
+
+    /// Writes down the calling thread's context, name and the time. The name goes right where it belongs: the stack may
+    /// be short.
+    fn publish(&self, context: usize) {
+        let name = self.name.as_ptr();
+        // SAFETY: the kernel writes 16 bytes into the two words, which are this thread's to write until the phase says so.
+        // Async-signal-safe: one system call.
+        let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, name) };
+        self.time.store(monotonic_now(), Relaxed);
+        self.context.store(context, Relaxed);
+    }
+}
+
+/// What all threads share, in memory that is never unmapped: a late signal must find it.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Shared {
+    /// The generation whose threads are to stay parked, 0 if none. The one futex word on which all of them wait.
+    pub(super) parked: AtomicU32,
+    /// When parked threads go on by themselves (`CLOCK_MONOTONIC` nanoseconds): the asker's thread may have ended without
+    /// letting anybody go.
+    pub(super) hold_until: AtomicU64,
+    /// Answers in this round, a futex word.
+    pub(super) answers: AtomicU32,
+    /// The number of answers at which the asker is woken.
+    pub(super) awaited: AtomicU32,
+    /// The generation of the last round.
+    pub(super) generation: AtomicU32,
+    /// 1 while a round is on.
+    pub(super) busy: AtomicU32,
+    /// The generation of the last single capture.
+    pub(super) single_generation: AtomicU32,
+    pub(super) single: [Slot; SINGLE],
+    pub(super) handed_in: [Slot; HANDED_IN],
+    /// Of `slots`, written before the table becomes visible.
+    pub(super) capacity: usize,
+    pub(super) slots: AtomicPtr<Slot>,
+}
+
+/// The table, once `prepare` has made it; never unmapped and never replaced.
+pub(super) static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Shared {
+    /// The table, if there is one.
+    pub(super) fn get() -> Option<&'static Shared> {
+        // SAFETY: null or a mapping that holds an initialised `Shared` and is never unmapped. Async-signal-safe: no call.
+        unsafe { SHARED.load(Acquire).as_ref() }
+    }
+
+    /// The slots of a round.
+    pub(super) fn slots(&self) -> &'static [Slot] {
+        let slots = self.slots.load(Relaxed);
+        if slots.is_null() {
+            return &[];
+        }
+        // SAFETY: `prepare` set both to the slots behind this structure, zeroed (which is a valid slot) and never
+        // unmapped. Async-signal-safe: no call.
+        unsafe { core::slice::from_raw_parts(slots, self.capacity) }
+    }
+
+    /// Counts an answer, and wakes the asker if it is the last one awaited.
+    fn count_answer(&self) {
+        let now = self.answers.fetch_add(1, SeqCst).wrapping_add(1);
+        if now == self.awaited.load(SeqCst) {
+            futex::wake(&self.answers, Reach::Private, 1);
+        }
+    }
+}
+
+/// What the signal's value says: which slot, of which kind, of which generation.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) generation: u32,
+    pub(super) single: bool,
+    pub(super) index: u32,
+}
+
+impl Request {
+    /// Bit 31 of the low half: a single capture.
+    const SINGLE: u32 = 1 << 31;
+
+    pub(super) fn to_value(self) -> u64 {
+        let kind = if self.single { Request::SINGLE } else { 0 };
+        u64::from(self.generation) << 32 | u64::from(self.index | kind)
+    }
+
+    fn from_value(value: u64) -> Request {
+        let low = value as u32;
+        Request { generation: (value >> 32) as u32, single: low & Request::SINGLE != 0, index: low & !Request::SINGLE }
+    }
+}
+
+/// The signal's handler: runs on any thread at any instruction.
+///
+/// It may find little stack. Rust's standard library gives its threads 8 KiB of alternate stack, of which one signal frame
+/// takes 3.4 KiB where the processor has AVX-512: inside another handler 1 KiB is left. So everything on this path keeps
+/// its frames small, without optimisation too (a test has it run so).
+///
+/// Answers only what was asked of this thread and is still wanted; anything else (a late signal of a round that was given
+/// up, an app's own use of the number) returns at once.
+pub(super) extern "C" fn on_signal(_signal: i32, info: *const QueuedSignal, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a siginfo to a handler installed with SA_SIGINFO. Async-signal-safe: no call.
+    let value = unsafe { info.as_ref() }.and_then(QueuedSignal::value);
+    let (Some(value), Some(shared)) = (value, Shared::get()) else { return };
+    let request = Request::from_value(value);
+    if request.single {
+        answer_single(shared, request, context as usize);
+    } else {
+        answer_round(shared, request, context as usize);
+    }
+}
+
+fn answer_round(shared: &Shared, request: Request, context: usize) {
+    let generation = request.generation;
+    let Some(slot) = shared.slots().get(request.index as usize) else { return };
+    if shared.parked.load(Acquire) != generation
+        || slot.state.load(Acquire) != word(generation, Phase::Asked)
+        || slot.tid.load(Relaxed) != this_thread()
+    {
+        return;
+    }
+    slot.publish(context);
+    slot.state.store(word(generation, Phase::Answered), Release);
+    shared.count_answer();
+    let until = shared.hold_until.load(Acquire);
+    // The time is looked at only after a wait: a thousand threads come here at once.
+    loop {
+        futex::wait(&shared.parked, Reach::Private, generation, until);
+        if shared.parked.load(Acquire) != generation || monotonic_now() >= until {
+            break;
+        }
+    }
+}
+
+fn answer_single(shared: &Shared, request: Request, context: usize) {
+    let Some(slot) = shared.single.get(request.index as usize) else { return };
+    let (asked, awaited) = (word(request.generation, Phase::Asked), word(request.generation, Phase::Awaited));
+    let answered = word(request.generation, Phase::Answered);
+    let state = slot.state.load(Acquire);
+    if (state != asked && state != awaited) || slot.tid.load(Relaxed) != this_thread() {
+        return;
+    }
+    let may_be_held = give_up_asking(shared, slot);
+    slot.context.store(context, Relaxed);
+    let answer = if may_be_held { answered } else { word(0, Phase::Idle) };
+    // The asker may give up at any moment, or go to sleep: both change the word, and the exchange sees it.
+    let mut seen = state;
+    loop {
+        match slot.state.compare_exchange(seen, answer, SeqCst, SeqCst) {
+            Ok(_) => break,
+            Err(now) if now == awaited => seen = now,
+            Err(_) => return,
+        }
+    }
+    if seen == awaited {
+        futex::wake(&slot.state, Reach::Private, 1);
+    }
+    if !may_be_held {
+        return;
+    }
+    while slot.state.load(Acquire) == answered {
+        futex::wait(&slot.state, Reach::Private, answered, u64::MAX);
+    }
+}
+
+/// Makes sure that the calling thread, which `by` asks for, holds nobody while it is held: of threads that interrupt each
+/// other in a circle each would wait for the next, for ever. What it has asked for and not got is taken back, if the other
+/// asker comes first (the one with the lower id, so that in a circle one gets through); it asks again when it goes on.
+///
+/// False if it must not be held now: it has a thread already, whose context it may be reading, or comes first itself.
+fn give_up_asking(shared: &Shared, by: &Slot) -> bool {
+    let me = this_thread();
+    for own in &shared.single {
+        if own.asker.load(SeqCst) != me {
+            continue;
+        }
+        let mut seen = own.state.load(SeqCst);
+        while seen & 3 != Phase::Idle as u32 {
+            if seen & 3 == Phase::Answered as u32 || by.asker.load(SeqCst) >= me {
+                return false;
+            }
+            match own.state.compare_exchange(seen, word(0, Phase::Idle), SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+    }
+    true
+}
+
+/// Puts the calling thread into a slot of those that handed themselves in and waits until the asker lets it go, or it is
+/// `deadline` (`CLOCK_MONOTONIC` nanoseconds). False if no slot is free.
+pub(super) fn hand_in(shared: &Shared, tid: Tid, context: usize, deadline: u64) -> bool {
+    let claimed = shared.handed_in.iter().find(|slot| slot.tid.compare_exchange(0, tid, SeqCst, SeqCst).is_ok());
+    let Some(slot) = claimed else { return false };
+    slot.publish(context);
+    let answered = word(1, Phase::Answered);
+    slot.state.store(answered, SeqCst);
+    shared.count_answer();
+    while slot.state.load(Acquire) == answered {
+        if monotonic_now() >= deadline {
+            // Nobody lets it go: it came just after the round's end, or the asker is gone.
+            let _ = slot.state.compare_exchange(answered, word(1, Phase::Idle), SeqCst, SeqCst);
+            break;
+        }
+        futex::wait(&slot.state, Reach::Private, answered, deadline);
+    }
+    slot.tid.store(0, SeqCst);
+    true
+}

@@ -1,0 +1,76 @@
+//! System calls made directly, without the C library: no errno (a thread-local), no cancellation point, no lazily
+//! bound stub that would enter the dynamic linker, nothing that a sanitizer or an app interposes.
+//!
+//! Numbers come from the `libc` crate's `SYS_*` constants; the calling convention from syscall(2) of the Linux
+//! man-pages. A call that does not exist in a kernel or that a sandbox denies is the error [`Errno::NOSYS`] or
+//! [`Errno::PERM`], which every caller handles.
+
+use core::arch::asm;
+
+/// An error number as the kernel returned it (positive).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Function not implemented.
+    pub const NOSYS: Errno = Errno(libc::ENOSYS);
+    /// Operation not permitted.
+    pub const PERM: Errno = Errno(libc::EPERM);
+    /// Interrupted by a signal.
+    pub const INTR: Errno = Errno(libc::EINTR);
+    /// Try again.
+    pub const AGAIN: Errno = Errno(libc::EAGAIN);
+}
+
+/// What a system call returned.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// Makes system call `number` with six arguments (unused ones are 0).
+///
+/// Always inlined, so that the number is a constant beside the instruction and `xtask signal-safety` can name the call.
+///
+/// # Errors
+/// The kernel's error number.
+///
+/// # Safety
+/// The call must be sound for these arguments: what it writes must be the caller's to have written.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> Result<usize> {
+    let answer: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel's own convention: it keeps all registers but rax, rcx and r11. Async-signal-safe: one instruction.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
+            in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the kernel's own convention: it keeps all registers but x0. Async-signal-safe: one instruction.
+    unsafe {
+        asm!("svc #0", in("x8") number as isize, inlateout("x0") a as isize => answer, in("x1") b, in("x2") c,
+            in("x3") d, in("x4") e, in("x5") f, options(nostack));
+    }
+    if (-4095..0).contains(&answer) { Err(Errno(-answer as i32)) } else { Ok(answer as usize) }
+}
+
+/// [`syscall6`] with fewer arguments: `syscall!(libc::SYS_close, fd)`; every argument is converted with `as usize`.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! raw_syscall {
+    ($n:expr) => { $crate::syscall::syscall6($n, 0, 0, 0, 0, 0, 0) };
+    ($n:expr, $a:expr) => { $crate::syscall::syscall6($n, $a as usize, 0, 0, 0, 0, 0) };
+    ($n:expr, $a:expr, $b:expr) => { $crate::syscall::syscall6($n, $a as usize, $b as usize, 0, 0, 0, 0) };
+    ($n:expr, $a:expr, $b:expr, $c:expr) => {
+        $crate::syscall::syscall6($n, $a as usize, $b as usize, $c as usize, 0, 0, 0)
+    };
+    ($n:expr, $a:expr, $b:expr, $c:expr, $d:expr) => {
+        $crate::syscall::syscall6($n, $a as usize, $b as usize, $c as usize, $d as usize, 0, 0)
+    };
+    ($n:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => {
+        $crate::syscall::syscall6($n, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, 0)
+    };
+    ($n:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
+        $crate::syscall::syscall6($n, $a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize)
+    };
+}
+pub use raw_syscall as syscall;

@@ -1,0 +1,808 @@
+//! Threads of real processes hand over their contexts.
+
+#![allow(clippy::items_after_statements, reason = "a case's statics stand in the case")]
+
+mod support;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use coroner_machine::context::Context;
+use coroner_machine::memory::LoadGuarded;
+use coroner_machine::rendezvous::{Capture, Config, NotCaptured, PrepareError, Rendezvous};
+use coroner_machine::syscall::Errno;
+use coroner_machine::threads::{Activity, KernelState, Listing, TaskDirectory, monotonic_now, this_thread};
+use support::{Flag, block_signals, gettid, set_limit, unblock_signals, until};
+
+const MS: u64 = 1_000_000;
+/// Generous: the tests run on loaded machines and under an emulator.
+const GRACE: u64 = 2_000 * MS;
+
+fn main() -> ExitCode {
+    support::run(cases![
+        one_thread_is_captured_where_it_waits,
+        ten_threads_are_captured,
+        a_thousand_threads_are_captured,
+        a_thread_in_a_tight_loop_stands_still_and_goes_on,
+        threads_that_start_meanwhile_are_captured,
+        threads_that_end_meanwhile_are_left_out,
+        a_thread_that_ends_without_an_answer_is_not_waited_for,
+        a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless,
+        stray_signals_are_harmless,
+        a_reset_handler_is_put_back,
+        excluded_threads_are_left_alone,
+        a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason,
+        a_table_that_is_too_small_counts_the_rest,
+        a_thread_that_crashes_too_hands_itself_in_before_the_round,
+        a_thread_that_crashes_too_hands_itself_in_during_the_round,
+        a_second_round_waits_for_the_first_to_end,
+        a_forked_child_has_its_own_rendezvous,
+        one_thread_is_interrupted_and_goes_on,
+        an_interruption_that_fails_says_why,
+        threads_interrupt_each_other_at_once,
+        a_round_takes_over_a_thread_that_is_interrupted_already,
+        errno_is_untouched,
+        left_parked_threads_end_with_the_process,
+        a_short_alternate_stack_is_enough,
+        withdrawing_restores_what_was_there,
+        a_signal_that_is_taken_is_refused,
+        names_and_states_of_threads,
+        threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed,
+    ])
+}
+
+fn prepare() -> (Rendezvous, TaskDirectory) {
+    note_strangers();
+    (Rendezvous::prepare(Config::default()).unwrap(), TaskDirectory::open().unwrap())
+}
+
+static STRANGERS: Mutex<&[i32]> = Mutex::new(&[]);
+
+/// To be called before the case, or its forked child, starts a thread.
+fn note_strangers() {
+    *STRANGERS.lock().unwrap() = support::strangers();
+}
+
+/// What every round excludes.
+fn strangers() -> &'static [i32] {
+    *STRANGERS.lock().unwrap()
+}
+
+fn deadline() -> u64 {
+    monotonic_now() + 20_000 * MS
+}
+
+/// Threads that wait for one condition, eleven frames deep.
+struct Parked {
+    gate: Arc<(Mutex<bool>, Condvar)>,
+    threads: Vec<JoinHandle<u32>>,
+    tids: Vec<i32>,
+}
+
+#[inline(never)]
+fn wait_deep(depth: u32, gate: &(Mutex<bool>, Condvar)) -> u32 {
+    if depth == 0 {
+        let open = gate.0.lock().unwrap();
+        drop(gate.1.wait_while(open, |open| !*open).unwrap());
+        return 1;
+    }
+    std::hint::black_box(wait_deep(depth - 1, gate)) + 1
+}
+
+impl Parked {
+    fn start(count: usize) -> Parked {
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let tids = Arc::new(Mutex::new(Vec::new()));
+        let threads = (0..count)
+            .map(|index| {
+                let (gate, tids) = (gate.clone(), tids.clone());
+                let run = move || {
+                    tids.lock().unwrap().push(gettid());
+                    wait_deep(10, &gate)
+                };
+                Builder::new().name(format!("worker {index}")).stack_size(64 << 10).spawn(run).unwrap()
+            })
+            .collect();
+        until("all threads run", || tids.lock().unwrap().len() == count);
+        let tasks = TaskDirectory::open().unwrap();
+        let tids = tids.lock().unwrap().clone();
+        // Waiting for the lock of `tids` is sleeping, too; but it ends.
+        until("all threads wait", || tids.iter().all(|tid| tasks.state(*tid) == Ok(KernelState::Sleeping)));
+        tasks.close();
+        Parked { gate, threads, tids }
+    }
+
+    fn finish(self) {
+        *self.gate.0.lock().unwrap() = true;
+        self.gate.1.notify_all();
+        for thread in self.threads {
+            assert_eq!(thread.join().unwrap(), 11);
+        }
+    }
+}
+
+fn captures_all(count: usize) {
+    let (rendezvous, tasks) = prepare();
+    let parked = Parked::start(count);
+    for _ in 0..3 {
+        let begun = monotonic_now();
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        let progress = round.wait(GRACE, deadline());
+        let ended = monotonic_now();
+        assert_eq!((progress.threads, progress.captured, progress.silent), (count, count, 0));
+        assert_eq!((round.overflow(), round.listing().error), (0, None));
+        let mut seen = Vec::new();
+        for thread in round.threads() {
+            seen.push(thread.tid);
+            let name = thread.name.unwrap();
+            assert!(name.as_bytes().starts_with(b"worker "), "{name:?}");
+            assert!((begun..=ended).contains(&thread.time));
+            let Capture::Parked(context) = thread.capture else { panic!("{:?}", thread.capture) };
+            let registers = context.registers();
+            assert_eq!((registers.pc, registers.sp()), (context.pc(), context.sp()));
+            // SAFETY: the thread stands in code that it was running.
+            let mut memory = unsafe { LoadGuarded::new() };
+            let activity = Activity::of(&registers, &mut memory);
+            let Activity::InSystemCall { number } = activity else { panic!("{activity:?} at {:#x}", registers.pc) };
+            assert!(number.is_none_or(|number| i64::from(number) == libc::SYS_futex), "{number:?}");
+        }
+        seen.sort_unstable();
+        let mut tids = parked.tids.clone();
+        tids.sort_unstable();
+        assert_eq!(seen, tids);
+        round.release();
+    }
+    parked.finish();
+}
+
+fn one_thread_is_captured_where_it_waits() {
+    captures_all(1);
+}
+
+fn ten_threads_are_captured() {
+    captures_all(10);
+}
+
+fn a_thousand_threads_are_captured() {
+    captures_all(1000);
+}
+
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+static STOP: Flag = Flag::new();
+static READY: Flag = Flag::new();
+static TID: AtomicI32 = AtomicI32::new(0);
+
+#[inline(never)]
+fn count_until_stopped() {
+    while !STOP.is_set() {
+        COUNTER.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn start_counting() -> JoinHandle<()> {
+    let thread = std::thread::spawn(|| {
+        TID.store(gettid(), Ordering::SeqCst);
+        READY.set();
+        count_until_stopped();
+    });
+    READY.await_set("the loop runs");
+    until("it counts", || COUNTER.load(Ordering::Relaxed) > 1000);
+    thread
+}
+
+fn a_thread_in_a_tight_loop_stands_still_and_goes_on() {
+    let (rendezvous, tasks) = prepare();
+    let thread = start_counting();
+    for _ in 0..100 {
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        assert_eq!(round.wait(GRACE, deadline()).captured, 1);
+        let before = COUNTER.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(300));
+        assert_eq!(COUNTER.load(Ordering::SeqCst), before, "it stands still");
+        drop(round);
+        until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
+    }
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    round.wait(GRACE, deadline());
+    let registers = round.threads().next().unwrap().capture.registers().unwrap();
+    // SAFETY: the thread stands in code that it was running.
+    assert_eq!(Activity::of(&registers, &mut unsafe { LoadGuarded::new() }), Activity::Running);
+    round.release();
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn threads_that_start_meanwhile_are_captured() {
+    let (rendezvous, tasks) = prepare();
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    fn start_another() {
+        STARTED.fetch_add(1, Ordering::SeqCst);
+        if !STOP.is_set() && STARTED.load(Ordering::SeqCst) < 3000 {
+            let next = Builder::new().stack_size(64 << 10).spawn(start_another);
+            drop(next);
+            // Each lives a while, so that there are several.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let first = std::thread::spawn(start_another);
+    let mut most = 0;
+    // Nothing may be allocated while a round is on: a thread that stands still may hold the allocator's lock.
+    let (mut captured, mut listed) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
+    for _ in 0..200 {
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        let progress = round.wait(GRACE, deadline());
+        assert_eq!(progress.silent, 0);
+        most = most.max(progress.captured);
+        // Nothing runs now: what is listed is what was captured.
+        captured.clear();
+        captured.extend(round.threads().map(|thread| thread.tid));
+        listed.clear();
+        tasks.list(&mut |tid| listed.push(tid));
+        let before = STARTED.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(100));
+        assert_eq!(STARTED.load(Ordering::SeqCst), before);
+        let threads = listed.iter().filter(|tid| **tid != this_thread() && !strangers().contains(tid));
+        for tid in threads {
+            let alive = tasks.state(*tid).is_ok_and(|state| state != KernelState::Zombie && state != KernelState::Dead);
+            assert!(captured.contains(tid) || !alive);
+        }
+        round.release();
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert!(most > 1, "several threads at once");
+    STOP.set();
+    first.join().unwrap();
+}
+
+fn threads_that_end_meanwhile_are_left_out() {
+    let (rendezvous, tasks) = prepare();
+    let done = Arc::new(Flag::new());
+    let ending = {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            while !done.is_set() {
+                let _ = Builder::new().stack_size(64 << 10).spawn(|| {}).map(JoinHandle::join);
+            }
+        })
+    };
+    for _ in 0..300 {
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        round.wait(20 * MS, deadline());
+        for thread in round.threads() {
+            if let Capture::Not(reason) = thread.capture {
+                // It was ending as it was asked, too late to run a handler.
+                let state = tasks.state(thread.tid);
+                assert!(state.is_err() || reason == NotCaptured::NoAnswer, "{reason:?} {state:?}");
+            }
+        }
+    }
+    done.set();
+    ending.join().unwrap();
+}
+
+fn a_thread_that_ends_without_an_answer_is_not_waited_for() {
+    let (rendezvous, tasks) = prepare();
+    let thread = std::thread::spawn(|| {
+        block_signals();
+        READY.set();
+        STOP.await_set("stop");
+    });
+    READY.await_set("it blocks");
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    assert_eq!(round.progress().silent, 1);
+    STOP.set();
+    // Without a limit: only the thread's end ends this.
+    let progress = round.wait(u64::MAX / 4, u64::MAX / 2);
+    assert_eq!((progress.threads, progress.captured, progress.silent), (1, 0, 0));
+    assert_eq!(round.threads().count(), 0, "it is not of this round any more");
+    round.release();
+    thread.join().unwrap();
+}
+
+fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
+    let (rendezvous, tasks) = prepare();
+    static UNBLOCK: Flag = Flag::new();
+    static UNBLOCKED: Flag = Flag::new();
+    let thread = std::thread::spawn(|| {
+        block_signals();
+        READY.set();
+        UNBLOCK.await_set("unblock");
+        unblock_signals();
+        UNBLOCKED.set();
+        STOP.await_set("stop");
+    });
+    READY.await_set("it blocks");
+    let parked = Parked::start(5);
+    for _ in 0..3 {
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        let progress = round.wait(30 * MS, deadline());
+        assert_eq!((progress.captured, progress.silent), (5, 1));
+        let silent = round.threads().filter(|thread| matches!(thread.capture, Capture::Not(NotCaptured::NoAnswer)));
+        let tids: Vec<i32> = silent.map(|thread| thread.tid).collect();
+        assert_eq!(tids.len(), 1);
+        let blocked = tasks.blocked_signals(tids[0]).unwrap();
+        assert_ne!(blocked & 1 << (rendezvous.signal() - 1), 0);
+        round.release();
+    }
+    // Its answer to a round that is over does not hold it …
+    UNBLOCK.set();
+    UNBLOCKED.await_set("it goes on");
+    // … and it answers the next one.
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 6);
+    round.release();
+    // An answer that comes after `wait` has given up, but while the round is on, counts.
+    STOP.set();
+    thread.join().unwrap();
+    parked.finish();
+}
+
+fn stray_signals_are_harmless() {
+    let (rendezvous, tasks) = prepare();
+    let parked = Parked::start(3);
+    // SAFETY: signals to this process, whose handler takes any value.
+    unsafe {
+        for value in [0_usize, 7, usize::MAX, 1 << 32, 1 << 32 | 1 << 31, 1 << 31] {
+            let value = libc::sigval { sival_ptr: value as *mut _ };
+            assert_eq!(libc::sigqueue(libc::getpid(), rendezvous.signal(), value), 0);
+        }
+        assert_eq!(libc::kill(libc::getpid(), rendezvous.signal()), 0);
+        for tid in &parked.tids {
+            assert_eq!(libc::syscall(libc::SYS_tgkill, libc::getpid(), *tid, rendezvous.signal()), 0);
+        }
+    }
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    // A thread that is parked takes them too.
+    let value = libc::sigval { sival_ptr: (1_usize << 32) as *mut _ };
+    // SAFETY: as above.
+    unsafe { libc::sigqueue(libc::getpid(), rendezvous.signal(), value) };
+    assert_eq!(round.wait(GRACE, deadline()).captured, 3);
+    round.release();
+    parked.finish();
+}
+
+fn a_reset_handler_is_put_back() {
+    let (rendezvous, tasks) = prepare();
+    let parked = Parked::start(3);
+    // SAFETY: an app that resets every handler it does not know.
+    unsafe { libc::signal(rendezvous.signal(), libc::SIG_DFL) };
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 3);
+    round.release();
+    parked.finish();
+}
+
+fn excluded_threads_are_left_alone() {
+    let (rendezvous, tasks) = prepare();
+    let parked = Parked::start(2);
+    let counting = start_counting();
+    let excluded = [strangers(), &[TID.load(Ordering::SeqCst)]].concat();
+    let mut round = rendezvous.begin(&tasks, &excluded).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).threads, 2);
+    let before = COUNTER.load(Ordering::SeqCst);
+    until("it runs on", || COUNTER.load(Ordering::SeqCst) > before + 1000);
+    round.release();
+    STOP.set();
+    counting.join().unwrap();
+    parked.finish();
+}
+
+fn a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason() {
+    let (rendezvous, tasks) = prepare();
+    let parked = Parked::start(60);
+    // Signals are counted per user: a user of our own, and then the limit is ours alone.
+    support::drop_root();
+    set_limit(libc::RLIMIT_SIGPENDING as i32, 4);
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    let progress = round.wait(GRACE, deadline());
+    assert_eq!((progress.captured, progress.silent), (60, 0));
+    round.release();
+    set_limit(libc::RLIMIT_SIGPENDING as i32, 0);
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    round.wait(GRACE, deadline());
+    if !support::is_emulated() {
+        assert!(
+            round.threads().all(|thread| matches!(thread.capture, Capture::Not(NotCaptured::SignalQueueFull))),
+            "every thread has the reason"
+        );
+    }
+    round.release();
+    parked.finish();
+}
+
+fn a_table_that_is_too_small_counts_the_rest() {
+    note_strangers();
+    let rendezvous = Rendezvous::prepare(Config { threads: 8, ..Config::default() }).unwrap();
+    let tasks = TaskDirectory::open().unwrap();
+    assert_eq!(rendezvous.capacity(), 8);
+    let parked = Parked::start(20);
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    let progress = round.wait(GRACE, deadline());
+    assert_eq!((progress.threads, progress.captured, round.overflow()), (8, 8, 12));
+    round.release();
+    parked.finish();
+}
+
+static RENDEZVOUS: std::sync::OnceLock<Rendezvous> = std::sync::OnceLock::new();
+static HELD: Flag = Flag::new();
+
+extern "C" fn crash_handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    HELD.set();
+    // SAFETY: the third argument of a handler with SA_SIGINFO.
+    let context = unsafe { Context::from_pointer(context) };
+    assert!(RENDEZVOUS.get().unwrap().hand_in(context, u64::MAX));
+}
+
+/// What the crash handler of an app does: SIGUSR1 stands for the crash.
+fn install_crash_handler() {
+    // SAFETY: the handler only waits.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = crash_handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigfillset(&raw mut action.sa_mask);
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+fn assert_handed_in(round: &coroner_machine::rendezvous::Round<'_>) {
+    let thread = round.threads().find(|thread| thread.tid == TID.load(Ordering::SeqCst)).unwrap();
+    let Capture::HandedIn(context) = thread.capture else { panic!("{:?}", thread.capture) };
+    // It stands behind the system call of `raise`, not in our handler.
+    // SAFETY: the thread stands in code that it was running.
+    let mut memory = unsafe { LoadGuarded::new() };
+    let mut registers = context.registers();
+    #[cfg(target_arch = "x86_64")]
+    {
+        registers.pc -= 2;
+        registers.gpr[0] = libc::SYS_tgkill as u64;
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        registers.pc -= 4;
+    }
+    assert!(matches!(Activity::of(&registers, &mut memory), Activity::InSystemCall { .. }));
+}
+
+fn a_thread_that_crashes_too_hands_itself_in_before_the_round() {
+    let (rendezvous, tasks) = prepare();
+    let rendezvous = RENDEZVOUS.get_or_init(|| rendezvous);
+    install_crash_handler();
+    let crashing = std::thread::spawn(|| {
+        TID.store(gettid(), Ordering::SeqCst);
+        // SAFETY: the handler only waits.
+        unsafe { libc::raise(libc::SIGUSR1) };
+    });
+    HELD.await_set("it crashed");
+    std::thread::sleep(Duration::from_millis(5));
+    let parked = Parked::start(4);
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 5);
+    assert_handed_in(&round);
+    round.release();
+    crashing.join().unwrap();
+    parked.finish();
+}
+
+fn a_thread_that_crashes_too_hands_itself_in_during_the_round() {
+    static GO: Flag = Flag::new();
+    let (rendezvous, tasks) = prepare();
+    let rendezvous = RENDEZVOUS.get_or_init(|| rendezvous);
+    install_crash_handler();
+    // It is on its way to `hand_in`, with all signals held back by its crash handler's mask, as the round begins.
+    let crashing = std::thread::spawn(|| {
+        block_signals();
+        TID.store(gettid(), Ordering::SeqCst);
+        READY.set();
+        GO.await_set("the round has begun");
+        std::thread::sleep(Duration::from_millis(30));
+        // SAFETY: the handler only waits.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            libc::raise(libc::SIGUSR1);
+        }
+    });
+    READY.await_set("it blocks");
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    GO.set();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 1);
+    assert_handed_in(&round);
+    round.release();
+    crashing.join().unwrap();
+}
+
+fn a_second_round_waits_for_the_first_to_end() {
+    let (rendezvous, tasks) = prepare();
+    let round = rendezvous.begin(&tasks, strangers()).unwrap();
+    assert!(rendezvous.begin(&tasks, strangers()).is_none());
+    round.release();
+    assert!(rendezvous.begin(&tasks, strangers()).is_some());
+}
+
+fn a_forked_child_has_its_own_rendezvous() {
+    static SHARED: std::sync::OnceLock<(Rendezvous, TaskDirectory)> = std::sync::OnceLock::new();
+    let (rendezvous, tasks) = SHARED.get_or_init(prepare);
+    let parked = Parked::start(10);
+    let failure = support::in_child(|| {
+        note_strangers();
+        let (rendezvous, tasks) = SHARED.get().unwrap();
+        let mut round = rendezvous.begin(tasks, strangers()).unwrap();
+        assert_eq!(round.wait(GRACE, deadline()).threads, 0, "the parent's threads are not the child's");
+        round.release();
+        captures_own(rendezvous, tasks);
+    });
+    assert_eq!(failure, None);
+    let mut round = rendezvous.begin(tasks, strangers()).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 10, "the parent is unharmed");
+    round.release();
+    parked.finish();
+}
+
+fn captures_own(rendezvous: &Rendezvous, tasks: &TaskDirectory) {
+    let parked = Parked::start(3);
+    let mut round = rendezvous.begin(tasks, strangers()).unwrap();
+    assert_eq!(round.wait(GRACE, deadline()).captured, 3);
+    round.release();
+    parked.finish();
+}
+
+fn one_thread_is_interrupted_and_goes_on() {
+    let (rendezvous, _) = prepare();
+    let thread = start_counting();
+    let tid = TID.load(Ordering::SeqCst);
+    let first = count_until_stopped as *const () as u64;
+    let mut inside = 0;
+    for _ in 0..1000 {
+        let interrupted = rendezvous.interrupt(tid, GRACE).unwrap();
+        let before = COUNTER.load(Ordering::SeqCst);
+        let pc = interrupted.context().pc();
+        inside += u32::from((first..first + 256).contains(&pc));
+        assert_eq!(COUNTER.load(Ordering::SeqCst), before);
+        drop(interrupted);
+    }
+    if !cfg!(debug_assertions) {
+        assert!(inside > 900, "{inside}");
+    }
+    let before = COUNTER.load(Ordering::SeqCst);
+    until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn an_interruption_that_fails_says_why() {
+    let (rendezvous, _) = prepare();
+    let ended = std::thread::spawn(gettid).join().unwrap();
+    until("it is gone", || rendezvous.interrupt(ended, MS).err() == Some(NotCaptured::ThreadGone));
+    static TAKEN: Flag = Flag::new();
+    let thread = std::thread::spawn(|| {
+        block_signals();
+        TID.store(gettid(), Ordering::SeqCst);
+        READY.set();
+        TAKEN.await_set("tried");
+        unblock_signals();
+        STOP.await_set("stop");
+    });
+    READY.await_set("it blocks");
+    let tid = TID.load(Ordering::SeqCst);
+    for _ in 0..40 {
+        assert_eq!(rendezvous.interrupt(tid, MS).err(), Some(NotCaptured::NoAnswer));
+    }
+    TAKEN.set();
+    until("it answers", || rendezvous.interrupt(tid, GRACE).is_ok());
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn threads_interrupt_each_other_at_once() {
+    static SHARED: std::sync::OnceLock<Rendezvous> = std::sync::OnceLock::new();
+    static TIDS: [AtomicI32; 4] = [const { AtomicI32::new(0) }; 4];
+    SHARED.get_or_init(|| prepare().0);
+    let barrier = Arc::new(Barrier::new(TIDS.len()));
+    let threads: Vec<_> = (0..TIDS.len())
+        .map(|index| {
+            let barrier = barrier.clone();
+            std::thread::spawn(move || {
+                TIDS[index].store(gettid(), Ordering::SeqCst);
+                barrier.wait();
+                for turn in 0..500 {
+                    // In pairs, and in circles of four.
+                    let other = TIDS[(index + 1 + turn % 3) % 4].load(Ordering::SeqCst);
+                    let interrupted = SHARED.get().unwrap().interrupt(other, GRACE).unwrap();
+                    assert_ne!(interrupted.context().pc(), 0);
+                }
+                barrier.wait();
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn a_round_takes_over_a_thread_that_is_interrupted_already() {
+    let (rendezvous, tasks) = prepare();
+    let thread = start_counting();
+    let interrupted = rendezvous.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap();
+    let pc = interrupted.context().pc();
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    let progress = round.wait(GRACE, deadline());
+    assert_eq!((progress.captured, progress.silent), (1, 0));
+    let captured = round.threads().next().unwrap().capture.registers().unwrap();
+    assert_eq!(captured.pc, pc);
+    round.release();
+    drop(interrupted);
+    let before = COUNTER.load(Ordering::SeqCst);
+    until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn errno_is_untouched() {
+    let (rendezvous, tasks) = prepare();
+    let thread = std::thread::spawn(|| {
+        TID.store(gettid(), Ordering::SeqCst);
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = 77 };
+        READY.set();
+        while !STOP.is_set() {
+            // SAFETY: as above.
+            assert_eq!(unsafe { *libc::__errno_location() }, 77);
+        }
+    });
+    READY.await_set("it runs");
+    for _ in 0..200 {
+        drop(rendezvous.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap());
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        round.wait(GRACE, deadline());
+        round.release();
+    }
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn left_parked_threads_end_with_the_process() {
+    let failure = support::in_child(|| {
+        let (rendezvous, tasks) = prepare();
+        let _parked = Parked::start(20);
+        let _counting = start_counting();
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        assert_eq!(round.wait(GRACE, deadline()).captured, 21);
+        round.leave_parked();
+        let before = COUNTER.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(COUNTER.load(Ordering::SeqCst), before);
+    });
+    assert_eq!(failure, None);
+}
+
+fn a_short_alternate_stack_is_enough() {
+    /// What is left for our handler behind the kernel's frame.
+    const ROOM: usize = 1024;
+    const PAGE: usize = 4096;
+    let (rendezvous, tasks) = prepare();
+    let thread = std::thread::spawn(|| {
+        // SAFETY: a mapping of our own, its lowest page without access; the thread's alternate stack until it ends.
+        unsafe {
+            let least = if cfg!(target_arch = "x86_64") { 3376 } else { 4720 };
+            let frame = libc::getauxval(libc::AT_MINSIGSTKSZ).max(least) as usize;
+            // The kernel aligns the frame to 64 bytes and keeps 128 clear below the interrupted stack pointer.
+            let size = frame + 192 + ROOM;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let mapping = libc::mmap(std::ptr::null_mut(), 8 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_eq!(libc::mprotect(mapping, PAGE, libc::PROT_NONE), 0);
+            let stack = libc::stack_t { ss_sp: mapping.byte_add(PAGE), ss_flags: 0, ss_size: size };
+            assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
+            TID.store(gettid(), Ordering::SeqCst);
+            READY.set();
+            STOP.await_set("stop");
+            let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+            libc::sigaltstack(&raw const none, std::ptr::null_mut());
+        }
+    });
+    READY.await_set("it has its stack");
+    for _ in 0..20 {
+        let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+        assert_eq!(round.wait(GRACE, deadline()).captured, 1);
+        round.release();
+        drop(rendezvous.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap());
+    }
+    STOP.set();
+    thread.join().unwrap();
+}
+
+fn withdrawing_restores_what_was_there() {
+    let (rendezvous, tasks) = prepare();
+    let signal = rendezvous.signal();
+    let thread = std::thread::spawn(|| {
+        block_signals();
+        READY.set();
+        STOP.await_set("stop");
+        // A signal that is still pending now would end the process.
+        unblock_signals();
+    });
+    READY.await_set("it blocks");
+    let mut round = rendezvous.begin(&tasks, strangers()).unwrap();
+    round.wait(10 * MS, deadline());
+    round.release();
+    rendezvous.withdraw();
+    // SAFETY: the C library writes one action.
+    let handler = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(signal, std::ptr::null(), &raw mut action), 0);
+        action.sa_sigaction
+    };
+    assert_eq!(handler, libc::SIG_DFL);
+    STOP.set();
+    thread.join().unwrap();
+    // And it can be prepared again.
+    let (rendezvous, tasks) = prepare();
+    captures_own(&rendezvous, &tasks);
+}
+
+fn a_signal_that_is_taken_is_refused() {
+    extern "C" fn app(_: i32) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(62, app as *const () as usize) };
+    let config = |signal| Config { signal: Some(signal), ..Config::default() };
+    assert_eq!(Rendezvous::prepare(config(62)).err(), Some(PrepareError::SignalTaken(62)));
+    assert_eq!(Rendezvous::prepare(config(11)).err(), Some(PrepareError::NotRealTime(11)));
+    assert_eq!(Rendezvous::prepare(Config::default()).unwrap().signal(), 61);
+}
+
+fn names_and_states_of_threads() {
+    note_strangers();
+    let tasks = TaskDirectory::open().unwrap();
+    let parked = Parked::start(3);
+    let mut names: Vec<Vec<u8>> = parked.tids.iter().map(|tid| tasks.name(*tid).unwrap().as_bytes().to_vec()).collect();
+    names.sort();
+    if !support::is_emulated() {
+        assert_eq!(names, [&b"worker 0"[..], b"worker 1", b"worker 2"]);
+    }
+    let counting = Builder::new().name("a) R (b".into()).spawn(count_until_stopped).unwrap();
+    let mut found = Vec::new();
+    let listing = tasks.list(&mut |tid| found.push(tid));
+    assert_eq!((listing.found, listing.error), (5 + strangers().len(), None));
+    assert_eq!(found.len(), listing.found);
+    let is_known = |tid: &i32| parked.tids.contains(tid) || strangers().contains(tid) || *tid == this_thread();
+    let loop_tid = *found.iter().find(|tid| !is_known(tid)).unwrap();
+    until("it runs", || tasks.state(loop_tid) == Ok(KernelState::Running));
+    assert!(tasks.state(i32::MAX).is_err());
+    if !support::is_emulated() {
+        until("it is seen to wait", || tasks.system_call(parked.tids[0]) == Ok(Some(libc::SYS_futex as u32)));
+        assert_eq!(tasks.system_call(loop_tid), Ok(None));
+    }
+    STOP.set();
+    counting.join().unwrap();
+    parked.finish();
+}
+
+fn threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed() {
+    note_strangers();
+    let tasks = TaskDirectory::open().unwrap();
+    let parked = Parked::start(3);
+    let count = 4 + strangers().len();
+    assert_eq!(tasks.list(&mut |_| ()), Listing { found: count, error: None });
+    // An app that closes what it does not know, and opens a directory of its own at that number.
+    let kept = tasks.descriptor();
+    // SAFETY: closes and opens descriptors of this test.
+    unsafe {
+        let another = libc::open(c"/proc/self/fd".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
+        let spare = libc::dup(kept);
+        assert_eq!(libc::dup2(another, kept), kept);
+        assert_eq!(tasks.list(&mut |_| ()).found, count, "not the numbers of another directory");
+        assert_eq!(libc::dup2(spare, kept), kept);
+    }
+    set_limit(libc::RLIMIT_NOFILE as i32, 0);
+    assert_eq!(tasks.list(&mut |_| ()).found, count);
+    if !support::is_emulated() {
+        assert!(tasks.name(parked.tids[0]).is_err(), "a name needs a descriptor");
+        assert_eq!(TaskDirectory::open().err(), Some(Errno(libc::EMFILE)));
+    }
+    parked.finish();
+}

@@ -1,0 +1,26 @@
+//! The report format: the border between a process that is dying and the next launch that tells its story.
+//!
+//! A report file is a CBOR sequence (RFC 8742) of framed, checksummed sections. `docs/report-format.md` says how it is
+//! framed, versioned and read when torn; `docs/report.cddl` specifies every section.
+//!
+//! * [`wire`] (`no_std`, no allocation, no panic): what the crash path fills in and encodes.
+//! * [`run_state`] (`no_std` writer): the mapped file that the app writes in normal life and that outlives it.
+//! * `reader`, `model` and `text` (feature `std`): what everything at the next launch uses.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![deny(missing_docs)]
+
+mod open_numbers;
+pub mod run_state;
+pub mod wire;
+
+#[cfg(feature = "std")]
+pub mod model;
+#[cfg(feature = "std")]
+pub mod reader;
+#[cfg(feature = "std")]
+pub mod text;
+
+#[cfg(feature = "std")]
+pub use model::{Report, RunFacts};
+#[cfg(feature = "std")]
+pub use reader::ReadError;

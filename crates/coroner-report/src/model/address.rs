@@ -1,0 +1,206 @@
+//! Addresses, identities, times and bytes, with their textual forms.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(pub u64);
+
+/// An address relative to the load address of its image (avma − load address). In JSON `"0x1f"`.
+///
+/// For an address in the image's file (a "stated virtual memory address", svma) use
+/// [`Image::to_svma`](super::Image::to_svma).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelativeAddress(pub u64);
+
+macro_rules! hexadecimal {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&format!("{:#x}", self.0))
+            }
+        }
+
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl From<u64> for $name {
+            fn from(address: u64) -> Self {
+                $name(address)
+            }
+        }
+
+        impl From<$name> for u64 {
+            fn from(address: $name) -> Self {
+                address.0
+            }
+        }
+    };
+}
+
+hexadecimal!(Address);
+hexadecimal!(RelativeAddress);
+
+/// The identity of a run or an event: 16 bytes, written as 32 lower-case hexadecimal digits (an UUID without hyphens,
+/// as Sentry wants event ids).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub [u8; 16]);
+
+impl Id {
+    /// Whether it is all zero, which stands for "unknown".
+    pub fn is_nil(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A text is not an [`Id`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdError;
+
+impl fmt::Display for IdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an id is 32 hexadecimal digits, with or without the hyphens of a UUID")
+    }
+}
+
+impl std::error::Error for IdError {}
+
+impl FromStr for Id {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let mut digits = text.bytes().filter(|byte| *byte != b'-');
+        let mut digit = || digits.next().and_then(|byte| char::from(byte).to_digit(16)).ok_or(IdError);
+        let mut id = [0; 16];
+        for byte in &mut id {
+            *byte = (digit()? << 4 | digit()?) as u8;
+        }
+        if digits.next().is_some() { Err(IdError) } else { Ok(Id(id)) }
+    }
+}
+
+/// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// As a `jiff` timestamp. Every value can be one: 2⁶⁴ ns after 1970 is the year 2554.
+    pub fn to_jiff(self) -> jiff::Timestamp {
+        jiff::Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or(jiff::Timestamp::MAX)
+    }
+
+    /// Seconds since the Unix epoch, as Sentry takes them (exact to about 0.2 µs).
+    pub fn seconds(self) -> f64 {
+        let nanoseconds = u32::try_from(self.0 % 1_000_000_000).unwrap_or(0);
+        #[allow(clippy::cast_precision_loss)] // Stated above.
+        let seconds = (self.0 / 1_000_000_000) as f64;
+        seconds + f64::from(nanoseconds) / 1e9
+    }
+}
+
+impl From<std::time::SystemTime> for Timestamp {
+    /// A time before 1970 becomes 1970.
+    fn from(time: std::time::SystemTime) -> Self {
+        let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.to_jiff().to_string())
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Bytes; in JSON lower-case hexadecimal digits.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_there_and_back() {
+        let id = Id(std::array::from_fn(|i| i as u8 * 17));
+        assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
+        assert_eq!("00112233-4455-6677-8899-AABBCCDDEEFF".parse(), Ok(id));
+        for bad in ["", "00", "00112233445566778899aabbccddeeff0", "g0112233445566778899aabbccddeeff"] {
+            assert_eq!(bad.parse::<Id>(), Err(IdError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(Timestamp(1_000_000_000_123_456_789).to_string(), "2001-09-09T01:46:40.123456789Z");
+        assert_eq!(Timestamp(u64::MAX).to_string(), "2554-07-21T23:34:33.709551615Z");
+        assert!((Timestamp(1_500_000_000).seconds() - 1.5).abs() < f64::EPSILON);
+    }
+}

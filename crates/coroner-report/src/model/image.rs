@@ -1,0 +1,251 @@
+//! Loaded images, stack memory and names.
+
+use super::address::{Address, Bytes};
+use super::value::Extra;
+use crate::wire::{ImageKind, UnwindKind};
+use serde::Serialize;
+
+/// A loaded image.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Image {
+    /// Format.
+    pub kind: ImageKind,
+    /// Where it was loaded from.
+    pub path: String,
+    /// Where its first segment starts.
+    pub load_address: Address,
+    /// What was added to the addresses in the file.
+    pub slide: Address,
+    /// Bytes from its first segment's start to its last one's end.
+    pub size: u64,
+    /// Its code.
+    pub text: TextRange,
+    /// GNU build id or `LC_UUID`; empty where it has none.
+    pub build_id: Bytes,
+    /// Loaded segments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<Segment>,
+    /// Sources of unwind rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unwind: Vec<UnwindSection>,
+    /// Whether it is the program itself.
+    pub is_main: bool,
+    /// Its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Mach-O: CPU type and subtype.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<(i32, i32)>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+impl Image {
+    /// Whether `address` is in the image's memory: in one of its segments, or, where those are not known, between its
+    /// start and its end.
+    pub fn contains(&self, address: Address) -> bool {
+        if self.segments.is_empty() {
+            return address.0.wrapping_sub(self.load_address.0) < self.size;
+        }
+        self.segments.iter().any(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
+    }
+
+    /// The address in the image's file that `address` was loaded from (avma − slide).
+    pub fn to_svma(&self, address: Address) -> u64 {
+        address.0.wrapping_sub(self.slide.0)
+    }
+
+    /// The last component of its path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The debug id: the identity of the image's debug information as Breakpad and Sentry write it, a UUID with
+    /// hyphens.
+    ///
+    /// For Mach-O the `LC_UUID`; for ELF the first 16 bytes of the build id (zero-filled if shorter) read as a
+    /// little-endian GUID, as Breakpad's `ConvertIdentifierToUUIDString` does. `None` without a build id.
+    pub fn debug_id(&self) -> Option<String> {
+        if self.build_id.is_empty() {
+            return None;
+        }
+        let mut id = [0; 16];
+        for (to, from) in id.iter_mut().zip(self.build_id.iter()) {
+            *to = *from;
+        }
+        if self.kind == ImageKind::ELF {
+            id[..4].reverse();
+            id[4..6].reverse();
+            id[6..8].reverse();
+        }
+        let digits = super::Id(id).to_string();
+        Some(format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]))
+    }
+
+    /// The code id: the whole build id or UUID as hexadecimal digits. `None` without one.
+    pub fn code_id(&self) -> Option<String> {
+        (!self.build_id.is_empty()).then(|| self.build_id.to_string())
+    }
+}
+
+/// Finds the image of an address among many, in logarithmic time.
+///
+/// Images can lie inside one another (a prelinked map, a shared cache): an address then belongs to the range that
+/// starts last.
+#[derive(Clone, Debug)]
+pub struct ImageIndex {
+    /// From this address on, up to the next, memory belongs to that image.
+    owners: Vec<(u64, Option<usize>)>,
+}
+
+impl ImageIndex {
+    /// The index of `images`.
+    pub fn new(images: &[Image]) -> Self {
+        let mut ranges: Vec<(u64, u64, usize)> = Vec::new();
+        for (image, what) in images.iter().enumerate() {
+            let mut add = |start: Address, size: u64| ranges.push((start.0, start.0.saturating_add(size), image));
+            if what.segments.is_empty() {
+                add(what.load_address, what.size);
+            }
+            what.segments.iter().for_each(|segment| add(segment.address, segment.size));
+        }
+        ranges.retain(|(start, end, _)| start < end);
+        ranges.sort_unstable();
+        let mut index = ImageIndex { owners: Vec::new() };
+        // Ranges that have begun and not been seen to end, the one that began last on top.
+        let mut open: Vec<(u64, usize)> = Vec::new();
+        for (start, end, image) in ranges {
+            index.close(&mut open, start);
+            index.owners.push((start, Some(image)));
+            open.push((end, image));
+        }
+        index.close(&mut open, u64::MAX);
+        index
+    }
+
+    /// Notes what owns the memory behind each range that ends up to `until`.
+    fn close(&mut self, open: &mut Vec<(u64, usize)>, until: u64) {
+        while let Some((end, _)) = open.pop_if(|(end, _)| *end <= until) {
+            while open.pop_if(|(other, _)| *other <= end).is_some() {}
+            self.owners.push((end, open.last().map(|(_, image)| *image)));
+        }
+    }
+
+    /// Which of the images holds `address`.
+    pub fn find(&self, address: Address) -> Option<usize> {
+        let after = self.owners.partition_point(|(start, _)| *start <= address.0);
+        self.owners.get(after.checked_sub(1)?)?.1
+    }
+}
+
+/// A range of code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TextRange {
+    /// Where it starts.
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A loaded segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    /// Where it starts.
+    pub address: Address,
+    /// Bytes in memory.
+    pub size: u64,
+    /// Offset of its first byte in the file.
+    pub file_offset: u64,
+    /// Access: 1 execute, 2 write, 4 read.
+    pub protection: u8,
+}
+
+/// A source of unwind rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct UnwindSection {
+    /// Which one.
+    pub kind: UnwindKind,
+    /// Where it starts.
+    pub address: Address,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A piece of a thread's stack.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct StackMemory {
+    /// The thread.
+    pub tid: u64,
+    /// Address of the first byte.
+    pub address: Address,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+/// The name of the function that holds an address, as found in the process itself.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SymbolName {
+    /// The address that was looked up.
+    pub address: Address,
+    /// The symbol, mangled.
+    pub name: String,
+    /// Where the symbol starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbol_address: Option<Address>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_finds_what_a_search_finds() {
+        let mut seed = 1u64;
+        let mut random = |limit: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % limit
+        };
+        for _ in 0..500 {
+            let images: Vec<Image> = (0..random(8))
+                .map(|_| Image { load_address: Address(random(60)), size: random(30), ..Image::default() })
+                .collect();
+            let index = ImageIndex::new(&images);
+            for address in (0..100).map(Address) {
+                let found = index.find(address).map(|image| images[image].load_address);
+                let searched =
+                    images.iter().filter(|image| image.contains(address)).map(|image| image.load_address).max();
+                assert_eq!(found, searched, "{address} in {images:?}");
+            }
+        }
+        let all = [Image { load_address: Address(0), size: u64::MAX, ..Image::default() }];
+        assert_eq!(ImageIndex::new(&all).find(Address(u64::MAX - 1)), Some(0));
+        assert_eq!(ImageIndex::new(&[]).find(Address(0)), None);
+    }
+
+    #[test]
+    fn debug_ids() {
+        // The example of sentry-cli and symbolic: a build id and the debug id made of it.
+        let mut image = Image {
+            kind: ImageKind::ELF,
+            build_id: Bytes(vec![
+                0xf1, 0xc3, 0xbc, 0xc0, 0x27, 0x98, 0x65, 0xfe, 0x30, 0x58, 0x40, 0x4b, 0x28, 0x31, 0xd9, 0xe6, 0x41,
+                0x35, 0x38, 0x6c,
+            ]),
+            ..Image::default()
+        };
+        assert_eq!(image.debug_id().as_deref(), Some("c0bcc3f1-9827-fe65-3058-404b2831d9e6"));
+        assert_eq!(image.code_id().as_deref(), Some("f1c3bcc0279865fe3058404b2831d9e64135386c"));
+        image.kind = ImageKind::MACHO;
+        image.build_id.0.truncate(16);
+        assert_eq!(image.debug_id().as_deref(), Some("f1c3bcc0-2798-65fe-3058-404b2831d9e6"));
+        image.build_id = Bytes::default();
+        assert_eq!(image.debug_id(), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The report as the next launch sees it: plain, owned, comfortable data.
+//!
+//! Everything on this side of the border works on [`Report`]: the reader makes it, the symbolicator fills in names, the
+//! store stitches the [`RunFacts`] in, sinks and the command line show it. Its serde form is the JSON form
+//! ([`Report::to_json`]); field names there are stable.
+//!
+//! Where a later version of the format wrote something that this one does not know, it is kept: unknown keys in each
+//! part's `extra`, unknown sections in [`Report::unknown_sections`], unknown numbers as numbers.
+
+mod address;
+mod crash;
+mod image;
+mod names;
+mod run;
+mod thread;
+mod value;
+
+pub use address::{Address, Bytes, Id, IdError, RelativeAddress, Timestamp};
+pub use crash::{
+    Annotation, Crash, CrashFlag, End, Exception, Fault, Header, Mach, PhaseDuration, SecondCrash, SectionCount, Signal,
+};
+pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
+pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
+pub use run::{AppFacts, Breadcrumb, DeviceFacts, Lifecycle, OsFacts, RunFacts, Session};
+pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
+pub use value::{Extra, Value};
+
+use crate::wire::SectionKind;
+use serde::Serialize;
+
+/// One report of one death (or of a handled error or a hang).
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Whether the report says all that it was meant to: it was finished, nothing in it is damaged, and its writer left
+    /// nothing out.
+    pub complete: bool,
+    /// What is missing or damaged, in the order of the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Problem>,
+    /// Identity. All zero where the section is missing, which is a problem.
+    pub header: Header,
+    /// What happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crash: Option<Crash>,
+    /// Language exceptions behind it: the uncaught one first, then what caused it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<Exception>,
+    /// The threads, in the order in which they were written: the crashed one first.
+    pub threads: Vec<Thread>,
+    /// The loaded images.
+    pub images: Vec<Image>,
+    /// Pieces of stacks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack_memory: Vec<StackMemory>,
+    /// Names found in the process itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub symbol_names: Vec<SymbolName>,
+    /// Texts that images or the system left for a crash reporter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub annotations: Vec<Annotation>,
+    /// Faults of the crash path itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
+    /// How writing it went; `None` where it was not finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    /// What the app told in normal life, from the run state: there where the report file has it as a section. Otherwise
+    /// who has both files puts them together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunFacts>,
+    /// Sections of a kind that this version does not know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_sections: Vec<UnknownSection>,
+}
+
+/// Something that is missing or damaged in a report file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The section that it concerns, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section: Option<SectionKind>,
+    /// Offset in the file, bytes.
+    pub offset: u64,
+    /// What is wrong, in a sentence.
+    pub what: String,
+}
+
+impl core::fmt::Display for Problem {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.section {
+            Some(section) => write!(f, "section {section} at byte {}: {}", self.offset, self.what),
+            None => write!(f, "at byte {}: {}", self.offset, self.what),
+        }
+    }
+}
+
+/// A section of a later version.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UnknownSection {
+    /// Its kind.
+    pub kind: SectionKind,
+    /// Version of its layout.
+    pub version: u16,
+    /// Its content.
+    pub value: Value,
+}
+
+impl Report {
+    /// The thread that crashed; where several did, the one that the report is about.
+    pub fn crashed_thread(&self) -> Option<&Thread> {
+        let tid = self.crash.as_ref().map(|crash| crash.tid);
+        self.threads
+            .iter()
+            .find(|thread| thread.crashed && Some(thread.tid) == tid)
+            .or_else(|| self.threads.iter().find(|thread| thread.crashed))
+    }
+
+    /// The image whose memory holds `address`. For many addresses make an [`ImageIndex`].
+    pub fn image_at(&self, address: Address) -> Option<&Image> {
+        self.images.iter().filter(|image| image.contains(address)).max_by_key(|image| image.load_address)
+    }
+
+    /// Every frame of every stack: of the threads and of the exceptions' throws.
+    pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
+        let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
+        let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
+        threads.chain(exceptions)
+    }
+
+    /// Fills in each frame's image and offset, and the function name that was found in the process itself where there
+    /// is no better one. What a symbolicator has filled in is kept.
+    pub fn attribute_frames(&mut self) {
+        let index = ImageIndex::new(&self.images);
+        let names: std::collections::HashMap<u64, &SymbolName> =
+            self.symbol_names.iter().map(|name| (name.address.0, name)).collect();
+        let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
+        let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
+        for frame in threads.chain(exceptions) {
+            if let Some(image) = index.find(frame.lookup_address()).and_then(|image| self.images.get(image)) {
+                frame.module.get_or_insert_with(|| image.path.clone());
+                frame.module_offset = Some(RelativeAddress(frame.address.0.wrapping_sub(image.load_address.0)));
+            }
+            if frame.function.is_none()
+                && frame.raw_function.is_none()
+                && let Some(name) = names.get(&frame.address.0)
+            {
+                frame.raw_function = Some(name.name.clone());
+                frame.named_in_process = true;
+                frame.symbol_address = frame.symbol_address.or(name.symbol_address);
+            }
+        }
+    }
+}

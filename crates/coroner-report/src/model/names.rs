@@ -1,0 +1,213 @@
+//! Names of signals, their codes and Mach exceptions, by the numbering of the system that a report is from.
+//!
+//! Sources: Linux `uapi/asm-generic/signal.h` and `siginfo.h`; Darwin `sys/signal.h`, `mach/exception_types.h`,
+//! `mach/kern_return.h`, `mach/i386/exception.h`, `mach/arm/exception.h`.
+
+use crate::wire::Os;
+
+fn is_linux(os: Os) -> bool {
+    matches!(os, Os::LINUX | Os::ANDROID)
+}
+
+/// The name of signal `number` on `os`, such as `SIGSEGV`.
+pub fn signal_name(os: Os, number: i32) -> Option<&'static str> {
+    // The same number on both.
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        21 => "SIGTTIN",
+        22 => "SIGTTOU",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        26 => "SIGVTALRM",
+        27 => "SIGPROF",
+        28 => "SIGWINCH",
+        _ if is_linux(os) => match number {
+            7 => "SIGBUS",
+            10 => "SIGUSR1",
+            12 => "SIGUSR2",
+            16 => "SIGSTKFLT",
+            17 => "SIGCHLD",
+            18 => "SIGCONT",
+            19 => "SIGSTOP",
+            20 => "SIGTSTP",
+            23 => "SIGURG",
+            29 => "SIGIO",
+            30 => "SIGPWR",
+            31 => "SIGSYS",
+            _ => return None,
+        },
+        7 => "SIGEMT",
+        10 => "SIGBUS",
+        12 => "SIGSYS",
+        16 => "SIGURG",
+        17 => "SIGSTOP",
+        18 => "SIGTSTP",
+        19 => "SIGCONT",
+        20 => "SIGCHLD",
+        23 => "SIGIO",
+        29 => "SIGINFO",
+        30 => "SIGUSR1",
+        31 => "SIGUSR2",
+        _ => return None,
+    })
+}
+
+/// The name of `code` (`si_code`) of signal `number` on `os`, such as `SEGV_MAPERR`.
+pub fn signal_code_name(os: Os, number: i32, code: i32) -> Option<&'static str> {
+    let linux = is_linux(os);
+    // Codes that any signal can have.
+    let general = match (linux, code) {
+        (true, 0) | (false, 0x10001) => Some("SI_USER"),
+        (true, 0x80) => Some("SI_KERNEL"),
+        (true, -1) | (false, 0x10002) => Some("SI_QUEUE"),
+        (true, -2) | (false, 0x10003) => Some("SI_TIMER"),
+        (true, -3) | (false, 0x10005) => Some("SI_MESGQ"),
+        (true, -4) | (false, 0x10004) => Some("SI_ASYNCIO"),
+        (true, -5) => Some("SI_SIGIO"),
+        (true, -6) => Some("SI_TKILL"),
+        _ => None,
+    };
+    if general.is_some() {
+        return general;
+    }
+    let names: &[&str] = match signal_name(os, number)? {
+        "SIGILL" => &[
+            "ILL_ILLOPC",
+            "ILL_ILLTRP",
+            "ILL_PRVOPC",
+            "ILL_ILLOPN",
+            "ILL_ILLADR",
+            "ILL_PRVREG",
+            "ILL_COPROC",
+            "ILL_BADSTK",
+        ][..],
+        "SIGFPE" if linux => &[
+            "FPE_INTDIV",
+            "FPE_INTOVF",
+            "FPE_FLTDIV",
+            "FPE_FLTOVF",
+            "FPE_FLTUND",
+            "FPE_FLTRES",
+            "FPE_FLTINV",
+            "FPE_FLTSUB",
+        ],
+        "SIGFPE" => &[
+            "FPE_FLTDIV",
+            "FPE_FLTOVF",
+            "FPE_FLTUND",
+            "FPE_FLTRES",
+            "FPE_FLTINV",
+            "FPE_FLTSUB",
+            "FPE_INTDIV",
+            "FPE_INTOVF",
+        ],
+        "SIGSEGV" if linux => &[
+            "SEGV_MAPERR",
+            "SEGV_ACCERR",
+            "SEGV_BNDERR",
+            "SEGV_PKUERR",
+            "SEGV_ACCADI",
+            "SEGV_ADIDERR",
+            "SEGV_ADIPERR",
+            "SEGV_MTEAERR",
+            "SEGV_MTESERR",
+            "SEGV_CPERR",
+        ],
+        "SIGSEGV" => &["SEGV_MAPERR", "SEGV_ACCERR"],
+        "SIGBUS" if linux => &["BUS_ADRALN", "BUS_ADRERR", "BUS_OBJERR", "BUS_MCEERR_AR", "BUS_MCEERR_AO"],
+        "SIGBUS" => &["BUS_ADRALN", "BUS_ADRERR", "BUS_OBJERR"],
+        "SIGTRAP" if linux => &["TRAP_BRKPT", "TRAP_TRACE", "TRAP_BRANCH", "TRAP_HWBKPT", "TRAP_UNK", "TRAP_PERF"],
+        "SIGTRAP" => &["TRAP_BRKPT", "TRAP_TRACE"],
+        "SIGSYS" if linux => &["SYS_SECCOMP", "SYS_USER_DISPATCH"],
+        _ => &[],
+    };
+    names.get(usize::try_from(code.checked_sub(1)?).ok()?).copied()
+}
+
+/// The name of a Mach exception, such as `EXC_BAD_ACCESS`.
+pub fn mach_exception_name(exception: i32) -> Option<&'static str> {
+    Some(match exception {
+        1 => "EXC_BAD_ACCESS",
+        2 => "EXC_BAD_INSTRUCTION",
+        3 => "EXC_ARITHMETIC",
+        4 => "EXC_EMULATION",
+        5 => "EXC_SOFTWARE",
+        6 => "EXC_BREAKPOINT",
+        7 => "EXC_SYSCALL",
+        8 => "EXC_MACH_SYSCALL",
+        9 => "EXC_RPC_ALERT",
+        10 => "EXC_CRASH",
+        11 => "EXC_RESOURCE",
+        12 => "EXC_GUARD",
+        13 => "EXC_CORPSE_NOTIFY",
+        _ => return None,
+    })
+}
+
+/// The name of a Mach exception's code, such as `KERN_INVALID_ADDRESS`, where it means the same on all architectures.
+pub fn mach_code_name(exception: i32, code: i64) -> Option<&'static str> {
+    match (exception, code) {
+        (1, 1) => Some("KERN_INVALID_ADDRESS"),
+        (1, 2) => Some("KERN_PROTECTION_FAILURE"),
+        (1, 8) => Some("KERN_NO_ACCESS"),
+        (1, 9) => Some("KERN_MEMORY_FAILURE"),
+        (1, 10) => Some("KERN_MEMORY_ERROR"),
+        (1, 14) => Some("KERN_MEMORY_PRESENT"),
+        (1, 50) => Some("KERN_CODESIGN_ERROR"),
+        (5, 0x10000) => Some("EXC_UNIX_BAD_SYSCALL"),
+        (5, 0x10001) => Some("EXC_UNIX_BAD_PIPE"),
+        (5, 0x10002) => Some("EXC_UNIX_ABORT"),
+        (5, 0x10003) => Some("EXC_SOFT_SIGNAL"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_number_is_another_signal_elsewhere() {
+        assert_eq!(signal_name(Os::LINUX, 7), Some("SIGBUS"));
+        assert_eq!(signal_name(Os::MACOS, 10), Some("SIGBUS"));
+        assert_eq!(signal_name(Os::MACOS, 7), Some("SIGEMT"));
+        assert_eq!(signal_code_name(Os::LINUX, 11, 1), Some("SEGV_MAPERR"));
+        assert_eq!(signal_code_name(Os::ANDROID, 11, -6), Some("SI_TKILL"));
+        assert_eq!(signal_code_name(Os::LINUX, 8, 1), Some("FPE_INTDIV"));
+        assert_eq!(signal_code_name(Os::MACOS, 8, 7), Some("FPE_INTDIV"));
+        assert_eq!(signal_code_name(Os::LINUX, 11, 99), None);
+        assert_eq!(signal_code_name(Os::LINUX, 11, i32::MIN), None);
+        assert_eq!(mach_exception_name(1), Some("EXC_BAD_ACCESS"));
+        assert_eq!(mach_code_name(1, 2), Some("KERN_PROTECTION_FAILURE"));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn native_numbers() {
+        // strsignal's twin, but the abbreviated names that glibc has: SIG… of the host's own headers.
+        for (number, name) in [
+            (4, "SIGILL"),
+            (5, "SIGTRAP"),
+            (6, "SIGABRT"),
+            (7, "SIGBUS"),
+            (8, "SIGFPE"),
+            (11, "SIGSEGV"),
+            (13, "SIGPIPE"),
+            (15, "SIGTERM"),
+            (31, "SIGSYS"),
+        ] {
+            assert_eq!(signal_name(Os::NATIVE, number), Some(name));
+        }
+    }
+}

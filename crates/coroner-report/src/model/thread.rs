@@ -1,0 +1,252 @@
+//! Threads, their registers and their frames.
+
+use super::address::{Address, RelativeAddress};
+use super::value::Extra;
+use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
+use coroner_machine::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// A thread of the process that died.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Thread {
+    /// The system's number of the thread.
+    pub tid: u64,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The dispatch queue whose work it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// The processor time that it has had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_time: Option<CpuTime>,
+    /// Whether it crashed.
+    pub crashed: bool,
+    /// Whether it was running the handler that wrote the report.
+    pub current: bool,
+    /// Whether it is the process's first thread.
+    pub main: bool,
+    /// What it was doing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<ThreadState>,
+    /// The system call that it was blocked in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syscall: Option<i64>,
+    /// Where its registers came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captured_by: Option<CaptureMethod>,
+    /// Why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_captured: Option<NotCaptured>,
+    /// Its stack: lowest address and the address after the highest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<(Address, Address)>,
+    /// Its registers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers: Option<Registers>,
+    /// Its frames, innermost first.
+    pub frames: Vec<Frame>,
+    /// Where frames were left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Skipped>,
+    /// Why the walk ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub walk_end: Option<WalkEnd>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+/// A thread's processor time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CpuTime {
+    /// Nanoseconds in its own code.
+    pub user_ns: u64,
+    /// Nanoseconds in the kernel for it.
+    pub system_ns: u64,
+}
+
+/// Frames that are not in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// How many of the report's frames come before them.
+    pub after: usize,
+    /// How many they are.
+    pub count: u64,
+}
+
+/// A frame of a stack.
+///
+/// The first five fields are what the crash path wrote. The others are filled in at the next launch: `module` and
+/// `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames), the rest by a symbolicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Frame {
+    /// The address. To look a name up use [`lookup_address`](Self::lookup_address).
+    pub address: Address,
+    /// How it was found.
+    pub found_by: FoundBy,
+    /// What the address is.
+    pub address_kind: AddressKind,
+    /// The stack pointer in this frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sp: Option<Address>,
+    /// The canonical frame address: the caller's stack pointer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cfa: Option<Address>,
+    /// Path of the image that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// The address relative to that image's load address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module_offset: Option<RelativeAddress>,
+    /// The function, demangled. With inlined frames this is the outermost one, the function that the code belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The symbol, as the symbol table has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raw_function: Option<String>,
+    /// The name is the one that the process found as it died ([`SymbolName`](super::SymbolName)): the nearest that its own
+    /// images' symbol tables have, without inlined calls. No symbol file had a better one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub named_in_process: bool,
+    /// Where the function starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbol_address: Option<Address>,
+    /// Source file. With inlined frames: of the call of the outermost inlined function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Line in it, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Column, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// Functions inlined here, innermost first; the last was inlined into `function`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inlined: Vec<InlinedFrame>,
+    /// Whether it is the app's own code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_app: Option<bool>,
+}
+
+/// A function inlined into another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InlinedFrame {
+    /// Its name, demangled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Its name, mangled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raw_function: Option<String>,
+    /// Source file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Line, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Column, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+}
+
+impl Frame {
+    /// The address whose name and line are this frame's: of a return address the byte before it, which belongs to the
+    /// call (the call may be the last instruction of its function).
+    pub fn lookup_address(&self) -> Address {
+        if self.address_kind == AddressKind::INSTRUCTION {
+            self.address
+        } else {
+            Address(self.address.0.wrapping_sub(1))
+        }
+    }
+
+    /// How far the frame can be trusted, in the words of Breakpad and Sentry: `context`, `cfi`, `fp`, `prewalked` or
+    /// `scan`.
+    pub fn trust(&self) -> &'static str {
+        match self.found_by {
+            FoundBy::CONTEXT => "context",
+            FoundBy::CFI | FoundBy::COMPACT | FoundBy::CODE | FoundBy::SIGNAL_FRAME | FoundBy::REGISTERED => "cfi",
+            FoundBy::FRAME_POINTER => "fp",
+            FoundBy::ASYNC => "prewalked",
+            _ => "scan",
+        }
+    }
+}
+
+/// The registers of a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Architecture; `None` where this version does not know it, and then the general registers have no names.
+    pub arch: Option<Arch>,
+    /// General registers, in the order of [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp,
+    /// pc, pstate).
+    pub general: Vec<u64>,
+    /// Others.
+    pub extra: Vec<(ExtraRegister, u64)>,
+}
+
+impl Registers {
+    /// Every general register with its name, in the usual order.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let (names, more): (&[&'static str], &[&'static str]) = match self.arch {
+            Some(Arch::X86_64) => (&X86_64_NAMES, &["rip", "rflags"]),
+            Some(Arch::Aarch64) => (&AARCH64_NAMES, &["sp", "pc", "pstate"]),
+            None => (&[], &[]),
+        };
+        names.iter().chain(more).copied().zip(self.general.iter().copied())
+    }
+
+    /// As x86_64 registers, if they are.
+    pub fn x86_64(&self) -> Option<X86_64Registers> {
+        let (gpr, rest) = self.general.split_first_chunk::<16>()?;
+        match (self.arch, rest) {
+            (Some(Arch::X86_64), [pc, flags]) => Some(X86_64Registers { gpr: *gpr, pc: *pc, flags: *flags }),
+            _ => None,
+        }
+    }
+
+    /// As arm64 registers, if they are.
+    pub fn aarch64(&self) -> Option<Aarch64Registers> {
+        let (x, rest) = self.general.split_first_chunk::<31>()?;
+        match (self.arch, rest) {
+            (Some(Arch::Aarch64), [sp, pc, pstate]) => {
+                Some(Aarch64Registers { x: *x, sp: *sp, pc: *pc, pstate: *pstate })
+            }
+            _ => None,
+        }
+    }
+
+    /// The program counter.
+    pub fn pc(&self) -> Option<Address> {
+        self.x86_64()
+            .map(|registers| registers.pc)
+            .or_else(|| self.aarch64().map(|registers| registers.pc))
+            .map(Address)
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> Option<Address> {
+        let x86_64 = self.x86_64().map(|registers| registers.sp());
+        x86_64.or_else(|| self.aarch64().map(|registers| registers.sp)).map(Address)
+    }
+}
+
+/// A map from register name to hexadecimal text; the registers beyond the general ones follow.
+impl Serialize for Registers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if self.arch.is_none() {
+            for (index, value) in self.general.iter().enumerate() {
+                map.serialize_entry(&format!("r{index}"), &Address(*value))?;
+            }
+        }
+        for (name, value) in self.named() {
+            map.serialize_entry(name, &Address(value))?;
+        }
+        for (register, value) in &self.extra {
+            map.serialize_entry(&register.to_string(), &Address(*value))?;
+        }
+        map.end()
+    }
+}

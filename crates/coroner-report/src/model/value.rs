@@ -1,0 +1,153 @@
+//! A CBOR item of any shape: what the app put into contexts, and what a later version of the format wrote.
+
+use super::address::Bytes;
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// Keys of a map that this version does not know, with their values.
+pub type Extra = BTreeMap<u64, Value>;
+
+/// A CBOR item (RFC 8949). In JSON the natural counterpart: byte strings as hexadecimal digits, map keys as text, tags
+/// dropped, what JSON has no word for as null.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Null, undefined, or a simple value without a meaning.
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// An integer that is not negative.
+    Unsigned(u64),
+    /// A negative integer: its value is −1 − this.
+    Negative(u64),
+    /// A floating point number.
+    Float(f64),
+    /// A byte string.
+    Bytes(Bytes),
+    /// A text string.
+    Text(String),
+    /// An array.
+    Array(Vec<Value>),
+    /// A map, in its order.
+    Map(Vec<(Value, Value)>),
+    /// A tagged item.
+    Tag(u64, Box<Value>),
+}
+
+impl Value {
+    /// As an integer that is not negative.
+    pub fn as_u64(&self) -> Option<u64> {
+        if let Value::Unsigned(value) = self { Some(*value) } else { None }
+    }
+
+    /// As a signed integer, where it fits.
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Value::Unsigned(value) => i64::try_from(*value).ok(),
+            Value::Negative(value) => i64::try_from(*value).ok().map(|value| !value),
+            _ => None,
+        }
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> Option<&str> {
+        if let Value::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// As a JSON value.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+impl Value {
+    /// The item, encoded: for [`RunState::set_cbor`](crate::run_state::RunState::set_cbor).
+    pub fn to_cbor(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // Writing to a vector can't fail; if it could, what was written would be malformed and refused by the reader.
+        let _ = self.encode(&mut minicbor::Encoder::new(&mut bytes));
+        bytes
+    }
+
+    fn encode(&self, encoder: &mut minicbor::Encoder<&mut Vec<u8>>) -> EncodeResult {
+        match self {
+            Value::Null => encoder.null()?,
+            Value::Bool(value) => encoder.bool(*value)?,
+            Value::Unsigned(value) => encoder.u64(*value)?,
+            // The complement of a 64-bit number is always a CBOR integer.
+            Value::Negative(value) => match minicbor::data::Int::try_from(!i128::from(*value)) {
+                Ok(value) => encoder.int(value)?,
+                Err(_) => encoder.null()?,
+            },
+            Value::Float(value) => encoder.f64(*value)?,
+            Value::Bytes(bytes) => encoder.bytes(bytes)?,
+            Value::Text(text) => encoder.str(text)?,
+            Value::Array(items) => {
+                encoder.array(items.len() as u64)?;
+                return items.iter().try_for_each(|item| item.encode(encoder));
+            }
+            Value::Map(pairs) => {
+                encoder.map(pairs.len() as u64)?;
+                for (key, value) in pairs {
+                    key.encode(encoder)?;
+                    value.encode(encoder)?;
+                }
+                return Ok(());
+            }
+            Value::Tag(tag, value) => {
+                encoder.tag(minicbor::data::Tag::new(*tag))?;
+                return value.encode(encoder);
+            }
+        };
+        Ok(())
+    }
+}
+
+type EncodeResult = Result<(), minicbor::encode::Error<std::convert::Infallible>>;
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.to_owned())
+    }
+}
+
+/// A key of a map, as text.
+fn key_text(key: &Value) -> String {
+    match key {
+        Value::Text(text) => text.clone(),
+        other => other.to_json().to_string(),
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Null => serializer.serialize_unit(),
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            Value::Unsigned(value) => serializer.serialize_u64(*value),
+            #[allow(clippy::cast_precision_loss)] // Below -2⁶³ JSON readers have nothing but floating point either.
+            Value::Negative(value) => match i64::try_from(*value) {
+                Ok(value) => serializer.serialize_i64(!value),
+                Err(_) => serializer.serialize_f64(-1.0 - *value as f64),
+            },
+            Value::Float(value) => serializer.serialize_f64(*value),
+            Value::Bytes(bytes) => bytes.serialize(serializer),
+            Value::Text(text) => serializer.serialize_str(text),
+            Value::Array(items) => {
+                let mut sequence = serializer.serialize_seq(Some(items.len()))?;
+                for item in items {
+                    sequence.serialize_element(item)?;
+                }
+                sequence.end()
+            }
+            Value::Map(pairs) => {
+                let mut map = serializer.serialize_map(Some(pairs.len()))?;
+                for (key, value) in pairs {
+                    map.serialize_entry(&key_text(key), value)?;
+                }
+                map.end()
+            }
+            Value::Tag(_, value) => value.serialize(serializer),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Numbers of the format that a later version may add to: a reader keeps one that it does not know.
+
+/// Declares a newtype of an integer with named constants.
+macro_rules! open_numbers {
+    ($(#[$doc:meta])* $name:ident($repr:ty) { $($(#[$constant_doc:meta])* $constant:ident = $number:literal $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            $($(#[$constant_doc])* pub const $constant: $name = $name($number);)*
+
+            /// Every number that this version knows, with its name.
+            pub const ALL: &'static [($name, &'static str)] = &[$(($name($number), $text)),*];
+
+            /// The name in JSON and text forms; `None` for a number of a later version.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some($text),)*
+                    _ => None,
+                }
+            }
+
+            /// The number of that name.
+            pub fn from_name(name: &str) -> Option<$name> {
+                $name::ALL.iter().find(|known| known.1 == name).map(|known| known.0)
+            }
+        }
+
+        #[cfg(feature = "std")]
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.pad(name),
+                    None => f.pad(&self.0.to_string()),
+                }
+            }
+        }
+
+        /// By name, or by number where this version knows none.
+        #[cfg(feature = "std")]
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self.name() {
+                    Some(name) => serializer.serialize_str(name),
+                    None => serializer.serialize_u64(u64::from(self.0)),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use open_numbers;

@@ -1,0 +1,177 @@
+//! Finding the frames of a file, whole or damaged.
+
+use crate::wire::{self, FILE_PREFIX, FRAME_HEADER_LEN, FRAME_MAGIC, HeaderError, SectionKind};
+
+/// A whole section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// What it is.
+    pub kind: SectionKind,
+    /// Version of its layout.
+    pub version: u16,
+    /// Offset of its frame in the file.
+    pub offset: u64,
+    /// Its payload, CBOR.
+    pub payload: &'a [u8],
+}
+
+impl Section<'_> {
+    /// Offset of the payload in the file.
+    pub fn payload_offset(&self) -> u64 {
+        self.offset + FRAME_HEADER_LEN as u64
+    }
+}
+
+/// What [`Frames`] comes across.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrameEvent<'a> {
+    /// A whole section, its checksum right.
+    Section(Section<'a>),
+    /// Bytes that are no whole section.
+    Damage {
+        /// What the damaged section was, if its header says so.
+        section: Option<SectionKind>,
+        /// Where the damage begins.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// Nothing more was written. Always the last event.
+    End {
+        /// Offset of the end: of the first zero of the unused rest, or the size of the file.
+        offset: u64,
+    },
+}
+
+/// The frames of a file.
+///
+/// After damage the next frame is the one that the damaged frame's length points to, if there is one; otherwise the
+/// next place where a frame's magic stands and its checksum is right.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    /// Bytes that may still be checksummed in search of frames. A file made of headers that each claim much would
+    /// otherwise take time in the square of its size.
+    search_budget: usize,
+    /// Where the zeros at the end of the file begin.
+    written: usize,
+    ended: bool,
+}
+
+/// What is at a position.
+enum Found<'a> {
+    Whole(Section<'a>, usize),
+    Damaged { section: Option<SectionKind>, len: Option<usize>, what: String },
+    Nothing,
+}
+
+impl<'a> Frames<'a> {
+    /// The frames of a report file's bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        let search_budget = bytes.len().saturating_mul(4).saturating_add(1 << 20);
+        let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        Frames { bytes, position: FILE_PREFIX.len().min(bytes.len()), search_budget, written, ended: false }
+    }
+
+    fn rest(&self, position: usize) -> &'a [u8] {
+        self.bytes.get(position..).unwrap_or_default()
+    }
+
+    fn at(&self, position: usize) -> Found<'a> {
+        let rest = self.rest(position);
+        match rest.first() {
+            None | Some(0) => return Found::Nothing,
+            Some(_) => {}
+        }
+        let damaged = |section, len, what| Found::Damaged { section, len, what };
+        let header = match wire::parse_header(rest) {
+            Ok(header) => header,
+            Err(HeaderError::Short) if FRAME_MAGIC.iter().zip(rest).all(|(magic, byte)| magic == byte) => {
+                return damaged(None, None, format!("the file ends {} bytes into a section's header", rest.len()));
+            }
+            Err(HeaderError::Short | HeaderError::NotAFrame) => {
+                return damaged(None, None, "no section starts here".to_owned());
+            }
+            Err(HeaderError::TooLong) => {
+                let what = format!("a section claims more than {} MiB", wire::MAX_PAYLOAD >> 20);
+                return damaged(None, None, what);
+            }
+        };
+        let Some(payload) = rest.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN + header.payload_len) else {
+            let there = rest.len() - FRAME_HEADER_LEN;
+            let what = format!("the file ends {there} bytes into this section of {} bytes", header.payload_len);
+            return damaged(Some(header.kind), None, what);
+        };
+        let len = FRAME_HEADER_LEN + header.payload_len;
+        if wire::checksum(header.kind, header.version, payload) != header.checksum {
+            let what = format!("the checksum of its {} bytes is wrong", header.payload_len);
+            return damaged(Some(header.kind), Some(len), what);
+        }
+        let section = Section { kind: header.kind, version: header.version, offset: position as u64, payload };
+        Found::Whole(section, len)
+    }
+
+    /// The next position from `from` on where a whole frame stands.
+    fn search(&mut self, from: usize) -> Option<usize> {
+        let mut position = from;
+        loop {
+            position += find(self.rest(position), FRAME_MAGIC)?;
+            let claimed = wire::parse_header(self.rest(position)).map_or(0, |header| header.payload_len);
+            self.search_budget = self.search_budget.checked_sub(claimed + FRAME_HEADER_LEN)?;
+            if let Found::Whole(..) = self.at(position) {
+                return Some(position);
+            }
+            position += 1;
+        }
+    }
+
+    fn end(&mut self, offset: usize) -> FrameEvent<'a> {
+        self.ended = true;
+        FrameEvent::End { offset: offset as u64 }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = FrameEvent<'a>;
+
+    fn next(&mut self) -> Option<FrameEvent<'a>> {
+        if self.ended {
+            return None;
+        }
+        let start = self.position;
+        match self.at(start) {
+            Found::Whole(section, len) => {
+                self.position = start + len;
+                Some(FrameEvent::Section(section))
+            }
+            Found::Nothing => {
+                // The unused rest; but zeros can also be a page that the disk lost, with sections behind it.
+                Some(match self.search(start) {
+                    Some(next) => {
+                        self.position = next;
+                        let what = format!("{} bytes of zeros between sections", next - start);
+                        FrameEvent::Damage { section: None, offset: start as u64, what }
+                    }
+                    None => self.end(start),
+                })
+            }
+            Found::Damaged { section, len, what } => {
+                // A length that leads to something plausible is believed: the damage is then in this frame alone, and
+                // bytes of its payload that look like a frame (a copy in somebody's memory) are not taken for one.
+                let after = len.map(|len| start + len);
+                let after = after.filter(|after| *after >= self.written || self.rest(*after).starts_with(&FRAME_MAGIC));
+                match after.or_else(|| self.search(start + 1)) {
+                    Some(next) => self.position = next,
+                    None => self.position = self.bytes.len(),
+                }
+                Some(FrameEvent::Damage { section, offset: start as u64, what })
+            }
+        }
+    }
+}
+
+/// Offset of the first `needle` in `bytes`.
+fn find(bytes: &[u8], needle: [u8; 6]) -> Option<usize> {
+    bytes.windows(needle.len()).position(|window| *window == needle)
+}

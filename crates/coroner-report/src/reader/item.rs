@@ -1,0 +1,106 @@
+//! One CBOR item of any shape, decoded within bounds.
+
+use crate::model::{Bytes, Value};
+use minicbor::data::Type;
+use minicbor::decode::{Decoder, Error};
+
+/// Deepest nesting of arrays, maps and tags.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// How many more items may be decoded.
+#[derive(Debug)]
+pub(crate) struct Limit(pub(crate) usize);
+
+/// Decodes the next item.
+///
+/// # Errors
+/// Where it is malformed, cut, nested deeper than [`MAX_DEPTH`] or of more items than the limit.
+pub(crate) fn decode_item(decoder: &mut Decoder<'_>, limit: &mut Limit) -> Result<Value, Error> {
+    nested(decoder, limit, 0)
+}
+
+fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<Value, Error> {
+    let at = decoder.position();
+    if depth > MAX_DEPTH {
+        return Err(Error::message(format!("nested deeper than {MAX_DEPTH}")).at(at));
+    }
+    limit.0 = limit.0.checked_sub(1).ok_or_else(|| Error::message("more items than a report may have").at(at))?;
+    Ok(match decoder.datatype()? {
+        Type::Bool => Value::Bool(decoder.bool()?),
+        Type::Null => {
+            decoder.null()?;
+            Value::Null
+        }
+        Type::Undefined => {
+            decoder.undefined()?;
+            Value::Null
+        }
+        Type::U8 | Type::U16 | Type::U32 | Type::U64 => Value::Unsigned(decoder.u64()?),
+        Type::I8 | Type::I16 | Type::I32 | Type::I64 | Type::Int => {
+            let value = i128::from(decoder.int()?);
+            match u64::try_from(value) {
+                Ok(value) => Value::Unsigned(value),
+                Err(_) => Value::Negative(!value as u64),
+            }
+        }
+        Type::F16 => Value::Float(decoder.f16()?.into()),
+        Type::F32 => Value::Float(decoder.f32()?.into()),
+        Type::F64 => Value::Float(decoder.f64()?),
+        Type::Simple => {
+            decoder.simple()?;
+            Value::Null
+        }
+        Type::Bytes => Value::Bytes(Bytes(decoder.bytes()?.to_vec())),
+        Type::BytesIndef => {
+            let mut bytes = Vec::new();
+            for part in decoder.bytes_iter()? {
+                bytes.extend_from_slice(part?);
+            }
+            Value::Bytes(Bytes(bytes))
+        }
+        Type::String => Value::Text(decoder.str()?.to_owned()),
+        Type::StringIndef => {
+            let mut text = String::new();
+            for part in decoder.str_iter()? {
+                text.push_str(part?);
+            }
+            Value::Text(text)
+        }
+        Type::Array | Type::ArrayIndef => {
+            let len = decoder.array()?;
+            let mut items = Vec::new();
+            while more(decoder, len, items.len())? {
+                items.push(nested(decoder, limit, depth + 1)?);
+            }
+            Value::Array(items)
+        }
+        Type::Map | Type::MapIndef => {
+            let len = decoder.map()?;
+            let mut pairs = Vec::new();
+            while more(decoder, len, pairs.len())? {
+                let key = nested(decoder, limit, depth + 1)?;
+                pairs.push((key, nested(decoder, limit, depth + 1)?));
+            }
+            Value::Map(pairs)
+        }
+        Type::Tag => {
+            let tag = decoder.tag()?.as_u64();
+            Value::Tag(tag, Box::new(nested(decoder, limit, depth + 1)?))
+        }
+        Type::Break => return Err(Error::message("an end without a beginning").at(at)),
+        Type::Unknown(byte) => return Err(Error::message(format!("no item starts with byte {byte:#04x}")).at(at)),
+    })
+}
+
+/// Whether an array or map whose head said `len` (`None`: until a break) has more after `count` elements. The break is
+/// taken.
+pub(crate) fn more(decoder: &mut Decoder<'_>, len: Option<u64>, count: usize) -> Result<bool, Error> {
+    match len {
+        Some(len) => Ok((count as u64) < len),
+        None if decoder.datatype()? == Type::Break => {
+            decoder.set_position(decoder.position() + 1);
+            Ok(false)
+        }
+        None => Ok(true),
+    }
+}

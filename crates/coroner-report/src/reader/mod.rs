@@ -1,0 +1,229 @@
+//! Reading a report file: every whole section of it, and an account of what is not there.
+//!
+//! A report may be cut anywhere (the process was killed, the disk failed), damaged anywhere, or no report at all. What
+//! can be read is read; what can't is a [`Problem`] with its offset. Only where nothing can be
+//! read is it a [`ReadError`].
+//!
+//! Reading never panics, takes time in proportion to the file, and bounded memory: the [limits] stand below.
+
+mod frames;
+mod item;
+mod sections;
+
+pub use frames::{FrameEvent, Frames, Section};
+pub(crate) use item::{Limit, MAX_DEPTH, decode_item};
+pub(crate) use sections::Fields;
+
+use crate::model::{Problem, Report};
+use crate::wire::{FILE_PREFIX, FORMAT_VERSION, SectionKind};
+use sections::Builder;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The most that is read; beyond it a file is refused or, for elements, the rest is left out with a problem.
+pub mod limits {
+    /// Bytes of a report file.
+    pub const FILE: u64 = 128 << 20;
+    /// Nesting of arrays and maps.
+    pub const DEPTH: usize = super::MAX_DEPTH;
+    /// CBOR items, of all sections together.
+    pub const ITEMS: usize = 4 << 20;
+    /// Threads.
+    pub const THREADS: usize = 100_000;
+    /// Frames, of all stacks together.
+    pub const FRAMES: usize = 500_000;
+    /// Elements of any other kind of section.
+    pub const ELEMENTS: usize = 200_000;
+    /// Problems that are listed.
+    pub const PROBLEMS: usize = 1_000;
+}
+
+/// Why a file is not read at all.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file can't be opened or read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// It is a directory (or a device, a pipe): not a regular file.
+    NotAFile {
+        /// What was to be read.
+        path: PathBuf,
+    },
+    /// It is empty.
+    Empty,
+    /// It is larger than a report can be.
+    TooLarge {
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// It was reserved at install and never written: its run left no report.
+    Unwritten {
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// It is of another format.
+    NotAReport {
+        /// What it looks like, where that is plain to see.
+        looks_like: Option<&'static str>,
+        /// Offset of the first byte that a report could not have there.
+        offset: u64,
+    },
+    /// It is written in a later version of the format.
+    Newer {
+        /// That version.
+        version: u32,
+        /// Offset of the section that says so.
+        offset: u64,
+    },
+    /// It starts as a report does, but no section of it is whole.
+    NothingWhole {
+        /// Offset of the first section.
+        offset: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ReadError::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            ReadError::NotAFile { path } => write!(f, "{} is not a regular file", path.display()),
+            ReadError::Empty => f.write_str("the file is empty"),
+            ReadError::TooLarge { size } => {
+                write!(f, "{size} bytes are more than a report may have ({} MiB)", limits::FILE >> 20)
+            }
+            ReadError::Unwritten { size } => {
+                write!(f, "{size} bytes were reserved for a report and never written: this run left none")
+            }
+            ReadError::NotAReport { looks_like: Some(what), offset } => {
+                write!(f, "not a Coroner report but, by its byte {offset}, {what}")
+            }
+            ReadError::NotAReport { looks_like: None, offset } => {
+                write!(f, "not a Coroner report: byte {offset} is none of one")
+            }
+            ReadError::Newer { version, offset } => write!(
+                f,
+                "written in version {version} of the report format (says the section at byte {offset}); this program \
+                 reads up to version {FORMAT_VERSION}"
+            ),
+            ReadError::NothingWhole { offset, what } => {
+                write!(f, "the report has no whole section; the first, at byte {offset}: {what}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let ReadError::Io { error, .. } = self { Some(error) } else { None }
+    }
+}
+
+impl Report {
+    /// Reads the report in `bytes`, which may be followed by zeros (the unused rest of the reserved file).
+    ///
+    /// Frames are attributed to images, and named where the process itself found names; no debug information is read.
+    ///
+    /// # Errors
+    /// [`ReadError`] where there is no report in them; a torn or damaged one is a report with
+    /// [`problems`](Report::problems).
+    pub fn read(bytes: &[u8]) -> Result<Report, ReadError> {
+        let size = bytes.len() as u64;
+        if size > limits::FILE {
+            return Err(ReadError::TooLarge { size });
+        }
+        check_start(bytes)?;
+        let mut builder = Builder::default();
+        let mut whole = 0;
+        let mut end = bytes.len() as u64;
+        for event in Frames::new(bytes) {
+            match event {
+                FrameEvent::Section(section) => {
+                    whole += 1;
+                    builder.section(&section)?;
+                }
+                FrameEvent::Damage { section, offset, what } => builder.problem(section, offset, what),
+                FrameEvent::End { offset } => end = offset,
+            }
+        }
+        if whole == 0 && bytes.first() == Some(&0) {
+            return Err(ReadError::NotAReport { looks_like: None, offset: 0 });
+        }
+        if whole == 0 {
+            let offset = FILE_PREFIX.len() as u64;
+            let what =
+                builder.report.problems.first().map_or_else(|| "not there".to_owned(), |first| first.what.clone());
+            return Err(ReadError::NothingWhole { offset, what });
+        }
+        Ok(builder.finish(end))
+    }
+
+    /// Reads the report in the file at `path`.
+    ///
+    /// # Errors
+    /// [`ReadError`] where there is none, or the file can't be read.
+    pub fn read_file(path: impl AsRef<Path>) -> Result<Report, ReadError> {
+        Report::read(&read_bounded(path.as_ref(), limits::FILE)?)
+    }
+}
+
+/// The bytes of the regular file at `path`, of which there may be `limit`.
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let io = |error| ReadError::Io { path: path.to_owned(), error };
+    // Asked before opening: to open a pipe would wait for its other end.
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(ReadError::NotAFile { path: path.to_owned() });
+    }
+    let mut file = File::open(path).map_err(io)?;
+    let size = file.metadata().map_err(io)?.len();
+    if size > limit {
+        return Err(ReadError::TooLarge { size });
+    }
+    let mut bytes = Vec::new();
+    Read::take(&mut file, limit).read_to_end(&mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
+/// Tells a report from everything else by its first bytes.
+fn check_start(bytes: &[u8]) -> Result<(), ReadError> {
+    const KNOWN: &[(&[u8], &str)] = &[
+        (b"MDMP", "a minidump"),
+        (b"\x7FELF", "an ELF file"),
+        (b"\xCF\xFA\xED\xFE", "a Mach-O file"),
+        (b"\xCA\xFE\xBA\xBE", "a universal Mach-O file"),
+        (b"\x1F\x8B", "a gzip file"),
+        (b"PK\x03\x04", "a zip file"),
+        (b"{", "JSON"),
+        (crate::run_state::MAGIC, "a Coroner run state (it lies beside the report)"),
+        (b"Incident Identifier", "an Apple crash report"),
+        (b"Process:", "an Apple crash report"),
+    ];
+    let Some(first) = bytes.first() else { return Err(ReadError::Empty) };
+    if *first == 0 {
+        // Zeros and then something: the first page may be lost, and sections behind it not.
+        let unwritten = bytes.iter().all(|byte| *byte == 0);
+        return if unwritten { Err(ReadError::Unwritten { size: bytes.len() as u64 }) } else { Ok(()) };
+    }
+    let common = bytes.iter().zip(FILE_PREFIX).take_while(|(byte, expected)| **byte == *expected).count();
+    if common < FILE_PREFIX.len().min(bytes.len()) {
+        // Damage to the prefix alone does not make a report unreadable.
+        if bytes.get(FILE_PREFIX.len()..).is_some_and(|rest| rest.starts_with(&crate::wire::FRAME_MAGIC)) {
+            return Ok(());
+        }
+        let looks_like = KNOWN.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, name)| *name);
+        return Err(ReadError::NotAReport { looks_like, offset: if looks_like.is_some() { 0 } else { common as u64 } });
+    }
+    Ok(())
+}
+
+/// What a problem says of a section that is not there at all.
+fn missing(kind: SectionKind, offset: u64) -> Problem {
+    Problem { section: Some(kind), offset, what: "missing".to_owned() }
+}

@@ -1,0 +1,696 @@
+//! From the sections' CBOR to the model.
+
+use super::item::{Limit, decode_item, more};
+use super::{ReadError, Section, limits, missing};
+use crate::model::{
+    Address, Annotation, Bytes, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Header, Id, Image,
+    Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SecondCrash, SectionCount, Segment, Signal, Skipped,
+    StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value, mach_code_name,
+    mach_exception_name, signal_name,
+};
+use crate::wire::{
+    Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
+    Monitor, NotCaptured, Os, Phase, SectionKind, ThreadFlags, ThreadState, UnwindKind, WalkEnd,
+};
+use coroner_machine::registers::Arch;
+use minicbor::Decoder;
+use std::collections::{HashMap, HashSet};
+
+/// Puts a report together, section by section.
+#[derive(Debug)]
+pub(super) struct Builder<'a> {
+    pub(super) report: Report,
+    /// Items that may still be decoded, in all sections together.
+    items: Limit,
+    has_header: bool,
+    frames: usize,
+    tids: HashSet<u64>,
+    /// Sections seen, to find repeated ones.
+    seen: HashMap<(SectionKind, &'a [u8]), u64>,
+    problems_left_out: usize,
+}
+
+impl Default for Builder<'_> {
+    fn default() -> Self {
+        Builder {
+            report: Report::default(),
+            items: Limit(limits::ITEMS),
+            has_header: false,
+            frames: 0,
+            tids: HashSet::new(),
+            seen: HashMap::new(),
+            problems_left_out: 0,
+        }
+    }
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn problem(&mut self, section: Option<SectionKind>, offset: u64, what: String) {
+        if self.report.problems.len() < limits::PROBLEMS {
+            self.report.problems.push(Problem { section, offset, what });
+        } else {
+            self.problems_left_out += 1;
+        }
+    }
+
+    /// Takes a whole section in. What is malformed in it is a problem.
+    ///
+    /// # Errors
+    /// Only where the section says that the report is of a later version.
+    pub(super) fn section(&mut self, section: &Section<'a>) -> Result<(), ReadError> {
+        let kind = section.kind;
+        if let Some(first) = self.seen.get(&(kind, section.payload)) {
+            let what = format!("repeats the section at byte {first}; ignored");
+            self.problem(Some(kind), section.offset, what);
+            return Ok(());
+        }
+        self.seen.insert((kind, section.payload), section.offset);
+        if section.version != 0 {
+            let what = format!("its layout is of version {}, which this program does not know", section.version);
+            self.problem(Some(kind), section.offset, what);
+            self.unknown(section);
+            return Ok(());
+        }
+        match kind {
+            SectionKind::HEADER => {
+                let Some(mut fields) = self.map(section) else { return Ok(()) };
+                if self.has_header {
+                    self.problem(Some(kind), section.offset, "a second header; ignored".to_owned());
+                    return Ok(());
+                }
+                let header = header(&mut fields);
+                if header.format_version > FORMAT_VERSION {
+                    return Err(ReadError::Newer { version: header.format_version, offset: section.offset });
+                }
+                self.report.header = header;
+                self.has_header = true;
+            }
+            SectionKind::CRASH => {
+                if let Some(mut fields) = self.map(section) {
+                    // Written again when another thread crashed meanwhile: the last one says most.
+                    self.report.crash = Some(crash(&mut fields));
+                }
+            }
+            SectionKind::FAULT => {
+                if let Some(mut fields) = self.map(section)
+                    && self.has_room(self.report.faults.len(), limits::ELEMENTS, section.offset, kind)
+                {
+                    self.report.faults.push(fault(&mut fields));
+                }
+            }
+            SectionKind::END => {
+                if let Some(mut fields) = self.map(section) {
+                    self.report.end = Some(end(&mut fields));
+                }
+            }
+            SectionKind::THREADS => self.elements(section, Self::thread),
+            SectionKind::IMAGES => self.elements(section, |builder, fields, offset| {
+                let room = builder.has_room(builder.report.images.len(), limits::ELEMENTS, offset, SectionKind::IMAGES);
+                builder.report.images.extend(room.then(|| image(fields)));
+                room
+            }),
+            SectionKind::STACK_MEMORY => self.elements(section, |builder, fields, offset| {
+                let len = builder.report.stack_memory.len();
+                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::STACK_MEMORY);
+                builder.report.stack_memory.extend(room.then(|| stack_memory(fields)));
+                room
+            }),
+            SectionKind::SYMBOL_NAMES => self.elements(section, |builder, fields, offset| {
+                let len = builder.report.symbol_names.len();
+                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::SYMBOL_NAMES);
+                builder.report.symbol_names.extend(room.then(|| symbol_name(fields)));
+                room
+            }),
+            SectionKind::ANNOTATIONS => self.elements(section, |builder, fields, offset| {
+                let len = builder.report.annotations.len();
+                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::ANNOTATIONS);
+                builder.report.annotations.extend(room.then(|| annotation(fields)));
+                room
+            }),
+            SectionKind::EXCEPTIONS => self.elements(section, Self::exception),
+            SectionKind::RUN_STATE => self.run_state(section),
+            _ => self.unknown(section),
+        }
+        Ok(())
+    }
+
+    /// The report, with what is missing from it as a whole. `end`: where the file ends.
+    pub(super) fn finish(mut self, end: u64) -> Report {
+        let report = &self.report;
+        let expected = [
+            (SectionKind::HEADER, self.has_header),
+            (SectionKind::CRASH, report.crash.is_some()),
+            (SectionKind::THREADS, !report.threads.is_empty()),
+            (SectionKind::IMAGES, !report.images.is_empty()),
+            (SectionKind::END, report.end.is_some()),
+        ];
+        for (kind, there) in expected {
+            if !there {
+                self.report.problems.push(missing(kind, end));
+            }
+        }
+        if self.problems_left_out > 0 {
+            let what = format!("{} more problems are not listed", self.problems_left_out);
+            self.report.problems.push(Problem { section: None, offset: end, what });
+        }
+        let mut report = self.report;
+        let os = report.header.os;
+        if let Some(crash) = &mut report.crash {
+            if let Some(signal) = &mut crash.signal {
+                signal.name_for(os);
+            }
+            for second in &mut crash.second_crashes {
+                second.name = signal_name(os, second.signal);
+            }
+        }
+        for fault in &mut report.faults {
+            fault.name = signal_name(os, fault.signal);
+        }
+        report.complete = report.problems.is_empty() && report.end.as_ref().is_some_and(|end| end.complete);
+        report.attribute_frames();
+        report
+    }
+
+    /// Whether one more element fits within `limit`; the first that does not is a problem.
+    fn has_room(&mut self, len: usize, limit: usize, offset: u64, kind: SectionKind) -> bool {
+        if len >= limit {
+            self.problem(Some(kind), offset, format!("more than {limit} of these; the rest is left out"));
+        }
+        len < limit
+    }
+
+    /// The payload of a section that is one map.
+    fn map(&mut self, section: &Section<'_>) -> Option<Fields> {
+        let mut decoder = Decoder::new(section.payload);
+        let item = decode_item(&mut decoder, &mut self.items);
+        match item.map(Fields::new) {
+            Ok(Some(fields)) => {
+                self.trailing(section, &decoder);
+                return Some(fields);
+            }
+            Ok(None) => self.problem(Some(section.kind), section.payload_offset(), "not a map".to_owned()),
+            Err(error) => {
+                let offset = section.payload_offset() + decoder.position() as u64;
+                self.problem(Some(section.kind), offset, format!("malformed CBOR: {error}"));
+            }
+        }
+        None
+    }
+
+    /// Each element of a section that is an array of maps, until `take` says that it is enough.
+    fn elements(&mut self, section: &Section<'_>, mut take: impl FnMut(&mut Self, &mut Fields, u64) -> bool) {
+        let mut decoder = Decoder::new(section.payload);
+        let kind = Some(section.kind);
+        let at = |decoder: &Decoder<'_>| section.payload_offset() + decoder.position() as u64;
+        let len = match decoder.array() {
+            Ok(len) => len,
+            Err(error) => return self.problem(kind, at(&decoder), format!("malformed CBOR: {error}")),
+        };
+        let mut count = 0;
+        loop {
+            let start = at(&decoder);
+            match more(&mut decoder, len, count) {
+                Ok(true) => {}
+                Ok(false) => return self.trailing(section, &decoder),
+                Err(error) => return self.problem(kind, start, format!("malformed CBOR: {error}")),
+            }
+            count += 1;
+            match decode_item(&mut decoder, &mut self.items).map(Fields::new) {
+                Ok(Some(mut fields)) => {
+                    if !take(self, &mut fields, start) {
+                        return;
+                    }
+                }
+                Ok(None) => self.problem(kind, start, "an element is not a map".to_owned()),
+                Err(error) => {
+                    return self.problem(kind, at(&decoder), format!("malformed CBOR: {error}"));
+                }
+            }
+        }
+    }
+
+    fn trailing(&mut self, section: &Section<'_>, decoder: &Decoder<'_>) {
+        let rest = section.payload.len().saturating_sub(decoder.position());
+        if rest > 0 {
+            let offset = section.payload_offset() + decoder.position() as u64;
+            self.problem(Some(section.kind), offset, format!("{rest} bytes after its content"));
+        }
+    }
+
+    fn run_state(&mut self, section: &Section<'_>) {
+        let run = match Decoder::new(section.payload).bytes() {
+            Ok(bytes) => RunFacts::read(bytes).map_err(|error| error.to_string()),
+            Err(error) => Err(format!("malformed CBOR: {error}")),
+        };
+        match run {
+            Ok(run) => self.report.run = Some(run),
+            Err(what) => self.problem(Some(section.kind), section.payload_offset(), what),
+        }
+    }
+
+    fn unknown(&mut self, section: &Section<'_>) {
+        if !self.has_room(self.report.unknown_sections.len(), limits::PROBLEMS, section.offset, section.kind) {
+            return;
+        }
+        let mut decoder = Decoder::new(section.payload);
+        match decode_item(&mut decoder, &mut self.items) {
+            Ok(value) => {
+                let (kind, version) = (section.kind, section.version);
+                self.report.unknown_sections.push(UnknownSection { kind, version, value });
+            }
+            Err(error) => {
+                let offset = section.payload_offset() + decoder.position() as u64;
+                self.problem(Some(section.kind), offset, format!("malformed CBOR: {error}"));
+            }
+        }
+    }
+
+    fn thread(&mut self, fields: &mut Fields, offset: u64) -> bool {
+        let kind = SectionKind::THREADS;
+        if !self.has_room(self.report.threads.len(), limits::THREADS, offset, kind) {
+            return false;
+        }
+        let Some(tid) = fields.u64(0) else {
+            self.problem(Some(kind), offset, "a thread without a number".to_owned());
+            return true;
+        };
+        if !self.tids.insert(tid) {
+            self.problem(Some(kind), offset, format!("thread {tid} for the second time; ignored"));
+            return true;
+        }
+        let flags = ThreadFlags(fields.number(2).unwrap_or(0));
+        let frames = fields.array(6).unwrap_or_default();
+        let (frames, skipped) = self.frames(frames, kind, offset);
+        let thread = Thread {
+            tid,
+            name: fields.text(1),
+            queue: fields.text(11),
+            cpu_time: fields.pair(12).map(|(user_ns, system_ns)| CpuTime { user_ns, system_ns }),
+            crashed: flags.has(ThreadFlags::CRASHED),
+            current: flags.has(ThreadFlags::CURRENT),
+            main: flags.has(ThreadFlags::MAIN),
+            state: fields.number(3).map(ThreadState),
+            syscall: fields.i64(8),
+            captured_by: fields.number(9).map(CaptureMethod),
+            not_captured: fields.number(4).map(NotCaptured),
+            stack: fields.pair(10).map(|(low, size)| (Address(low), Address(low.wrapping_add(size)))),
+            registers: fields.fields(5).map(registers),
+            frames,
+            skipped,
+            walk_end: fields.number(7).map(WalkEnd).filter(|end| end.0 != 0),
+            extra: fields.rest(),
+        };
+        self.report.threads.push(thread);
+        true
+    }
+
+    fn exception(&mut self, fields: &mut Fields, offset: u64) -> bool {
+        let kind = SectionKind::EXCEPTIONS;
+        if !self.has_room(self.report.exceptions.len(), limits::ELEMENTS, offset, kind) {
+            return false;
+        }
+        let frames = fields.array(5).unwrap_or_default();
+        let (frames, skipped) = self.frames(frames, kind, offset);
+        let exception = Exception {
+            language: Language(fields.number(0).unwrap_or(0)),
+            type_name: fields.text(1),
+            message: fields.text(2),
+            tid: fields.u64(3).unwrap_or(0),
+            location: fields.text(4),
+            user_info: fields.text(6),
+            frames,
+            skipped,
+            extra: fields.rest(),
+        };
+        self.report.exceptions.push(exception);
+        true
+    }
+
+    /// A list of frames: arrays, and between them the numbers of those that were left out.
+    fn frames(&mut self, items: Vec<Value>, kind: SectionKind, offset: u64) -> (Vec<Frame>, Vec<Skipped>) {
+        let (mut frames, mut skipped) = (Vec::new(), Vec::new());
+        let mut base = 0u64;
+        for item in items {
+            match item {
+                Value::Unsigned(count) => skipped.push(Skipped { after: frames.len(), count }),
+                Value::Array(parts) => {
+                    if self.frames >= limits::FRAMES {
+                        let what = format!("more than {} frames; the rest is left out", limits::FRAMES);
+                        self.problem(Some(kind), offset, what);
+                        break;
+                    }
+                    let Some(frame) = frame(&parts, &mut base) else {
+                        self.problem(
+                            Some(kind),
+                            offset,
+                            "a malformed frame; the rest of its stack is left out".to_owned(),
+                        );
+                        break;
+                    };
+                    self.frames += 1;
+                    frames.push(frame);
+                }
+                _ => self.problem(Some(kind), offset, "a frame that is no array; left out".to_owned()),
+            }
+        }
+        (frames, skipped)
+    }
+}
+
+/// A frame; `base` is what its stack pointer is relative to, and becomes what the next one's is.
+fn frame(parts: &[Value], base: &mut u64) -> Option<Frame> {
+    let [Value::Unsigned(pc), Value::Unsigned(found_by), Value::Unsigned(address_kind), rest @ ..] = parts else {
+        return None;
+    };
+    let relative = |part: Option<&Value>, base: u64| match part {
+        None | Some(Value::Null) => Some(None),
+        Some(difference) => Some(Some(base.wrapping_add(difference.as_i64()?.cast_unsigned()))),
+    };
+    let sp = relative(rest.first(), *base)?;
+    let cfa = relative(rest.get(1), sp.unwrap_or(*base))?;
+    *base = cfa.or(sp).unwrap_or(*base);
+    Some(Frame {
+        address: Address(*pc),
+        found_by: FoundBy(u8::try_from(*found_by).ok()?),
+        address_kind: AddressKind(u8::try_from(*address_kind).ok()?),
+        sp: sp.map(Address),
+        cfa: cfa.map(Address),
+        ..Frame::default()
+    })
+}
+
+/// A map with integer keys, from which what is known is taken out; what is not known, or not of the type that it should
+/// be, is the [`rest`](Self::rest).
+#[derive(Debug)]
+pub(crate) struct Fields(Extra);
+
+impl Fields {
+    pub(crate) fn new(item: Value) -> Option<Fields> {
+        let Value::Map(pairs) = item else { return None };
+        let mut fields = Extra::new();
+        for (key, value) in pairs {
+            if let Value::Unsigned(key) = key {
+                fields.entry(key).or_insert(value);
+            }
+        }
+        Some(Fields(fields))
+    }
+
+    /// Takes a field out if `convert` can use it.
+    fn take<T>(&mut self, key: u64, convert: impl FnOnce(&mut Value) -> Option<T>) -> Option<T> {
+        let converted = convert(self.0.get_mut(&key)?)?;
+        self.0.remove(&key);
+        Some(converted)
+    }
+
+    pub(crate) fn u64(&mut self, key: u64) -> Option<u64> {
+        self.take(key, |value| value.as_u64())
+    }
+
+    pub(crate) fn number<T: TryFrom<u64>>(&mut self, key: u64) -> Option<T> {
+        self.take(key, |value| T::try_from(value.as_u64()?).ok())
+    }
+
+    pub(crate) fn i64(&mut self, key: u64) -> Option<i64> {
+        self.take(key, |value| value.as_i64())
+    }
+
+    fn i32(&mut self, key: u64) -> Option<i32> {
+        self.take(key, |value| i32::try_from(value.as_i64()?).ok())
+    }
+
+    pub(crate) fn bool(&mut self, key: u64) -> Option<bool> {
+        self.take(key, |value| if let Value::Bool(value) = value { Some(*value) } else { None })
+    }
+
+    pub(crate) fn text(&mut self, key: u64) -> Option<String> {
+        self.take(key, |value| if let Value::Text(text) = value { Some(std::mem::take(text)) } else { None })
+    }
+
+    pub(crate) fn value(&mut self, key: u64) -> Option<Value> {
+        self.0.remove(&key)
+    }
+
+    fn bytes(&mut self, key: u64) -> Option<Bytes> {
+        self.take(key, |value| if let Value::Bytes(bytes) = value { Some(std::mem::take(bytes)) } else { None })
+    }
+
+    fn array(&mut self, key: u64) -> Option<Vec<Value>> {
+        self.take(key, |value| if let Value::Array(items) = value { Some(std::mem::take(items)) } else { None })
+    }
+
+    fn fields(&mut self, key: u64) -> Option<Fields> {
+        self.take(key, |value| {
+            if matches!(value, Value::Map(_)) { Fields::new(std::mem::replace(value, Value::Null)) } else { None }
+        })
+    }
+
+    fn address(&mut self, key: u64) -> Option<Address> {
+        self.u64(key).map(Address)
+    }
+
+    fn id(&mut self, key: u64) -> Option<Id> {
+        self.take(
+            key,
+            |value| {
+                if let Value::Bytes(bytes) = value { bytes.0.as_slice().try_into().ok().map(Id) } else { None }
+            },
+        )
+    }
+
+    fn pair(&mut self, key: u64) -> Option<(u64, u64)> {
+        self.take(key, |value| {
+            if let Value::Array(items) = value
+                && let [Value::Unsigned(first), Value::Unsigned(second)] = items.as_slice()
+            {
+                Some((*first, *second))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What has not been taken out.
+    pub(crate) fn rest(&mut self) -> Extra {
+        std::mem::take(&mut self.0)
+    }
+}
+
+fn arch(fields: &mut Fields, key: u64) -> Option<Arch> {
+    fields.take(key, |value| Arch::from_number(u8::try_from(value.as_u64()?).ok()?))
+}
+
+fn header(fields: &mut Fields) -> Header {
+    Header {
+        format_version: fields.number(0).unwrap_or(0),
+        run_id: fields.id(1).unwrap_or_default(),
+        event_id: fields.id(2).unwrap_or_default(),
+        pid: fields.number(3).unwrap_or(0),
+        ppid: fields.number(4).unwrap_or(0),
+        arch: arch(fields, 5),
+        os: Os(fields.number(6).unwrap_or(0)),
+        page_size: fields.number(7).unwrap_or(0),
+        pointer_auth_mask: fields.address(8).unwrap_or_default(),
+        sdk_version: fields.text(9).unwrap_or_default(),
+        process_start: Timestamp(fields.u64(10).unwrap_or(0)),
+        process_name: fields.text(11).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn crash(fields: &mut Fields) -> Crash {
+    let flags = CrashFlags(fields.number(6).unwrap_or(0));
+    let known = [
+        (CrashFlags::STACK_OVERFLOW, CrashFlag::StackOverflow),
+        (CrashFlags::RECRASH, CrashFlag::Recrash),
+        (CrashFlags::NOT_FATAL, CrashFlag::NotFatal),
+        (CrashFlags::BAD_STACK_POINTER, CrashFlag::BadStackPointer),
+        (CrashFlags::FORK_CHILD, CrashFlag::ForkChild),
+    ];
+    let second_crashes = fields.array(9).unwrap_or_default();
+    Crash {
+        time: Timestamp(fields.u64(0).unwrap_or(0)),
+        since_install_ns: fields.u64(1).unwrap_or(0),
+        monitor: Monitor(fields.number(2).unwrap_or(0)),
+        signal: fields.fields(3).map(|mut fields| signal(&mut fields)),
+        mach: fields.fields(4).map(|mut fields| mach(&mut fields)),
+        tid: fields.u64(5).unwrap_or(0),
+        flags: known.into_iter().filter(|(bit, _)| flags.has(*bit)).map(|(_, flag)| flag).collect(),
+        access: fields.number(7).map(Access),
+        address: fields.address(8),
+        second_crashes: second_crashes
+            .into_iter()
+            .filter_map(Fields::new)
+            .map(|mut fields| second(&mut fields))
+            .collect(),
+        message: fields.text(10),
+        exception_type: fields.text(11),
+        location: fields.text(12),
+        extra: fields.rest(),
+    }
+}
+
+fn signal(fields: &mut Fields) -> Signal {
+    Signal {
+        number: fields.i32(0).unwrap_or(0),
+        code: fields.i32(1).unwrap_or(0),
+        errno: fields.i32(2).unwrap_or(0),
+        address: fields.address(3),
+        sender_pid: fields.number(4),
+        sender_uid: fields.number(5),
+        trap_number: fields.u64(6),
+        error_code: fields.u64(7),
+        syscall: fields.i32(8),
+        extra: fields.rest(),
+        ..Signal::default()
+    }
+}
+
+fn mach(fields: &mut Fields) -> Mach {
+    let (exception, code) = (fields.i32(0).unwrap_or(0), fields.i64(1).unwrap_or(0));
+    Mach {
+        exception,
+        name: mach_exception_name(exception),
+        code,
+        code_name: mach_code_name(exception, code),
+        subcode: fields.i64(2).unwrap_or(0),
+        extra: fields.rest(),
+    }
+}
+
+fn second(fields: &mut Fields) -> SecondCrash {
+    SecondCrash {
+        tid: fields.u64(0).unwrap_or(0),
+        signal: fields.i32(1).unwrap_or(0),
+        name: None,
+        code: fields.i32(2).unwrap_or(0),
+        address: fields.address(3),
+        after_ns: fields.u64(4),
+        extra: fields.rest(),
+    }
+}
+
+fn registers(mut fields: Fields) -> Registers {
+    let arch = arch(&mut fields, 0);
+    let general = fields.array(1).unwrap_or_default();
+    let extra = fields.take(2, |value| if let Value::Map(pairs) = value { Some(std::mem::take(pairs)) } else { None });
+    let extra = extra
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(register, value)| Some((ExtraRegister(u8::try_from(register.as_u64()?).ok()?), value.as_u64()?)));
+    Registers { arch, general: general.iter().map_while(Value::as_u64).collect(), extra: extra.collect() }
+}
+
+fn image(fields: &mut Fields) -> Image {
+    let text = fields.pair(5).unwrap_or_default();
+    let segments = fields.array(7).unwrap_or_default();
+    let unwind = fields.array(8).unwrap_or_default();
+    Image {
+        kind: ImageKind(fields.number(0).unwrap_or(0)),
+        path: fields.text(1).unwrap_or_default(),
+        load_address: fields.address(2).unwrap_or_default(),
+        slide: fields.address(3).unwrap_or_default(),
+        size: fields.u64(4).unwrap_or(0),
+        text: TextRange { address: Address(text.0), size: text.1 },
+        build_id: fields.bytes(6).unwrap_or_default(),
+        segments: segments.iter().filter_map(segment).collect(),
+        unwind: unwind.iter().filter_map(unwind_section).collect(),
+        is_main: fields.bool(9).unwrap_or(false),
+        version: fields.text(10),
+        cpu: fields.take(11, |value| {
+            let Value::Array(items) = value else { return None };
+            let [kind, subtype] = items.as_slice() else { return None };
+            Some((i32::try_from(kind.as_i64()?).ok()?, i32::try_from(subtype.as_i64()?).ok()?))
+        }),
+        extra: fields.rest(),
+    }
+}
+
+fn segment(item: &Value) -> Option<Segment> {
+    let Value::Array(parts) = item else { return None };
+    let [
+        Value::Unsigned(address),
+        Value::Unsigned(size),
+        Value::Unsigned(file_offset),
+        Value::Unsigned(protection),
+        ..,
+    ] = parts.as_slice()
+    else {
+        return None;
+    };
+    let protection = u8::try_from(*protection).ok()?;
+    Some(Segment { address: Address(*address), size: *size, file_offset: *file_offset, protection })
+}
+
+fn unwind_section(item: &Value) -> Option<UnwindSection> {
+    let Value::Array(parts) = item else { return None };
+    let [Value::Unsigned(kind), Value::Unsigned(address), Value::Unsigned(size), ..] = parts.as_slice() else {
+        return None;
+    };
+    Some(UnwindSection { kind: UnwindKind(u8::try_from(*kind).ok()?), address: Address(*address), size: *size })
+}
+
+fn stack_memory(fields: &mut Fields) -> StackMemory {
+    StackMemory {
+        tid: fields.u64(0).unwrap_or(0),
+        address: fields.address(1).unwrap_or_default(),
+        bytes: fields.bytes(2).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn symbol_name(fields: &mut Fields) -> SymbolName {
+    SymbolName {
+        address: fields.address(0).unwrap_or_default(),
+        name: fields.text(1).unwrap_or_default(),
+        symbol_address: fields.address(2),
+        extra: fields.rest(),
+    }
+}
+
+fn annotation(fields: &mut Fields) -> Annotation {
+    Annotation {
+        source: fields.text(0).unwrap_or_default(),
+        text: fields.text(1).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn fault(fields: &mut Fields) -> Fault {
+    Fault {
+        section: SectionKind(fields.number(0).unwrap_or(0)),
+        signal: fields.i32(1).unwrap_or(0),
+        name: None,
+        code: fields.i32(2).unwrap_or(0),
+        address: fields.address(3),
+        pc: fields.address(4),
+        tid: fields.u64(5),
+        extra: fields.rest(),
+    }
+}
+
+fn end(fields: &mut Fields) -> End {
+    let mut counts = |key| {
+        let pairs =
+            fields.take(key, |value| if let Value::Map(pairs) = value { Some(std::mem::take(pairs)) } else { None });
+        pairs.unwrap_or_default().into_iter().filter_map(|(key, value)| Some((key.as_u64()?, value.as_u64()?)))
+    };
+    let phases: Vec<(u64, u64)> = counts(2).collect();
+    let dropped: Vec<(u64, u64)> = counts(3).collect();
+    End {
+        complete: fields.bool(0).unwrap_or(false),
+        deadline: fields.bool(6).unwrap_or(false),
+        total_ns: fields.u64(1).unwrap_or(0),
+        phases: phases
+            .into_iter()
+            .filter_map(|(phase, ns)| Some(PhaseDuration { phase: Phase(u8::try_from(phase).ok()?), ns }))
+            .collect(),
+        dropped: dropped
+            .into_iter()
+            .filter_map(|(kind, count)| Some(SectionCount { section: SectionKind(u16::try_from(kind).ok()?), count }))
+            .collect(),
+        threads: fields.u64(4).unwrap_or(0),
+        threads_captured: fields.u64(5).unwrap_or(0),
+        extra: fields.rest(),
+    }
+}

@@ -1,0 +1,105 @@
+//! The ring of breadcrumbs.
+//!
+//! A writer takes the next number with one atomic addition, and with it a slot. Only the oldest breadcrumb is lost to a
+//! process killed while it writes; two writers meet in one slot only if one was held up while a whole ring was written,
+//! and then the checksum tells that neither is whole.
+
+use super::checksum::mix;
+use super::layout::{BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CLEARED_WORD, Limits};
+use super::numbers::Level;
+use super::writer::{RunState, put};
+use crate::wire::Encoder;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::fence;
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Breadcrumb<'a> {
+    /// When: nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// How grave.
+    pub level: Level,
+    /// Type, such as `navigation`, `http`; may be empty.
+    pub kind: &'a str,
+    /// Category, such as `ui.click`; may be empty.
+    pub category: &'a str,
+    /// The message; may be empty. Cut where it does not fit.
+    pub message: &'a str,
+    /// Data: one CBOR map, encoded. Left out where it does not fit.
+    pub data: Option<&'a [u8]>,
+}
+
+/// The second word of a slot: the length, and in the high half that of the checksum.
+pub(super) fn head(len: usize, check: u64) -> u64 {
+    (len as u64 & 0xFFFF_FFFF) | check >> 32 << 32
+}
+
+/// Bytes kept for the heads of a message and of the pairs around it.
+const HEADS: usize = 8;
+
+impl Breadcrumb<'_> {
+    /// Encodes it, into what the encoder has room for.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.begin_map();
+        encoder.uint(0);
+        encoder.uint(self.time_ns);
+        encoder.uint(1);
+        encoder.uint(self.level.0.into());
+        for (key, text) in [(2, self.kind), (3, self.category)] {
+            if !text.is_empty() {
+                encoder.element(|encoder| {
+                    encoder.uint(key);
+                    encoder.text(text.as_bytes());
+                });
+            }
+        }
+        if !self.message.is_empty() {
+            let mut len = self.message.len().min(encoder.remaining().saturating_sub(HEADS));
+            let bytes = self.message.as_bytes();
+            while len > 0 && bytes.get(len).is_some_and(|byte| byte & 0xC0 == 0x80) {
+                len = len.wrapping_sub(1);
+            }
+            encoder.element(|encoder| {
+                encoder.uint(4);
+                encoder.text(bytes.get(..len).unwrap_or_default());
+            });
+        }
+        if let Some(data) = self.data {
+            encoder.element(|encoder| {
+                encoder.uint(5);
+                encoder.raw(data);
+            });
+        }
+        encoder.end();
+    }
+}
+
+impl RunState<'_> {
+    /// Leaves a breadcrumb, in the place of the oldest if the ring is full.
+    pub fn breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
+        let mut buffer = [0; Limits::MAX.breadcrumb_bytes as usize];
+        let room = self.layout.breadcrumb_words.saturating_mul(8).min(buffer.len());
+        let mut encoder = Encoder::new(buffer.get_mut(..room).unwrap_or_default());
+        breadcrumb.encode(&mut encoder);
+        let bytes = encoder.written();
+
+        let Some(counter) = self.words.get(BREADCRUMB_WORD) else { return };
+        let before = counter.fetch_add(1, Relaxed);
+        let Some(slot) = before.checked_rem(self.layout.breadcrumb_count as u64) else { return };
+        let number = before.wrapping_add(1);
+        let at = self.layout.breadcrumb(slot as usize);
+        let end = at.wrapping_add(BREADCRUMB_HEADER_WORDS).wrapping_add(self.layout.breadcrumb_words);
+        let Some([number_word, head_word, data @ ..]) = self.words.get(at..end) else { return };
+        number_word.store(0, Relaxed);
+        // What follows must not be seen before the slot is known to be invalid.
+        fence(Release);
+        let check = put(&mut data.iter(), bytes, mix(mix(0, number), bytes.len() as u64));
+        head_word.store(head(bytes.len(), check).to_le(), Relaxed);
+        number_word.store(number.to_le(), Release);
+    }
+
+    /// Forgets all breadcrumbs left until now.
+    pub fn clear_breadcrumbs(&self) {
+        self.store(CLEARED_WORD, self.load(BREADCRUMB_WORD));
+    }
+}

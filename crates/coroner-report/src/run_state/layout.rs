@@ -1,0 +1,222 @@
+//! Where what lies in the file. All in little-endian 64-bit words.
+
+/// The first eight bytes of a run state file. Written last when it is created.
+pub const MAGIC: &[u8; 8] = b"CRNRRUN\x1A";
+
+/// Version of the layout. A reader refuses a greater one; words that are reserved may get a meaning without it.
+pub const VERSION: u32 = 1;
+
+/// Longest key, in bytes.
+pub const MAX_KEY: usize = 200;
+
+/// Words of the header. Indices of its words:
+pub(super) const HEADER_WORDS: usize = 16;
+/// The [`MAGIC`].
+pub(super) const MAGIC_WORD: usize = 0;
+/// The [`VERSION`], and in the high half [`HEADER_WORDS`].
+pub(super) const VERSION_WORD: usize = 1;
+/// Size of the whole in bytes.
+pub(super) const SIZE_WORD: usize = 2;
+/// The run id, two words.
+pub(super) const RUN_ID_WORD: usize = 3;
+/// [`Limits`]: four words.
+pub(super) const LIMITS_WORD: usize = 5;
+/// CRC-32C of the words from `VERSION_WORD` up to this one.
+pub(super) const CHECK_WORD: usize = 9;
+/// Counts updates of slots: the sequence number of the last one.
+pub(super) const SEQUENCE_WORD: usize = 10;
+/// Counts breadcrumbs: the number of the last one.
+pub(super) const BREADCRUMB_WORD: usize = 11;
+/// Breadcrumbs up to this number were cleared.
+pub(super) const CLEARED_WORD: usize = 12;
+
+/// Words for [`Scalar`](super::Scalar)s.
+pub(super) const SCALAR_WORDS: usize = 64;
+
+/// Words before the data of a version of a slot: its sequence number (0: none), what it is, its checksum.
+pub(super) const VERSION_HEADER_WORDS: usize = 3;
+/// Words before the data of a breadcrumb: its number (0: none), its length and its checksum.
+pub(super) const BREADCRUMB_HEADER_WORDS: usize = 2;
+
+/// How much a run state can hold. The file's size follows from it: [`size`](Self::size).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes for the facts of app, system and device. At most 64 KiB.
+    pub facts_bytes: u32,
+    /// Slots for tags. At most 1,024.
+    pub small_slots: u32,
+    /// Bytes of a tag's key and value together, each rounded up to 8. At most 1,024.
+    pub small_bytes: u32,
+    /// Slots for everything else: contexts, extra data, the user, the fingerprint. At most 1,024.
+    pub large_slots: u32,
+    /// Bytes of their keys and values together. At most 64 KiB.
+    pub large_bytes: u32,
+    /// Breadcrumbs in the ring. At most 4,096.
+    pub breadcrumbs: u32,
+    /// Bytes of an encoded breadcrumb. At most 1,024.
+    pub breadcrumb_bytes: u32,
+}
+
+impl Default for Limits {
+    /// [`Limits::DEFAULT`].
+    fn default() -> Self {
+        Limits::DEFAULT
+    }
+}
+
+impl Limits {
+    /// 64 tags of 416 bytes (Sentry's limits: a key of 200, a value of 200), 32 others of 4 KiB, 100 breadcrumbs of
+    /// 512 bytes, 8 KiB of facts: 384 KiB in all.
+    pub const DEFAULT: Limits = Limits {
+        facts_bytes: 8 << 10,
+        small_slots: 64,
+        small_bytes: 416,
+        large_slots: 32,
+        large_bytes: 4 << 10,
+        breadcrumbs: 100,
+        breadcrumb_bytes: 512,
+    };
+
+    /// The greatest values.
+    pub const MAX: Limits = Limits {
+        facts_bytes: 64 << 10,
+        small_slots: 1024,
+        small_bytes: 1024,
+        large_slots: 1024,
+        large_bytes: 64 << 10,
+        breadcrumbs: 4096,
+        breadcrumb_bytes: 1024,
+    };
+
+    /// The size in bytes of a file with these limits.
+    pub fn size(&self) -> usize {
+        Layout::of(self).words.saturating_mul(8)
+    }
+
+    /// The nearest limits that can be: sizes rounded up to 8 bytes, nothing beyond [`MAX`](Self::MAX).
+    #[must_use]
+    pub fn allowed(&self) -> Limits {
+        let bytes = |bytes: u32, max: u32| bytes.saturating_add(7).min(max) & !7;
+        let max = Limits::MAX;
+        Limits {
+            facts_bytes: bytes(self.facts_bytes, max.facts_bytes),
+            small_slots: self.small_slots.min(max.small_slots),
+            small_bytes: bytes(self.small_bytes, max.small_bytes),
+            large_slots: self.large_slots.min(max.large_slots),
+            large_bytes: bytes(self.large_bytes, max.large_bytes),
+            breadcrumbs: self.breadcrumbs.min(max.breadcrumbs),
+            breadcrumb_bytes: bytes(self.breadcrumb_bytes, max.breadcrumb_bytes),
+        }
+    }
+
+    pub(super) fn to_words(self) -> [u64; 4] {
+        let pair = |count: u32, bytes: u32| u64::from(count) | u64::from(bytes) << 32;
+        [
+            self.facts_bytes.into(),
+            pair(self.small_slots, self.small_bytes),
+            pair(self.large_slots, self.large_bytes),
+            pair(self.breadcrumbs, self.breadcrumb_bytes),
+        ]
+    }
+
+    #[cfg(feature = "std")]
+    pub(super) fn from_words([facts, small, large, breadcrumbs]: [u64; 4]) -> Limits {
+        let (count, bytes) = (|pair: u64| pair as u32, |pair: u64| (pair >> 32) as u32);
+        Limits {
+            facts_bytes: count(facts),
+            small_slots: count(small),
+            small_bytes: bytes(small),
+            large_slots: count(large),
+            large_bytes: bytes(large),
+            breadcrumbs: count(breadcrumbs),
+            breadcrumb_bytes: bytes(breadcrumbs),
+        }
+    }
+}
+
+/// Word indices of each area.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// [`Scalar`](super::Scalar)s.
+    pub(super) scalars: usize,
+    /// A word of length and checksum, then the facts.
+    pub(super) facts: usize,
+    /// Words of the facts.
+    pub(super) facts_words: usize,
+    /// Tags.
+    pub(super) small: Table,
+    /// Everything else with a key.
+    pub(super) large: Table,
+    /// The ring.
+    pub(super) breadcrumbs: usize,
+    /// Breadcrumbs in it.
+    pub(super) breadcrumb_count: usize,
+    /// Words of the data of one.
+    pub(super) breadcrumb_words: usize,
+    /// Words in all.
+    pub(super) words: usize,
+}
+
+/// A table of slots: a directory of one word for each (the hash of its key), then the slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    /// Index of the directory.
+    pub(super) directory: usize,
+    /// Number of slots.
+    pub(super) slots: usize,
+    /// Words of the data of one version of a slot.
+    pub(super) data_words: usize,
+    /// Whether slots are given out from the first on, and not by the key's hash. For the last table of the file: what
+    /// is not used of it is zeros at the end, which need not be kept.
+    pub(super) in_order: bool,
+}
+
+impl Table {
+    /// Words of a slot: the claim, and two versions.
+    pub(super) fn slot_words(&self) -> usize {
+        1 + 2 * (VERSION_HEADER_WORDS + self.data_words)
+    }
+
+    /// Index of slot `number`.
+    pub(super) fn slot(&self, number: usize) -> usize {
+        (self.directory + self.slots).wrapping_add(number.wrapping_mul(self.slot_words()))
+    }
+
+    /// Index of a version (0 or 1) of slot `number`.
+    pub(super) fn version(&self, number: usize, version: usize) -> usize {
+        self.slot(number).wrapping_add(1).wrapping_add(version.wrapping_mul(VERSION_HEADER_WORDS + self.data_words))
+    }
+
+    fn end(&self) -> usize {
+        self.slot(self.slots)
+    }
+}
+
+impl Layout {
+    /// The layout of [allowed](Limits::allowed) limits. Below 2³² bytes, so nothing here can overflow.
+    pub(super) fn of(limits: &Limits) -> Layout {
+        let limits = limits.allowed();
+        let scalars = HEADER_WORDS;
+        let facts = scalars + SCALAR_WORDS;
+        let facts_words = limits.facts_bytes as usize / 8;
+        let table = |directory, slots: u32, bytes: u32, in_order| Table {
+            directory,
+            slots: slots as usize,
+            data_words: bytes as usize / 8,
+            in_order,
+        };
+        let breadcrumbs = facts + 1 + facts_words;
+        let breadcrumb_count = limits.breadcrumbs as usize;
+        let breadcrumb_words = limits.breadcrumb_bytes as usize / 8;
+        let end = breadcrumbs + breadcrumb_count * (BREADCRUMB_HEADER_WORDS + breadcrumb_words);
+        let small = table(end, limits.small_slots, limits.small_bytes, false);
+        let large = table(small.end(), limits.large_slots, limits.large_bytes, true);
+        let words = large.end();
+        Layout { scalars, facts, facts_words, small, large, breadcrumbs, breadcrumb_count, breadcrumb_words, words }
+    }
+
+    /// Index of breadcrumb slot `number`.
+    pub(super) fn breadcrumb(&self, number: usize) -> usize {
+        self.breadcrumbs.wrapping_add(number.wrapping_mul(BREADCRUMB_HEADER_WORDS + self.breadcrumb_words))
+    }
+}

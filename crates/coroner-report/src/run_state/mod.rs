@@ -1,0 +1,47 @@
+//! The run state: a mapped file that the app writes in normal life and that outlives it.
+//!
+//! Tags, contexts, breadcrumbs and the run's lifecycle are not gathered in a dying process: they stand in this file
+//! already. It is mapped shared, so what was written is there after a `SIGKILL` at any instruction; every update leaves
+//! the previous value readable until the new one is whole.
+//!
+//! Writers ([`RunState`]) never wait: no locks, no allocation, a bounded number of steps, from any number of threads
+//! and from signal handlers. The file's blocks must be allocated before it is mapped (`fallocate`, `F_PREALLOCATE`): a
+//! store to a hole of a file on a full disk is a SIGBUS.
+//!
+//! ```
+//! use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, RunState};
+//! use std::sync::atomic::AtomicU64;
+//!
+//! let limits = Limits::default();
+//! // In earnest: the mapping of a file. Zeros, as a new file is.
+//! let region: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
+//! let state = RunState::create(&region, &limits, [7; 16]).unwrap();
+//! state.set_text(Kind::TAG, "language", "de").unwrap();
+//! state.breadcrumb(&Breadcrumb { time_ns: 1, level: Level::INFO, message: "opened", ..Breadcrumb::default() });
+//!
+//! // At the next launch, from the file's bytes:
+//! let facts = coroner_report::RunFacts::read(&state.to_bytes()).unwrap();
+//! assert_eq!(facts.tags["language"], "de");
+//! assert_eq!(facts.breadcrumbs[0].message.as_deref(), Some("opened"));
+//! ```
+//!
+//! `docs/report-format.md` specifies the bytes.
+
+mod breadcrumb;
+mod checksum;
+mod facts;
+mod layout;
+mod numbers;
+#[cfg(feature = "std")]
+mod read;
+mod slots;
+mod writer;
+
+pub use breadcrumb::Breadcrumb;
+pub use facts::FactsEncoder;
+pub use layout::{Limits, MAGIC, MAX_KEY, VERSION};
+pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, Scalar, SessionStatus};
+#[cfg(feature = "std")]
+pub use read::RunStateError;
+pub use slots::Stored;
+pub use writer::{CreateError, Refused, RunState, words_of_mapping};

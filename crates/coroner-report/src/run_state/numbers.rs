@@ -1,0 +1,193 @@
+//! The numbers of the run state.
+
+use crate::open_numbers::open_numbers;
+
+open_numbers! {
+    /// A fact of the app, the system or the device that does not change during a run.
+    Fact(u16) {
+        /// Text: identifier of the app, such as a bundle id.
+        APP_ID = 1 "app.id",
+        /// Text: its name for people.
+        APP_NAME = 2 "app.name",
+        /// Text: its version.
+        APP_VERSION = 3 "app.version",
+        /// Text: its build.
+        APP_BUILD = 4 "app.build",
+        /// Text: its release, such as `app@1.2.3+45`.
+        APP_RELEASE = 5 "app.release",
+        /// Text: its environment, such as `production`.
+        APP_ENVIRONMENT = 6 "app.environment",
+        /// Text: its distribution.
+        APP_DIST = 7 "app.dist",
+        /// Text: name of the process.
+        PROCESS_NAME = 8 "app.process_name",
+        /// Text: path of the executable.
+        EXECUTABLE = 9 "app.executable",
+        /// Integer: process id.
+        PID = 10 "app.pid",
+        /// Integer: start of the process, nanoseconds since the Unix epoch.
+        PROCESS_START = 11 "app.process_start",
+        /// Integer: time of install, nanoseconds since the Unix epoch.
+        INSTALLED = 12 "app.installed",
+        /// Text: an anonymous identifier of this installation of the app.
+        INSTALLATION_ID = 13 "app.installation_id",
+        /// Text: version of Coroner.
+        SDK_VERSION = 14 "app.sdk_version",
+        /// Text: the C library that the app runs on, such as `glibc`.
+        RUNTIME_NAME = 15 "app.runtime_name",
+        /// Text: its version.
+        RUNTIME_VERSION = 16 "app.runtime_version",
+        /// Text: name of the operating system, such as `Linux`, `macOS`, `iOS`.
+        OS_NAME = 20 "os.name",
+        /// Text: its version.
+        OS_VERSION = 21 "os.version",
+        /// Text: its build.
+        OS_BUILD = 22 "os.build",
+        /// Text: version of the kernel.
+        OS_KERNEL_VERSION = 23 "os.kernel_version",
+        /// Text: the distribution, such as `debian`.
+        OS_DISTRIBUTION = 24 "os.distribution",
+        /// Text: version of the distribution.
+        OS_DISTRIBUTION_VERSION = 25 "os.distribution_version",
+        /// Boolean: rooted or jailbroken.
+        OS_ROOTED = 26 "os.rooted",
+        /// Text: model of the device, such as `iPhone15,2`.
+        DEVICE_MODEL = 40 "device.model",
+        /// Text: its family, such as `iPhone`.
+        DEVICE_FAMILY = 41 "device.family",
+        /// Text: its architecture, such as `arm64e`.
+        DEVICE_ARCH = 42 "device.arch",
+        /// Text: description of its processor.
+        DEVICE_CPU = 43 "device.cpu",
+        /// Integer: number of processors.
+        DEVICE_PROCESSOR_COUNT = 44 "device.processor_count",
+        /// Integer: memory in bytes.
+        DEVICE_MEMORY_SIZE = 45 "device.memory_size",
+        /// Integer: when it was started, nanoseconds since the Unix epoch.
+        DEVICE_BOOT_TIME = 46 "device.boot_time",
+        /// Boolean: a simulator.
+        DEVICE_SIMULATOR = 47 "device.simulator",
+        /// Text: locale, such as `de_AT`.
+        DEVICE_LOCALE = 48 "device.locale",
+        /// Text: time zone, such as `Europe/Vienna`.
+        DEVICE_TIME_ZONE = 49 "device.time_zone",
+    }
+}
+
+open_numbers! {
+    /// One of 64 words that change during a run, each at once.
+    Scalar(u8) {
+        /// [`ExitKind`].
+        EXIT = 0 "exit",
+        /// When that was set, nanoseconds since the Unix epoch.
+        EXIT_TIME = 1 "exit_time",
+        /// The [`Monitor`](crate::wire::Monitor) that saw a crash; 0 while none did.
+        CRASHED_BY = 2 "crashed_by",
+        /// When, nanoseconds since the Unix epoch.
+        CRASH_TIME = 3 "crash_time",
+        /// [`Foreground`].
+        FOREGROUND = 4 "foreground",
+        /// When that was set, nanoseconds since the Unix epoch.
+        FOREGROUND_CHANGED = 5 "foreground_changed",
+        /// The last sign of life, nanoseconds since the Unix epoch.
+        LAST_ALIVE = 6 "last_alive",
+        /// When a hang began, nanoseconds since the Unix epoch; 0 while none goes on.
+        HANG_SINCE = 7 "hang_since",
+        /// [`Level`] of the app's events.
+        LEVEL = 8 "level",
+        /// Session id: its first 8 bytes, big-endian.
+        SESSION_ID_HIGH = 9 "session_id_high",
+        /// Session id: its last 8 bytes, big-endian.
+        SESSION_ID_LOW = 10 "session_id_low",
+        /// When the session began, nanoseconds since the Unix epoch; 0: there is none.
+        SESSION_STARTED = 11 "session_started",
+        /// Errors reported in the session.
+        SESSION_ERRORS = 12 "session_errors",
+        /// [`SessionStatus`].
+        SESSION_STATUS = 13 "session_status",
+        /// When the session ended, nanoseconds since the Unix epoch; 0: it did not.
+        SESSION_ENDED = 14 "session_ended",
+        /// Memory that the process uses, bytes.
+        MEMORY_USED = 15 "memory_used",
+        /// Memory that it could still have, bytes.
+        MEMORY_AVAILABLE = 16 "memory_available",
+        /// 1 while a debugger is attached.
+        DEBUGGED = 17 "debugged",
+        /// Address of the last fault that was handed on to another handler.
+        FORWARDED_FAULT = 18 "forwarded_fault",
+    }
+}
+
+open_numbers! {
+    /// How a run ended, as far as the process could tell.
+    ExitKind(u8) {
+        /// It has not ended, or had no chance to tell.
+        RUNNING = 0 "running",
+        /// `exit` or the end of `main`.
+        CLEAN = 1 "clean",
+        /// SIGTERM, which asks for a clean end.
+        SIGTERM = 2 "sigterm",
+        /// Coroner was uninstalled.
+        UNINSTALLED = 3 "uninstalled",
+        /// A crash, reported or not.
+        CRASHED = 4 "crashed",
+    }
+}
+
+open_numbers! {
+    /// Whether an app was in front.
+    Foreground(u8) {
+        /// Not known, or not a kind of app that is ever in front.
+        UNKNOWN = 0 "unknown",
+        /// In front.
+        FOREGROUND = 1 "foreground",
+        /// In the background.
+        BACKGROUND = 2 "background",
+    }
+}
+
+open_numbers! {
+    /// Gravity of an event or a breadcrumb. The names are Sentry's.
+    Level(u8) {
+        /// Debug.
+        DEBUG = 1 "debug",
+        /// Info.
+        INFO = 2 "info",
+        /// Warning.
+        WARNING = 3 "warning",
+        /// Error.
+        ERROR = 4 "error",
+        /// Fatal.
+        FATAL = 5 "fatal",
+    }
+}
+
+open_numbers! {
+    /// How a session stands. The names are those of Sentry's protocol.
+    SessionStatus(u8) {
+        /// It goes on, or ended well.
+        OK = 0 "ok",
+        /// It ended well.
+        EXITED = 1 "exited",
+        /// It ended with a crash.
+        CRASHED = 2 "crashed",
+        /// It ended otherwise than it should (a hang, a kill).
+        ABNORMAL = 3 "abnormal",
+    }
+}
+
+open_numbers! {
+    /// What a key and its value are.
+    Kind(u8) {
+        /// A tag: key and short text. The only kind in small slots.
+        TAG = 1 "tag",
+        /// A context: name and any CBOR item, usually a map.
+        CONTEXT = 2 "context",
+        /// Extra data: key and any CBOR item.
+        EXTRA = 3 "extra",
+        /// The user: key empty, a CBOR map, so that one user's fields are never mixed with another's.
+        USER = 4 "user",
+        /// The fingerprint: key empty, a CBOR array of texts.
+        FINGERPRINT = 5 "fingerprint",
+    }
+}

@@ -1,0 +1,375 @@
+//! Reading a run state file, whatever state its process left it in.
+
+use super::breadcrumb::head;
+use super::checksum::mix;
+use super::layout::{
+    BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits,
+    MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
+};
+use super::numbers::{ExitKind, Fact, Foreground, Kind, Level, Scalar, SessionStatus};
+use super::slots::form;
+use crate::model::{Address, Breadcrumb, Id, Lifecycle, Problem, RunFacts, Session, Timestamp, Value};
+use crate::reader::{Fields, Limit, decode_item, read_bounded};
+use crate::wire::{Monitor, crc32c};
+use minicbor::Decoder;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// CBOR items of one value.
+const ITEMS: usize = 1 << 16;
+
+/// Why a file is not read as a run state.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunStateError {
+    /// The file can't be read.
+    File(crate::ReadError),
+    /// It is empty.
+    Empty,
+    /// It was reserved and never written.
+    Unwritten,
+    /// It is of another format.
+    NotARunState,
+    /// It is of a later version.
+    Newer {
+        /// That version.
+        version: u32,
+    },
+    /// Its header is damaged or cut, so nothing else can be found.
+    Damaged {
+        /// Offset in the file.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl std::fmt::Display for RunStateError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunStateError::File(error) => error.fmt(f),
+            RunStateError::Empty => f.write_str("the run state is empty"),
+            RunStateError::Unwritten => f.write_str("the run state was reserved and never written"),
+            RunStateError::NotARunState => f.write_str("not a Coroner run state: its first 8 bytes are others"),
+            RunStateError::Newer { version } => {
+                write!(f, "the run state is of version {version}; this program reads up to version {VERSION}")
+            }
+            RunStateError::Damaged { offset, what } => write!(f, "the run state is damaged at byte {offset}: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for RunStateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let RunStateError::File(error) = self { Some(error) } else { None }
+    }
+}
+
+impl RunFacts {
+    /// Reads the run state in `bytes`. Zeros at its end may be left out.
+    ///
+    /// # Errors
+    /// [`RunStateError`] where it is none or its header is damaged. Damage elsewhere is in
+    /// [`problems`](RunFacts::problems).
+    pub fn read(bytes: &[u8]) -> Result<RunFacts, RunStateError> {
+        let file = Words(bytes);
+        if bytes.is_empty() {
+            return Err(RunStateError::Empty);
+        }
+        if !bytes.starts_with(MAGIC) {
+            let unwritten = bytes.iter().all(|byte| *byte == 0);
+            return Err(if unwritten { RunStateError::Unwritten } else { RunStateError::NotARunState });
+        }
+        let damaged = |word: usize, what| RunStateError::Damaged { offset: word as u64 * 8, what };
+        if bytes.len() < HEADER_WORDS * 8 {
+            return Err(damaged(bytes.len() / 8, "it ends within its header"));
+        }
+        let version = file.at(VERSION_WORD) as u32;
+        if version > VERSION {
+            return Err(RunStateError::Newer { version });
+        }
+        let check = (VERSION_WORD..CHECK_WORD).fold(0, |check, index| crc32c(check, &file.at(index).to_le_bytes()));
+        if u64::from(check) != file.at(CHECK_WORD) {
+            return Err(damaged(CHECK_WORD, "the checksum of its header is wrong"));
+        }
+        let limits = Limits::from_words(std::array::from_fn(|index| file.at(LIMITS_WORD + index)));
+        if limits != limits.allowed() || file.at(SIZE_WORD) != limits.size() as u64 {
+            return Err(damaged(LIMITS_WORD, "its limits are none that can be"));
+        }
+        // Zeros that were left out can be the end of a value. No value is longer than the most that a slot can hold.
+        let mut with_zeros;
+        let mut file = file;
+        if bytes.len() < limits.size() {
+            with_zeros = bytes.to_vec();
+            with_zeros.resize(limits.size().min(bytes.len() + 2 * Limits::MAX.large_bytes as usize), 0);
+            file = Words(&with_zeros);
+        }
+        let mut run_id = [0; 16];
+        run_id.copy_from_slice(&bytes[RUN_ID_WORD * 8..][..16]);
+        let mut reading = Reading { file, facts: RunFacts { run_id: Id(run_id), ..RunFacts::default() } };
+        let layout = Layout::of(&limits);
+        reading.scalars(&layout);
+        reading.facts(&layout);
+        let mut values = reading.slots(&layout.small);
+        values.extend(reading.slots(&layout.large));
+        reading.values(values);
+        reading.breadcrumbs(&layout);
+        Ok(reading.facts)
+    }
+
+    /// Reads the run state file at `path`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), or where the file can't be read.
+    pub fn read_file(path: impl AsRef<Path>) -> Result<RunFacts, RunStateError> {
+        let limit = Limits::MAX.size() as u64;
+        RunFacts::read(&read_bounded(path.as_ref(), limit).map_err(RunStateError::File)?)
+    }
+}
+
+/// A file as words. Beyond its end they are zero.
+#[derive(Clone, Copy, Debug)]
+struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    fn at(&self, index: usize) -> u64 {
+        let bytes = self.0.get(index * 8..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn bytes(&self, word: usize, len: usize) -> &'a [u8] {
+        self.0.get(word * 8..).and_then(|rest| rest.get(..len)).unwrap_or_default()
+    }
+}
+
+/// The valid version of a slot.
+struct Version<'a> {
+    sequence: u64,
+    kind: Kind,
+    form: u8,
+    key: &'a [u8],
+    value: &'a [u8],
+    at: usize,
+}
+
+struct Reading<'a> {
+    file: Words<'a>,
+    facts: RunFacts,
+}
+
+impl<'a> Reading<'a> {
+    fn problem(&mut self, word: usize, what: String) {
+        self.facts.problems.push(Problem { section: None, offset: word as u64 * 8, what });
+    }
+
+    fn scalars(&mut self, layout: &Layout) {
+        let scalar = |scalar: Scalar| self.file.at(layout.scalars + usize::from(scalar.0));
+        let time = |number| Some(scalar(number)).filter(|ns| *ns > 0).map(Timestamp);
+        let number = |number| scalar(number) as u8;
+        self.facts.lifecycle = Lifecycle {
+            exit: ExitKind(number(Scalar::EXIT)),
+            exit_time: time(Scalar::EXIT_TIME),
+            crashed_by: Some(Monitor(number(Scalar::CRASHED_BY))).filter(|monitor| monitor.0 != 0),
+            crash_time: time(Scalar::CRASH_TIME),
+            foreground: Foreground(number(Scalar::FOREGROUND)),
+            foreground_changed: time(Scalar::FOREGROUND_CHANGED),
+            last_alive: time(Scalar::LAST_ALIVE),
+            hang_since: time(Scalar::HANG_SINCE),
+            memory_used: Some(scalar(Scalar::MEMORY_USED)).filter(|bytes| *bytes > 0),
+            memory_available: Some(scalar(Scalar::MEMORY_AVAILABLE)).filter(|bytes| *bytes > 0),
+            debugged: scalar(Scalar::DEBUGGED) != 0,
+            forwarded_fault: Some(scalar(Scalar::FORWARDED_FAULT)).filter(|address| *address > 0).map(Address),
+        };
+        self.facts.level = Some(Level(number(Scalar::LEVEL))).filter(|level| level.0 != 0);
+        if let Some(started) = time(Scalar::SESSION_STARTED) {
+            let (high, low) = (scalar(Scalar::SESSION_ID_HIGH), scalar(Scalar::SESSION_ID_LOW));
+            self.facts.session = Some(Session {
+                id: Id((u128::from(high) << 64 | u128::from(low)).to_be_bytes()),
+                started,
+                errors: scalar(Scalar::SESSION_ERRORS),
+                status: SessionStatus(number(Scalar::SESSION_STATUS)),
+                ended: time(Scalar::SESSION_ENDED),
+            });
+        }
+    }
+
+    fn facts(&mut self, layout: &Layout) {
+        let head = self.file.at(layout.facts);
+        let len = head as u32 as usize;
+        if head == 0 {
+            return;
+        }
+        let bytes = self.file.bytes(layout.facts + 1, len);
+        if len > layout.facts_words * 8 || bytes.len() != len || crc32c(0, bytes) != (head >> 32) as u32 {
+            return self.problem(layout.facts, "the facts are damaged: their checksum is wrong".to_owned());
+        }
+        let item = decode_item(&mut Decoder::new(bytes), &mut Limit(ITEMS));
+        let mut fields = match item.map(Fields::new) {
+            Ok(Some(fields)) => fields,
+            Ok(None) => return self.problem(layout.facts, "the facts are not a map".to_owned()),
+            Err(error) => return self.problem(layout.facts, format!("the facts are malformed CBOR: {error}")),
+        };
+        let key = |fact: Fact| u64::from(fact.0);
+        let app = &mut self.facts.app;
+        app.id = fields.text(key(Fact::APP_ID));
+        app.name = fields.text(key(Fact::APP_NAME));
+        app.version = fields.text(key(Fact::APP_VERSION));
+        app.build = fields.text(key(Fact::APP_BUILD));
+        app.release = fields.text(key(Fact::APP_RELEASE));
+        app.environment = fields.text(key(Fact::APP_ENVIRONMENT));
+        app.dist = fields.text(key(Fact::APP_DIST));
+        app.process_name = fields.text(key(Fact::PROCESS_NAME));
+        app.executable = fields.text(key(Fact::EXECUTABLE));
+        app.pid = fields.number(key(Fact::PID));
+        app.process_start = fields.u64(key(Fact::PROCESS_START)).map(Timestamp);
+        app.runtime_name = fields.text(key(Fact::RUNTIME_NAME));
+        app.runtime_version = fields.text(key(Fact::RUNTIME_VERSION));
+        app.installed = fields.u64(key(Fact::INSTALLED)).map(Timestamp);
+        app.installation_id = fields.text(key(Fact::INSTALLATION_ID));
+        app.sdk_version = fields.text(key(Fact::SDK_VERSION));
+        let os = &mut self.facts.os;
+        os.name = fields.text(key(Fact::OS_NAME));
+        os.version = fields.text(key(Fact::OS_VERSION));
+        os.build = fields.text(key(Fact::OS_BUILD));
+        os.kernel_version = fields.text(key(Fact::OS_KERNEL_VERSION));
+        os.distribution = fields.text(key(Fact::OS_DISTRIBUTION));
+        os.distribution_version = fields.text(key(Fact::OS_DISTRIBUTION_VERSION));
+        os.rooted = fields.bool(key(Fact::OS_ROOTED));
+        let device = &mut self.facts.device;
+        device.model = fields.text(key(Fact::DEVICE_MODEL));
+        device.family = fields.text(key(Fact::DEVICE_FAMILY));
+        device.arch = fields.text(key(Fact::DEVICE_ARCH));
+        device.cpu = fields.text(key(Fact::DEVICE_CPU));
+        device.processor_count = fields.number(key(Fact::DEVICE_PROCESSOR_COUNT));
+        device.memory_size = fields.u64(key(Fact::DEVICE_MEMORY_SIZE));
+        device.boot_time = fields.u64(key(Fact::DEVICE_BOOT_TIME)).map(Timestamp);
+        device.simulator = fields.bool(key(Fact::DEVICE_SIMULATOR));
+        device.locale = fields.text(key(Fact::DEVICE_LOCALE));
+        device.time_zone = fields.text(key(Fact::DEVICE_TIME_ZONE));
+        self.facts.unknown_facts = fields.rest();
+    }
+
+    /// Every key of a table with the newest of its valid versions, in no order.
+    fn slots(&mut self, table: &Table) -> Vec<Version<'a>> {
+        let mut newest: HashMap<(u8, &'a [u8]), Version<'a>> = HashMap::new();
+        for number in 0..table.slots {
+            let versions = [0, 1].map(|version| self.version(table, table.version(number, version)));
+            let touched = (0..2).any(|version| self.file.at(table.version(number, version)) != 0);
+            let current = versions.into_iter().flatten().max_by_key(|version| version.sequence);
+            let Some(current) = current else {
+                // Killed while a new key was being written, the one version that there is is not valid: that is no
+                // damage. A sequence number says that a version was whole.
+                if touched {
+                    self.problem(table.slot(number), "both versions of a value are damaged".to_owned());
+                }
+                continue;
+            };
+            let key = (current.kind.0, current.key);
+            if newest.get(&key).is_none_or(|other| other.sequence < current.sequence) {
+                newest.insert(key, current);
+            }
+        }
+        newest.into_values().filter(|version| version.form != form::REMOVED).collect()
+    }
+
+    /// The version at a word, if it is valid.
+    fn version(&self, table: &Table, at: usize) -> Option<Version<'a>> {
+        let (sequence, meta) = (self.file.at(at), self.file.at(at + 1));
+        if sequence == 0 {
+            return None;
+        }
+        let (key_len, value_len) = ((meta >> 16 & 0xFFFF) as usize, (meta >> 32) as usize);
+        let (key_words, value_words) = (key_len.div_ceil(8), value_len.div_ceil(8));
+        if key_len > MAX_KEY || key_words + value_words > table.data_words {
+            return None;
+        }
+        let data = at + 3;
+        let words =
+            [sequence, meta].into_iter().chain((data..data + key_words + value_words).map(|at| self.file.at(at)));
+        if words.fold(0, mix) != self.file.at(at + 2) {
+            return None;
+        }
+        let (key, value) = (self.file.bytes(data, key_len), self.file.bytes(data + key_words, value_len));
+        Some(Version { sequence, kind: Kind(meta as u8), form: (meta >> 8) as u8, key, value, at })
+    }
+
+    fn values(&mut self, mut values: Vec<Version<'a>>) {
+        values.sort_by_key(|version| version.sequence);
+        for version in values {
+            let value = match version.form {
+                form::TEXT => Ok(Value::Text(String::from_utf8_lossy(version.value).into_owned())),
+                form::CBOR => decode_item(&mut Decoder::new(version.value), &mut Limit(ITEMS))
+                    .map_err(|error| format!("a value is malformed CBOR: {error}")),
+                form => Err(format!("a value has form {form}, which this program does not know")),
+            };
+            let key = String::from_utf8_lossy(version.key).into_owned();
+            let value = match value {
+                Ok(value) => value,
+                Err(what) => {
+                    self.problem(version.at, format!("{key}: {what}"));
+                    continue;
+                }
+            };
+            match (version.kind, value) {
+                (Kind::TAG, Value::Text(text)) => drop(self.facts.tags.insert(key, text)),
+                (Kind::CONTEXT, value) => drop(self.facts.contexts.insert(key, value)),
+                (Kind::EXTRA, value) => drop(self.facts.extra.insert(key, value)),
+                (Kind::USER, value) => self.facts.user = Some(value),
+                (Kind::FINGERPRINT, Value::Array(parts)) => {
+                    self.facts.fingerprint = parts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                }
+                (kind, value) => {
+                    let map = self.facts.unknown_values.entry(kind.0.into()).or_insert_with(|| Value::Map(Vec::new()));
+                    if let Value::Map(pairs) = map {
+                        pairs.push((Value::Text(key), value));
+                    }
+                }
+            }
+        }
+    }
+
+    fn breadcrumbs(&mut self, layout: &Layout) {
+        let left = self.file.at(BREADCRUMB_WORD);
+        // None can be cleared that was not left: then the word is damaged.
+        let cleared = Some(self.file.at(CLEARED_WORD)).filter(|cleared| *cleared <= left).unwrap_or(0);
+        let mut found = Vec::new();
+        for slot in 0..layout.breadcrumb_count {
+            let at = layout.breadcrumb(slot);
+            let (number, head_word) = (self.file.at(at), self.file.at(at + 1));
+            // Number 0: never written, or being written when the process ended.
+            if number == 0 || number <= cleared {
+                continue;
+            }
+            let len = head_word as u32 as usize;
+            let data = at + BREADCRUMB_HEADER_WORDS;
+            let words =
+                [number, len as u64].into_iter().chain((data..data + len.div_ceil(8)).map(|at| self.file.at(at)));
+            let whole = len <= layout.breadcrumb_words * 8 && head(len, words.fold(0, mix)) == head_word;
+            if !whole {
+                self.problem(at, format!("breadcrumb {number} is not whole"));
+                continue;
+            }
+            match decode_item(&mut Decoder::new(self.file.bytes(data, len)), &mut Limit(ITEMS)).map(Fields::new) {
+                Ok(Some(mut fields)) => found.push((number, breadcrumb(&mut fields))),
+                Ok(None) => self.problem(at, format!("breadcrumb {number} is not a map")),
+                Err(error) => self.problem(at, format!("breadcrumb {number} is malformed CBOR: {error}")),
+            }
+        }
+        found.sort_by_key(|(number, _)| *number);
+        self.facts.breadcrumbs = found.into_iter().map(|(_, breadcrumb)| breadcrumb).collect();
+        self.facts.breadcrumbs_overwritten =
+            left.saturating_sub(cleared).saturating_sub(layout.breadcrumb_count as u64);
+    }
+}
+
+fn breadcrumb(fields: &mut Fields) -> Breadcrumb {
+    Breadcrumb {
+        time: Timestamp(fields.u64(0).unwrap_or(0)),
+        level: Level(fields.number(1).unwrap_or(0)),
+        kind: fields.text(2),
+        category: fields.text(3),
+        message: fields.text(4),
+        data: fields.value(5),
+        unknown: fields.rest(),
+    }
+}

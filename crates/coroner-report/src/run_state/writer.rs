@@ -1,0 +1,215 @@
+//! Writing the run state: creation, scalars, facts.
+
+use super::checksum::mix;
+use super::facts::FactsEncoder;
+use super::layout::{
+    CHECK_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits, MAGIC, MAGIC_WORD, RUN_ID_WORD, SIZE_WORD, VERSION,
+    VERSION_WORD,
+};
+use super::numbers::Scalar;
+use crate::wire::{Encoder, crc32c};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// The run state of this run.
+///
+/// It can be copied and used from any thread and in signal handlers: every word is an atomic, and nothing waits.
+#[derive(Clone, Copy, Debug)]
+pub struct RunState<'a> {
+    pub(super) words: &'a [AtomicU64],
+    pub(super) layout: Layout,
+}
+
+/// Why a run state can't be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateError {
+    /// The region has fewer bytes than [`Limits::size`].
+    TooSmall {
+        /// Bytes that are needed.
+        needed: usize,
+    },
+}
+
+/// Why a value was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The key is longer than [`MAX_KEY`](super::MAX_KEY) or leaves no room for a value.
+    KeyTooLong,
+    /// The value does not fit, and is not text that could be cut.
+    TooLarge,
+    /// As many keys as there is room for are in use.
+    Full,
+    /// Another thread was setting this key at this moment: its value stands, as if it had come just after.
+    Overtaken,
+    /// It can be set once only, and is.
+    AlreadySet,
+}
+
+impl core::fmt::Display for Refused {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Refused::KeyTooLong => "the key is too long",
+            Refused::TooLarge => "the value is too large",
+            Refused::Full => "there is no room for another key",
+            Refused::Overtaken => "another thread set the same key at the same time",
+            Refused::AlreadySet => "it is set already",
+        })
+    }
+}
+
+impl core::error::Error for Refused {}
+
+/// The words of a mapping, to create a [`RunState`] in.
+///
+/// Returns `None` where `address` is null or not a multiple of 8.
+///
+/// # Safety
+/// For all of `'a` the `len` bytes at `address` must be mapped, writable, and accessed by this process only through the
+/// words returned here. (Another process may have mapped the same file.)
+pub unsafe fn words_of_mapping<'a>(address: *mut u8, len: usize) -> Option<&'a [AtomicU64]> {
+    if address.is_null() || !(address as usize).is_multiple_of(align_of::<AtomicU64>()) {
+        return None;
+    }
+    #[allow(clippy::cast_ptr_alignment)] // Checked above.
+    // SAFETY: not null, aligned, and as many bytes as the caller vouches for. Async-signal-safe: no call.
+    Some(unsafe { core::slice::from_raw_parts(address.cast::<AtomicU64>(), len / 8) })
+}
+
+impl<'a> RunState<'a> {
+    /// Creates a run state in `words`, which must be zero, as a new file is.
+    ///
+    /// The magic number is written last: a process killed in between leaves a file that is no run state yet.
+    ///
+    /// # Errors
+    /// [`CreateError`] where the region is too small for the limits (which are the [allowed](Limits::allowed) ones).
+    pub fn create(words: &'a [AtomicU64], limits: &Limits, run_id: [u8; 16]) -> Result<RunState<'a>, CreateError> {
+        let limits = limits.allowed();
+        let layout = Layout::of(&limits);
+        if words.len() < layout.words {
+            return Err(CreateError::TooSmall { needed: limits.size() });
+        }
+        let state = RunState { words, layout };
+        let (low, high) = run_id.split_at(8);
+        let mut header = [0; CHECK_WORD - VERSION_WORD];
+        let content = [u64::from(VERSION) | (HEADER_WORDS as u64) << 32, limits.size() as u64, word(low), word(high)];
+        for (to, from) in header.iter_mut().zip(content.into_iter().chain(limits.to_words())) {
+            *to = from;
+        }
+        const { assert!(SIZE_WORD == 2 && RUN_ID_WORD == 3 && LIMITS_WORD == 5 && CHECK_WORD == 9) };
+        let mut check = 0;
+        for (index, value) in header.iter().enumerate() {
+            state.store(VERSION_WORD + index, *value);
+            check = crc32c(check, &value.to_le_bytes());
+        }
+        state.store(CHECK_WORD, check.into());
+        if let Some(magic) = words.get(MAGIC_WORD) {
+            magic.store(u64::from_le_bytes(*MAGIC).to_le(), Release);
+        }
+        Ok(state)
+    }
+
+    /// Sets a word that changes during the run.
+    pub fn set_scalar(&self, scalar: Scalar, value: u64) {
+        self.store(self.layout.scalars.wrapping_add(usize::from(scalar.0)), value);
+    }
+
+    /// Adds to a word that changes during the run; returns what it was before.
+    pub fn add_scalar(&self, scalar: Scalar, value: u64) -> u64 {
+        self.scalar_word(scalar).map_or(0, |word| word.fetch_add(value, AcqRel))
+    }
+
+    /// Reads a word that changes during the run.
+    pub fn scalar(&self, scalar: Scalar) -> u64 {
+        self.scalar_word(scalar).map_or(0, |word| word.load(Acquire))
+    }
+
+    fn scalar_word(&self, scalar: Scalar) -> Option<&'a AtomicU64> {
+        let number = usize::from(scalar.0);
+        if number >= super::layout::SCALAR_WORDS {
+            return None;
+        }
+        self.words.get(self.layout.scalars.wrapping_add(number))
+    }
+
+    /// Writes the facts that do not change during the run, once, from what a [`FactsEncoder`] made.
+    ///
+    /// # Errors
+    /// [`Refused::TooLarge`], or [`Refused::AlreadySet`] the second time.
+    pub fn set_facts(&self, facts: &FactsEncoder<'_>) -> Result<(), Refused> {
+        let bytes = facts.written();
+        if bytes.len() > self.layout.facts_words.saturating_mul(8) {
+            return Err(Refused::TooLarge);
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Some(head) = self.words.get(self.layout.facts) else { return Err(Refused::TooLarge) };
+        if head.load(Acquire) != 0 {
+            return Err(Refused::AlreadySet);
+        }
+        let mut index = self.layout.facts;
+        for chunk in bytes.chunks(8) {
+            index = index.wrapping_add(1);
+            self.store(index, word(chunk));
+        }
+        let head_value = bytes.len() as u64 | u64::from(crc32c(0, bytes)) << 32;
+        head.store(head_value.to_le(), Release);
+        Ok(())
+    }
+
+    /// Builds facts in `buffer` and writes them: what a program does at install.
+    ///
+    /// # Errors
+    /// As [`set_facts`](Self::set_facts).
+    pub fn set_facts_with(&self, buffer: &mut [u8], write: impl FnOnce(&mut FactsEncoder<'_>)) -> Result<(), Refused> {
+        let mut facts = FactsEncoder::new(Encoder::new(buffer));
+        write(&mut facts);
+        facts.finish();
+        self.set_facts(&facts)
+    }
+
+    /// All bytes of the file as they are at this moment.
+    #[cfg(feature = "std")]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let words = self.words.get(..self.layout.words).unwrap_or(self.words);
+        words.iter().flat_map(|word| word.load(Acquire).to_ne_bytes()).collect()
+    }
+
+    pub(super) fn store(&self, index: usize, value: u64) {
+        if let Some(word) = self.words.get(index) {
+            word.store(value.to_le(), Relaxed);
+        }
+    }
+
+    pub(super) fn load(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| u64::from_le(word.load(Acquire)))
+    }
+}
+
+/// Stores bytes as words, zeros after them, and takes them into a checksum.
+pub(super) fn put(into: &mut core::slice::Iter<'_, AtomicU64>, bytes: &[u8], check: u64) -> u64 {
+    let mut check = check;
+    let mut store = |value: u64| {
+        if let Some(to) = into.next() {
+            to.store(value.to_le(), Relaxed);
+            check = mix(check, value);
+        }
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    for bytes in words {
+        store(u64::from_le_bytes(*bytes));
+    }
+    if !rest.is_empty() {
+        store(word(rest));
+    }
+    check
+}
+
+/// Up to eight bytes as a little-endian word, zeros after them.
+pub(super) fn word(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}

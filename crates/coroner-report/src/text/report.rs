@@ -1,0 +1,430 @@
+//! A report as text.
+
+use super::{Sink, Style, TextOptions, ThreadFilter, registers};
+use crate::model::{Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread};
+use crate::wire::{FoundBy, WalkEnd};
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+/// Width of the names of fields.
+const LABEL: usize = 14;
+
+/// Writes one report.
+pub(super) struct Writer<'a> {
+    pub(super) sink: &'a mut dyn Sink,
+    pub(super) report: &'a Report,
+    pub(super) options: &'a TextOptions,
+}
+
+impl Writer<'_> {
+    pub(super) fn all(mut self) -> fmt::Result {
+        self.identity()?;
+        if let Some(crash) = &self.report.crash {
+            self.crash(crash)?;
+        }
+        for exception in &self.report.exceptions {
+            self.exception(exception)?;
+        }
+        let threads = self.options.threads.threads(self.report);
+        for (place, thread) in &threads {
+            self.thread(*place, thread)?;
+        }
+        let shown = threads.len();
+        if shown < self.report.threads.len() {
+            let others = self.report.threads.len() - shown;
+            self.line(Style::Faint, &format!("\n{others} of {} threads not shown\n", self.report.threads.len()))?;
+        }
+        if self.options.registers {
+            self.registers()?;
+        }
+        if let Some(run) = self.report.run.as_ref().filter(|_| self.options.scope) {
+            self.scope(run)?;
+        }
+        if self.options.images {
+            self.images()?;
+        }
+        self.outcome()
+    }
+
+    fn line(&mut self, style: Style, text: &str) -> fmt::Result {
+        self.sink.piece(style, text)
+    }
+
+    fn heading(&mut self, text: &str) -> fmt::Result {
+        self.line(Style::Plain, "\n")?;
+        self.line(Style::Heading, text)?;
+        self.line(Style::Plain, "\n")
+    }
+
+    /// A field on a line of its own, unless it is empty.
+    fn field(&mut self, label: &str, style: Style, value: &str) -> fmt::Result {
+        if value.is_empty() {
+            return Ok(());
+        }
+        self.line(Style::Label, &format!("{:<LABEL$}", format!("{label}:")))?;
+        self.line(Style::Plain, " ")?;
+        // A value of many lines stays in its column.
+        self.line(style, &value.trim_end().replace('\n', &format!("\n{:LABEL$} ", "")))?;
+        self.line(Style::Plain, "\n")
+    }
+
+    fn identity(&mut self) -> fmt::Result {
+        let report = self.report;
+        let header = &report.header;
+        self.field("Report", Style::Heading, &header.event_id.to_string())?;
+        let process = match (header.process_name.as_str(), header.pid) {
+            ("", 0) => String::new(),
+            (name, pid) => format!("{name} [{pid}], child of [{}]", header.ppid),
+        };
+        self.field("Process", Style::Plain, process.trim_start())?;
+        if let Some(main) = report.images.iter().find(|image| image.is_main) {
+            self.field("Path", Style::Plain, &main.path)?;
+        }
+        let app = report.run.as_ref().map(|run| &run.app);
+        if let Some(app) = app {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            let build = app.build.as_ref().map_or_else(String::new, |build| format!("({build})"));
+            let parts = [text(&app.name), text(&app.id), text(&app.version), build];
+            self.field("App", Style::Plain, &joined(&parts))?;
+            self.field("Release", Style::Plain, &text(&app.release))?;
+            self.field("Environment", Style::Plain, &text(&app.environment))?;
+        }
+        let system = match report.run.as_ref().map(|run| (&run.os, &run.device)) {
+            Some((os, device)) => joined(&[
+                os.name.clone().unwrap_or_else(|| header.os.to_string()),
+                os.version.clone().unwrap_or_default(),
+                os.build.as_ref().map_or_else(String::new, |build| format!("({build})")),
+                os.distribution.clone().unwrap_or_default(),
+                os.distribution_version.clone().unwrap_or_default(),
+                header.arch.map_or("", |arch| arch.name()).to_owned(),
+                device.model.as_ref().map_or_else(String::new, |model| format!("on {model}")),
+            ]),
+            None if header.os.0 == 0 => String::new(),
+            None => joined(&[header.os.to_string(), header.arch.map_or("", |arch| arch.name()).to_owned()]),
+        };
+        self.field("System", Style::Plain, &system)?;
+        if let Some(crash) = &report.crash {
+            let mut when = crash.time.to_string();
+            write!(when, ", {} after install", duration(crash.since_install_ns))?;
+            let start = header.process_start.0;
+            if start > 0 && start <= crash.time.0 {
+                write!(when, ", {} after the process started", duration(crash.time.0 - start))?;
+            }
+            self.field("Time", Style::Plain, &when)?;
+        }
+        self.field("Coroner", Style::Faint, &header.sdk_version)
+    }
+
+    fn crash(&mut self, crash: &Crash) -> fmt::Result {
+        self.heading("What happened")?;
+        let fatal = if crash.has(CrashFlag::NotFatal) { Style::Warning } else { Style::Alarm };
+        if crash.has(CrashFlag::StackOverflow) {
+            self.field("Cause", fatal, "stack overflow")?;
+        }
+        if let Some(mach) = &crash.mach {
+            let name = mach.name.map_or_else(|| format!("exception {}", mach.exception), str::to_owned);
+            let code = mach.code_name.map_or_else(|| format!("code {:#x}", mach.code), str::to_owned);
+            self.field("Exception", fatal, &format!("{name}, {code}, subcode {:#x}", mach.subcode))?;
+        }
+        if let Some(signal) = &crash.signal {
+            let name = signal.name.map_or_else(String::new, |name| format!("{name} "));
+            let mut text = format!("{name}({})", signal.number);
+            match signal.code_name {
+                Some(code) => write!(text, ", {code}")?,
+                None => write!(text, ", code {}", signal.code)?,
+            }
+            if let Some(pid) = signal.sender_pid {
+                write!(text, ", sent by process {pid}")?;
+                if let Some(uid) = signal.sender_uid {
+                    write!(text, " of user {uid}")?;
+                }
+            }
+            if signal.errno != 0 {
+                write!(text, ", errno {}", signal.errno)?;
+            }
+            if let Some(syscall) = signal.syscall {
+                write!(text, ", system call {syscall}")?;
+            }
+            self.field("Signal", fatal, &text)?;
+        }
+        if let Some(address) = crash.address {
+            let access = crash.access.map_or_else(String::new, |access| format!(" ({access})"));
+            let place =
+                self.report.image_at(address).map_or_else(String::new, |image| format!(", in {}", image.name()));
+            self.field("Address", Style::Address, &format!("{address}{access}{place}"))?;
+        }
+        if let Some(kind) = &crash.exception_type {
+            self.field("Type", fatal, kind)?;
+        }
+        if let Some(message) = &crash.message {
+            self.field("Message", fatal, message)?;
+        }
+        if let Some(location) = &crash.location {
+            self.field("Location", Style::Source, location)?;
+        }
+        for annotation in &self.report.annotations {
+            self.field("Annotation", Style::Plain, &format!("{} ({})", annotation.text.trim_end(), annotation.source))?;
+        }
+        let place = self.report.threads.iter().position(|thread| thread.tid == crash.tid);
+        let thread = match place {
+            Some(place) => format!("{place}, {}", thread_name(&self.report.threads[place])),
+            None => format!("{}, which is not in the report", crash.tid),
+        };
+        self.field("Thread", Style::Plain, &thread)?;
+        for second in &crash.second_crashes {
+            let name = second.name.map_or_else(|| format!("signal {}", second.signal), str::to_owned);
+            let at = second.address.map_or_else(String::new, |address| format!(" at {address}"));
+            let after = second.after_ns.map_or_else(String::new, |ns| format!(", {} later", duration(ns)));
+            self.field("Also", fatal, &format!("thread {} crashed: {name}{at}{after}", second.tid))?;
+        }
+        let facts = [
+            (CrashFlag::Recrash, "the crash path itself crashed while it wrote this report"),
+            (CrashFlag::BadStackPointer, "the stack pointer was in no readable memory"),
+            (CrashFlag::ForkChild, "the process was a child after fork, under its parent's install"),
+            (CrashFlag::NotFatal, "the process went on"),
+        ];
+        for (flag, what) in facts {
+            if crash.has(flag) {
+                self.field("Note", Style::Warning, what)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exception(&mut self, exception: &Exception) -> fmt::Result {
+        let kind = exception.type_name.as_deref().unwrap_or("exception");
+        self.heading(&format!("Thrown: {kind} ({})", exception.language))?;
+        if let Some(message) = &exception.message {
+            self.field("Message", Style::Alarm, message)?;
+        }
+        if let Some(location) = &exception.location {
+            self.field("Location", Style::Source, location)?;
+        }
+        if let Some(info) = &exception.user_info {
+            self.field("User info", Style::Plain, info)?;
+        }
+        self.frames(&exception.frames, &exception.skipped)
+    }
+
+    fn thread(&mut self, place: usize, thread: &Thread) -> fmt::Result {
+        self.line(Style::Plain, "\n")?;
+        let style = if thread.crashed { Style::Alarm } else { Style::Heading };
+        let crashed = if thread.crashed { " crashed" } else { "" };
+        self.line(style, &format!("Thread {place}{crashed}"))?;
+        self.line(Style::Plain, &format!(": {}", thread_name(thread)))?;
+        if let Some(queue) = &thread.queue {
+            self.line(Style::Plain, &format!(", queue {queue}"))?;
+        }
+        if let Some(state) = thread.state {
+            let syscall = thread.syscall.map_or_else(String::new, |number| format!(" in system call {number}"));
+            self.line(Style::Faint, &format!(", {state}{syscall}"))?;
+        }
+        self.line(Style::Plain, "\n")?;
+        if let Some(reason) = thread.not_captured {
+            let reason = reason.to_string().replace('_', " ");
+            self.line(Style::Warning, &format!("     not captured: {reason}\n"))?;
+        }
+        self.frames(&thread.frames, &thread.skipped)?;
+        match thread.walk_end {
+            None | Some(WalkEnd::ROOT) => Ok(()),
+            Some(end) => {
+                let why = end.to_string().replace('_', " ");
+                self.line(Style::Faint, &format!("     the walk ended here: {why}\n"))
+            }
+        }
+    }
+
+    fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+        let width = frames.iter().map(|frame| module_name(frame).chars().count()).max().unwrap_or(0).clamp(6, 32);
+        let mut left_out = skipped.iter().peekable();
+        // Frames keep the number that they have in the whole stack.
+        let mut number = 0;
+        for (index, frame) in frames.iter().enumerate() {
+            while let Some(skipped) = left_out.next_if(|skipped| skipped.after <= index) {
+                self.left_out(skipped)?;
+                number += skipped.count;
+            }
+            self.frame(number, frame, width)?;
+            number += 1;
+        }
+        left_out.try_for_each(|skipped| self.left_out(skipped))
+    }
+
+    fn left_out(&mut self, skipped: &Skipped) -> fmt::Result {
+        self.line(Style::Faint, &format!("     … {} frames left out …\n", skipped.count))
+    }
+
+    fn frame(&mut self, number: u64, frame: &Frame, width: usize) -> fmt::Result {
+        for inlined in &frame.inlined {
+            let function = inlined.function.as_deref().or(inlined.raw_function.as_deref()).unwrap_or("?");
+            self.line(Style::Plain, &format!("{number:4} {:width$} {:18} ", "", "  inlined"))?;
+            self.line(Style::Function, function)?;
+            self.source(inlined.file.as_deref(), inlined.line, inlined.column)?;
+            self.line(Style::Plain, "\n")?;
+        }
+        self.line(Style::Plain, &format!("{number:4} "))?;
+        self.line(Style::Module, &format!("{:width$}", module_name(frame)))?;
+        self.line(Style::Plain, " ")?;
+        self.line(Style::Address, &format!("{:#018x}", frame.address.0))?;
+        self.line(Style::Plain, " ")?;
+        match frame.function.as_deref().or(frame.raw_function.as_deref()) {
+            Some(function) => {
+                self.line(Style::Function, function)?;
+                if let Some(start) = frame.symbol_address.filter(|start| *start <= frame.address) {
+                    self.line(Style::Faint, &format!(" + {}", frame.address.0 - start.0))?;
+                }
+            }
+            None => {
+                if let Some(offset) = frame.module_offset {
+                    self.line(Style::Faint, &format!("+ {offset}"))?;
+                } else {
+                    self.line(Style::Faint, "in no image")?;
+                }
+            }
+        }
+        self.source(frame.file.as_deref(), frame.line, frame.column)?;
+        if frame.named_in_process {
+            self.line(Style::Faint, " [named in the process]")?;
+        }
+        if matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER) {
+            self.line(Style::Warning, &format!(" [{}]", frame.found_by.to_string().replace('_', " ")))?;
+        }
+        self.line(Style::Plain, "\n")
+    }
+
+    fn source(&mut self, file: Option<&str>, line: Option<u32>, column: Option<u32>) -> fmt::Result {
+        let Some(file) = file else { return Ok(()) };
+        let mut source = format!(" ({file}");
+        for number in [line, line.and(column)].into_iter().flatten() {
+            write!(source, ":{number}")?;
+        }
+        self.line(Style::Source, &(source + ")"))
+    }
+
+    fn registers(&mut self) -> fmt::Result {
+        let by_number = matches!(self.options.threads, ThreadFilter::Number(_));
+        for (place, thread) in self.options.threads.threads(self.report) {
+            let Some(values) = thread.registers.as_ref().filter(|_| thread.crashed || by_number) else { continue };
+            self.heading(&format!("Registers of thread {place}"))?;
+            registers::write(self.sink, values)?;
+        }
+        Ok(())
+    }
+
+    fn scope(&mut self, run: &RunFacts) -> fmt::Result {
+        if !run.tags.is_empty() {
+            self.heading("Tags")?;
+            for (key, value) in &run.tags {
+                self.field(key, Style::Plain, value)?;
+            }
+        }
+        let user = run.user.iter().map(|user| ("user", user));
+        let contexts = run.contexts.iter().chain(&run.extra).map(|(key, value)| (key.as_str(), value));
+        let values: Vec<_> = user.chain(contexts).collect();
+        if !values.is_empty() {
+            self.heading("Contexts")?;
+            for (key, value) in values {
+                self.field(key, Style::Plain, &value.to_json().to_string())?;
+            }
+        }
+        if !run.breadcrumbs.is_empty() {
+            self.heading("Breadcrumbs, the last one last")?;
+            for breadcrumb in &run.breadcrumbs {
+                self.line(Style::Faint, &format!("{} ", breadcrumb.time))?;
+                let category = breadcrumb.category.as_ref().or(breadcrumb.kind.as_ref());
+                let category = category.map_or_else(String::new, |category| format!("{category}: "));
+                let level = if breadcrumb.level.0 == 0 { String::new() } else { format!("[{}] ", breadcrumb.level) };
+                let message = breadcrumb.message.as_deref().unwrap_or_default();
+                let data = breadcrumb.data.as_ref().map_or_else(String::new, |data| format!(" {}", data.to_json()));
+                self.line(Style::Plain, &format!("{level}{category}{message}{data}\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn images(&mut self) -> fmt::Result {
+        if self.report.images.is_empty() {
+            return Ok(());
+        }
+        self.heading("Loaded images")?;
+        let mut images: Vec<&Image> = self.report.images.iter().collect();
+        images.sort_by_key(|image| image.load_address);
+        let width = images.iter().map(|image| image.name().chars().count()).max().unwrap_or(0).min(32);
+        for image in images {
+            let end = image.load_address.0.wrapping_add(image.size);
+            self.line(Style::Address, &format!("{:#018x} - {end:#018x}", image.load_address.0))?;
+            self.line(Style::Module, &format!(" {:width$}", image.name()))?;
+            let id = image.code_id().unwrap_or_else(|| "no build id".to_owned());
+            self.line(Style::Faint, &format!(" <{id}>"))?;
+            self.line(Style::Plain, &format!(" {}\n", image.path))?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> fmt::Result {
+        let report = self.report;
+        if let Some(end) = &report.end {
+            self.heading("How it was captured")?;
+            let threads = format!("{} of {} threads, {}", end.threads_captured, end.threads, duration(end.total_ns));
+            self.field("Captured", Style::Plain, &threads)?;
+            let phases: Vec<String> = end
+                .phases
+                .iter()
+                .map(|phase| format!("{} {}", phase.phase.to_string().replace('_', " "), duration(phase.ns)))
+                .collect();
+            self.field("Phases", Style::Faint, &phases.join(", "))?;
+            if end.deadline {
+                self.field("Note", Style::Warning, "the deadline ended the report")?;
+            }
+            for dropped in &end.dropped {
+                let what = format!("{} of {} left out", dropped.count, dropped.section.to_string().replace('_', " "));
+                self.field("Note", Style::Warning, &what)?;
+            }
+        }
+        for fault in &report.faults {
+            let name = fault.name.map_or_else(|| format!("signal {}", fault.signal), str::to_owned);
+            let at = fault.address.map_or_else(String::new, |address: Address| format!(" at {address}"));
+            let what = format!("{name}{at} while writing {}", fault.section.to_string().replace('_', " "));
+            self.field("Fault", Style::Warning, &what)?;
+        }
+        if !report.problems.is_empty() {
+            self.heading("Missing or damaged")?;
+            for problem in &report.problems {
+                self.line(Style::Warning, &format!("  {problem}\n"))?;
+            }
+        }
+        if !report.unknown_sections.is_empty() {
+            let count = report.unknown_sections.len();
+            self.line(Style::Faint, &format!("\n{count} sections of a later version are not shown\n"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What is not empty, with spaces between.
+fn joined(parts: &[String]) -> String {
+    parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// A thread's number, name and role.
+fn thread_name(thread: &Thread) -> String {
+    let name = thread.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
+    let main = if thread.main { " (main)" } else { "" };
+    format!("{}{name}{main}", thread.tid)
+}
+
+/// The last component of the path of a frame's image.
+fn module_name(frame: &Frame) -> &str {
+    frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path))
+}
+
+/// A duration in the unit in which it is easily read.
+fn duration(ns: u64) -> String {
+    let duration = Duration::from_nanos(ns);
+    if duration < Duration::from_secs(100) {
+        return format!("{duration:.3?}");
+    }
+    let seconds = duration.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours} h {minutes} min") } else { format!("{minutes} min {seconds} s") }
+}

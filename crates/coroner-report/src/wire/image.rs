@@ -1,0 +1,144 @@
+//! Loaded images and the names of addresses in them.
+
+use super::crash::{optional_text, optional_uint};
+use super::encoder::Encoder;
+use super::numbers::{ImageKind, UnwindKind};
+
+/// A loaded segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts (avma).
+    pub address: u64,
+    /// Bytes in memory.
+    pub size: u64,
+    /// Offset of its first byte in the file.
+    pub file_offset: u64,
+    /// Access: 1 execute, 2 write, 4 read (ELF `p_flags`; a Mach-O's `initprot` is converted to this).
+    pub protection: u8,
+}
+
+/// A source of unwind rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnwindSection {
+    /// Which one.
+    pub kind: UnwindKind,
+    /// Where it starts (avma).
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A loaded image: the executable or a shared library.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Image<'a> {
+    /// Format.
+    pub kind: ImageKind,
+    /// Where it was loaded from.
+    pub path: &'a [u8],
+    /// Where its first segment starts (avma): the ELF header or the Mach-O header.
+    pub load_address: u64,
+    /// What was added to the addresses in the file: avma - svma.
+    pub slide: u64,
+    /// Bytes from the start of its first segment to the end of its last.
+    pub size: u64,
+    /// The range of its code (avma): start and size.
+    pub text: (u64, u64),
+    /// ELF: the GNU build id; Mach-O: the 16 bytes of `LC_UUID`. Empty where it has none.
+    pub build_id: &'a [u8],
+    /// Its loaded segments.
+    pub segments: &'a [Segment],
+    /// Where its unwind rules are.
+    pub unwind: &'a [UnwindSection],
+    /// Whether it is the program itself.
+    pub is_main: bool,
+    /// Its version, where the format has one (Mach-O `LC_ID_DYLIB`, `LC_SOURCE_VERSION`).
+    pub version: Option<&'a [u8]>,
+    /// Mach-O: CPU type and subtype.
+    pub cpu: Option<(i32, i32)>,
+}
+
+impl Image<'_> {
+    /// Encodes one element of an images section; `false` (and nothing written) where it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.begin_map();
+            encoder.uint(0);
+            encoder.uint(self.kind.0.into());
+            encoder.uint(1);
+            encoder.text(self.path);
+            encoder.uint(2);
+            encoder.uint(self.load_address);
+            encoder.uint(3);
+            encoder.uint(self.slide);
+            encoder.uint(4);
+            encoder.uint(self.size);
+            encoder.uint(5);
+            encoder.array(2);
+            encoder.uint(self.text.0);
+            encoder.uint(self.text.1);
+            if !self.build_id.is_empty() {
+                encoder.uint(6);
+                encoder.bytes(self.build_id);
+            }
+            if !self.segments.is_empty() {
+                encoder.uint(7);
+                encoder.array(self.segments.len());
+                for segment in self.segments {
+                    encoder.array(4);
+                    encoder.uint(segment.address);
+                    encoder.uint(segment.size);
+                    encoder.uint(segment.file_offset);
+                    encoder.uint(segment.protection.into());
+                }
+            }
+            if !self.unwind.is_empty() {
+                encoder.uint(8);
+                encoder.array(self.unwind.len());
+                for section in self.unwind {
+                    encoder.array(3);
+                    encoder.uint(section.kind.0.into());
+                    encoder.uint(section.address);
+                    encoder.uint(section.size);
+                }
+            }
+            if self.is_main {
+                encoder.uint(9);
+                encoder.bool(true);
+            }
+            optional_text(encoder, 10, self.version);
+            if let Some((kind, subtype)) = self.cpu {
+                encoder.uint(11);
+                encoder.array(2);
+                encoder.int(kind.into());
+                encoder.int(subtype.into());
+            }
+            encoder.end();
+        })
+    }
+}
+
+/// The name of the function that holds an address, as found in the process itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SymbolName<'a> {
+    /// The address that was looked up (avma): for a return address the address itself, not the byte before.
+    pub address: u64,
+    /// The symbol, as the symbol table has it (mangled).
+    pub name: &'a [u8],
+    /// Where the symbol starts (avma).
+    pub symbol_address: Option<u64>,
+}
+
+impl SymbolName<'_> {
+    /// Encodes one element of a symbol names section; `false` (and nothing written) where it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.begin_map();
+            encoder.uint(0);
+            encoder.uint(self.address);
+            encoder.uint(1);
+            encoder.text(self.name);
+            optional_uint(encoder, 2, self.symbol_address);
+            encoder.end();
+        })
+    }
+}

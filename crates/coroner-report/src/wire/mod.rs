@@ -1,0 +1,44 @@
+//! What the crash path writes: an encoder into a fixed buffer, frames, and the records of each section.
+//!
+//! Everything here runs inside a signal handler of a broken process: nothing allocates, nothing can panic in an
+//! optimised build, nothing formats. What does not fit in the buffer is dropped whole and said so, never half written.
+//!
+//! A section is written in place, its frame's header last, so that a reader sees a section whole or not at all:
+//!
+//! ```
+//! use coroner_report::wire::{self, Encoder, SectionKind};
+//!
+//! let mut file = [0; 256];
+//! // Leave FRAME_HEADER_LEN bytes for the header, which is sealed in front of the payload when its length is known.
+//! let mut encoder = Encoder::new(&mut file[wire::FRAME_HEADER_LEN..]);
+//! encoder.begin_array();
+//! wire::SymbolName { address: 0x1234, name: b"main", symbol_address: Some(0x1200) }.encode(&mut encoder);
+//! encoder.end();
+//! let payload_len = encoder.position();
+//! let section_len = wire::seal(&mut file, SectionKind::SYMBOL_NAMES, payload_len).unwrap();
+//! assert_eq!(section_len, wire::FRAME_HEADER_LEN + payload_len);
+//! ```
+
+mod crash;
+mod crc32c;
+mod encoder;
+mod frame;
+mod image;
+mod numbers;
+mod outcome;
+mod thread;
+
+pub use crash::{Crash, CrashFlags, Exception, Header, Mach, SecondCrash, Signal};
+pub use crc32c::crc32c;
+pub use encoder::{Encoder, Mark};
+pub use frame::{
+    FILE_PREFIX, FORMAT_VERSION, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, HeaderError, MAX_PAYLOAD, checksum,
+    parse_header, seal, seal_header,
+};
+pub use image::{Image, Segment, SymbolName, UnwindSection};
+pub use numbers::{
+    Access, AddressKind, CaptureMethod, ExtraRegister, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os, Phase,
+    SectionKind, ThreadState, UnwindKind, WalkEnd,
+};
+pub use outcome::{Annotation, Dropped, End, Fault, PhaseDuration, StackMemory};
+pub use thread::{Frame, Registers, Thread, ThreadEncoder, ThreadFlags};

@@ -1,0 +1,309 @@
+//! The numbers of the format. All are open: a reader keeps a number that it does not know.
+
+use crate::open_numbers::open_numbers;
+
+open_numbers! {
+    /// What a section holds. Several sections of one kind are batches of the same list.
+    SectionKind(u16) {
+        /// Identity of the report: [`Header`](super::Header). Always first.
+        HEADER = 1 "header",
+        /// What happened: [`Crash`](super::Crash).
+        CRASH = 2 "crash",
+        /// A batch of [`Thread`](super::Thread)s, an array. The crashed thread comes in the first batch.
+        THREADS = 3 "threads",
+        /// A batch of [`Image`](super::Image)s, an array.
+        IMAGES = 4 "images",
+        /// A batch of [`StackMemory`](super::StackMemory), an array.
+        STACK_MEMORY = 5 "stack_memory",
+        /// A batch of [`SymbolName`](super::SymbolName)s, an array.
+        SYMBOL_NAMES = 6 "symbol_names",
+        /// A section that ended by a fault: [`Fault`](super::Fault).
+        FAULT = 7 "fault",
+        /// The report was finished: [`End`](super::End). Always last.
+        END = 8 "end",
+        /// A batch of language [`Exception`](super::Exception)s, an array: outermost first, then what caused it.
+        EXCEPTIONS = 9 "exceptions",
+        /// A batch of [`Annotation`](super::Annotation)s, an array.
+        ANNOTATIONS = 10 "annotations",
+        /// The run's [run state](crate::run_state) file, a byte string; zeros at its end may be left out. The crash
+        /// path does not write it: it is added when a report leaves its run's directory.
+        RUN_STATE = 11 "run_state",
+    }
+}
+
+open_numbers! {
+    /// An operating system.
+    Os(u8) {
+        /// Linux with a C library of its own.
+        LINUX = 1 "linux",
+        /// Android.
+        ANDROID = 2 "android",
+        /// macOS.
+        MACOS = 3 "macos",
+        /// iOS and iPadOS.
+        IOS = 4 "ios",
+        /// tvOS.
+        TVOS = 5 "tvos",
+        /// watchOS.
+        WATCHOS = 6 "watchos",
+        /// visionOS.
+        VISIONOS = 7 "visionos",
+    }
+}
+
+impl Os {
+    /// The system that this code was compiled for.
+    pub const NATIVE: Os = if cfg!(target_os = "android") {
+        Os::ANDROID
+    } else if cfg!(target_os = "macos") {
+        Os::MACOS
+    } else if cfg!(target_os = "ios") {
+        Os::IOS
+    } else if cfg!(target_os = "tvos") {
+        Os::TVOS
+    } else if cfg!(target_os = "watchos") {
+        Os::WATCHOS
+    } else if cfg!(target_os = "visionos") {
+        Os::VISIONOS
+    } else if cfg!(target_os = "linux") {
+        Os::LINUX
+    } else {
+        Os(0)
+    };
+}
+
+open_numbers! {
+    /// What noticed the crash.
+    Monitor(u8) {
+        /// A POSIX signal handler.
+        SIGNAL = 1 "signal",
+        /// A Mach exception port.
+        MACH = 2 "mach",
+        /// The C++ terminate handler.
+        CPP_EXCEPTION = 3 "cpp_exception",
+        /// The uncaught Objective-C exception handler.
+        NS_EXCEPTION = 4 "nsexception",
+        /// The Rust panic hook.
+        PANIC = 5 "panic",
+        /// The hang monitor.
+        HANG = 6 "hang",
+        /// The app asked for this report.
+        USER = 7 "user",
+    }
+}
+
+open_numbers! {
+    /// What a faulting instruction did to memory.
+    Access(u8) {
+        /// Read.
+        READ = 1 "read",
+        /// Wrote.
+        WRITE = 2 "write",
+        /// Was fetched for execution.
+        EXECUTE = 3 "execute",
+    }
+}
+
+open_numbers! {
+    /// Scheduling state of a thread when it was captured.
+    ThreadState(u8) {
+        /// On a processor or ready for one (Linux `R`, Mach `TH_STATE_RUNNING`).
+        RUNNING = 1 "running",
+        /// Asleep in a wait that a signal ends: most system calls that block (Linux `S`, Mach `TH_STATE_WAITING`).
+        BLOCKED = 2 "blocked",
+        /// Asleep in a wait that no signal ends (Linux `D`, Mach `TH_STATE_UNINTERRUPTIBLE`).
+        UNINTERRUPTIBLE = 3 "uninterruptible",
+        /// Stopped by a signal or a debugger (Linux `T`/`t`, Mach `TH_STATE_STOPPED`).
+        STOPPED = 4 "stopped",
+        /// Halted at a clean point (Mach `TH_STATE_HALTED`) or idle (Linux `I`).
+        IDLE = 5 "idle",
+        /// Ended while it was being captured (Linux `Z`/`X`).
+        ENDED = 6 "ended",
+    }
+}
+
+open_numbers! {
+    /// Where a thread's registers came from.
+    CaptureMethod(u8) {
+        /// The context of the signal or exception that is being reported.
+        CRASH_CONTEXT = 1 "crash_context",
+        /// The thread handed over its own context in a signal handler.
+        SIGNAL = 2 "signal",
+        /// A `ptrace` helper read them.
+        PTRACE = 3 "ptrace",
+        /// `thread_get_state`.
+        MACH = 4 "mach",
+    }
+}
+
+open_numbers! {
+    /// Why a thread has no registers and no frames.
+    NotCaptured(u8) {
+        /// It did not answer the capture signal before the deadline, and there was no other way.
+        NO_ANSWER = 1 "no_answer",
+        /// It blocks the capture signal and no helper could read it.
+        SIGNAL_BLOCKED = 2 "signal_blocked",
+        /// It was in an uninterruptible wait and no helper could read it.
+        UNINTERRUPTIBLE = 3 "uninterruptible",
+        /// It ended before it was captured.
+        ENDED = 4 "ended",
+        /// The system denied access (`EPERM`: a sandbox, Yama).
+        DENIED = 5 "denied",
+        /// More threads than there were slots for.
+        LIMIT = 6 "limit",
+        /// The report's deadline came first.
+        DEADLINE = 7 "deadline",
+        /// Reading it faulted.
+        FAULT = 8 "fault",
+        /// Only the crashed thread was asked for.
+        NOT_WANTED = 9 "not_wanted",
+    }
+}
+
+open_numbers! {
+    /// How a frame was found, from the most to the least trustworthy.
+    FoundBy(u8) {
+        /// The thread's own registers.
+        CONTEXT = 1 "context",
+        /// DWARF call frame information.
+        CFI = 2 "cfi",
+        /// Apple compact unwind.
+        COMPACT = 3 "compact",
+        /// The code of a prologue or epilogue.
+        CODE = 4 "code",
+        /// A signal trampoline's saved context.
+        SIGNAL_FRAME = 5 "signal_frame",
+        /// A rule that the app registered for a range of addresses (a JIT).
+        REGISTERED = 6 "registered",
+        /// A chain of Swift async contexts.
+        ASYNC = 7 "async",
+        /// The frame pointer.
+        FRAME_POINTER = 8 "frame_pointer",
+        /// The link register.
+        LINK_REGISTER = 9 "link_register",
+        /// The word at the stack pointer, after a jump to nowhere.
+        STACK_TOP = 10 "stack_top",
+        /// A word on the stack that looks like a return address.
+        SCAN = 11 "scan",
+    }
+}
+
+open_numbers! {
+    /// What a frame's address is. A name or line of a return address is that of the byte before it (the call).
+    AddressKind(u8) {
+        /// The address of an instruction that was about to run or was running.
+        INSTRUCTION = 0 "instruction",
+        /// Where a call returns to.
+        RETURN = 1 "return",
+        /// Where an asynchronous function resumes.
+        ASYNC_RESUME = 2 "async_resume",
+    }
+}
+
+open_numbers! {
+    /// Why a walk up a stack ended.
+    WalkEnd(u8) {
+        /// The outermost frame: unwind information says that there is no caller, or the caller's address is zero.
+        ROOT = 1 "root",
+        /// Memory that the next frame needs can't be read.
+        UNREADABLE = 2 "unreadable",
+        /// Nothing says how to go on from this address.
+        NO_RULE = 3 "no_rule",
+        /// The next frame would be the same or below this one.
+        NO_PROGRESS = 4 "no_progress",
+        /// As many frames as were asked for.
+        LIMIT = 5 "limit",
+        /// The budget of reads or time was spent.
+        BUDGET = 6 "budget",
+        /// Unwind information is malformed.
+        MALFORMED = 7 "malformed",
+        /// The next address lies in no image and nothing speaks for it.
+        OUTSIDE_IMAGES = 8 "outside_images",
+        /// The walk itself faulted.
+        FAULT = 9 "fault",
+    }
+}
+
+open_numbers! {
+    /// Registers beyond the general set, and the processor's account of a fault.
+    ExtraRegister(u8) {
+        /// x86_64 segment base of fs (thread pointer on Linux).
+        FS_BASE = 1 "fs_base",
+        /// x86_64 segment base of gs (thread pointer on Darwin).
+        GS_BASE = 2 "gs_base",
+        /// x86_64 exception vector number.
+        TRAPNO = 3 "trapno",
+        /// x86_64 exception error code.
+        ERR = 4 "err",
+        /// x86_64 page fault address.
+        CR2 = 5 "cr2",
+        /// arm64 exception syndrome.
+        ESR = 6 "esr",
+        /// arm64 fault address.
+        FAR = 7 "far",
+        /// arm64 exception number, as Darwin's exception state has it.
+        EXCEPTION = 8 "exception",
+        /// arm64 thread pointer (`TPIDR_EL0`, `TPIDRRO_EL0` on Darwin).
+        THREAD_POINTER = 9 "thread_pointer",
+    }
+}
+
+open_numbers! {
+    /// Format of a loaded image.
+    ImageKind(u8) {
+        /// ELF.
+        ELF = 1 "elf",
+        /// Mach-O.
+        MACHO = 2 "macho",
+    }
+}
+
+open_numbers! {
+    /// A source of unwind rules in an image.
+    UnwindKind(u8) {
+        /// `.eh_frame_hdr`.
+        EH_FRAME_HDR = 1 "eh_frame_hdr",
+        /// `.eh_frame`, `__eh_frame`.
+        EH_FRAME = 2 "eh_frame",
+        /// `.debug_frame`.
+        DEBUG_FRAME = 3 "debug_frame",
+        /// `__unwind_info`.
+        UNWIND_INFO = 4 "unwind_info",
+    }
+}
+
+open_numbers! {
+    /// The language whose runtime raised an exception.
+    Language(u8) {
+        /// C++.
+        CPP = 1 "cpp",
+        /// Objective-C.
+        OBJC = 2 "objc",
+        /// Rust.
+        RUST = 3 "rust",
+        /// Swift.
+        SWIFT = 4 "swift",
+    }
+}
+
+open_numbers! {
+    /// A phase of writing a report, for its timing.
+    Phase(u8) {
+        /// From the fault to the first byte written.
+        ENTRY = 1 "entry",
+        /// Stopping the other threads and taking their contexts.
+        STOP_THREADS = 2 "stop_threads",
+        /// The crashed thread.
+        CRASHED_THREAD = 3 "crashed_thread",
+        /// The images.
+        IMAGES = 4 "images",
+        /// The other threads.
+        OTHER_THREADS = 5 "other_threads",
+        /// Stack memory.
+        STACK_MEMORY = 6 "stack_memory",
+        /// Symbol names.
+        SYMBOL_NAMES = 7 "symbol_names",
+        /// Letting the other threads go on.
+        RESUME_THREADS = 8 "resume_threads",
+    }
+}

@@ -1,0 +1,157 @@
+//! How writing the report went, and what was saved beside the main sections.
+
+use super::crash::{optional_int, optional_uint};
+use super::encoder::Encoder;
+use super::numbers::{Phase, SectionKind};
+
+/// A piece of a thread's stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StackMemory<'a> {
+    /// The thread.
+    pub tid: u64,
+    /// Address of the first byte (avma).
+    pub address: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl StackMemory<'_> {
+    /// Encodes one element of a stack memory section; `false` (and nothing written) where it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.map(3);
+            encoder.uint(0);
+            encoder.uint(self.tid);
+            encoder.uint(1);
+            encoder.uint(self.address);
+            encoder.uint(2);
+            encoder.bytes(self.bytes);
+        })
+    }
+}
+
+/// A text that an image or the system left for a crash reporter: `__crash_info` on Darwin, Android's abort message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Annotation<'a> {
+    /// Where it was found: the image's path, or a name such as `abort_message`.
+    pub source: &'a [u8],
+    /// The text.
+    pub text: &'a [u8],
+}
+
+impl Annotation<'_> {
+    /// Encodes one element of an annotations section; `false` (and nothing written) where it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.map(2);
+            encoder.uint(0);
+            encoder.text(self.source);
+            encoder.uint(1);
+            encoder.text(self.text);
+        })
+    }
+}
+
+/// A section whose writing ended by a fault of the crash path itself. What it had until then is in the section before
+/// this one, if it could be sealed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fault {
+    /// The section that was being written.
+    pub section: SectionKind,
+    /// The signal (or Mach exception) of the fault.
+    pub signal: i32,
+    /// Its `si_code`.
+    pub code: i32,
+    /// The address that could not be used.
+    pub address: Option<u64>,
+    /// Where the crash path was (avma).
+    pub pc: Option<u64>,
+    /// The thread that was being read, where one was.
+    pub tid: Option<u64>,
+}
+
+impl Fault {
+    /// Encodes the payload of a fault section.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.begin_map();
+        encoder.uint(0);
+        encoder.uint(self.section.0.into());
+        optional_int(encoder, 1, Some(self.signal.into()));
+        optional_int(encoder, 2, Some(self.code.into()));
+        optional_uint(encoder, 3, self.address);
+        optional_uint(encoder, 4, self.pc);
+        optional_uint(encoder, 5, self.tid);
+        encoder.end();
+    }
+}
+
+/// How long a phase took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseDuration {
+    /// The phase.
+    pub phase: Phase,
+    /// Nanoseconds by the monotonic clock.
+    pub ns: u64,
+}
+
+/// How many elements of a kind of section were left out for want of room or time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// The kind of section.
+    pub section: SectionKind,
+    /// Elements that are missing.
+    pub count: u64,
+}
+
+/// The last section: everything before it was written as intended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct End<'a> {
+    /// Whether the report holds everything that was asked for: nothing was dropped, no deadline passed, no section
+    /// faulted.
+    pub complete: bool,
+    /// Nanoseconds from the fault to this section.
+    pub total_ns: u64,
+    /// How long each phase took.
+    pub phases: &'a [PhaseDuration],
+    /// What was left out.
+    pub dropped: &'a [Dropped],
+    /// Threads of the process.
+    pub threads: u64,
+    /// Threads whose registers are in the report.
+    pub threads_captured: u64,
+    /// Whether the deadline ended the report.
+    pub deadline: bool,
+}
+
+impl End<'_> {
+    /// Encodes the payload of an end section.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.begin_map();
+        encoder.uint(0);
+        encoder.bool(self.complete);
+        optional_uint(encoder, 1, Some(self.total_ns));
+        optional_uint(encoder, 4, Some(self.threads));
+        optional_uint(encoder, 5, Some(self.threads_captured));
+        encoder.element(|encoder| {
+            encoder.uint(6);
+            encoder.bool(self.deadline);
+        });
+        encoder.element(|encoder| {
+            encoder.uint(2);
+            encoder.map(self.phases.len());
+            for phase in self.phases {
+                encoder.uint(phase.phase.0.into());
+                encoder.uint(phase.ns);
+            }
+        });
+        encoder.element(|encoder| {
+            encoder.uint(3);
+            encoder.map(self.dropped.len());
+            for dropped in self.dropped {
+                encoder.uint(dropped.section.0.into());
+                encoder.uint(dropped.count);
+            }
+        });
+        encoder.end();
+    }
+}

@@ -1,0 +1,290 @@
+//! Threads, their registers and their frames.
+
+use super::crash::{optional_int, optional_text, optional_uint};
+use super::encoder::Encoder;
+use super::numbers::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
+use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+
+/// The registers of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers<'a> {
+    /// The general registers.
+    general: General<'a>,
+    /// Others that are known.
+    extra: &'a [(ExtraRegister, u64)],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum General<'a> {
+    X86_64(&'a X86_64Registers),
+    Aarch64(&'a Aarch64Registers),
+}
+
+impl<'a> From<&'a X86_64Registers> for Registers<'a> {
+    fn from(registers: &'a X86_64Registers) -> Self {
+        Registers { general: General::X86_64(registers), extra: &[] }
+    }
+}
+
+impl<'a> From<&'a Aarch64Registers> for Registers<'a> {
+    fn from(registers: &'a Aarch64Registers) -> Self {
+        Registers { general: General::Aarch64(registers), extra: &[] }
+    }
+}
+
+impl<'a> Registers<'a> {
+    /// The same with registers beyond the general ones.
+    #[must_use]
+    pub fn with_extra(self, extra: &'a [(ExtraRegister, u64)]) -> Self {
+        Registers { extra, ..self }
+    }
+
+    /// A map: the architecture's number; the general registers in an array, in the order of
+    /// [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp, pc, pstate); a map of the others.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.map(if self.extra.is_empty() { 2 } else { 3 });
+        encoder.uint(0);
+        match self.general {
+            General::X86_64(registers) => {
+                encoder.uint(u64::from(Arch::X86_64 as u8));
+                encoder.uint(1);
+                encoder.array(18);
+                for value in registers.gpr {
+                    encoder.uint(value);
+                }
+                encoder.uint(registers.pc);
+                encoder.uint(registers.flags);
+            }
+            General::Aarch64(registers) => {
+                encoder.uint(u64::from(Arch::Aarch64 as u8));
+                encoder.uint(1);
+                encoder.array(34);
+                for value in registers.x {
+                    encoder.uint(value);
+                }
+                encoder.uint(registers.sp);
+                encoder.uint(registers.pc);
+                encoder.uint(registers.pstate);
+            }
+        }
+        if !self.extra.is_empty() {
+            encoder.uint(2);
+            encoder.map(self.extra.len());
+            for (register, value) in self.extra {
+                encoder.uint(register.0.into());
+                encoder.uint(*value);
+            }
+        }
+    }
+}
+
+/// One frame of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// The address (avma), without pointer authentication code.
+    pub pc: u64,
+    /// How it was found.
+    pub found_by: FoundBy,
+    /// What the address is.
+    pub address_kind: AddressKind,
+    /// The stack pointer in this frame, where known.
+    pub sp: Option<u64>,
+    /// The canonical frame address: the caller's stack pointer, where known.
+    pub cfa: Option<u64>,
+}
+
+impl Frame {
+    /// `[pc, found_by, address_kind, ? sp - base, ? cfa - sp]`: nearly always sp is the CFA of the frame before it, so
+    /// a frame takes 14 bytes. `base` is [`next_base`](Self::next_base) of the frame before, 0 for the first.
+    pub(super) fn encode(&self, encoder: &mut Encoder<'_>, base: u64) {
+        encoder.array(match (self.sp, self.cfa) {
+            (None, None) => 3,
+            (Some(_), None) => 4,
+            (_, Some(_)) => 5,
+        });
+        encoder.uint(self.pc);
+        encoder.uint(self.found_by.0.into());
+        encoder.uint(self.address_kind.0.into());
+        match self.sp {
+            Some(sp) => encoder.int(sp.wrapping_sub(base).cast_signed()),
+            None if self.cfa.is_some() => encoder.null(),
+            None => {}
+        }
+        if let Some(cfa) = self.cfa {
+            encoder.int(cfa.wrapping_sub(self.sp.unwrap_or(base)).cast_signed());
+        }
+    }
+
+    /// What the next frame's sp is told relative to.
+    pub(super) fn next_base(&self, base: u64) -> u64 {
+        self.cfa.or(self.sp).unwrap_or(base)
+    }
+}
+
+/// Facts of a thread that are true or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadFlags(pub u32);
+
+impl ThreadFlags {
+    /// It crashed (the first or, in a report of several, one of them).
+    pub const CRASHED: ThreadFlags = ThreadFlags(1);
+    /// It was running the handler that wrote this report.
+    pub const CURRENT: ThreadFlags = ThreadFlags(1 << 1);
+    /// It is the process's first thread.
+    pub const MAIN: ThreadFlags = ThreadFlags(1 << 2);
+
+    /// Both sets.
+    #[must_use]
+    pub const fn with(self, other: ThreadFlags) -> ThreadFlags {
+        ThreadFlags(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are set.
+    pub const fn has(self, other: ThreadFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What is known of a thread beside its frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Thread<'a> {
+    /// The system's number of the thread (Linux tid; Mach thread id).
+    pub tid: u64,
+    /// Its name.
+    pub name: Option<&'a [u8]>,
+    /// Facts that are true or not.
+    pub flags: ThreadFlags,
+    /// What it was doing.
+    pub state: Option<ThreadState>,
+    /// The system call that it was blocked in, where known.
+    pub syscall: Option<i64>,
+    /// Where its registers came from.
+    pub captured_by: Option<CaptureMethod>,
+    /// Why there are none.
+    pub not_captured: Option<NotCaptured>,
+    /// Its registers.
+    pub registers: Option<Registers<'a>>,
+    /// Its stack: lowest address and the address after the highest, where known.
+    pub stack: Option<(u64, u64)>,
+    /// The dispatch queue whose work it ran.
+    pub queue: Option<&'a [u8]>,
+    /// The processor time that it has had, in nanoseconds: in its own code, and in the kernel for it.
+    pub cpu_time: Option<(u64, u64)>,
+}
+
+impl Thread<'_> {
+    /// Encodes one element of a threads section: the thread with all of these frames or, where they do not all fit,
+    /// with as many as do and the number of the rest. `false` (and nothing written) where not even the thread fits.
+    pub fn encode(&self, encoder: &mut Encoder<'_>, frames: &[Frame], end: WalkEnd) -> bool {
+        let Some(mut thread) = ThreadEncoder::begin(encoder, self) else { return false };
+        for frame in frames {
+            thread.frame(frame);
+        }
+        thread.finish(end);
+        true
+    }
+}
+
+/// Bytes kept free for what follows a thread's frames: the number of those that did not fit, the end of the array and
+/// why the walk ended.
+const TAIL: usize = 16;
+
+/// A thread being written frame by frame.
+///
+/// A frame that does not fit is counted, and so is every one after it; the count stands at the end of the frames.
+#[derive(Debug)]
+pub struct ThreadEncoder<'e, 'b> {
+    encoder: &'e mut Encoder<'b>,
+    base: u64,
+    did_not_fit: u64,
+}
+
+impl<'e, 'b> ThreadEncoder<'e, 'b> {
+    /// Begins an element of a threads section; `None` (and nothing written) where the thread does not fit.
+    pub fn begin(encoder: &'e mut Encoder<'b>, thread: &Thread<'_>) -> Option<Self> {
+        let begun = encoder.remaining() > TAIL
+            && encoder.element(|encoder| {
+                encoder.begin_map();
+                encoder.uint(0);
+                encoder.uint(thread.tid);
+                optional_text(encoder, 1, thread.name);
+                encoder.uint(2);
+                encoder.uint(thread.flags.0.into());
+                optional_uint(encoder, 3, thread.state.map(|state| state.0.into()));
+                optional_uint(encoder, 4, thread.not_captured.map(|reason| reason.0.into()));
+                optional_int(encoder, 8, thread.syscall);
+                optional_uint(encoder, 9, thread.captured_by.map(|method| method.0.into()));
+                if let Some((low, high)) = thread.stack {
+                    encoder.uint(10);
+                    encoder.array(2);
+                    encoder.uint(low);
+                    encoder.uint(high.wrapping_sub(low));
+                }
+                optional_text(encoder, 11, thread.queue);
+                if let Some((user, system)) = thread.cpu_time {
+                    encoder.uint(12);
+                    encoder.array(2);
+                    encoder.uint(user);
+                    encoder.uint(system);
+                }
+                if let Some(registers) = &thread.registers {
+                    encoder.uint(5);
+                    registers.encode(encoder);
+                }
+                encoder.uint(6);
+                encoder.begin_array();
+                // What `finish` writes must fit: checked here by writing as much.
+                let mark = encoder.mark();
+                encoder.raw(&[0; TAIL]);
+                if !encoder.overflowed() {
+                    encoder.rollback(mark);
+                }
+            });
+        begun.then_some(ThreadEncoder { encoder, base: 0, did_not_fit: 0 })
+    }
+
+    /// Adds a frame, innermost first. `false` where it did not fit; it is counted then.
+    pub fn frame(&mut self, frame: &Frame) -> bool {
+        if self.did_not_fit == 0 {
+            let base = self.base;
+            if self.keeping_tail(|encoder| frame.encode(encoder, base)) {
+                self.base = frame.next_base(base);
+                return true;
+            }
+        }
+        self.did_not_fit = self.did_not_fit.saturating_add(1);
+        false
+    }
+
+    /// States that `count` frames are left out here, between the frame before and the frame after.
+    pub fn skip(&mut self, count: u64) {
+        if count > 0 && (self.did_not_fit > 0 || !self.keeping_tail(|encoder| encoder.uint(count))) {
+            self.did_not_fit = self.did_not_fit.saturating_add(count);
+        }
+    }
+
+    /// Ends the thread, with why its walk ended.
+    pub fn finish(self, end: WalkEnd) {
+        let encoder = self.encoder;
+        let end = if self.did_not_fit > 0 {
+            encoder.uint(self.did_not_fit);
+            WalkEnd::LIMIT
+        } else {
+            end
+        };
+        encoder.end();
+        encoder.uint(7);
+        encoder.uint(end.0.into());
+        encoder.end();
+    }
+
+    fn keeping_tail(&mut self, write: impl FnOnce(&mut Encoder<'b>)) -> bool {
+        self.encoder.element(|encoder| {
+            write(encoder);
+            if encoder.remaining() < TAIL {
+                // Provokes the overflow that takes the element back.
+                encoder.raw(&[0; TAIL]);
+            }
+        })
+    }
+}

@@ -1,0 +1,609 @@
+//! The run state: what was written is there, whatever moment the process ended at.
+
+mod common;
+
+use common::{ONE_OF, Random};
+use coroner_report::RunFacts;
+use coroner_report::model::{Id, Timestamp, Value};
+use coroner_report::run_state::{
+    Breadcrumb, CreateError, ExitKind, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY, Refused, RunState,
+    RunStateError, Scalar, SessionStatus, Stored,
+};
+use coroner_report::wire::Monitor;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+const SMALL: Limits = Limits {
+    facts_bytes: 256,
+    small_slots: 4,
+    small_bytes: 64,
+    large_slots: 3,
+    large_bytes: 256,
+    breadcrumbs: 4,
+    breadcrumb_bytes: 128,
+};
+
+fn region(limits: &Limits) -> Vec<AtomicU64> {
+    (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn crumb(time_ns: u64, message: &str) -> Breadcrumb<'_> {
+    Breadcrumb { time_ns, level: Level::INFO, category: "test", message, ..Breadcrumb::default() }
+}
+
+#[test]
+fn everything_comes_back() {
+    let limits = Limits::default();
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [0xAB; 16]).expect("large enough");
+    let mut buffer = [0; 1024];
+    state
+        .set_facts_with(&mut buffer, |facts| {
+            facts.text(Fact::APP_ID, "com.example.app");
+            facts.text(Fact::APP_VERSION, "1.2.3");
+            facts.text(Fact::APP_BUILD, "");
+            facts.uint(Fact::PID, 77);
+            facts.uint(Fact::PROCESS_START, 5);
+            facts.text(Fact::OS_NAME, "Linux");
+            facts.bool(Fact::OS_ROOTED, false);
+            facts.uint(Fact::DEVICE_MEMORY_SIZE, 1 << 34);
+            facts.text(Fact(900), "of a later version");
+        })
+        .expect("they fit");
+    let user = Value::Map(vec![(Value::from("id"), Value::from("u1")), (Value::from("age"), Value::Negative(0))]);
+    assert_eq!(state.set_text(Kind::TAG, "language", "de"), Ok(Stored::Whole));
+    assert_eq!(state.set_text(Kind::TAG, "", ""), Ok(Stored::Whole));
+    state.set_cbor(Kind::USER, "", &user.to_cbor()).expect("fits");
+    state.set_cbor(Kind::CONTEXT, "game", &Value::Array(vec![Value::Float(1.5), Value::Null]).to_cbor()).expect("fits");
+    state.set_text(Kind::EXTRA, "note", "text is a value too").expect("fits");
+    let fingerprint = Value::Array(vec![Value::from("{{ default }}"), Value::from("mine")]);
+    state.set_cbor(Kind::FINGERPRINT, "", &fingerprint.to_cbor()).expect("fits");
+    state.set_text(Kind(99), "later", "kind").expect("fits");
+    let data = Value::Map(vec![(Value::from("url"), Value::from("https://example.org"))]).to_cbor();
+    state.breadcrumb(&Breadcrumb {
+        time_ns: 1_000_000_000,
+        level: Level::WARNING,
+        kind: "http",
+        category: "net",
+        message: "GET",
+        data: Some(&data),
+    });
+    for (scalar, value) in [
+        (Scalar::EXIT, u64::from(ExitKind::SIGTERM.0)),
+        (Scalar::EXIT_TIME, 9),
+        (Scalar::CRASHED_BY, u64::from(Monitor::SIGNAL.0)),
+        (Scalar::CRASH_TIME, 8),
+        (Scalar::FOREGROUND, u64::from(Foreground::BACKGROUND.0)),
+        (Scalar::LEVEL, u64::from(Level::ERROR.0)),
+        (Scalar::SESSION_ID_HIGH, 0x0102_0304_0506_0708),
+        (Scalar::SESSION_ID_LOW, 0x090A_0B0C_0D0E_0F10),
+        (Scalar::SESSION_STARTED, 6),
+        (Scalar::SESSION_STATUS, u64::from(SessionStatus::CRASHED.0)),
+        (Scalar::LAST_ALIVE, 7),
+    ] {
+        state.set_scalar(scalar, value);
+    }
+    state.set_scalar(Scalar(200), 1); // Beyond the words that there are: nothing.
+    assert_eq!((state.add_scalar(Scalar::SESSION_ERRORS, 2), state.scalar(Scalar::SESSION_ERRORS)), (0, 2));
+
+    let facts = RunFacts::read(&state.to_bytes()).expect("whole");
+    assert_eq!(facts.problems, []);
+    assert_eq!(facts.run_id, Id([0xAB; 16]));
+    assert_eq!((facts.app.id.as_deref(), facts.app.version.as_deref()), (Some("com.example.app"), Some("1.2.3")));
+    assert_eq!((facts.app.build, facts.app.pid, facts.app.process_start), (None, Some(77), Some(Timestamp(5))));
+    assert_eq!((facts.os.name.as_deref(), facts.os.rooted), (Some("Linux"), Some(false)));
+    assert_eq!(facts.device.memory_size, Some(1 << 34));
+    assert_eq!(facts.unknown_facts[&900], Value::from("of a later version"));
+    assert_eq!(facts.tags, BTreeMap::from([("language".into(), "de".into()), (String::new(), String::new())]));
+    assert_eq!(facts.user, Some(user));
+    assert_eq!(facts.contexts["game"], Value::Array(vec![Value::Float(1.5), Value::Null]));
+    assert_eq!(facts.extra["note"], Value::from("text is a value too"));
+    assert_eq!(facts.fingerprint, ["{{ default }}", "mine"]);
+    assert_eq!(facts.unknown_values[&99], Value::Map(vec![(Value::from("later"), Value::from("kind"))]));
+    let [breadcrumb] = facts.breadcrumbs.as_slice() else { panic!("one") };
+    assert_eq!((breadcrumb.time, breadcrumb.level), (Timestamp(1_000_000_000), Level::WARNING));
+    assert_eq!((breadcrumb.kind.as_deref(), breadcrumb.category.as_deref()), (Some("http"), Some("net")));
+    assert_eq!(breadcrumb.message.as_deref(), Some("GET"));
+    assert_eq!(breadcrumb.data.as_ref().map(Value::to_cbor), Some(data));
+    let lifecycle = &facts.lifecycle;
+    assert_eq!((lifecycle.exit, lifecycle.exit_time), (ExitKind::SIGTERM, Some(Timestamp(9))));
+    assert_eq!((lifecycle.crashed_by, lifecycle.crash_time), (Some(Monitor::SIGNAL), Some(Timestamp(8))));
+    assert_eq!((lifecycle.foreground, lifecycle.last_alive), (Foreground::BACKGROUND, Some(Timestamp(7))));
+    assert_eq!((facts.level, lifecycle.hang_since), (Some(Level::ERROR), None));
+    let session = facts.session.expect("there");
+    assert_eq!(session.id.to_string(), "0102030405060708090a0b0c0d0e0f10");
+    assert_eq!((session.started, session.errors, session.status), (Timestamp(6), 2, SessionStatus::CRASHED));
+
+    assert_eq!(state.set_facts_with(&mut buffer, |facts| facts.uint(Fact::PID, 1)), Err(Refused::AlreadySet));
+}
+
+#[test]
+fn what_is_not_used_is_zeros_at_the_end() {
+    let limits = Limits::default();
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    state.set_text(Kind::TAG, "tag", "value").expect("fits");
+    state.set_text(Kind::CONTEXT, "context", "value").expect("fits");
+    state.breadcrumb(&crumb(1, "one"));
+    let mut bytes = state.to_bytes();
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    assert!(used < bytes.len() / 2, "{used} of {}", bytes.len());
+    let whole = serde_json::to_string(&RunFacts::read(&bytes).expect("whole")).expect("JSON");
+    bytes.truncate(used);
+    assert_eq!(serde_json::to_string(&RunFacts::read(&bytes).expect("whole")).expect("JSON"), whole);
+}
+
+#[test]
+fn set_again_removed_and_set() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let tags = || RunFacts::read(&state.to_bytes()).expect("whole").tags;
+    for i in 0..10 {
+        state.set_text(Kind::TAG, "key", &format!("value {i}")).expect("fits");
+        assert_eq!(tags()["key"], format!("value {i}"));
+    }
+    state.remove(Kind::TAG, "key").expect("not contended");
+    state.remove(Kind::TAG, "never there").expect("no error");
+    assert!(tags().is_empty());
+    state.set_text(Kind::TAG, "key", "again").expect("fits");
+    assert_eq!(tags()["key"], "again");
+    state.set_text(Kind::EXTRA, "key", "another kind").expect("fits");
+    state.remove_all(Kind::TAG);
+    assert!(tags().is_empty());
+    assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").extra.len(), 1);
+}
+
+#[test]
+fn limits_are_kept_and_said() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    for i in 0..4 {
+        state.set_text(Kind::TAG, &format!("key {i}"), "v").expect("fits");
+    }
+    assert_eq!(state.set_text(Kind::TAG, "key 4", "v"), Err(Refused::Full));
+    assert_eq!(state.set_text(Kind::TAG, "key 3", "w"), Ok(Stored::Whole));
+    // The slot of a removed key serves a new one.
+    state.remove(Kind::TAG, "key 1").expect("not contended");
+    state.set_text(Kind::TAG, "key 4", "v").expect("room again");
+    assert_eq!(state.set_text(Kind::TAG, "key 1", "v"), Err(Refused::Full));
+    let tags = RunFacts::read(&state.to_bytes()).expect("whole").tags;
+    assert_eq!(tags.keys().map(String::as_str).collect::<Vec<_>>(), ["key 0", "key 2", "key 3", "key 4"]);
+
+    // 64 bytes: a key of 5 takes 8, leaving 56. 'ü' has two bytes, of which a cut leaves both or none.
+    assert_eq!(state.set_text(Kind::TAG, "key 0", &"ü".repeat(28)), Ok(Stored::Whole));
+    assert_eq!(state.set_text(Kind::TAG, "key 0", &format!("x{}", "ü".repeat(28))), Ok(Stored::Cut));
+    assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").tags["key 0"], format!("x{}", "ü".repeat(27)));
+    assert_eq!(state.set_text(Kind::TAG, &"k".repeat(64), "v"), Err(Refused::Full));
+    assert_eq!(state.set_text(Kind::TAG, &"k".repeat(65), "v"), Err(Refused::KeyTooLong));
+    assert_eq!(state.set_text(Kind::EXTRA, &"k".repeat(MAX_KEY + 1), "v"), Err(Refused::KeyTooLong));
+    assert_eq!(state.set_cbor(Kind::EXTRA, "k", &[0; 249]), Err(Refused::TooLarge));
+    assert_eq!(state.set_cbor(Kind::EXTRA, "k", &Value::from("x".repeat(200).as_str()).to_cbor()), Ok(()));
+
+    let mut buffer = [0; 4096];
+    let too_long = "x".repeat(300);
+    let refused = state.set_facts_with(&mut buffer, |facts| facts.text(Fact::APP_ID, &too_long));
+    assert_eq!(refused, Err(Refused::TooLarge));
+    let mut narrow = [0; 20];
+    let mut left_out = 0;
+    let set = state.set_facts_with(&mut narrow, |facts| {
+        facts.text(Fact::APP_NAME, "far too long for twenty bytes");
+        facts.text(Fact::APP_ID, "fits");
+        left_out = facts.left_out();
+    });
+    assert_eq!((set, left_out), (Ok(()), 1));
+    assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").app.id.as_deref(), Some("fits"));
+
+    assert_eq!(
+        RunState::create(&words[1..], &SMALL, [1; 16]).err(),
+        Some(CreateError::TooSmall { needed: SMALL.size() })
+    );
+    let greedy = Limits { small_slots: u32::MAX, large_bytes: u32::MAX, ..SMALL };
+    assert_eq!((greedy.allowed().small_slots, greedy.allowed().large_bytes), (1024, 64 << 10));
+    let none = Limits {
+        facts_bytes: 0,
+        small_slots: 0,
+        small_bytes: 0,
+        large_slots: 0,
+        large_bytes: 0,
+        breadcrumbs: 0,
+        breadcrumb_bytes: 0,
+    };
+    let words = region(&none);
+    let state = RunState::create(&words, &none, [1; 16]).expect("large enough");
+    assert_eq!(state.set_text(Kind::TAG, "", "v"), Err(Refused::Full));
+    state.breadcrumb(&crumb(1, "nowhere"));
+    assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").breadcrumbs, []);
+}
+
+#[test]
+fn breadcrumbs_go_round() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let read = || RunFacts::read(&state.to_bytes()).expect("whole");
+    let messages = || read().breadcrumbs.into_iter().filter_map(|breadcrumb| breadcrumb.message).collect::<Vec<_>>();
+    for i in 0..10 {
+        state.breadcrumb(&crumb(i, &format!("{i}")));
+    }
+    assert_eq!(messages(), ["6", "7", "8", "9"]);
+    assert_eq!(read().breadcrumbs_overwritten, 6);
+    state.clear_breadcrumbs();
+    assert_eq!(messages(), [""; 0]);
+    assert_eq!(read().breadcrumbs_overwritten, 0);
+    state.breadcrumb(&crumb(10, &"é".repeat(500)));
+    let [long] = messages().try_into().expect("one");
+    assert!(long.chars().all(|c| c == 'é') && (90..128).contains(&long.len()), "{long}");
+    let huge = vec![0; 2000];
+    state.breadcrumb(&Breadcrumb { data: Some(&huge), message: "without its data", ..Breadcrumb::default() });
+    assert_eq!(messages()[1], "without its data");
+}
+
+/// What a reader may see of one tag at any moment of an update.
+fn tag_of(bytes: &[u8]) -> Option<String> {
+    let facts = RunFacts::read(bytes).expect("readable");
+    assert_eq!(facts.problems, []);
+    assert!(facts.tags.len() <= 1);
+    facts.tags.get("key").cloned()
+}
+
+#[test]
+fn a_version_of_which_any_word_is_old_is_not_shown() {
+    // As after a loss of power: the words of an update reached the disk in any order.
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let values = ["first", "the second, which is longer", "third"];
+    let mut before = state.to_bytes();
+    let mut previous = None;
+    for value in values {
+        state.set_text(Kind::TAG, "key", value).expect("fits");
+        let after = state.to_bytes();
+        let changed: Vec<usize> =
+            (0..after.len()).step_by(8).filter(|at| before[*at..*at + 8] != after[*at..*at + 8]).collect();
+        assert!(changed.len() >= 4, "at least sequence number, checksum, data and the counter");
+        for missing in &changed {
+            let mut torn = after.clone();
+            torn[*missing..*missing + 8].copy_from_slice(&before[*missing..*missing + 8]);
+            let facts = RunFacts::read(&torn).expect("readable");
+            let seen = facts.tags.get("key").cloned();
+            assert!(seen == previous || seen.as_deref() == Some(value), "{seen:?}");
+        }
+        // And any selection of them.
+        let mut random = Random(7);
+        for _ in 0..2000 {
+            let mut torn = before.clone();
+            for at in changed.iter().filter(|_| random.below(2) == 0) {
+                torn[*at..*at + 8].copy_from_slice(&after[*at..*at + 8]);
+            }
+            let seen = RunFacts::read(&torn).expect("readable").tags.get("key").cloned();
+            assert!(seen == previous || seen.as_deref() == Some(value), "{seen:?}");
+        }
+        previous = Some(value.to_owned());
+        before = after;
+    }
+}
+
+#[test]
+fn damage_is_said_and_costs_what_it_hit() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let mut buffer = [0; 200];
+    state.set_facts_with(&mut buffer, |facts| facts.text(Fact::APP_ID, "app")).expect("fits");
+    state.set_text(Kind::TAG, "a", "1").expect("fits");
+    state.set_text(Kind::TAG, "b", "2").expect("fits");
+    state.breadcrumb(&crumb(1, "one"));
+    let good = state.to_bytes();
+    let whole = RunFacts::read(&good).expect("whole");
+    let mut unnoticed = 0;
+    for offset in (0..good.len()).step_by(ONE_OF) {
+        let mut bytes = good.clone();
+        bytes[offset] ^= 0x10;
+        match RunFacts::read(&bytes) {
+            Ok(facts) if facts.problems.is_empty() => {
+                // Bytes of no meaning (padding, unused slots, counters), or a scalar, which is any number.
+                assert_eq!((&facts.tags, &facts.app), (&whole.tags, &whole.app), "byte {offset}");
+                assert_eq!(facts.breadcrumbs, whole.breadcrumbs, "byte {offset}");
+                unnoticed += 1;
+            }
+            Ok(facts) => {
+                let lost = (whole.tags.len() - facts.tags.len())
+                    + (whole.breadcrumbs.len() - facts.breadcrumbs.len())
+                    + usize::from(facts.app != whole.app);
+                assert!(lost <= 1, "byte {offset}: {:?}", facts.problems);
+            }
+            Err(error) => assert!(offset < 80, "byte {offset}: {error}"),
+        }
+    }
+    assert!(unnoticed > 0);
+    // Cut anywhere: read as far as it goes.
+    for len in (0..good.len()).step_by(ONE_OF) {
+        match RunFacts::read(&good[..len]) {
+            Ok(facts) => assert!(facts.tags.iter().all(|(key, value)| whole.tags.get(key) == Some(value))),
+            Err(RunStateError::Empty) => assert_eq!(len, 0),
+            Err(RunStateError::NotARunState) => assert!(len < 8),
+            Err(RunStateError::Damaged { .. }) => assert!(len < 128),
+            Err(error) => panic!("cut at {len}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_run_state() {
+    let words = region(&SMALL);
+    assert!(matches!(RunFacts::read(&[]), Err(RunStateError::Empty)));
+    assert!(matches!(RunFacts::read(&[0; 5000]), Err(RunStateError::Unwritten)));
+    assert!(matches!(RunFacts::read(b"something else altogether"), Err(RunStateError::NotARunState)));
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let mut later = state.to_bytes();
+    later[8] = 2;
+    assert!(matches!(RunFacts::read(&later), Err(RunStateError::Newer { version: 2 })));
+    let mut random = Random(99);
+    for _ in 0..5000 / ONE_OF {
+        let len = random.below(3000);
+        let mut bytes = [&MAGIC[..], &random.bytes(len)].concat();
+        assert!(RunFacts::read(&bytes).is_err());
+        // Under a right header.
+        let good = state.to_bytes();
+        let len = bytes.len();
+        bytes[..len.min(128)].copy_from_slice(&good[..len.min(128)]);
+        if let Ok(facts) = RunFacts::read(&bytes) {
+            let _ = serde_json::to_string(&facts).expect("JSON");
+        }
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    assert!(matches!(RunFacts::read_file(directory.path()), Err(RunStateError::File(_))));
+}
+
+#[test]
+fn many_threads_at_once() {
+    const THREADS: usize = 8;
+    const ROUNDS: usize = 3000;
+    let limits = Limits { small_slots: THREADS as u32 + 4, large_slots: 4, breadcrumbs: 16, ..Limits::default() };
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    // A value that shows whether it is whole: its thread and round, repeated to a length that depends on them.
+    let value = |thread: usize, round: usize| format!("{thread}.{round};").repeat(1 + (thread + round) % 20);
+    let whole = |text: &str| {
+        let (part, _) = text.split_once(';').expect("a whole part");
+        let (thread, round) = part.split_once('.').expect("two numbers");
+        let (thread, round): (usize, usize) = (thread.parse().expect("a number"), round.parse().expect("a number"));
+        assert_eq!(text, value(thread, round));
+        thread
+    };
+    let running = AtomicU64::new(THREADS as u64);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let running = &running;
+            scope.spawn(move || {
+                let own = format!("own {thread}");
+                for round in 0..ROUNDS {
+                    let value = value(thread, round);
+                    // A key of one's own is never overtaken.
+                    assert_eq!(state.set_text(Kind::TAG, &own, &value), Ok(Stored::Whole));
+                    for key in ["shared", "also shared", "sometimes"] {
+                        let set = state.set_text(Kind::TAG, key, &value);
+                        assert!(matches!(set, Ok(Stored::Whole) | Err(Refused::Overtaken)), "{set:?}");
+                    }
+                    if round % 7 == thread % 7 {
+                        assert!(matches!(state.remove(Kind::TAG, "sometimes"), Ok(()) | Err(Refused::Overtaken)));
+                    }
+                    let _ = state.set_text(Kind::CONTEXT, "shared", &value);
+                    state.breadcrumb(&crumb(round as u64, &value));
+                    state.add_scalar(Scalar::SESSION_ERRORS, 1);
+                }
+                running.fetch_sub(1, Relaxed);
+            });
+        }
+        // Meanwhile somebody reads. What is being written may be missing; what is shown is whole.
+        while running.load(Relaxed) > 0 {
+            let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+            for (key, text) in &facts.tags {
+                let thread = whole(text);
+                assert!(!key.starts_with("own") || *key == format!("own {thread}"));
+            }
+            facts.contexts.values().filter_map(Value::as_str).for_each(|text| assert!(whole(text) < THREADS));
+            facts
+                .breadcrumbs
+                .iter()
+                .filter_map(|crumb| crumb.message.as_deref())
+                .for_each(|text| assert!(whole(text) < THREADS));
+        }
+    });
+    let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+    let damaged: Vec<_> = facts.problems.iter().filter(|problem| !problem.what.starts_with("breadcrumb")).collect();
+    assert!(damaged.is_empty(), "{damaged:?}");
+    for thread in 0..THREADS {
+        assert_eq!(facts.tags[&format!("own {thread}")], value(thread, ROUNDS - 1));
+    }
+    assert!(facts.tags.contains_key("shared") && facts.contexts.contains_key("shared"));
+    assert_eq!(facts.session, None);
+    assert_eq!(state.scalar(Scalar::SESSION_ERRORS), (THREADS * ROUNDS) as u64);
+    // A breadcrumb is lost only where a thread was held up for a whole round of the ring.
+    assert!(facts.breadcrumbs.len() + facts.problems.len() <= 16);
+    assert_eq!(facts.breadcrumbs_overwritten, (THREADS * ROUNDS - 16) as u64);
+}
+
+/// Threads that set one key at the same moment leave the value of one of them, and never what was there before.
+#[test]
+fn of_several_at_once_one_is_kept() {
+    const THREADS: usize = 2;
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let barrier = std::sync::Barrier::new(THREADS + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                for round in 0..3000 {
+                    let value = format!("{round} by {thread}, {}", "x".repeat(30));
+                    barrier.wait();
+                    for _ in 0..4 {
+                        let set = state.set_text(Kind::TAG, "key", &value);
+                        assert!(matches!(set, Ok(Stored::Whole) | Err(Refused::Overtaken)), "{set:?}");
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+        for round in 0..3000 {
+            barrier.wait();
+            barrier.wait();
+            // Nobody writes until the next round begins.
+            let tag = tag_of(&state.to_bytes()).expect("set");
+            assert!(tag.starts_with(&format!("{round} by ")), "{tag} in round {round}");
+        }
+    });
+}
+
+/// Keys that come and go in a full table, from several threads.
+#[test]
+fn slots_change_hands() {
+    let limits = Limits { small_slots: 3, ..SMALL };
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            scope.spawn(move || {
+                let mut random = Random(thread + 1);
+                for _ in 0..20_000 {
+                    let key = format!("key {}", random.below(6));
+                    if random.below(2) == 0 {
+                        let _ = state.set_text(Kind::TAG, &key, &key);
+                    } else {
+                        let _ = state.remove(Kind::TAG, &key);
+                    }
+                }
+            });
+        }
+        for _ in 0..200 {
+            let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+            assert!(facts.tags.iter().all(|(key, value)| key == value), "{:?}", facts.tags);
+        }
+    });
+    // Quiet now: everything can be removed, and there is room for three.
+    for key in 0..6 {
+        state.remove(Kind::TAG, &format!("key {key}")).expect("not contended");
+    }
+    assert!(RunFacts::read(&state.to_bytes()).expect("readable").tags.is_empty());
+    for key in ["x", "y", "z"] {
+        state.set_text(Kind::TAG, key, key).expect("room for three");
+    }
+    assert_eq!(RunFacts::read(&state.to_bytes()).expect("readable").tags.len(), 3);
+}
+
+/// A mapping that a child shares.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn shared_region(limits: &Limits) -> &'static [AtomicU64] {
+    let (size, access) = (limits.size(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new anonymous mapping.
+    let address =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
+    assert_ne!(address, libc::MAP_FAILED);
+    // SAFETY: just mapped, and never unmapped.
+    unsafe { coroner_report::run_state::words_of_mapping(address.cast(), size) }.expect("aligned")
+}
+
+/// Starts a child that stops itself, and then does `work` and ends. It must do nothing that is not async-signal-safe.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn traced_child(work: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child calls nothing but async-signal-safe functions and the code under test, which is.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::raise(libc::SIGSTOP);
+        }
+        work();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0);
+    child
+}
+
+/// Waits until the child has stopped. `false`: it has ended.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn stopped(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFSTOPPED(status) || libc::WIFEXITED(status));
+    libc::WIFSTOPPED(status)
+}
+
+/// Lets a stopped child go on, for one instruction or for good.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn resume(child: libc::pid_t, request: libc::c_uint) {
+    // SAFETY: our own child, which is stopped.
+    assert_eq!(unsafe { libc::ptrace(request, child, 0, 0) }, 0);
+}
+
+/// A writer is held up at some instruction while another sets the same key: one of the two values stands, whole.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn a_writer_held_up_anywhere_spoils_nothing() {
+    let (mut taken, mut overtaken) = (0, 0);
+    for hold_at in (0..).step_by(61) {
+        let words = shared_region(&SMALL);
+        let state = RunState::create(words, &SMALL, [1; 16]).expect("large enough");
+        state.set_text(Kind::TAG, "key", "old").expect("fits");
+        let child = traced_child(|| assert!(state.set_text(Kind::TAG, "key", "the child's").is_ok()));
+        let held = stopped(child)
+            && (0..hold_at).all(|_| {
+                resume(child, libc::PTRACE_SINGLESTEP);
+                stopped(child)
+            });
+        if !held {
+            break;
+        }
+        match state.set_text(Kind::TAG, "key", "ours, and longer") {
+            Ok(Stored::Whole) => taken += 1,
+            Err(Refused::Overtaken) => overtaken += 1,
+            other => panic!("{other:?}"),
+        }
+        resume(child, libc::PTRACE_CONT);
+        assert!(!stopped(child));
+        let tag = tag_of(&state.to_bytes());
+        assert!(matches!(tag.as_deref(), Some("the child's" | "ours, and longer")), "held at {hold_at}: {tag:?}");
+    }
+    assert!(taken > 10 && overtaken > 10, "{taken} taken, {overtaken} overtaken");
+}
+
+/// A child is stopped after every single instruction of its updates. What its shared memory holds then is what a
+/// `SIGKILL` at that instruction would leave.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn killed_at_any_instruction() {
+    let state = RunState::create(shared_region(&SMALL), &SMALL, [1; 16]).expect("large enough");
+    state.set_text(Kind::TAG, "key", "old").expect("fits");
+    state.breadcrumb(&crumb(1, "one"));
+    let child = traced_child(|| {
+        let _ = state.set_text(Kind::TAG, "key", "new, and longer than it was");
+        state.breadcrumb(&crumb(2, "two"));
+        let _ = state.remove(Kind::TAG, "key");
+    });
+    let stages = [Some("old".to_owned()), Some("new, and longer than it was".to_owned()), None];
+    let (mut stage, mut crumbs, mut steps) = (0, 1, 0u64);
+    while stopped(child) {
+        let bytes = state.to_bytes();
+        let seen = tag_of(&bytes);
+        if seen != stages[stage] {
+            stage += 1;
+            assert_eq!(Some(&seen), stages.get(stage), "after {steps} instructions");
+        }
+        let messages: Vec<String> = RunFacts::read(&bytes)
+            .expect("readable")
+            .breadcrumbs
+            .into_iter()
+            .filter_map(|crumb| crumb.message)
+            .collect();
+        assert!(messages == ["one"] || messages == ["one", "two"], "{messages:?}");
+        assert!(messages.len() >= crumbs, "a breadcrumb went");
+        crumbs = messages.len();
+        steps += 1;
+        resume(child, libc::PTRACE_SINGLESTEP);
+    }
+    assert_eq!((stage, crumbs), (2, 2), "after {steps} instructions");
+    assert!(steps > 1000, "only {steps} instructions were looked at");
+    println!("looked after each of {steps} instructions");
+}

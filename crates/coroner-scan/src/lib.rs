@@ -1,0 +1,315 @@
+//! Names without allocation: one pass over an image's symbol table answers all addresses of a report.
+//!
+//! Meant for the dying process itself, after everything else is on disk, so that frames of system libraries have names
+//! even where no server has their symbols; and for live backtraces. Everything works on memory that the caller gave
+//! beforehand ([`NameScan`] is a plain value of known size, made for a `static`), reads only through a
+//! [`Memory`], takes no lock, makes no call, formats nothing and cannot panic.
+//!
+//! A linear pass beats an index here. 64 addresses in 165,000 symbols are found in the time that it takes to read the
+//! table once; building any index needs the same reading, a sort, and memory.
+//!
+//! # Use
+//! ```
+//! # use coroner_scan::{Extent, LookupAddress, NameScan};
+//! # use coroner_machine::memory::{Snapshot, SnapshotRange};
+//! # let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+//! # let ranges = [SnapshotRange { address: 0x1000, bytes: &file }];
+//! # let mut memory = Snapshot { ranges: &ranges };
+//! # let mapped = Extent { address: 0x1000, size: file.len() as u64 };
+//! # #[cfg(target_os = "linux")] {
+//! static SCAN: std::sync::Mutex<NameScan<64>> = std::sync::Mutex::new(NameScan::new());
+//!
+//! let mut scan = SCAN.lock().unwrap();
+//! scan.clear();
+//! scan.push(LookupAddress::of_return_address(0x4321), 7);
+//! // `mapped`: where the image's file is mapped. Its build id must be the loaded image's.
+//! scan.elf_file(&mut memory, mapped, None, 1_000_000).unwrap();
+//! scan.for_each_name(&mut memory, &mut [0; 512], |named| {
+//!     assert_eq!(named.tag, 7);
+//!     let _ = (named.name, named.symbol_svma);
+//! });
+//! # }
+//! ```
+//!
+//! # Trust
+//! Symbol tables can be corrupt, as can be anything in a dying process: every offset is checked against its table, work is
+//! bounded by the caller's limit of entries, and an export trie with cycles ends at a bounded depth and length. A wrong
+//! table gives wrong names, never a fault.
+
+#![no_std]
+#![deny(missing_docs)]
+
+mod address;
+mod elf;
+mod export_trie;
+mod extent;
+mod macho;
+mod queries;
+
+use coroner_machine::memory::Memory;
+
+pub use address::LookupAddress;
+pub use elf::ElfLoaded;
+use extent::Window;
+pub use extent::{CHUNK, Extent};
+pub use macho::{MachO, Nlist, Placement, Section};
+use queries::{Candidate, NameAt, Queries};
+
+/// Why a table couldn't be scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanError {
+    /// Where: counted from the start of the file, the image or the table that [`Problem`] is about.
+    pub offset: u64,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What stopped a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The memory there can't be read (unmapped, or the file was truncated).
+    Unreadable,
+    /// A structure reaches beyond the end of what it lies in.
+    BeyondEnd,
+    /// There is no ELF or Mach-O header of a 64-bit little-endian image.
+    NotThisFormat,
+    /// A header field has a value that it can't have.
+    BadHeader,
+    /// The file's id is another than the image's.
+    OtherId,
+    /// A LEB128 number has more than 64 bits.
+    NumberTooLarge,
+    /// An export trie is deeper than [`MOST_TRIE_DEPTH`], or has a cycle.
+    TooDeep,
+    /// The limit of entries was reached: what was found is right, but may not be all.
+    Limit,
+}
+
+impl core::fmt::Display for Problem {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Unreadable => "can't be read",
+            Self::BeyondEnd => "a structure reaches beyond the end",
+            Self::NotThisFormat => "no 64-bit little-endian header of this format",
+            Self::BadHeader => "a header field has an impossible value",
+            Self::OtherId => "the file's id is another than the image's",
+            Self::NumberTooLarge => "a LEB128 number has more than 64 bits",
+            Self::TooDeep => "an export trie is too deep or has a cycle",
+            Self::Limit => "more entries than the limit",
+        })
+    }
+}
+
+/// The deepest export trie that is followed. Each level takes at least a byte of the name; Apple's deepest have about 50.
+pub const MOST_TRIE_DEPTH: usize = 128;
+
+/// A name for one of the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// What the caller gave with the address.
+    pub tag: u32,
+    /// The linker's name, still mangled, cut to the caller's buffer; without the underscore that Mach-O puts before it.
+    pub name: &'a [u8],
+    /// Where the symbol begins.
+    pub symbol_svma: u64,
+}
+
+/// Up to `N` addresses of one image, and the place to name them in: about 12 KiB and 64 bytes an address.
+#[derive(Debug)]
+pub struct NameScan<const N: usize> {
+    queries: Queries<N>,
+    /// Where the names of the last scan are.
+    strings: Extent,
+    trie: Extent,
+    /// The last scan was of a Mach-O image: names have an underscore too many.
+    underscore: bool,
+    chunk: [u8; CHUNK],
+}
+
+impl<const N: usize> Default for NameScan<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> NameScan<N> {
+    /// An empty scan. `const`, so that it can be a `static` that is there before anything goes wrong.
+    pub const fn new() -> Self {
+        let none = Extent { address: 0, size: 0 };
+        Self { queries: Queries::new(), strings: none, trie: none, underscore: false, chunk: [0; CHUNK] }
+    }
+
+    /// Forgets all addresses, to begin with the next image.
+    pub fn clear(&mut self) {
+        self.queries.clear();
+        self.strings = Extent { address: 0, size: 0 };
+        self.trie = self.strings;
+    }
+
+    /// Adds an address. `tag` comes back with its name. `false`, and nothing added, where there are `N` already.
+    pub fn push(&mut self, address: LookupAddress, tag: u32) -> bool {
+        self.queries.push(address.svma(), tag)
+    }
+
+    /// How many addresses there are.
+    pub fn len(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Whether there is no address.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Scans the `.symtab` (else the `.dynsym`) of an ELF file that is mapped at `file`, or readable as such. It must have
+    /// the given build id, if one is given: the file at an image's path may be a newer one.
+    ///
+    /// # Errors
+    /// [`ScanError`], offsets counted from the file's start. After [`Problem::Limit`] names can be asked for all the same.
+    pub fn elf_file<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        file: Extent,
+        build_id: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<(), ScanError> {
+        self.queries.prepare();
+        self.underscore = false;
+        let result = elf::scan_file(&mut self.queries, memory, file, build_id, limit, &mut self.chunk);
+        self.strings = result.strings;
+        self.queries.finish();
+        result.outcome
+    }
+
+    /// Scans the dynamic symbols of a loaded ELF image: exported functions only, but readable without the file (the vDSO,
+    /// a library that was deleted, a sandbox without file access).
+    ///
+    /// # Errors
+    /// [`ScanError`], offsets counted from the image's first byte.
+    pub fn elf_loaded<M: Memory>(&mut self, memory: &mut M, image: ElfLoaded, limit: u32) -> Result<(), ScanError> {
+        self.queries.prepare();
+        self.underscore = false;
+        let result = elf::scan_loaded(&mut self.queries, memory, image, limit, &mut self.chunk);
+        self.strings = result.strings;
+        self.queries.finish();
+        result.outcome
+    }
+
+    /// Scans a Mach-O image, loaded or in a file: `LC_SYMTAB`, bounded by `LC_FUNCTION_STARTS`, and the export trie for
+    /// what has no symbol.
+    ///
+    /// # Errors
+    /// [`ScanError`], offsets counted from the table that it is about. A table that is damaged doesn't keep the others
+    /// from being used: names can be asked for after every error but those of [`MachO::read`].
+    pub fn macho<M: Memory>(&mut self, memory: &mut M, image: &MachO, limit: u32) -> Result<(), ScanError> {
+        self.queries.prepare();
+        self.underscore = true;
+        self.strings = image.strings;
+        self.trie = image.export_trie;
+        let queries = &mut self.queries;
+        let chunk = &mut self.chunk;
+        let symbols = image.for_each_symbol(memory, chunk, limit, |symbol| {
+            queries.offer(symbol.svma, 0, Candidate { rank: symbol.rank(), name: NameAt::String(symbol.name) });
+        });
+        let starts = image.for_each_function_start(memory, chunk, limit, |svma| queries.boundary(svma));
+        let sections = image.for_each_section(memory, |section| {
+            queries.boundary(section.svma);
+            queries.boundary(section.svma.saturating_add(section.size));
+        });
+        let exports = export_trie::walk(memory, self.trie, chunk, limit, &mut [], |node, address, _| {
+            let svma = image.text_svma.wrapping_add(address);
+            queries.offer(svma, 0, Candidate { rank: 1, name: NameAt::TrieNode(node) });
+        });
+        self.queries.finish();
+        symbols.and(starts).and(sections).and(exports)
+    }
+
+    /// Hands out what was found, in the order of the addresses; those without a name are left out. `buffer` takes the
+    /// name; a longer one is cut.
+    pub fn for_each_name<M: Memory>(&mut self, memory: &mut M, buffer: &mut [u8], mut each: impl FnMut(Named<'_>)) {
+        let mut in_trie = false;
+        for query in self.queries.iter() {
+            let NameAt::String(offset) = query.found.name else {
+                in_trie |= matches!(query.found.name, NameAt::TrieNode(_));
+                continue;
+            };
+            // Names are far apart: a window of 12 KiB would be read for each. 256 bytes are most names in one read.
+            let Some(length) = read_name(memory, self.strings, u64::from(offset), buffer) else { continue };
+            let name = strip_underscore(buffer.get(..length).unwrap_or(&[]), self.underscore);
+            if !name.is_empty() {
+                each(Named { tag: query.tag, name, symbol_svma: query.start });
+            }
+        }
+        if !in_trie {
+            return;
+        }
+        let queries = &self.queries;
+        let underscore = self.underscore;
+        // The same walk again, this time with names; it can't fail differently, and if it does, names are missing.
+        let _ = export_trie::walk(memory, self.trie, &mut self.chunk, u32::MAX, buffer, |node, _, name| {
+            for query in queries.iter() {
+                let name = strip_underscore(name, underscore);
+                if query.found.name == NameAt::TrieNode(node) && !name.is_empty() {
+                    each(Named { tag: query.tag, name, symbol_svma: query.start });
+                }
+            }
+        });
+    }
+}
+
+/// Calls `each` with every exported address (relative to the header) and its name, as far as `name` takes it.
+///
+/// # Errors
+/// [`ScanError`], offsets counted from the start of the trie.
+pub fn walk_export_trie<M: Memory>(
+    memory: &mut M,
+    trie: Extent,
+    chunk: &mut [u8; CHUNK],
+    limit: u32,
+    name: &mut [u8],
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<(), ScanError> {
+    export_trie::walk(memory, trie, chunk, limit, name, |_, address, name| each(address, name))
+}
+
+fn strip_underscore(name: &[u8], underscore: bool) -> &[u8] {
+    match name.split_first() {
+        Some((b'_', rest)) if underscore => rest,
+        _ => name,
+    }
+}
+
+/// The string at an offset, up to its NUL or the buffer's end; its length. `None` where nothing can be read.
+fn read_name<M: Memory>(memory: &mut M, strings: Extent, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+    const STEP: usize = 256;
+    let mut length = 0usize;
+    loop {
+        let at = offset.checked_add(length as u64)?;
+        let left = strings.size.checked_sub(at)?;
+        let size = (STEP as u64).min(left).min(buffer.len().saturating_sub(length) as u64) as usize;
+        if size == 0 {
+            return Some(length);
+        }
+        let part = buffer.get_mut(length..length.saturating_add(size))?;
+        if strings.read(memory, at, part).is_err() {
+            // The pages behind the name may be gone: byte by byte up to its end.
+            let mut byte = [0];
+            for to in part.iter_mut() {
+                let at = offset.checked_add(length as u64)?;
+                strings.read(memory, at, &mut byte).ok()?;
+                let [value] = byte;
+                if value == 0 {
+                    return Some(length);
+                }
+                *to = value;
+                length = length.saturating_add(1);
+            }
+            continue;
+        }
+        match part.iter().position(|&byte| byte == 0) {
+            Some(end) => return Some(length.saturating_add(end)),
+            None => length = length.saturating_add(size),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Client reports: how much of what kind was not sent, and why, so that a server's figures are true (develop.sentry.dev, *Client
+//! Reports*).
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use coroner_report::model::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{Envelope, Item, item_type};
+use crate::event::time_text;
+
+/// Why something was not sent, in the protocol's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// It was by chance not among the sampled.
+    SampleRate,
+    /// The app's `before_send` dropped it.
+    BeforeSend,
+    /// The outbox was full or it was too old.
+    CacheOverflow,
+    /// The network failed as often as it is tried.
+    NetworkError,
+    /// The server refused it.
+    SendError,
+    /// It waited for the end of a rate limit that is longer than it may wait.
+    RatelimitBackoff,
+    /// A mistake of Coroner's own.
+    InternalSdkError,
+}
+
+/// Counts of what was not sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Discarded {
+    counts: BTreeMap<Reason, BTreeMap<String, u64>>,
+}
+
+impl Discarded {
+    /// Counts one thing.
+    pub fn count(&mut self, reason: Reason, category: &str) {
+        // Client reports themselves are not counted.
+        if category != "internal" {
+            *self.counts.entry(reason).or_default().entry(category.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Counts every item of an envelope.
+    pub fn count_envelope(&mut self, reason: Reason, envelope: &Envelope) {
+        envelope.items.iter().for_each(|item| self.count(reason, item.category()));
+    }
+
+    /// Counts what another has counted.
+    pub fn add(&mut self, other: &Discarded) {
+        for (reason, categories) in &other.counts {
+            for (category, count) in categories {
+                *self.counts.entry(*reason).or_default().entry(category.clone()).or_default() += count;
+            }
+        }
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// Takes away what has been told.
+    pub fn subtract(&mut self, told: &Discarded) {
+        for (reason, categories) in &told.counts {
+            if let Some(counts) = self.counts.get_mut(reason) {
+                for (category, told) in categories {
+                    if let Some(count) = counts.get_mut(category) {
+                        *count = count.saturating_sub(*told);
+                    }
+                }
+                counts.retain(|_, count| *count > 0);
+            }
+        }
+        self.counts.retain(|_, counts| !counts.is_empty());
+    }
+
+    /// The item that tells of them.
+    pub fn item(&self, now: SystemTime) -> Item {
+        let discarded: Vec<serde_json::Value> = self
+            .counts
+            .iter()
+            .flat_map(|(reason, categories)| {
+                categories.iter().map(move |(category, quantity)| {
+                    serde_json::json!({ "reason": reason, "category": category, "quantity": quantity })
+                })
+            })
+            .collect();
+        let timestamp = time_text(Timestamp::from(now));
+        Item::json(
+            item_type::CLIENT_REPORT,
+            &serde_json::json!({ "timestamp": timestamp, "discarded_events": discarded }),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_taken_away_and_no_more() {
+        let mut discarded = Discarded::default();
+        discarded.count(Reason::BeforeSend, "error");
+        discarded.count(Reason::BeforeSend, "error");
+        discarded.count(Reason::SendError, "attachment");
+        discarded.count(Reason::SendError, "internal");
+        let told = discarded.clone();
+        let json: serde_json::Value = serde_json::from_slice(&told.item(SystemTime::UNIX_EPOCH).payload).unwrap();
+        assert_eq!(
+            json["discarded_events"],
+            serde_json::json!([
+                { "reason": "before_send", "category": "error", "quantity": 2 },
+                { "reason": "send_error", "category": "attachment", "quantity": 1 },
+            ])
+        );
+        discarded.count(Reason::BeforeSend, "error");
+        discarded.subtract(&told);
+        let mut left = Discarded::default();
+        left.count(Reason::BeforeSend, "error");
+        assert_eq!(discarded, left);
+    }
+}

@@ -1,0 +1,162 @@
+//! Contexts: app, system, device, and what the app set.
+
+use coroner_report::model::{Report, RunFacts};
+use coroner_report::run_state::Foreground;
+use coroner_report::wire::Os;
+use serde_json::{Map, Value, json};
+
+use super::time_text;
+
+/// Contexts whose shape the protocol knows, and Coroner's own.
+const KNOWN: [&str; 6] = ["app", "device", "os", "runtime", "culture", "coroner"];
+
+/// A context being filled: only what is known is in it.
+struct Context(Map<String, Value>);
+
+impl Context {
+    fn new(kind: &str) -> Self {
+        Self(Map::from_iter([("type".to_owned(), kind.into())]))
+    }
+
+    fn set<T: Into<Value>>(&mut self, key: &str, value: Option<T>) -> &mut Self {
+        if let Some(value) = value {
+            self.0.insert(key.to_owned(), value.into());
+        }
+        self
+    }
+
+    /// Puts it into the contexts unless it says nothing.
+    fn add(self, contexts: &mut Map<String, Value>, name: &str) {
+        if self.0.len() > 1 {
+            contexts.insert(name.to_owned(), Value::Object(self.0));
+        }
+    }
+}
+
+/// The contexts of a report. `unidentified` are images that could not be listed, `left_out` frames that are not there.
+pub(super) fn of(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Map<String, Value> {
+    let mut contexts = Map::new();
+    let empty = RunFacts::default();
+    let run = report.run.as_ref().unwrap_or(&empty);
+    // What the app set, first: the names of the protocol are Coroner's to fill.
+    for (name, value) in &run.contexts {
+        let value = match value.to_json() {
+            Value::Object(map) => map,
+            other => Map::from_iter([("value".to_owned(), other)]),
+        };
+        let name = if KNOWN.contains(&name.as_str()) { format!("app.{name}") } else { name.clone() };
+        contexts.insert(name, Value::Object(value));
+    }
+    app(run).add(&mut contexts, "app");
+    os(report, run).add(&mut contexts, "os");
+    device(report, run).add(&mut contexts, "device");
+    let mut runtime = Context::new("runtime");
+    runtime.set("name", run.app.runtime_name.clone()).set("version", run.app.runtime_version.clone());
+    runtime.add(&mut contexts, "runtime");
+    let mut culture = Context::new("culture");
+    culture.set("locale", run.device.locale.clone()).set("timezone", run.device.time_zone.clone());
+    culture.add(&mut contexts, "culture");
+    coroner(report, unidentified, left_out).add(&mut contexts, "coroner");
+    contexts
+}
+
+fn app(run: &RunFacts) -> Context {
+    let mut context = Context::new("app");
+    let facts = &run.app;
+    let in_foreground = match run.lifecycle.foreground {
+        Foreground::FOREGROUND => Some(true),
+        Foreground::BACKGROUND => Some(false),
+        _ => None,
+    };
+    context
+        .set("app_identifier", facts.id.clone())
+        .set("app_name", facts.name.clone())
+        .set("app_version", facts.version.clone())
+        .set("app_build", facts.build.clone())
+        .set("app_start_time", facts.installed.or(facts.process_start).map(time_text))
+        .set("app_memory", run.lifecycle.memory_used)
+        .set("free_memory", run.lifecycle.memory_available)
+        .set("in_foreground", in_foreground);
+    context
+}
+
+fn os(report: &Report, run: &RunFacts) -> Context {
+    let mut context = Context::new("os");
+    let facts = &run.os;
+    let name = facts.name.clone().or_else(|| {
+        let name = match report.header.os {
+            Os::LINUX => "Linux",
+            Os::ANDROID => "Android",
+            Os::MACOS => "macOS",
+            Os::IOS => "iOS",
+            Os::TVOS => "tvOS",
+            Os::WATCHOS => "watchOS",
+            Os::VISIONOS => "visionOS",
+            _ => return None,
+        };
+        Some(name.to_owned())
+    });
+    context
+        .set("name", name)
+        .set("version", facts.version.clone())
+        .set("build", facts.build.clone())
+        .set("kernel_version", facts.kernel_version.clone())
+        .set("rooted", facts.rooted)
+        .set("distribution_name", facts.distribution.clone())
+        .set("distribution_version", facts.distribution_version.clone());
+    context
+}
+
+fn device(report: &Report, run: &RunFacts) -> Context {
+    let mut context = Context::new("device");
+    let facts = &run.device;
+    let arch = facts.arch.clone().or_else(|| report.header.arch.map(|arch| arch.name().to_owned()));
+    context
+        .set("arch", arch)
+        .set("model", facts.model.clone())
+        .set("family", facts.family.clone())
+        .set("cpu_description", facts.cpu.clone())
+        .set("processor_count", facts.processor_count)
+        .set("memory_size", facts.memory_size)
+        .set("boot_time", facts.boot_time.map(time_text))
+        .set("simulator", facts.simulator);
+    context
+}
+
+/// What is to be known of the report itself: how long it took, what is missing.
+fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Context {
+    let mut context = Context::new("coroner");
+    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    let run_problems = report.run.iter().flat_map(|run| &run.problems).map(ToString::to_string);
+    let problems: Vec<String> = problems.into_iter().chain(run_problems).collect();
+    let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
+    let annotations: Vec<Value> = report
+        .annotations
+        .iter()
+        .map(|annotation| json!({ "source": annotation.source, "text": annotation.text }))
+        .collect();
+    let second: Vec<Value> =
+        report.crash.iter().flat_map(|crash| &crash.second_crashes).map(|second| json!(second)).collect();
+    let not_captured: Map<String, Value> = report
+        .threads
+        .iter()
+        .filter_map(|thread| Some((thread.tid.to_string(), thread.not_captured?.to_string().into())))
+        .collect();
+    context
+        .set("complete", Some(report.complete).filter(|_| report.crash.is_some()))
+        .set("run_id", Some(report.header.run_id).filter(|id| !id.is_nil()).map(|id| id.to_string()))
+        .set("capture_us", report.end.as_ref().map(|end| end.total_ns / 1000))
+        .set("since_install_ms", report.crash.as_ref().map(|crash| crash.since_install_ns / 1_000_000))
+        .set("problems", some(problems))
+        .set("images_without_identity", some(unidentified))
+        .set("frames_left_out", Some(left_out).filter(|frames| !frames.is_empty()))
+        .set("threads_not_captured", Some(not_captured).filter(|threads| !threads.is_empty()))
+        .set("annotations", Some(annotations).filter(|list| !list.is_empty()))
+        .set("second_crashes", Some(second).filter(|list| !list.is_empty()))
+        .set("flags", some(report.crash.iter().flat_map(|crash| &crash.flags).map(|flag| flag_name(*flag)).collect()));
+    context
+}
+
+fn flag_name(flag: coroner_report::model::CrashFlag) -> String {
+    serde_json::to_value(flag).ok().and_then(|name| name.as_str().map(ToOwned::to_owned)).unwrap_or_default()
+}

@@ -1,0 +1,332 @@
+//! What happened, in the protocol's words: exceptions and the mechanisms that caught them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use coroner_report::model::{Crash, CrashFlag, Exception as Thrown, Report, RunFacts};
+use coroner_report::run_state::Foreground;
+use coroner_report::wire::{Language, Monitor};
+use serde::{Deserialize, Serialize};
+
+use super::stacktrace::{Stacks, Stacktrace};
+
+/// An exception: what happened, where, and what noticed it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Exception {
+    /// Its type: a signal's or a Mach exception's name, or the type that a language's runtime threw.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// The thread on which it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<u64>,
+    /// What noticed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mechanism: Option<Mechanism>,
+    /// The stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacktrace: Option<Stacktrace>,
+}
+
+/// What noticed an exception.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mechanism {
+    /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`]; `chained` for what
+    /// caused another.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether the app went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handled: Option<bool>,
+    /// Whether type and message are made up from a signal, so that a server should group by the functions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<bool>,
+    /// In a chain, which one it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception_id: Option<u64>,
+    /// In a chain, the one that this one caused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<u64>,
+    /// Where in that one it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Signal, Mach exception and error number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<MechanismMeta>,
+    /// Anything else: `relevant_address`, `access`, `location`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub data: BTreeMap<String, serde_json::Value>,
+}
+
+/// What the operating system said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MechanismMeta {
+    /// The signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<SignalMeta>,
+    /// The Mach exception.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mach_exception: Option<MachExceptionMeta>,
+    /// The error number that came with the signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<Errno>,
+}
+
+/// A POSIX signal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalMeta {
+    /// Its number on that system.
+    pub number: i64,
+    /// `si_code`.
+    pub code: i64,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The code's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code_name: Option<String>,
+}
+
+/// A Mach exception.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachExceptionMeta {
+    /// Its number.
+    pub exception: i64,
+    /// The code. Servers take no negative ones, so this is its bits.
+    pub code: u64,
+    /// The subcode, in the same way.
+    pub subcode: u64,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// An error number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errno {
+    /// Its value on that system.
+    pub number: i64,
+}
+
+/// The mechanism of an end that the system brought about without a word.
+pub const WATCHDOG_TERMINATION: &str = "watchdog_termination";
+
+/// The exceptions of a report: what caused it first, what ended the process last.
+pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
+    let Some(crash) = &report.crash else {
+        // Cut before it says what happened: the event still says that something did.
+        return report.crashed_thread().map(|thread| torn(thread.tid, stacks)).into_iter().collect();
+    };
+    if report.exceptions.is_empty() {
+        return vec![from_crash(report, crash, stacks)];
+    }
+    let chain = report.exceptions.iter().enumerate().map(|(place, thrown)| {
+        let mut exception = from_thrown(thrown);
+        let mut mechanism = if place == 0 { mechanism(crash) } else { chained(place) };
+        if report.exceptions.len() > 1 {
+            mechanism.exception_id = Some(place as u64);
+        }
+        if let Some(location) = &thrown.location {
+            mechanism.data.insert("location".to_owned(), location.as_str().into());
+        }
+        if let Some(user_info) = &thrown.user_info {
+            mechanism.data.insert("user_info".to_owned(), user_info.as_str().into());
+        }
+        exception.mechanism = Some(mechanism);
+        exception.stacktrace = stacks.of_exception(thrown);
+        exception
+    });
+    let mut chain: Vec<Exception> = chain.collect();
+    if let Some(uncaught) = chain.first_mut() {
+        uncaught.thread_id = Some(crash.tid);
+        // Where the runtime kept no stack of the throw, that of the thread is the best there is.
+        uncaught.stacktrace = uncaught.stacktrace.take().or_else(|| stacks.of_thread_with_id(crash.tid));
+    }
+    chain.reverse();
+    chain
+}
+
+fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
+    Exception {
+        kind: "Crash".to_owned(),
+        value: Some("the report was cut before it says what happened".to_owned()),
+        thread_id: Some(tid),
+        mechanism: Some(Mechanism {
+            kind: "signalhandler".to_owned(),
+            handled: Some(false),
+            synthetic: Some(true),
+            ..Mechanism::default()
+        }),
+        stacktrace: stacks.of_thread_with_id(tid),
+    }
+}
+
+/// The exception of a report without one of a language: a signal, a Mach exception, a hang.
+fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception {
+    let mut mechanism = mechanism(crash);
+    let told = crash.exception_type.is_some() || matches!(crash.monitor, Monitor::PANIC | Monitor::USER);
+    // A type that a program gave is one to group by; a signal says as good as nothing.
+    mechanism.synthetic = (!told).then_some(true);
+    Exception {
+        kind: kind(crash),
+        value: value(report, crash),
+        thread_id: Some(crash.tid),
+        mechanism: Some(mechanism),
+        stacktrace: stacks.of_thread_with_id(crash.tid),
+    }
+}
+
+fn kind(crash: &Crash) -> String {
+    if let Some(name) = &crash.exception_type {
+        return name.clone();
+    }
+    match crash.monitor {
+        Monitor::HANG if crash.has(CrashFlag::NotFatal) => return "App Hanging".to_owned(),
+        Monitor::HANG => return "Fatal App Hang".to_owned(),
+        Monitor::PANIC => return "panic".to_owned(),
+        _ => {}
+    }
+    if let Some(mach) = &crash.mach {
+        return mach.name.map_or_else(|| format!("EXC_{}", mach.exception), ToOwned::to_owned);
+    }
+    match &crash.signal {
+        Some(signal) => signal.name.map_or_else(|| format!("SIG{}", signal.number), ToOwned::to_owned),
+        None => crash.monitor.name().unwrap_or("Crash").to_owned(),
+    }
+}
+
+/// What happened, in a line for a person.
+fn value(report: &Report, crash: &Crash) -> Option<String> {
+    let mut parts: Vec<String> = Vec::new();
+    if crash.has(CrashFlag::StackOverflow) {
+        parts.push("stack overflow".to_owned());
+    }
+    if crash.has(CrashFlag::Recrash) {
+        parts.push("the crash reporter itself crashed".to_owned());
+    }
+    let code = crash.mach.as_ref().and_then(|mach| mach.code_name);
+    let code = code.or_else(|| crash.signal.as_ref().and_then(|signal| signal.code_name));
+    let mut place = code.unwrap_or_default().to_owned();
+    if let Some(address) = crash.address {
+        let access = crash.access.and_then(|access| access.name()).unwrap_or_default();
+        let access = match access {
+            "" => String::new(),
+            access => format!("{access} "),
+        };
+        let space = if place.is_empty() { "" } else { ": " };
+        let _ = write!(place, "{space}{access}at {address}");
+    }
+    if !place.is_empty() && crash.message.is_none() {
+        parts.push(place);
+    }
+    parts.extend(crash.message.clone());
+    if parts.is_empty() {
+        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message.
+        parts.extend(report.annotations.first().map(|annotation| annotation.text.clone()));
+    }
+    (!parts.is_empty()).then(|| parts.join(": "))
+}
+
+fn from_thrown(thrown: &Thrown) -> Exception {
+    let language = match thrown.language {
+        Language::CPP => "C++ exception",
+        Language::OBJC => "NSException",
+        Language::RUST => "panic",
+        Language::SWIFT => "Swift error",
+        _ => "exception",
+    };
+    Exception {
+        kind: thrown.type_name.clone().unwrap_or_else(|| language.to_owned()),
+        value: thrown.message.clone(),
+        thread_id: Some(thrown.tid).filter(|tid| *tid != 0),
+        mechanism: None,
+        stacktrace: None,
+    }
+}
+
+fn chained(place: usize) -> Mechanism {
+    Mechanism {
+        kind: "chained".to_owned(),
+        handled: Some(false),
+        parent_id: Some(place as u64 - 1),
+        source: Some("cause".to_owned()),
+        ..Mechanism::default()
+    }
+}
+
+/// What noticed the crash, with all that the system said of it.
+fn mechanism(crash: &Crash) -> Mechanism {
+    let kind = match crash.monitor {
+        Monitor::MACH => "mach",
+        Monitor::CPP_EXCEPTION => "cpp_exception",
+        Monitor::NS_EXCEPTION => "nsexception",
+        Monitor::PANIC => "panic",
+        Monitor::HANG => "AppHang",
+        Monitor::USER => "user",
+        _ => "signalhandler",
+    };
+    let mut data = BTreeMap::new();
+    let mut note = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            data.insert(key.to_owned(), value.into());
+        }
+    };
+    note("relevant_address", crash.address.map(|address| address.to_string()));
+    note("access", crash.access.and_then(|access| access.name()).map(ToOwned::to_owned));
+    note("location", crash.location.clone());
+    if let Some(signal) = &crash.signal {
+        note("sender_pid", signal.sender_pid.map(|pid| pid.to_string()));
+        note("syscall", signal.syscall.map(|number| number.to_string()));
+    }
+    let meta = MechanismMeta {
+        signal: crash.signal.as_ref().map(|signal| SignalMeta {
+            number: signal.number.into(),
+            code: signal.code.into(),
+            name: signal.name.map(ToOwned::to_owned),
+            code_name: signal.code_name.map(ToOwned::to_owned),
+        }),
+        mach_exception: crash.mach.as_ref().map(|mach| MachExceptionMeta {
+            exception: mach.exception.into(),
+            code: mach.code as u64,
+            subcode: mach.subcode as u64,
+            name: mach.name.map(ToOwned::to_owned),
+        }),
+        errno: crash
+            .signal
+            .as_ref()
+            .filter(|signal| signal.errno != 0)
+            .map(|signal| Errno { number: signal.errno.into() }),
+    };
+    Mechanism {
+        kind: kind.to_owned(),
+        handled: Some(crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none()),
+        meta: Some(meta).filter(|meta| *meta != MechanismMeta::default()),
+        data,
+        ..Mechanism::default()
+    }
+}
+
+/// The exception of a run that the system ended without a word.
+pub(super) fn watchdog_termination(run: &RunFacts) -> Exception {
+    let place = match run.lifecycle.foreground {
+        Foreground::BACKGROUND => " in the background",
+        Foreground::FOREGROUND => " in the foreground",
+        _ => "",
+    };
+    let mut value = format!("the system ended the app{place}, for using too much memory or for not answering");
+    if let Some(used) = run.lifecycle.memory_used {
+        let _ = write!(value, "; it used {used} bytes of memory");
+    }
+    Exception {
+        kind: "WatchdogTermination".to_owned(),
+        value: Some(value),
+        mechanism: Some(Mechanism {
+            kind: WATCHDOG_TERMINATION.to_owned(),
+            handled: Some(false),
+            ..Mechanism::default()
+        }),
+        ..Exception::default()
+    }
+}

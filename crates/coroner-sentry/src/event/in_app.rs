@@ -1,0 +1,133 @@
+//! Which code is the app's own.
+
+use coroner_report::model::Report;
+
+use super::stacktrace::Frame;
+
+/// Functions of Rust's standard library, which is linked into the app's own image.
+const RUST_STD: [&str; 5] = ["std::", "core::", "alloc::", "__rust_", "rust_begin_unwind"];
+/// Functions of a program's start that the compiler or the C library puts into the app's own image.
+const START: [&str; 3] = ["_start", "__libc_start_main", "__libc_start_call_main"];
+/// Where systems keep their own images.
+const SYSTEM: [&str; 9] =
+    ["/lib/", "/lib64/", "/usr/lib", "/usr/libexec/", "/System/", "/Library/Apple/", "/system/", "/apex/", "/vendor/"];
+
+/// Which images are the app's own, by the paths and names of images.
+///
+/// The default: the program itself, and every image beside it or below its directory (for a bundle: anywhere in it), unless it
+/// lies where the system keeps its own. Code of Rust's standard library is not the app's, though it is in its image.
+///
+/// A pattern matches an image with that file name, or whose path begins with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InAppRules {
+    /// Images that are the app's own whatever the default says.
+    pub include: Vec<String>,
+    /// Images that are not, whatever the default or `include` say.
+    pub exclude: Vec<String>,
+}
+
+impl InAppRules {
+    /// One more image that is the app's own, by its file name or the beginning of its path.
+    #[must_use]
+    pub fn include(mut self, pattern: impl Into<String>) -> Self {
+        self.include.push(pattern.into());
+        self
+    }
+
+    /// One more image that is not the app's own.
+    #[must_use]
+    pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
+        self.exclude.push(pattern.into());
+        self
+    }
+}
+
+/// The rules for one report.
+pub(super) struct InApp<'r> {
+    rules: &'r InAppRules,
+    program: Option<&'r str>,
+    /// The program's directory, or the bundle that it is in, with a `/` at its end.
+    home: Option<&'r str>,
+}
+
+impl<'r> InApp<'r> {
+    pub(super) fn new(rules: &'r InAppRules, report: &'r Report) -> Self {
+        let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
+        Self { rules, program, home: program.and_then(home) }
+    }
+
+    pub(super) fn is(&self, frame: &Frame) -> bool {
+        let Some(package) = &frame.package else { return false };
+        let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(package, pattern));
+        if named(&self.rules.exclude) {
+            return false;
+        }
+        if named(&self.rules.include) {
+            return true;
+        }
+        let is_program = self.program == Some(package.as_str());
+        let beside = self.home.is_some_and(|home| package.starts_with(home));
+        let systems = SYSTEM.iter().any(|system| package.starts_with(system));
+        (is_program || beside && !systems) && !is_runtime(frame.function.as_deref().unwrap_or_default())
+    }
+}
+
+/// Whether a function is of a language's runtime. `<T as core::fmt::Display>::fmt` is of who wrote `T`.
+fn is_runtime(function: &str) -> bool {
+    let implementor = function.strip_prefix('<').unwrap_or(function);
+    RUST_STD.iter().any(|prefix| implementor.starts_with(prefix)) || START.contains(&function)
+}
+
+fn matches(path: &str, pattern: &str) -> bool {
+    !pattern.is_empty() && (path.rsplit('/').next() == Some(pattern) || path.starts_with(pattern))
+}
+
+/// The directory of everything that came with the program.
+fn home(program: &str) -> Option<&str> {
+    if let Some(end) = program.find(".app/") {
+        return program.get(..end + ".app/".len());
+    }
+    let directory = &program[..=program.rfind('/')?];
+    // A program in /usr/bin came with the system, or with much else.
+    let shared = ["/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/"].contains(&directory);
+    (!shared).then_some(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_report::model::Image;
+
+    fn is(program: &str, rules: &InAppRules, package: &str, function: &str) -> bool {
+        let image = Image { path: program.to_owned(), is_main: true, ..Image::default() };
+        let report = Report { images: vec![image], ..Report::default() };
+        let frame =
+            Frame { package: Some(package.to_owned()), function: Some(function.to_owned()), ..Frame::default() };
+        InApp::new(rules, &report).is(&frame)
+    }
+
+    #[test]
+    fn the_apps_own_by_default() {
+        let own = |package, function| is("/opt/paint/bin/paint", &InAppRules::default(), package, function);
+        assert!(own("/opt/paint/bin/paint", "paint::fill"));
+        assert!(own("/opt/paint/bin/libbrush.so", "brush"));
+        assert!(own("/opt/paint/bin/paint", "<paint::Picture as core::fmt::Display>::fmt"));
+        assert!(!own("/opt/paint/bin/paint", "core::panicking::panic"));
+        assert!(!own("/opt/paint/bin/paint", "<alloc::vec::Vec<T> as core::ops::Index>::index"));
+        assert!(!own("/opt/paint/bin/paint", "_start"));
+        assert!(!own("/usr/lib/libc.so.6", "abort"));
+        let mac = "/Applications/Paint.app/Contents/MacOS/Paint";
+        let own = |package| is(mac, &InAppRules::default(), package, "f");
+        assert!(own(mac) && own("/Applications/Paint.app/Contents/Frameworks/Brush.framework/Brush"));
+        assert!(!own("/System/Library/Frameworks/AppKit.framework/AppKit") && !own("/Applications/Other.app/x"));
+        assert!(!is("/usr/bin/paint", &InAppRules::default(), "/usr/bin/other", "f"));
+    }
+
+    #[test]
+    fn lists_include_and_exclude() {
+        let rules = InAppRules::default().include("libours.so").include("/srv/ours/").exclude("libvendor.so");
+        let own = |package| is("/opt/app/app", &rules, package, "f");
+        assert!(own("/usr/lib/libours.so") && own("/srv/ours/lib/x.so") && own("/opt/app/app"));
+        assert!(!own("/opt/app/libvendor.so") && !own("/usr/lib/libother.so"));
+    }
+}

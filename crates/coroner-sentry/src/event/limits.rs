@@ -1,0 +1,357 @@
+//! What servers take: lengths of texts, and the size of an event. What is cut says so.
+
+use serde_json::{Value, json};
+
+use super::{Event, Stacktrace};
+
+/// Largest event that servers take is 1 MiB (develop.sentry.dev, *Envelopes*, "Size Limits"); a little is kept for what a
+/// server's own way of writing JSON adds.
+pub(crate) const LARGEST_EVENT: usize = 1_000_000;
+
+// Lengths in characters that Relay's normaliser cuts at (`max_chars` of its schema).
+const MESSAGE: usize = 8192;
+const SYMBOL: usize = 512;
+const PATH: usize = 256;
+const NAME: usize = 128;
+const EXTRA_TEXT: usize = 8192;
+/// Bytes of one context, and of all extra data together (`bag_size` of its schema), with a little kept for its way of counting.
+const CONTEXT: usize = 7_600;
+const EXTRA: usize = 240_000;
+/// Characters of a field of a user.
+const USER: usize = 128;
+// Levels of maps and lists in one context, one extra value, and one value of data of a breadcrumb or mechanism.
+const CONTEXT_LEVELS: usize = 6;
+const EXTRA_LEVELS: usize = 5;
+const DATA_LEVELS: usize = 3;
+const RELEASE: usize = 200;
+const ENVIRONMENT: usize = 64;
+
+/// Frames that a stack keeps when there is too much of everything, half from either end.
+const FEW_FRAMES: usize = 32;
+
+/// Cuts what is too long, then drops what is worth least until the event is small enough.
+pub(super) fn apply(event: &mut Event) {
+    cut_texts(event);
+    let mut dropped = Vec::new();
+    for (what, drop) in STEPS {
+        if event.to_json().len() <= LARGEST_EVENT {
+            break;
+        }
+        if drop(event) {
+            dropped.push(*what);
+        }
+    }
+    note(event, &dropped);
+}
+
+/// Drops what is worth least from an event that a server found too large; `false` if nothing is left to drop.
+pub(crate) fn shrink(event: &mut Event) -> bool {
+    let before = event.to_json().len();
+    let mut dropped = Vec::new();
+    for (what, drop) in STEPS {
+        if drop(event) {
+            dropped.push(*what);
+        }
+        if event.to_json().len() <= before / 2 {
+            break;
+        }
+    }
+    note(event, &dropped);
+    event.to_json().len() < before
+}
+
+/// Says in the event what is not there.
+fn note(event: &mut Event, dropped: &[&str]) {
+    if dropped.is_empty() {
+        return;
+    }
+    let coroner = event.contexts.entry("coroner").or_insert_with(|| json!({ "type": "coroner" }));
+    if let Value::Object(context) = coroner {
+        let list = context.entry("dropped_for_size").or_insert_with(|| json!([]));
+        if let Value::Array(list) = list {
+            for what in dropped {
+                if !list.iter().any(|known| known == what) {
+                    list.push((*what).into());
+                }
+            }
+        }
+    }
+}
+
+/// What can be dropped, the least worth first. Each says whether there was any.
+type Step = fn(&mut Event) -> bool;
+const STEPS: &[(&str, Step)] = &[
+    ("registers of other threads", |event| {
+        stacks(event).fold(false, |any, stack| !std::mem::take(&mut stack.registers).is_empty() || any)
+    }),
+    ("images without frames", |event| drop_unused_images(event)),
+    ("middle frames of other threads", |event| {
+        stacks(event).fold(false, |any, stack| {
+            let frames = &mut stack.frames;
+            let long = frames.len() > FEW_FRAMES;
+            if long {
+                frames.drain(FEW_FRAMES / 2..frames.len() - FEW_FRAMES / 2);
+            }
+            any || long
+        })
+    }),
+    ("stacks of the last threads", |event| drop_stacks(event)),
+    ("threads without a stack", |event| {
+        let before = event.threads.values.len();
+        event.threads.values.retain(|thread| thread.stacktrace.is_some() || thread.crashed || thread.current);
+        event.threads.values.len() < before
+    }),
+    ("extra", |event| !std::mem::take(&mut event.extra).is_empty()),
+    ("older breadcrumbs", |event| {
+        let crumbs = &mut event.breadcrumbs.values;
+        let half = crumbs.len() / 2;
+        crumbs.drain(..half);
+        half > 0
+    }),
+    ("contexts of the app", |event| {
+        let own = ["app", "os", "device", "culture", "coroner"];
+        let before = event.contexts.len();
+        event.contexts.retain(|name, _| own.contains(&name.as_str()));
+        event.contexts.len() < before
+    }),
+];
+
+/// The stacks of the threads that the event is not about.
+fn stacks(event: &mut Event) -> impl Iterator<Item = &mut Stacktrace> {
+    let others = event.threads.values.iter_mut().filter(|thread| !thread.crashed && !thread.current);
+    others.filter_map(|thread| thread.stacktrace.as_mut())
+}
+
+/// Drops stacks of other threads, the last first, until the rest fits, or is half of what it was.
+fn drop_stacks(event: &mut Event) -> bool {
+    let size = |value: &Stacktrace| serde_json::to_vec(value).map_or(0, |json| json.len());
+    let total = event.to_json().len();
+    // What servers take is known; of one that takes less, only that it does.
+    let mut excess = if total > LARGEST_EVENT { total - LARGEST_EVENT } else { total / 2 };
+    let mut any = false;
+    for thread in event.threads.values.iter_mut().rev().filter(|thread| !thread.crashed && !thread.current) {
+        if excess == 0 {
+            break;
+        }
+        if let Some(stack) = thread.stacktrace.take() {
+            excess = excess.saturating_sub(size(&stack));
+            any = true;
+        }
+    }
+    any
+}
+
+/// Drops images that no frame is in.
+fn drop_unused_images(event: &mut Event) -> bool {
+    let used: std::collections::HashSet<String> =
+        event.stacktraces_mut().flat_map(|stack| &stack.frames).filter_map(|frame| frame.image_addr.clone()).collect();
+    let Some(meta) = &mut event.debug_meta else { return false };
+    let before = meta.images.len();
+    meta.images.retain(|image| used.contains(&image.image_addr));
+    meta.images.len() < before
+}
+
+fn cut_texts(event: &mut Event) {
+    for exception in &mut event.exception.values {
+        cut(&mut exception.kind, NAME);
+        exception.value.iter_mut().for_each(|value| cut(value, MESSAGE));
+        for value in exception.mechanism.iter_mut().flat_map(|mechanism| mechanism.data.values_mut()) {
+            flatten(value, DATA_LEVELS);
+            cut_value(value, SYMBOL);
+        }
+    }
+    for stack in event.stacktraces_mut() {
+        for frame in &mut stack.frames {
+            [&mut frame.function, &mut frame.symbol].into_iter().flatten().for_each(|name| cut(name, SYMBOL));
+            [&mut frame.abs_path, &mut frame.filename].into_iter().flatten().for_each(|path| cut_start(path, PATH));
+        }
+    }
+    for thread in &mut event.threads.values {
+        thread.name.iter_mut().for_each(|name| cut(name, NAME));
+    }
+    for image in event.debug_meta.iter_mut().flat_map(|meta| &mut meta.images) {
+        cut_start(&mut image.code_file, PATH);
+    }
+    event.breadcrumbs.values.iter_mut().for_each(|crumb| {
+        cut(&mut crumb.kind, NAME);
+        crumb.category.iter_mut().for_each(|category| cut(category, NAME));
+    });
+    for value in event.extra.values_mut() {
+        flatten(value, EXTRA_LEVELS);
+        cut_value(value, EXTRA_TEXT);
+    }
+    let mut extra = Value::Object(std::mem::take(&mut event.extra));
+    fit(&mut extra, EXTRA);
+    if let Value::Object(extra) = extra {
+        event.extra = extra;
+    }
+    for context in event.contexts.values_mut() {
+        flatten(context, CONTEXT_LEVELS);
+        fit(context, CONTEXT);
+    }
+    for (key, value) in &mut event.user {
+        flatten(value, CONTEXT_LEVELS);
+        if key == "data" { fit(value, CONTEXT) } else { cut_value(value, USER) }
+    }
+    for value in event.breadcrumbs.values.iter_mut().flat_map(|crumb| crumb.data.values_mut()) {
+        flatten(value, DATA_LEVELS);
+        fit(value, CONTEXT);
+    }
+    event.release = event.release.take().and_then(release);
+    event.environment = event.environment.take().and_then(environment);
+    event.dist = event.dist.take().map(|dist| named(&dist, ENVIRONMENT)).filter(|dist| !dist.is_empty());
+}
+
+/// A release as servers take it: not too long, without the characters of paths, and none of the names that have a meaning.
+pub(crate) fn release(release: String) -> Option<String> {
+    let release = named(&release, RELEASE);
+    (!["", ".", "..", "latest"].contains(&release.as_str())).then_some(release)
+}
+
+/// An environment as servers take it.
+pub(crate) fn environment(environment: String) -> Option<String> {
+    let environment = named(&environment, ENVIRONMENT);
+    (!["", "none"].contains(&environment.to_ascii_lowercase().as_str())).then_some(environment)
+}
+
+fn named(name: &str, longest: usize) -> String {
+    let odd = |character: char| character == '/' || character == '\\' || character.is_control();
+    let name: String = name.trim().chars().map(|character| if odd(character) { '-' } else { character }).collect();
+    // Not by an ellipsis: a name is compared, and not read.
+    name.chars().take(longest).collect()
+}
+
+/// Writes what is nested deeper than so many levels of maps and lists as its JSON text, as Relay would (`max_depth`).
+fn flatten(value: &mut Value, levels: usize) {
+    match value {
+        Value::Object(_) | Value::Array(_) if levels == 0 => *value = Value::String(value.to_string()),
+        Value::Object(map) => map.values_mut().for_each(|value| flatten(value, levels - 1)),
+        Value::Array(items) => items.iter_mut().for_each(|value| flatten(value, levels - 1)),
+        _ => {}
+    }
+}
+
+/// Makes a value so small that its JSON has `most` bytes: cuts its texts shorter and shorter, then leaves out what is largest.
+fn fit(value: &mut Value, most: usize) {
+    let size = |value: &Value| value.to_string().len();
+    for longest in [4096, 1024, 256, 64] {
+        if size(value) <= most {
+            return;
+        }
+        cut_value(value, longest);
+    }
+    while size(value) > most {
+        let Value::Object(map) = value else {
+            *value = Value::String("(too large)".to_owned());
+            return;
+        };
+        let largest = map.iter().filter(|(key, _)| *key != "type").max_by_key(|(_, value)| size(value));
+        let Some(largest) = largest.map(|(key, _)| key.clone()) else { return };
+        map.remove(&largest);
+    }
+}
+
+/// Cuts texts anywhere in a value.
+fn cut_value(value: &mut Value, longest: usize) {
+    match value {
+        Value::String(text) => cut(text, longest),
+        Value::Array(items) => items.iter_mut().for_each(|item| cut_value(item, longest)),
+        Value::Object(map) => map.values_mut().for_each(|item| cut_value(item, longest)),
+        _ => {}
+    }
+}
+
+/// Cuts a text at so many characters, the last being an ellipsis.
+fn cut(text: &mut String, longest: usize) {
+    if let Some((at, _)) = text.char_indices().nth(longest)
+        && let Some((last, _)) = text[..at].char_indices().next_back()
+    {
+        text.truncate(last);
+        text.push('…');
+    }
+}
+
+/// Cuts a path at its start: its end is what tells.
+fn cut_start(path: &mut String, longest: usize) {
+    let length = path.chars().count();
+    if length > longest {
+        let rest: String = path.chars().skip(length - longest + 1).collect();
+        *path = format!("…{rest}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{DebugImage, DebugMeta, Exception, Frame, Thread};
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let mut text = "ä".repeat(10);
+        cut(&mut text, 10);
+        assert_eq!(text.chars().count(), 10);
+        cut(&mut text, 4);
+        assert_eq!(text, "äää…");
+        let mut path = "/a/b/c/d".to_owned();
+        cut_start(&mut path, 5);
+        assert_eq!(path, "…/c/d");
+    }
+
+    #[test]
+    fn names_are_what_servers_take() {
+        assert_eq!(release("app@1/2\n".into()).as_deref(), Some("app@1-2"));
+        assert_eq!(release("latest".into()), None);
+        assert_eq!(release("x".repeat(300)).unwrap().len(), 200);
+        assert_eq!(environment("None".into()), None);
+        assert_eq!(environment("a b/c".into()).as_deref(), Some("a b-c"));
+    }
+
+    #[test]
+    fn what_is_too_large_loses_texts_then_keys() {
+        let mut value = json!({ "type": "x", "long": "y".repeat(9000), "short": "z" });
+        fit(&mut value, 1000);
+        assert_eq!(
+            (value["short"].as_str(), value["long"].as_str().map(|text| text.chars().count())),
+            (Some("z"), Some(256))
+        );
+        let mut value = json!({ "type": "x", "list": vec![1; 5000], "short": "z" });
+        fit(&mut value, 1000);
+        assert_eq!(value, json!({ "type": "x", "short": "z" }));
+    }
+
+    #[test]
+    fn the_least_worth_goes_first_and_the_event_says_so() {
+        let frame = |number: usize| Frame {
+            function: Some(format!("function_{number}_{}", "x".repeat(400))),
+            image_addr: Some("0x1".into()),
+            ..Frame::default()
+        };
+        let stack = || Stacktrace { frames: (0..20).map(frame).collect(), ..Stacktrace::default() };
+        let threads: Vec<Thread> =
+            (1..200).map(|id| Thread { id, stacktrace: Some(stack()), ..Thread::default() }).collect();
+        let crashed = Thread { id: 0, crashed: true, current: true, ..Thread::default() };
+        let image = |addr: &str| DebugImage { image_addr: addr.into(), ..DebugImage::default() };
+        let mut event = Event {
+            exception: vec![Exception { stacktrace: Some(stack()), ..Exception::default() }].into(),
+            threads: [vec![crashed], threads].concat().into(),
+            debug_meta: Some(DebugMeta { images: vec![image("0x1"), image("0x2")] }),
+            ..Event::default()
+        };
+        event.extra.insert("kept".into(), "yes".into());
+        apply(&mut event);
+        assert!(event.to_json().len() <= LARGEST_EVENT, "{}", event.to_json().len());
+        assert_eq!(event.exception.values[0].stacktrace.as_ref().unwrap().frames.len(), 20);
+        assert_eq!(event.threads.values.len(), 200, "the threads are still named");
+        assert!(event.threads.values[1].stacktrace.is_some() && event.threads.values[199].stacktrace.is_none());
+        assert_eq!(event.debug_meta.as_ref().unwrap().images.len(), 1);
+        assert_eq!(event.extra["kept"], "yes");
+        let dropped = event.contexts["coroner"]["dropped_for_size"].to_string();
+        assert!(dropped.contains("stacks of the last threads") && !dropped.contains("extra"), "{dropped}");
+
+        // A server that takes less still.
+        let size = event.to_json().len();
+        assert!(shrink(&mut event) && event.to_json().len() <= size / 2);
+        while shrink(&mut event) {}
+        assert_eq!(event.exception.values[0].stacktrace.as_ref().unwrap().frames.len(), 20);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the app told of itself: user, tags, extra, fingerprint, breadcrumbs.
+
+use coroner_report::model::{Breadcrumb as Left, RunFacts};
+use serde_json::{Map, Value};
+
+use super::{Breadcrumb, Event, time_text};
+
+/// Longest key of a tag that servers take.
+const LONGEST_TAG_KEY: usize = 200;
+/// Longest value of a tag that servers take.
+const LONGEST_TAG: usize = 200;
+
+/// Fields of a user that the protocol knows; all are texts.
+const USER: [&str; 6] = ["id", "username", "email", "name", "ip_address", "segment"];
+
+/// Puts the scope of `run` into the event.
+pub(super) fn add(event: &mut Event, run: &RunFacts) {
+    for (key, value) in &run.tags {
+        if let Some((key, value)) = tag(key, value) {
+            event.tags.insert(key, value);
+        }
+    }
+    event.user = run.user.as_ref().map(|user| self::user(user.to_json())).unwrap_or_default();
+    event.extra = run.extra.iter().map(|(key, value)| (key.clone(), value.to_json())).collect();
+    event.fingerprint.clone_from(&run.fingerprint);
+    event.breadcrumbs = run.breadcrumbs.iter().map(breadcrumb).collect::<Vec<_>>().into();
+}
+
+/// A tag as servers take it: keys of letters, digits, `_`, `.`, `:` and `-`, values of one line.
+fn tag(key: &str, value: &str) -> Option<(String, String)> {
+    let allowed = |character: char| character.is_ascii_alphanumeric() || "_.:-".contains(character);
+    let key: String = key.chars().map(|character| if allowed(character) { character } else { '_' }).collect();
+    let key: String = key.chars().take(LONGEST_TAG_KEY).collect();
+    let value = value.replace(['\n', '\r'], " ");
+    let value: String = value.trim().chars().take(LONGEST_TAG).collect();
+    (!key.is_empty() && !value.is_empty()).then_some((key, value))
+}
+
+/// A user as servers take them: known fields as text, all others below `data`.
+fn user(value: Value) -> Map<String, Value> {
+    let Value::Object(fields) = value else { return Map::new() };
+    let mut user = Map::new();
+    let mut data = Map::new();
+    for (key, value) in fields {
+        match (USER.contains(&key.as_str()), value) {
+            (_, Value::Null) => {}
+            (true, Value::String(text)) if !text.is_empty() => drop(user.insert(key, text.into())),
+            (true, Value::Number(number)) => drop(user.insert(key, number.to_string().into())),
+            (_, Value::Object(more)) if key == "data" => data.extend(more),
+            (_, value) => drop(data.insert(key, value)),
+        }
+    }
+    if !data.is_empty() {
+        user.insert("data".to_owned(), data.into());
+    }
+    user
+}
+
+fn breadcrumb(left: &Left) -> Breadcrumb {
+    let data = match left.data.as_ref().map(coroner_report::model::Value::to_json) {
+        Some(Value::Object(data)) => data,
+        Some(other) if !other.is_null() => Map::from_iter([("value".to_owned(), other)]),
+        _ => Map::new(),
+    };
+    Breadcrumb {
+        timestamp: time_text(left.time),
+        kind: left.kind.clone().unwrap_or_else(|| "default".to_owned()),
+        category: left.category.clone(),
+        message: left.message.clone(),
+        level: left.level.name().map(ToOwned::to_owned),
+        data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tags_are_what_servers_take() {
+        assert_eq!(tag("a key", "two\nlines "), Some(("a_key".to_owned(), "two lines".to_owned())));
+        assert_eq!(tag("key", " "), None);
+        assert_eq!(tag(&"k".repeat(300), &"ü".repeat(300)), Some(("k".repeat(200), "ü".repeat(200))));
+    }
+
+    #[test]
+    fn users_are_what_servers_take() {
+        let user =
+            user(json!({"id": 5, "username": "Ada", "email": "", "plan": "pro", "data": {"seats": 3}, "x": null}));
+        let expected = json!({"id": "5", "username": "Ada", "data": {"email": "", "plan": "pro", "seats": 3}});
+        assert_eq!(Value::Object(user), expected);
+    }
+}

@@ -1,0 +1,169 @@
+//! Stacks in the protocol's words: frames oldest first, registers by name.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use coroner_report::model::{Exception, Frame as Found, ImageIndex, Report, Skipped, Thread};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::in_app::{InApp, InAppRules};
+
+/// Most frames of a stack in an event: what Relay keeps (`max_frames` of its schema). Of more, the first and the last half.
+pub const MOST_FRAMES: usize = 250;
+
+/// A stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacktrace {
+    /// The frames, outermost first: where it happened comes last.
+    pub frames: Vec<Frame>,
+    /// The registers of the innermost frame, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub registers: BTreeMap<String, String>,
+    /// `none`: each `instruction_addr` is inside of its instruction already. A return address has been made the address
+    /// before it, and one behind a signal frame has not, which a server could not know.
+    pub instruction_addr_adjustment: String,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// The function, demangled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Its symbol, as the symbol table has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<String>,
+    /// Path of the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<String>,
+    /// Source file: its path as far as it is relative, else its last component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filename: Option<String>,
+    /// Source file, where its path is absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abs_path: Option<String>,
+    /// Line, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineno: Option<u32>,
+    /// Column, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colno: Option<u32>,
+    /// The address whose instruction this frame was at.
+    pub instruction_addr: String,
+    /// Where the function starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol_addr: Option<String>,
+    /// Where the image was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_addr: Option<String>,
+    /// Whether it is the app's own code.
+    pub in_app: bool,
+    /// How it was found: `context`, `cfi`, `fp`, `prewalked`, `scan`.
+    pub trust: String,
+}
+
+/// Makes stacks of one report's frames.
+pub(super) struct Stacks<'r> {
+    report: &'r Report,
+    index: ImageIndex,
+    in_app: InApp<'r>,
+    /// By a stack's name, how many of its frames are not in the event.
+    left_out: RefCell<Map<String, Value>>,
+}
+
+impl<'r> Stacks<'r> {
+    pub(super) fn new(report: &'r Report, rules: &'r InAppRules) -> Self {
+        Self {
+            report,
+            index: ImageIndex::new(&report.images),
+            in_app: InApp::new(rules, report),
+            left_out: RefCell::default(),
+        }
+    }
+
+    /// How many frames of which stacks are not in the event, once all stacks are made.
+    pub(super) fn left_out(&self) -> Map<String, Value> {
+        self.left_out.borrow().clone()
+    }
+
+    /// The stack of the thread `tid`, as far as it was captured.
+    pub(super) fn of_thread_with_id(&self, tid: u64) -> Option<Stacktrace> {
+        self.of_thread(self.report.threads.iter().find(|thread| thread.tid == tid)?)
+    }
+
+    pub(super) fn of_thread(&self, thread: &Thread) -> Option<Stacktrace> {
+        let mut stack = self.of_frames(&thread.frames, &thread.skipped, || format!("thread {}", thread.tid))?;
+        for (name, value) in thread.registers.iter().flat_map(|registers| registers.named()) {
+            stack.registers.insert(name.to_owned(), format!("{value:#x}"));
+        }
+        Some(stack)
+    }
+
+    /// The stack of a throw, where the runtime kept it.
+    pub(super) fn of_exception(&self, thrown: &Exception) -> Option<Stacktrace> {
+        let name = || format!("exception {}", thrown.type_name.as_deref().unwrap_or_default());
+        self.of_frames(&thrown.frames, &thrown.skipped, name)
+    }
+
+    fn of_frames(&self, found: &[Found], skipped: &[Skipped], name: impl FnOnce() -> String) -> Option<Stacktrace> {
+        let mut frames: Vec<Frame> = found.iter().flat_map(|frame| self.expand(frame)).collect();
+        let mut left_out: u64 = skipped.iter().map(|skipped| skipped.count).sum();
+        if frames.len() > MOST_FRAMES {
+            let half = MOST_FRAMES / 2;
+            left_out += (frames.len() - MOST_FRAMES) as u64;
+            frames.drain(half..frames.len() - half);
+        }
+        if left_out > 0 {
+            self.left_out.borrow_mut().insert(name(), left_out.into());
+        }
+        frames.reverse();
+        (!frames.is_empty()).then(|| Stacktrace {
+            frames,
+            registers: BTreeMap::new(),
+            instruction_addr_adjustment: "none".to_owned(),
+        })
+    }
+
+    /// A frame of machine code as the functions that it is in: those inlined, innermost first, then its own.
+    fn expand(&self, found: &Found) -> impl Iterator<Item = Frame> {
+        let address = found.lookup_address();
+        let image = self.index.find(address).and_then(|image| self.report.images.get(image));
+        let package = found.module.clone().or_else(|| image.map(|image| image.path.clone()));
+        let whole = Frame {
+            function: found.function.clone().or_else(|| found.raw_function.clone()),
+            symbol: found.raw_function.clone(),
+            filename: found.file.clone(),
+            lineno: found.line.filter(|line| *line > 0),
+            colno: found.column.filter(|column| *column > 0),
+            instruction_addr: address.to_string(),
+            symbol_addr: found.symbol_address.map(|address| address.to_string()),
+            image_addr: image.map(|image| image.load_address.to_string()),
+            trust: found.trust().to_owned(),
+            package,
+            ..Frame::default()
+        };
+        let inlined: Vec<Frame> = found
+            .inlined
+            .iter()
+            .map(|inlined| Frame {
+                function: inlined.function.clone().or_else(|| inlined.raw_function.clone()),
+                symbol: inlined.raw_function.clone(),
+                filename: inlined.file.clone(),
+                lineno: inlined.line.filter(|line| *line > 0),
+                colno: inlined.column.filter(|column| *column > 0),
+                // The function's start is that of the one it was inlined into; this one has none.
+                symbol_addr: None,
+                ..whole.clone()
+            })
+            .collect();
+        inlined.into_iter().chain([whole]).map(|mut frame| {
+            frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(&frame));
+            if let Some(path) = frame.filename.clone().filter(|path| path.starts_with('/')) {
+                frame.filename = path.rsplit('/').next().map(ToOwned::to_owned);
+                frame.abs_path = Some(path);
+            }
+            frame
+        })
+    }
+}

@@ -1,0 +1,555 @@
+//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached.
+//!
+//! ```text
+//! <outbox>/
+//!   queue/<made>-<tries>-<not before>-<event>-<session>.envelope
+//!   given-up/…    envelopes that a server refused, or that could not be sent as often as is tried
+//!   state.json    rate limits, sessions and counts that wait, ids of what was sent, consent
+//!   lock          held for moments, while `state.json` is changed
+//!   sending.lock  held by the process that sends
+//! ```
+//!
+//! All that is known of an envelope beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
+//! Envelopes appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use serde::{Deserialize, Serialize};
+
+use crate::client_report::{Discarded, Reason};
+use crate::envelope::Envelope;
+use crate::rate_limits::RateLimits;
+use crate::session::PendingSessions;
+
+/// Ids of what was sent that are kept, to tell what comes again.
+const REMEMBERED: usize = 200;
+/// Most sessions that wait.
+const MOST_SESSIONS: usize = 1000;
+/// Largest envelope read back.
+const LARGEST: u64 = 256 << 20;
+
+/// How much an outbox may hold. What is oldest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutboxLimits {
+    /// Most envelopes. Default: 30.
+    pub number: usize,
+    /// Oldest envelope. Default: 30 days; servers take none that are older.
+    pub age: Duration,
+    /// Most bytes, all envelopes together. Default: 64 MiB.
+    pub bytes: u64,
+}
+
+impl Default for OutboxLimits {
+    fn default() -> Self {
+        Self { number: 30, age: Duration::from_hours(30 * 24), bytes: 64 << 20 }
+    }
+}
+
+/// What is kept beside the envelopes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// The server's project, without keys, and a hash of them: limits and refusals are of one DSN.
+    pub dsn: String,
+    /// Until when what may not be sent.
+    pub rate_limits: RateLimits,
+    /// Counts of what was not sent, to be told.
+    pub discarded: Discarded,
+    /// Sessions to be told.
+    pub sessions: PendingSessions,
+    /// Sessions of which the beginning has been told, or waits in `sessions`.
+    pub begun: Vec<String>,
+    /// Ids of events that were sent, and of sessions that have ended.
+    pub done: Vec<String>,
+    /// Whether the user has agreed; `None` while they have not been asked.
+    pub consent: Option<bool>,
+}
+
+impl State {
+    /// Whether the event, or the session's end, has been sent or waits.
+    pub fn is_done(&self, id: &str) -> bool {
+        self.done.iter().any(|done| done == id)
+    }
+
+    /// Notes an id of something that must not come again.
+    pub fn note_done(&mut self, id: &str) {
+        if !self.is_done(id) {
+            self.done.push(id.to_owned());
+            let excess = self.done.len().saturating_sub(REMEMBERED);
+            self.done.drain(..excess);
+        }
+    }
+}
+
+/// An envelope in the queue: what its name says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// When it was put there: milliseconds since the Unix epoch.
+    pub made_ms: u64,
+    /// How often sending it has failed.
+    pub tries: u32,
+    /// When it may be tried again: seconds since the Unix epoch.
+    pub not_before: u64,
+    /// The id of its event.
+    pub event_id: String,
+    /// The session that it ends, as 32 digits; empty if none.
+    pub session: String,
+}
+
+impl Entry {
+    fn file_name(&self) -> String {
+        let Self { made_ms, tries, not_before, event_id, session } = self;
+        let session = if session.is_empty() { "0" } else { session };
+        format!("{made_ms:013}-{tries}-{not_before}-{event_id}-{session}.envelope")
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.strip_suffix(".envelope")?.split('-');
+        let entry = Self {
+            made_ms: parts.next()?.parse().ok()?,
+            tries: parts.next()?.parse().ok()?,
+            not_before: parts.next()?.parse().ok()?,
+            event_id: parts.next()?.to_owned(),
+            session: parts.next().map(|session| if session == "0" { String::new() } else { session.to_owned() })?,
+        };
+        parts.next().is_none().then_some(entry)
+    }
+
+    /// When it was put there.
+    fn made(&self) -> SystemTime {
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// A session's id as it stands in names: 32 digits.
+pub(crate) fn plain_sid(sid: &str) -> String {
+    sid.chars().filter(char::is_ascii_hexdigit).collect()
+}
+
+/// What came of putting an envelope into the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is there.
+    Added,
+    /// It was there already, or has been sent before.
+    Known,
+}
+
+/// An outbox, held open. Two in one process for one directory are one.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
+    /// not be opened twice: closing one descriptor of a file loses a process all its record locks on it.
+    lock: Mutex<File>,
+    sending: Mutex<File>,
+}
+
+/// The outboxes that this process has open.
+static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the mutexes here guard is on the disk, and whole at every point.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to send, for one process and one thread, until dropped.
+#[derive(Debug)]
+pub struct Sending<'a> {
+    file: MutexGuard<'a, File>,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let _ = fcntl_lock(&*self.file, FlockOperation::Unlock);
+    }
+}
+
+const QUEUE: &str = "queue";
+const GIVEN_UP: &str = "given-up";
+const STATE: &str = "state.json";
+
+impl Outbox {
+    /// Opens the outbox in the directory `path`, which is made where it does not exist, for its owner only.
+    ///
+    /// # Errors
+    /// It can't be made or opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
+            builder.create(directory)?;
+        }
+        let path = fs::canonicalize(path)?;
+        let mut open = locked(&OPEN);
+        open.retain(|shared| shared.strong_count() > 0);
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
+            return Ok(Self { shared });
+        }
+        let file = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+            options.open(path.join(name))
+        };
+        let shared =
+            Arc::new(Shared { lock: Mutex::new(file("lock")?), sending: Mutex::new(file("sending.lock")?), path });
+        open.push(Arc::downgrade(&shared));
+        Ok(Self { shared })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// The right to send; `None` while another process has it.
+    pub fn try_send(&self) -> Option<Sending<'_>> {
+        let file = locked(&self.shared.sending);
+        fcntl_lock(&*file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Sending { file })
+    }
+
+    /// Reads and changes what is kept beside the envelopes; nobody else does meanwhile. Of a process killed in it, the state
+    /// before stands.
+    ///
+    /// # Errors
+    /// The state can't be written.
+    pub fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> io::Result<R> {
+        let file = locked(&self.shared.lock);
+        fcntl_lock(&*file, FlockOperation::LockExclusive)?;
+        let before = self.read_state();
+        let mut state = before.clone();
+        let result = change(&mut state);
+        state.sessions.limit(MOST_SESSIONS);
+        let excess = state.begun.len().saturating_sub(MOST_SESSIONS);
+        state.begun.drain(..excess);
+        let written = if state == before {
+            Ok(())
+        } else {
+            let bytes = serde_json::to_vec(&state).map_err(io::Error::other)?;
+            write_atomically(&self.shared.path, STATE, &bytes)
+        };
+        let _ = fcntl_lock(&*file, FlockOperation::Unlock);
+        written.map(|()| result)
+    }
+
+    /// What is kept beside the envelopes. A file that is damaged counts as none: what is lost with it are counts and limits,
+    /// and what was sent may be sent again under its old id.
+    pub fn read_state(&self) -> State {
+        let bytes = fs::read(self.shared.path.join(STATE)).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// Puts an envelope into the queue, durably. `session` is the one that it ends.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn push(&self, envelope: &Envelope, session: Option<&str>, now: SystemTime) -> io::Result<Pushed> {
+        let event_id = envelope.event_id().unwrap_or_default();
+        if self.read_state().is_done(event_id) || self.holds(event_id)? {
+            return Ok(Pushed::Known);
+        }
+        let made_ms = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let session = session.map(plain_sid).unwrap_or_default();
+        let entry = Entry { made_ms, tries: 0, not_before: 0, event_id: event_id.to_owned(), session };
+        write_atomically(&self.shared.path.join(QUEUE), &entry.file_name(), &envelope.to_bytes())?;
+        Ok(Pushed::Added)
+    }
+
+    /// Whether an envelope of that event is in the queue or was given up.
+    fn holds(&self, event_id: &str) -> io::Result<bool> {
+        let is = |entry: &Entry| entry.event_id == event_id;
+        Ok(self.list(QUEUE)?.iter().any(is) || self.list(GIVEN_UP)?.iter().any(is))
+    }
+
+    /// What is in the queue, oldest first.
+    ///
+    /// # Errors
+    /// It can't be listed.
+    pub fn queue(&self) -> io::Result<Vec<Entry>> {
+        self.list(QUEUE)
+    }
+
+    /// What was given up, oldest first.
+    ///
+    /// # Errors
+    /// It can't be listed.
+    pub fn given_up(&self) -> io::Result<Vec<Entry>> {
+        self.list(GIVEN_UP)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(self.shared.path.join(folder))? {
+            let name = file?.file_name();
+            entries.extend(name.to_str().and_then(Entry::parse));
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    /// The envelope of an entry; `None` if it is gone. One that is damaged (by a failing disk, or another program) is an error.
+    ///
+    /// # Errors
+    /// It can't be read, or is no envelope.
+    pub fn read(&self, entry: &Entry) -> io::Result<Option<Envelope>> {
+        let path = self.shared.path.join(QUEUE).join(entry.file_name());
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
+        Envelope::parse(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Puts an entry off.
+    ///
+    /// # Errors
+    /// It can't be renamed.
+    pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<()> {
+        let not_before = not_before.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let queue = self.shared.path.join(QUEUE);
+        let later = Entry { tries, not_before, ..entry.clone() };
+        fs::rename(queue.join(entry.file_name()), queue.join(later.file_name()))
+    }
+
+    /// Takes an entry out that has been sent. First it is noted that it was.
+    ///
+    /// # Errors
+    /// The state or the queue can't be written.
+    pub fn sent(&self, entry: &Entry) -> io::Result<()> {
+        self.update(|state| {
+            state.note_done(&entry.event_id);
+            if !entry.session.is_empty() {
+                state.note_done(&entry.session);
+            }
+        })?;
+        remove(&self.shared.path.join(QUEUE).join(entry.file_name()))
+    }
+
+    /// Sets an entry aside that will not be sent again by itself.
+    ///
+    /// # Errors
+    /// It can't be moved.
+    pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
+        let path = &self.shared.path;
+        fs::rename(path.join(QUEUE).join(entry.file_name()), path.join(GIVEN_UP).join(entry.file_name()))
+    }
+
+    /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
+    ///
+    /// # Errors
+    /// It can't be moved.
+    pub fn revive(&self) -> io::Result<()> {
+        let path = &self.shared.path;
+        for entry in self.list(GIVEN_UP)? {
+            let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
+            fs::rename(path.join(GIVEN_UP).join(entry.file_name()), path.join(QUEUE).join(again.file_name()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes all envelopes, sessions and counts: the user does not agree.
+    ///
+    /// # Errors
+    /// Something can't be removed.
+    pub fn clear(&self) -> io::Result<()> {
+        for folder in [QUEUE, GIVEN_UP] {
+            for entry in self.list(folder)? {
+                remove(&self.shared.path.join(folder).join(entry.file_name()))?;
+            }
+        }
+        self.update(|state| {
+            state.sessions = PendingSessions::default();
+            state.discarded = Discarded::default();
+            state.begun.clear();
+        })
+    }
+
+    /// Removes the oldest until what is left is within the limits, those that were given up first, and counts what was still
+    /// to be sent.
+    ///
+    /// # Errors
+    /// Something can't be listed or removed.
+    pub fn enforce(&self, limits: &OutboxLimits, now: SystemTime) -> io::Result<usize> {
+        let mut all = Vec::new();
+        for folder in [GIVEN_UP, QUEUE] {
+            for entry in self.list(folder)? {
+                let path = self.shared.path.join(folder).join(entry.file_name());
+                let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+                all.push((folder, entry, path, size));
+            }
+        }
+        let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size)| size).sum::<u64>());
+        let mut gone = 0;
+        let mut lost = Discarded::default();
+        for (folder, entry, path, size) in all {
+            // A time in the future (a clock set back) is not old.
+            let age = now.duration_since(entry.made()).unwrap_or_default();
+            if number <= limits.number && bytes <= limits.bytes && age <= limits.age {
+                continue;
+            }
+            if folder == QUEUE
+                && let Ok(Some(envelope)) = self.read(&entry)
+            {
+                lost.count_envelope(Reason::CacheOverflow, &envelope);
+            }
+            remove(&path)?;
+            number -= 1;
+            bytes = bytes.saturating_sub(size);
+            gone += 1;
+        }
+        if !lost.is_empty() {
+            self.update(|state| state.discarded.add(&lost))?;
+        }
+        self.clear_temporaries()?;
+        Ok(gone)
+    }
+
+    /// Removes what a process killed while it wrote has left, an hour ago or more.
+    fn clear_temporaries(&self) -> io::Result<()> {
+        for folder in [self.shared.path.clone(), self.shared.path.join(QUEUE)] {
+            for file in fs::read_dir(folder)? {
+                let file = file?;
+                let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
+                let age = file.metadata().and_then(|metadata| metadata.modified()).ok();
+                let age = age.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
+                if is_temporary && age > Duration::from_hours(1) {
+                    remove(&file.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sessions that an envelope in the queue ends: no update of theirs may go out by itself.
+    ///
+    /// # Errors
+    /// The queue can't be listed.
+    pub fn held_sessions(&self) -> io::Result<HashSet<String>> {
+        Ok(self.queue()?.into_iter().map(|entry| entry.session).filter(|session| !session.is_empty()).collect())
+    }
+}
+
+const TEMPORARY: &str = ".new-";
+
+/// Puts bytes under a name, whole and on the disk.
+fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // Made with mode 0600; removed when it can't be finished.
+    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(directory.join(name)).map_err(|error| error.error)?;
+    match File::open(directory)?.sync_all() {
+        // Some file systems have no fsync of a directory.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    fn envelope(event: u8) -> Envelope {
+        Envelope::of_event(&Event { event_id: format!("{event:02x}").repeat(16), ..Event::default() })
+    }
+
+    #[test]
+    fn what_is_put_in_comes_out_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(&folder.path().join("outbox")).unwrap();
+        assert_eq!(outbox.push(&envelope(1), Some("abab-abab"), NOW).unwrap(), Pushed::Added);
+        assert_eq!(outbox.push(&envelope(1), None, NOW).unwrap(), Pushed::Known);
+        assert_eq!(outbox.push(&envelope(2), None, NOW + Duration::from_millis(1)).unwrap(), Pushed::Added);
+        let queue = outbox.queue().unwrap();
+        assert_eq!(queue.len(), 2);
+        assert_eq!(outbox.held_sessions().unwrap(), HashSet::from(["abababab".to_owned()]));
+        assert_eq!(outbox.read(&queue[0]).unwrap(), Some(envelope(1)));
+
+        outbox.put_off(&queue[0], 3, NOW + Duration::from_secs(900)).unwrap();
+        let later = &outbox.queue().unwrap()[0];
+        assert_eq!((later.tries, later.not_before, &later.event_id), (3, 900, &queue[0].event_id));
+        assert_eq!(outbox.read(&queue[0]).unwrap(), None, "that one is gone");
+        outbox.sent(later).unwrap();
+        assert_eq!(outbox.push(&envelope(1), None, NOW).unwrap(), Pushed::Known, "it was sent");
+
+        outbox.give_up(&queue[1]).unwrap();
+        assert_eq!((outbox.queue().unwrap().len(), outbox.given_up().unwrap().len()), (0, 1));
+        assert_eq!(outbox.push(&envelope(2), None, NOW).unwrap(), Pushed::Known, "it was refused");
+        outbox.revive().unwrap();
+        assert_eq!(outbox.queue().unwrap().len(), 1);
+        outbox.clear().unwrap();
+        assert_eq!(outbox.queue().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path()).unwrap();
+        for event in 1..=5 {
+            outbox.push(&envelope(event), None, NOW + Duration::from_secs(event.into())).unwrap();
+        }
+        outbox.give_up(&outbox.queue().unwrap()[4]).unwrap();
+        let limits = OutboxLimits { number: 3, ..OutboxLimits::default() };
+        assert_eq!(outbox.enforce(&limits, NOW + Duration::from_secs(6)).unwrap(), 2);
+        let left: Vec<String> = outbox.queue().unwrap().iter().map(|entry| entry.event_id[..2].to_owned()).collect();
+        assert_eq!(left, ["02", "03", "04"], "what was given up went first, then the oldest");
+        let mut counted = Discarded::default();
+        counted.count(Reason::CacheOverflow, "error");
+        assert_eq!(outbox.read_state().discarded, counted);
+        let old = OutboxLimits { age: Duration::from_secs(2), ..OutboxLimits::default() };
+        assert_eq!(outbox.enforce(&old, NOW + Duration::from_secs(6)).unwrap(), 2);
+        assert_eq!(outbox.enforce(&old, NOW).unwrap(), 0, "a clock set back loses nothing");
+    }
+
+    #[test]
+    fn damage_is_told_and_strangers_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path()).unwrap();
+        outbox.push(&envelope(1), None, NOW).unwrap();
+        let entry = &outbox.queue().unwrap()[0];
+        fs::write(folder.path().join("queue").join(entry.file_name()), b"noise").unwrap();
+        fs::write(folder.path().join("queue/notes.txt"), b"mine").unwrap();
+        fs::write(folder.path().join(STATE), b"{\"done\":").unwrap();
+        assert_eq!(outbox.read(entry).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(outbox.queue().unwrap().len(), 1);
+        assert_eq!(outbox.read_state(), State::default());
+        outbox.update(|state| state.consent = Some(true)).unwrap();
+        assert_eq!(Outbox::open(folder.path()).unwrap().read_state().consent, Some(true));
+    }
+
+    #[test]
+    fn one_process_sends() {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(folder.path()).unwrap();
+        let other = Outbox::open(&folder.path().join(".")).unwrap();
+        assert!(Arc::ptr_eq(&outbox.shared, &other.shared), "a second descriptor would lose the first one's lock");
+        assert!(outbox.try_send().is_some());
+        assert!(other.try_send().is_some(), "given back");
+    }
+}

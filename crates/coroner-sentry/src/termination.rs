@@ -1,0 +1,122 @@
+//! Runs that the system ended without a word.
+//!
+//! Nothing tells of them but what is missing: there is no report, no exit was noted. Each other explanation is ruled out first, as
+//! sentry-cocoa does (`SentryWatchdogTerminationLogic`).
+
+use coroner_report::model::{Id, RunFacts, Timestamp};
+use coroner_report::run_state::{ExitKind, Foreground};
+
+/// A device was started at the same time if that is known to differ by less: it is worked out of a clock, which is set now and then.
+const SAME_BOOT_NS: u64 = 60_000_000_000;
+
+/// Under what a run was, as far as a change of it explains its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    release: Option<String>,
+    build: Option<String>,
+    system: Option<String>,
+    boot: Option<Timestamp>,
+}
+
+impl Conditions {
+    pub(crate) fn of(run: &RunFacts) -> Self {
+        Self {
+            release: run.app.release.clone(),
+            build: run.app.build.clone(),
+            system: run.os.build.clone().or_else(|| run.os.version.clone()),
+            boot: run.device.boot_time,
+        }
+    }
+
+    /// Whether nothing of it is another.
+    fn hold(&self, now: &Self) -> bool {
+        let same_boot = match (self.boot, now.boot) {
+            (Some(then), Some(now)) => then.0.abs_diff(now.0) < SAME_BOOT_NS,
+            (then, now) => then == now,
+        };
+        same_boot && (&self.release, &self.build, &self.system) == (&now.release, &now.build, &now.system)
+    }
+}
+
+/// Whether the run of `ended`, which left no report, was ended by the system for using too much memory or for not answering, as far
+/// as it can be known. `now` is this run's.
+pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
+    let lifecycle = &ended.lifecycle;
+    lifecycle.exit == ExitKind::RUNNING
+        && lifecycle.crashed_by.is_none()
+        && !lifecycle.debugged
+        // In the background apps are ended as a matter of course.
+        && lifecycle.foreground != Foreground::BACKGROUND
+        && ended.app.installed.is_some()
+        && Conditions::of(ended).hold(now)
+}
+
+/// The id of its event: the run's own, changed so that it is no other thing's, and the same however often it is told.
+pub(crate) fn event_id(run: &RunFacts) -> String {
+    let mut id = run.run_id.0.map(|byte| !byte);
+    // Version 4 and variant 1 of RFC 9562.
+    id[6] = id[6] & 0x0f | 0x40;
+    id[8] = id[8] & 0x3f | 0x80;
+    Id(id).to_string()
+}
+
+/// The last time at which it is known to have lived.
+pub(crate) fn last_sign(run: &RunFacts) -> Timestamp {
+    let lifecycle = &run.lifecycle;
+    let breadcrumb = run.breadcrumbs.last().map(|breadcrumb| breadcrumb.time);
+    let signs =
+        [run.app.installed, lifecycle.last_alive, lifecycle.foreground_changed, lifecycle.hang_since, breadcrumb];
+    signs.into_iter().flatten().max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_report::model::{Breadcrumb, Lifecycle};
+    use coroner_report::wire::Monitor;
+
+    fn run() -> RunFacts {
+        let mut run = RunFacts { run_id: Id([0xab; 16]), ..RunFacts::default() };
+        run.app.release = Some("app@1".into());
+        run.app.installed = Some(Timestamp(5));
+        run.os.version = Some("15".into());
+        run.device.boot_time = Some(Timestamp(1_000_000_000_000));
+        run
+    }
+
+    #[test]
+    fn every_other_explanation_rules_it_out() {
+        let now = Conditions::of(&run());
+        assert!(is_watchdog(&run(), &now));
+        let mut clock_was_set = run();
+        clock_was_set.device.boot_time = Some(Timestamp(1_001_000_000_000));
+        assert!(is_watchdog(&clock_was_set, &now));
+
+        let other = |change: &dyn Fn(&mut RunFacts)| {
+            let mut run = run();
+            change(&mut run);
+            is_watchdog(&run, &now)
+        };
+        assert!(!other(&|run| run.app.release = Some("app@0".into())), "an update ends an app");
+        assert!(!other(&|run| run.os.version = Some("14".into())), "so does one of the system");
+        assert!(!other(&|run| run.device.boot_time = Some(Timestamp(5))), "and a restart");
+        assert!(!other(&|run| run.device.boot_time = None));
+        assert!(!other(&|run| run.lifecycle.debugged = true));
+        assert!(!other(&|run| run.lifecycle.foreground = Foreground::BACKGROUND));
+        assert!(!other(&|run| run.lifecycle.crashed_by = Some(Monitor::SIGNAL)));
+        for exit in [ExitKind::CLEAN, ExitKind::SIGTERM, ExitKind::UNINSTALLED, ExitKind::CRASHED] {
+            assert!(!other(&|run| run.lifecycle.exit = exit));
+        }
+    }
+
+    #[test]
+    fn its_id_is_its_own_and_its_time_the_last_that_is_known() {
+        let mut run = run();
+        assert_eq!(event_id(&run), "54545454545444549454545454545454");
+        assert_eq!(last_sign(&run), Timestamp(5));
+        run.breadcrumbs = vec![Breadcrumb { time: Timestamp(9), ..Breadcrumb::default() }];
+        assert_eq!(last_sign(&run), Timestamp(9));
+        run.lifecycle = Lifecycle { last_alive: Some(Timestamp(7)), ..Lifecycle::default() };
+        assert_eq!(last_sign(&run), Timestamp(9));
+    }
+}

@@ -1,0 +1,243 @@
+//! HTTPS as it is on the wire: which certificates are good enough, what a proxy sees, and what is logged of all that.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use coroner_report::model::{Header, Id, Report};
+use coroner_sentry::envelope::Envelope;
+use coroner_sentry::event::Event;
+use coroner_sentry::transport::{HttpTransport, SendError, Transport, TransportOptions};
+use coroner_sentry::{Client, Options};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// What servers and proxies were told, head and body of each request.
+type Heard = Arc<Mutex<Vec<String>>>;
+
+/// An authority that no system knows, and its certificate as a file.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { issuer, folder: tempfile::tempdir().unwrap() };
+        std::fs::write(authority.file(), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// What a server of that name shows.
+    fn server(&self, name: &str) -> Arc<ServerConfig> {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap())
+    }
+}
+
+/// The head of a request or an answer, to its empty line.
+fn head(reader: &mut impl BufRead) -> std::io::Result<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(head)
+}
+
+/// Serves each connection on a thread of its own, on a port of this machine.
+fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = Arc::new(serve);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = Arc::clone(&serve);
+            // A client that hangs up in the handshake is what some of the tests want.
+            thread::spawn(move || drop(serve(stream)));
+        }
+    });
+    port
+}
+
+/// A server with TLS that answers every request with `status`.
+fn server(config: Arc<ServerConfig>, status: u16) -> (u16, Heard) {
+    let heard = Heard::default();
+    let log = Arc::clone(&heard);
+    let port = listen(move |stream| {
+        let connection = ServerConnection::new(Arc::clone(&config)).map_err(std::io::Error::other)?;
+        let mut reader = BufReader::new(StreamOwned::new(connection, stream));
+        let head = head(&mut reader)?;
+        let length =
+            head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut body)?;
+        log.lock().unwrap().push(head);
+        let stream = reader.get_mut();
+        write!(stream, "HTTP/1.1 {status} Answer\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}")?;
+        stream.conn.send_close_notify();
+        stream.flush()
+    });
+    (port, heard)
+}
+
+/// A proxy that lets through what asks it to (RFC 9110, 9.3.6).
+fn proxy() -> (u16, Heard) {
+    let heard = Heard::default();
+    let log = Arc::clone(&heard);
+    let port = listen(move |mut client| {
+        let head = head(&mut BufReader::with_capacity(1, client.try_clone()?))?;
+        let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        log.lock().unwrap().push(head);
+        // Names mean nothing here: all servers are on this machine.
+        let port = target.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
+        let mut server = TcpStream::connect(("127.0.0.1", port))?;
+        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
+        let (mut back, mut forth) = (client.try_clone()?, server.try_clone()?);
+        thread::spawn(move || drop(std::io::copy(&mut server, &mut back)));
+        std::io::copy(&mut client, &mut forth).map(drop)
+    });
+    (port, heard)
+}
+
+fn dsn(host: &str, port: u16) -> coroner_sentry::Dsn {
+    format!("https://thekey:verysecret@{host}:{port}/7").parse().unwrap()
+}
+
+fn options() -> TransportOptions {
+    TransportOptions { timeout: Duration::from_secs(20), ..TransportOptions::default() }
+}
+
+fn trusting(file: &Path) -> TransportOptions {
+    TransportOptions { ca_file: Some(file.to_owned()), ..options() }
+}
+
+fn envelope() -> Vec<u8> {
+    Envelope::of_event(&Event { event_id: "ab".repeat(16), ..Event::default() }).to_bytes_sent_at(SystemTime::now())
+}
+
+#[test]
+fn a_certificate_of_an_authority_that_nobody_knows_is_refused() {
+    let authority = Authority::new();
+    let (port, heard) = server(authority.server("localhost"), 200);
+    let transport = HttpTransport::new(&dsn("localhost", port), &options()).unwrap();
+    let error = transport.send(&envelope()).unwrap_err();
+    assert!(matches!(&error, SendError::Network(why) if why.contains("UnknownIssuer")), "{error}");
+    assert!(heard.lock().unwrap().is_empty(), "nothing was said to it");
+
+    // Another authority than the one that signed it is as good as none.
+    let other = Authority::new();
+    let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&other.file())).unwrap();
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert!(heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn the_authority_of_the_options_is_trusted_for_the_name_that_it_signed() {
+    let authority = Authority::new();
+    let (port, heard) = server(authority.server("localhost"), 200);
+    let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&authority.file())).unwrap();
+    let answer = transport.send(&envelope()).unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    let head = heard.lock().unwrap()[0].clone();
+    assert!(head.starts_with("POST /api/7/envelope/ HTTP/1.1") && head.contains("sentry_secret=verysecret"), "{head}");
+
+    let (port, heard) = server(authority.server("other.example.com"), 200);
+    let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&authority.file())).unwrap();
+    let error = transport.send(&envelope()).unwrap_err();
+    assert!(matches!(&error, SendError::Network(why) if why.contains("not valid for name")), "{error}");
+    assert!(heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_proxy_lets_it_through_and_sees_nothing() {
+    let authority = Authority::new();
+    let (port, heard) = server(authority.server("sentry.example.com"), 200);
+    let (proxy_port, seen) = proxy();
+    let proxy = Some(format!("http://user:hunter2@127.0.0.1:{proxy_port}"));
+    let through = TransportOptions { proxy, ..trusting(&authority.file()) };
+    // The name is one that only the proxy can resolve.
+    let transport = HttpTransport::new(&dsn("sentry.example.com", port), &through).unwrap();
+    let answer = transport.send(&envelope()).unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!(heard.lock().unwrap().len(), 1);
+    let seen = seen.lock().unwrap().concat();
+    assert!(seen.starts_with(&format!("CONNECT sentry.example.com:{port} HTTP/1.1")), "{seen}");
+    // `user:hunter2` (RFC 7617).
+    assert!(seen.to_ascii_lowercase().contains("proxy-authorization: basic dxnlcjpodw50zxiy"), "{seen}");
+    assert!(!seen.contains("thekey") && !seen.contains("secret"), "{seen}");
+
+    // A proxy that is not there is no reason to go without it.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let through = TransportOptions { proxy: Some(format!("http://{gone}")), ..trusting(&authority.file()) };
+    let transport = HttpTransport::new(&dsn("localhost", port), &through).unwrap();
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert_eq!(heard.lock().unwrap().len(), 1);
+}
+
+/// All that was logged by anyone.
+static LOGGED: Mutex<String> = Mutex::new(String::new());
+
+struct Logger;
+
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = format!("{} {}: {}\n", record.level(), record.target(), record.args());
+        LOGGED.lock().unwrap().push_str(&line);
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn no_secret_is_logged_however_sending_ends() {
+    log::set_logger(&Logger).unwrap();
+    log::set_max_level(log::LevelFilter::Debug);
+    let authority = Authority::new();
+    let capture = |dsn: coroner_sentry::Dsn, transport: TransportOptions| {
+        let folder = tempfile::tempdir().unwrap();
+        let client = Client::open(Options { transport, ..Options::new(dsn) }, folder.path()).unwrap();
+        let report = Report { header: Header { event_id: Id([1; 16]), ..Header::default() }, ..Report::default() };
+        client.capture(&report).unwrap();
+        client.flush(Duration::from_secs(30));
+        format!("{client:?}")
+    };
+    let mut shown = String::new();
+    for status in [200, 403, 413, 429, 500] {
+        let (port, _) = server(authority.server("localhost"), status);
+        shown += &capture(dsn("localhost", port), trusting(&authority.file()));
+    }
+    let (port, _) = server(authority.server("localhost"), 200);
+    shown += &capture(dsn("localhost", port), options());
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    shown += &capture(dsn("localhost", gone), options());
+    let proxy = Some(format!("http://user:hunter2@127.0.0.1:{gone}"));
+    shown += &capture(dsn("localhost", port), TransportOptions { proxy, ..options() });
+    let logged = LOGGED.lock().unwrap();
+    for refused in ["with 403", "too large", "takes no events", "with 500", "could not be sent"] {
+        assert!(logged.contains(refused), "`{refused}` was not logged: {logged}");
+    }
+    for secret in ["verysecret", "thekey", "hunter2"] {
+        assert!(!logged.contains(secret) && !shown.contains(secret), "{secret} in {logged}{shown}");
+    }
+}

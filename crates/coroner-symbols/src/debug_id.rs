@@ -1,0 +1,126 @@
+//! The id that ties an image in a process to the file that can name it.
+
+use std::{fmt, str::FromStr};
+
+use crate::symbol_file::FileKind;
+
+/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file.
+///
+/// Written as lower-case hexadecimal; read from hexadecimal of either case, with or without the hyphens of a UUID.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DebugId(Vec<u8>);
+
+impl DebugId {
+    /// The id with these bytes; `None` for none or more than 64, or for zeros alone, which linkers write for "no id".
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        if bytes.is_empty() || bytes.len() > 64 || bytes.iter().all(|&byte| byte == 0) {
+            return None;
+        }
+        Some(Self(bytes.to_vec()))
+    }
+
+    /// The bytes in the order of the file.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The id as breakpad's `MODULE` line has it for an ELF file of this build id: the first 16 bytes taken as a GUID
+    /// whose first three fields are little-endian, in upper-case hexadecimal, with the age 0 at its end.
+    ///
+    /// Source: breakpad `src/common/linux/file_id.cc`, `ConvertIdentifierToUUIDString` and `dump_symbols.cc`.
+    pub fn breakpad_of_elf(&self) -> String {
+        let mut guid = [0; 16];
+        for (to, from) in guid.iter_mut().zip(&self.0) {
+            *to = *from;
+        }
+        guid[0..4].reverse();
+        guid[4..6].reverse();
+        guid[6..8].reverse();
+        upper_hex(&guid) + "0"
+    }
+
+    /// The id as breakpad's `MODULE` line has it for an image of that format.
+    pub fn breakpad_of(&self, kind: FileKind) -> String {
+        match kind {
+            FileKind::MachO => self.breakpad_of_macho(),
+            _ => self.breakpad_of_elf(),
+        }
+    }
+
+    /// The id as breakpad's `MODULE` line has it for a Mach-O file of this UUID: its bytes in order, then the age 0.
+    pub fn breakpad_of_macho(&self) -> String {
+        upper_hex(&self.0) + "0"
+    }
+}
+
+fn upper_hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    let mut text = String::with_capacity(bytes.len() * 2 + 1);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02X}");
+    }
+    text
+}
+
+impl fmt::Display for DebugId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for DebugId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text was no hexadecimal id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAnId;
+
+impl fmt::Display for NotAnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a debug id is 1 to 64 bytes in hexadecimal, not all zero")
+    }
+}
+
+impl std::error::Error for NotAnId {}
+
+impl FromStr for DebugId {
+    type Err = NotAnId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnId> {
+        let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b'-').collect();
+        if !digits.len().is_multiple_of(2) {
+            return Err(NotAnId);
+        }
+        let digit = |byte: u8| (byte as char).to_digit(16).ok_or(NotAnId);
+        let bytes = digits
+            .chunks_exact(2)
+            .map(|pair| Ok((digit(pair[0])? << 4 | digit(pair[1])?) as u8))
+            .collect::<Result<Vec<u8>, NotAnId>>()?;
+        Self::new(&bytes).ok_or(NotAnId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_bytes() {
+        let id: DebugId = "A47FBD1D-E98B-3EED-8E54-AFE0F7C0EEA4".parse().unwrap();
+        assert_eq!(id.to_string(), "a47fbd1de98b3eed8e54afe0f7c0eea4");
+        assert_eq!(id.breakpad_of_macho(), "A47FBD1DE98B3EED8E54AFE0F7C0EEA40");
+        assert_eq!("0".parse::<DebugId>(), Err(NotAnId));
+        assert_eq!("00-00".parse::<DebugId>(), Err(NotAnId));
+        assert_eq!("xy".parse::<DebugId>(), Err(NotAnId));
+        assert_eq!("".parse::<DebugId>(), Err(NotAnId));
+    }
+
+    #[test]
+    fn breakpad_swaps_the_first_three_fields_of_an_elf_id() {
+        let id: DebugId = "0123456789abcdef0123456789abcdef01234567".parse().unwrap();
+        assert_eq!(id.breakpad_of_elf(), "67452301AB89EFCD0123456789ABCDEF0");
+    }
+}

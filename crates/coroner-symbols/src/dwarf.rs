@@ -1,0 +1,151 @@
+//! File, line and inlined calls from DWARF, for ELF and Mach-O alike.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use addr2line::Context;
+use gimli::{EndianSlice, RunTimeEndian};
+use object::{Object, ObjectSection};
+use self_cell::self_cell;
+
+use crate::{
+    dwarf_budget::{self, Budget, Refused},
+    error::Malformed,
+    mapped::Bytes,
+};
+
+type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
+
+/// The index that is built lazily over the sections.
+struct Index<'a> {
+    context: Context<Slice<'a>>,
+    sections: Arc<gimli::Dwarf<Slice<'a>>>,
+    budget: Budget,
+}
+
+self_cell!(
+    /// The sections, and the index over them.
+    struct Indexed {
+        owner: gimli::DwarfSections<Bytes>,
+        #[not_covariant]
+        dependent: Index,
+    }
+);
+
+/// The debug information of one file.
+pub(crate) struct Dwarf {
+    indexed: Indexed,
+    file: Bytes,
+    /// Where `.debug_info` begins in the file: the place of errors that don't say their own.
+    info_at: u64,
+}
+
+impl fmt::Debug for Dwarf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dwarf")
+    }
+}
+
+/// One call at an address, the innermost first; all but the last of an address were inlined into the next.
+#[derive(Clone, Debug)]
+pub(crate) struct DwarfFrame {
+    /// The linker name where the compiler gave one, else the source name.
+    pub(crate) function: Option<String>,
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u32>,
+    pub(crate) column: Option<u32>,
+}
+
+/// The most that a compressed section may grow to, as a multiple of its size. Debug information packs 3 to 10 times.
+const UNPACK_RATIO: u64 = 200;
+/// And in bytes.
+const UNPACK_LIMIT: u64 = 4 << 30;
+
+impl Dwarf {
+    /// The debug information of a parsed file, if it has any.
+    pub(crate) fn load(file: &object::File<'_>, bytes: &Bytes) -> Result<Option<Self>, Malformed> {
+        if file.section_by_name(".debug_info").is_none() {
+            return Ok(None);
+        }
+        let sections = gimli::DwarfSections::load(|id| section(file, bytes, id.name()))?;
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let info_at = crate::elf::section_offset(file, ".debug_info");
+        let indexed = Indexed::try_new(sections, |sections| {
+            let mut dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
+            dwarf_budget::check_abbreviations(&dwarf).map_err(|refused| malformed_by(&refused, info_at))?;
+            dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+            let sections = Arc::new(dwarf);
+            let budget = Budget::of_units(&sections).map_err(|refused| malformed_by(&refused, info_at))?;
+            let context = Context::from_arc_dwarf(Arc::clone(&sections))
+                .map_err(|error| malformed(&error, bytes, info_at, "the units"))?;
+            Ok(Index { context, sections, budget })
+        })?;
+        Ok(Some(Self { indexed, file: bytes.clone(), info_at }))
+    }
+
+    /// The calls at an address; empty where no unit has it.
+    pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
+        self.indexed.with_dependent(|_, index| {
+            index
+                .budget
+                .check_address(&index.sections, svma)
+                .map_err(|refused| malformed_by(&refused, self.info_at))?;
+            find(&index.context, svma)
+                .map_err(|error| malformed(&error, &self.file, self.info_at, &format!("what it says of {svma:#x}")))
+        })
+    }
+}
+
+fn find(context: &Context<Slice<'_>>, svma: u64) -> Result<Vec<DwarfFrame>, gimli::Error> {
+    let mut frames = context.find_frames(svma).skip_all_loads()?;
+    let mut found = Vec::new();
+    while let Some(frame) = frames.next()? {
+        found.push(DwarfFrame {
+            function: frame.function.and_then(|name| name.raw_name().map(Cow::into_owned).ok()),
+            file: frame.location.as_ref().and_then(|at| at.file).map(str::to_owned),
+            line: frame.location.as_ref().and_then(|at| at.line).filter(|&line| line != 0),
+            column: frame.location.as_ref().and_then(|at| at.column).filter(|&column| column != 0),
+        });
+    }
+    Ok(found)
+}
+
+/// An error of the DWARF parser with its place in the file. The parser tells the place of an early end by the address of
+/// the byte; other errors, and those in sections that were unpacked, get the place of `.debug_info`.
+fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, of: &str) -> Malformed {
+    let mut offset = info_at;
+    if let gimli::Error::UnexpectedEof(at) = error {
+        let within = at.0.wrapping_sub(file.as_ptr() as u64);
+        if within <= file.len() as u64 {
+            offset = within;
+        }
+    }
+    Malformed::new(offset, format!("DWARF, {of}: {error}"))
+}
+
+fn malformed_by(refused: &Refused, info_at: u64) -> Malformed {
+    Malformed::new(info_at.saturating_add(refused.info_offset), format!("DWARF: {}", refused.what))
+}
+
+/// A debug section's bytes, unpacked where they are compressed; none for a section that isn't there.
+fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
+    let none = || Bytes::owned(Vec::new());
+    let Some(section) = file.section_by_name(name) else { return Ok(none()) };
+    let at = section.file_range().map_or(0, |(offset, _)| offset);
+    let malformed = |what: String| Malformed::new(at, format!("{name}: {what}"));
+    let data = section.compressed_data().map_err(|error| malformed(error.to_string()))?;
+    if data.format == object::CompressionFormat::None {
+        let offset = (data.data.as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize) as u64;
+        // A section without bytes in the file (of a debug file whose sections were stripped) is no slice of it.
+        return Ok(bytes.slice(offset, data.data.len() as u64).unwrap_or_else(none));
+    }
+    let limit = (data.data.len() as u64).saturating_mul(UNPACK_RATIO).min(UNPACK_LIMIT);
+    if data.uncompressed_size > limit {
+        return Err(malformed(format!(
+            "{} compressed bytes claim to unpack to {}, more than {limit}",
+            data.data.len(),
+            data.uncompressed_size
+        )));
+    }
+    let unpacked = data.decompress().map_err(|error| malformed(error.to_string()))?;
+    Ok(Bytes::owned(unpacked.into_owned()))
+}

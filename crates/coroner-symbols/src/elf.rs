@@ -1,0 +1,382 @@
+//! What an ELF file says about its functions: `.symtab`, `.dynsym`, `.gnu_debugdata` and the stubs of its PLT.
+
+use std::{collections::HashMap, io::Read};
+
+use object::{
+    Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, elf,
+    read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable},
+};
+
+use crate::{
+    error::Malformed,
+    mapped::{Bytes, Fields},
+    table::{Standing, SymbolSource, TableBuilder},
+};
+
+/// Checks that the ELF header, the program and section headers and all sections lie within the file.
+///
+/// The library that then reads the file says what is wrong, but not where.
+pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
+    let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else {
+        return Err(Malformed::new(0, format!("the file ends within the ELF identification ({} bytes)", bytes.len())));
+    };
+    let wide = match class {
+        1 => false,
+        2 => true,
+        other => return Err(Malformed::new(4, format!("ELF class {other} is neither 32 (1) nor 64 bit (2)"))),
+    };
+    let big_endian = match data {
+        1 => false,
+        2 => true,
+        other => return Err(Malformed::new(5, format!("ELF data encoding {other} is neither little (1) nor big (2)"))),
+    };
+    let fields = Fields { bytes, big_endian };
+    let header = |at: u64| {
+        let what = format!("the file ends within the ELF header ({} bytes)", bytes.len());
+        Malformed::new(at.min(bytes.len() as u64), what)
+    };
+    let word = |at: u64| if wide { fields.u64(at) } else { fields.u32(at).map(u64::from) };
+    let inside = |offset: u64, size: u64| offset.checked_add(size).is_some_and(|end| end <= bytes.len() as u64);
+
+    let (phoff_at, shoff_at, sizes_at) = if wide { (32, 40, 54) } else { (28, 32, 42) };
+    let program_headers = word(phoff_at).ok_or_else(|| header(phoff_at))?;
+    let section_headers = word(shoff_at).ok_or_else(|| header(shoff_at))?;
+    let half = |index: u64| fields.u16(sizes_at + 2 * index).ok_or_else(|| header(sizes_at + 2 * index));
+    let (program_header_size, program_header_count) = (half(0)?, half(1)?);
+    let (section_header_size, section_header_count) = (half(2)?, half(3)?);
+    if !inside(program_headers, u64::from(program_header_size) * u64::from(program_header_count)) {
+        return Err(Malformed::new(
+            phoff_at,
+            format!("{program_header_count} program headers at {program_headers:#x} reach beyond the file"),
+        ));
+    }
+    if section_headers == 0 {
+        return Ok(());
+    }
+    let (size_at, expected) = if wide { (32, 64) } else { (20, 40) };
+    if section_header_size != expected {
+        return Err(Malformed::new(
+            sizes_at + 4,
+            format!("section headers of {section_header_size} bytes, not {expected}"),
+        ));
+    }
+    let section_header_size = u64::from(section_header_size);
+    let mut count = u64::from(section_header_count);
+    if count == 0 {
+        // More than 65,279 sections: the count stands in the first header's size.
+        count = word(section_headers.saturating_add(size_at)).unwrap_or(0);
+    }
+    if !count.checked_mul(section_header_size).is_some_and(|size| inside(section_headers, size)) {
+        return Err(Malformed::new(
+            shoff_at,
+            format!("{count} section headers at {section_headers:#x} reach beyond the file of {} bytes", bytes.len()),
+        ));
+    }
+    for index in 0..count {
+        let at = section_headers + index * section_header_size;
+        let offset_at = at + if wide { 24 } else { 16 };
+        let (Some(kind), Some(offset), Some(size)) = (fields.u32(at + 4), word(offset_at), word(at + size_at)) else {
+            return Err(Malformed::new(at, "the file ends within a section header"));
+        };
+        // SHT_NULL and SHT_NOBITS have no bytes in the file.
+        if kind != 0 && kind != 8 && !inside(offset, size) {
+            return Err(Malformed::new(
+                at,
+                format!(
+                    "section {index} of {size} bytes at {offset:#x} reaches beyond the file of {} bytes",
+                    bytes.len()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Collects all symbols of the file. Sections that are damaged are listed and left out.
+pub(crate) fn collect(
+    builder: &mut TableBuilder,
+    file: &object::File<'_>,
+    bytes: &Bytes,
+    problems: &mut Vec<Malformed>,
+) {
+    add_tables(builder, file, bytes, &[SymbolSource::Symtab, SymbolSource::Dynsym]);
+    let before = builder.added();
+    add_plt(builder, file);
+    builder.count(SymbolSource::Plt, builder.added() - before);
+    add_section_ends(builder, file);
+    match mini_debug_info(file) {
+        Ok(None) => {}
+        Ok(Some(unpacked)) => match object::File::parse(&*unpacked) {
+            Ok(mini) => add_tables(builder, &mini, &unpacked, &[SymbolSource::MiniDebugInfo]),
+            Err(error) => {
+                let at = section_offset(file, ".gnu_debugdata");
+                problems.push(Malformed::new(at, format!("the ELF file in .gnu_debugdata: {error}")));
+            }
+        },
+        Err(problem) => problems.push(problem),
+    }
+}
+
+/// The symbol table, and the dynamic one if two sources are given.
+fn add_tables(builder: &mut TableBuilder, file: &object::File<'_>, bytes: &Bytes, sources: &[SymbolSource]) {
+    let architecture = file.architecture();
+    for &source in sources {
+        let before = builder.added();
+        let dynamic = source == SymbolSource::Dynsym;
+        match file {
+            object::File::Elf32(file) => {
+                let table = if dynamic { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
+                add_symbols(builder, file.endian(), file.elf_section_table(), table, bytes, architecture, source);
+            }
+            object::File::Elf64(file) => {
+                let table = if dynamic { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
+                add_symbols(builder, file.endian(), file.elf_section_table(), table, bytes, architecture, source);
+            }
+            _ => {}
+        }
+        builder.count(source, builder.added() - before);
+    }
+}
+
+/// Names aren't read: that would touch every page of the strings. They are only pointed to.
+fn add_symbols<'data, Elf: FileHeader>(
+    builder: &mut TableBuilder,
+    endian: Elf::Endian,
+    sections: &SectionTable<'data, Elf>,
+    table: &SymbolTable<'data, Elf>,
+    bytes: &Bytes,
+    architecture: Architecture,
+    source: SymbolSource,
+) {
+    let Ok(section) = sections.section(table.string_section()) else { return };
+    let strings = bytes.slice(section.sh_offset(endian).into(), section.sh_size(endian).into());
+    let Some(pool) = strings.and_then(|strings| builder.pool(strings)) else { return };
+    let marks_code = has_mapping_symbols(architecture);
+    builder.reserve(table.len());
+    for symbol in table.iter() {
+        let (mut start, size): (u64, u64) = (symbol.st_value(endian).into(), symbol.st_size(endian).into());
+        let section = symbol.st_shndx(endian);
+        // Undefined, absolute and common ones have no place in the image; SHN_XINDEX stands for a high section.
+        let placed = section != elf::SHN_UNDEF && (section.0 < elf::SHN_LORESERVE || section == elf::SHN_XINDEX);
+        let offset = symbol.st_name(endian);
+        if !placed || offset == 0 || start == 0 && size == 0 {
+            continue;
+        }
+        let standing = match (symbol.st_type(), symbol.st_bind()) {
+            // Thread-local symbols have offsets, not addresses; sections and files have no names of functions.
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_LOCAL) => Standing::Local,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_WEAK) => Standing::Weak,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) => Standing::Global,
+            (elf::STT_NOTYPE | elf::STT_OBJECT, _) => Standing::Label,
+            _ => continue,
+        };
+        if architecture == Architecture::Arm && standing != Standing::Label {
+            // Bit 0 says that the function is Thumb code; it is no part of the address.
+            start &= !1;
+        }
+        if marks_code && standing == Standing::Label && table.symbol_name(endian, symbol).is_ok_and(is_mapping_symbol) {
+            continue;
+        }
+        builder.add(start, size, source, standing, TableBuilder::name_at(pool, offset));
+    }
+}
+
+fn has_mapping_symbols(architecture: Architecture) -> bool {
+    matches!(architecture, Architecture::Arm | Architecture::Aarch64 | Architecture::Riscv32 | Architecture::Riscv64)
+}
+
+/// `$a`, `$t`, `$d`, `$x` and so on mark where code and data begin; they name nothing.
+fn is_mapping_symbol(name: &[u8]) -> bool {
+    matches!(name, [b'$', b'a' | b't' | b'd' | b'x'] | [b'$', b'a' | b't' | b'd' | b'x', b'.', ..])
+}
+
+/// A label without a size reaches at most to the end of its section.
+fn add_section_ends(builder: &mut TableBuilder, file: &object::File<'_>) {
+    for section in file.sections() {
+        let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
+        if sh_flags.contains(elf::SHF_ALLOC) {
+            builder.boundary(section.address());
+            builder.boundary(section.address().saturating_add(section.size()));
+        }
+    }
+}
+
+pub(crate) fn section_offset(file: &object::File<'_>, name: &str) -> u64 {
+    file.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(offset, _)| offset)
+}
+
+/// The most that `.gnu_debugdata` may unpack to: Android's libart has 3 MB of it, and 200 times is beyond what XZ
+/// makes of symbols.
+fn unpack_limit(packed: usize) -> u64 {
+    (packed as u64).saturating_mul(200).min(1 << 30)
+}
+
+fn mini_debug_info(file: &object::File<'_>) -> Result<Option<Bytes>, Malformed> {
+    let Some(section) = file.section_by_name(".gnu_debugdata") else { return Ok(None) };
+    let at = section_offset(file, ".gnu_debugdata");
+    let malformed = |what: String| Malformed::new(at, what);
+    let packed = section.data().map_err(|error| malformed(format!(".gnu_debugdata: {error}")))?;
+    let limit = unpack_limit(packed.len());
+    let mut unpacked = Vec::new();
+    // 64 MiB of dictionary is what `xz -9` asks for.
+    lzma_rust2::XzReader::new_mem_limit(packed, true, 80 << 10)
+        .take(limit + 1)
+        .read_to_end(&mut unpacked)
+        .map_err(|error| malformed(format!(".gnu_debugdata is no XZ stream: {error}")))?;
+    if unpacked.len() as u64 > limit {
+        return Err(malformed(format!(".gnu_debugdata of {} bytes unpacks to more than {limit}", packed.len())));
+    }
+    if let Err(problem) = check_layout(&unpacked) {
+        return Err(malformed(format!("unpacked .gnu_debugdata, at its byte {}: {}", problem.offset, problem.what)));
+    }
+    Ok(Some(Bytes::owned(unpacked)))
+}
+
+/// Names PLT stubs by what their slots are bound to. A stub is recognised by its code, because the order of stubs and
+/// of relocations is not the same in `.plt.got` and `.plt.sec`.
+fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
+    let stubs_of: fn(&[u8], u64) -> Vec<Stub> = match file.architecture() {
+        Architecture::X86_64 => x86_64_stubs,
+        Architecture::Aarch64 => aarch64_stubs,
+        _ => return,
+    };
+    let mut slots: Option<HashMap<u64, Vec<u8>>> = None;
+    for name in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
+        let Some(section) = file.section_by_name(name) else { continue };
+        let Ok(code) = section.data() else { continue };
+        let slots = slots.get_or_insert_with(|| bound_slots(file));
+        for stub in stubs_of(code, section.address()) {
+            let Some(target) = slots.get(&stub.slot) else { continue };
+            let Some(name) = builder.make_name(&[target, &b"@plt"[..]].concat()) else { return };
+            builder.add(stub.start, stub.size, SymbolSource::Plt, Standing::Local, name);
+        }
+    }
+}
+
+/// What the dynamic linker writes to each slot: the symbol of its relocation.
+fn bound_slots(file: &object::File<'_>) -> HashMap<u64, Vec<u8>> {
+    let mut slots = HashMap::new();
+    let (Some(relocations), Some(symbols)) = (file.dynamic_relocations(), file.dynamic_symbol_table()) else {
+        return slots;
+    };
+    for (slot, relocation) in relocations {
+        let RelocationTarget::Symbol(index) = relocation.target() else { continue };
+        if let Ok(name) = symbols.symbol_by_index(index).and_then(|symbol| symbol.name_bytes())
+            && !name.is_empty()
+        {
+            slots.insert(slot, name.to_vec());
+        }
+    }
+    slots
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stub {
+    start: u64,
+    size: u64,
+    /// The svma of the pointer that the stub jumps through.
+    slot: u64,
+}
+
+/// `[endbr64] [bnd] jmp *disp32(%rip)` in 16-byte entries, or 8-byte ones where the linker packs `.plt.got`.
+fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
+    let mut stubs = Vec::new();
+    let mut at = 0;
+    while let Some(entry) = code.get(at..) {
+        if entry.len() < 6 {
+            break;
+        }
+        let mut prefix = 0;
+        if entry.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+            prefix += 4;
+        }
+        if entry.get(prefix) == Some(&0xf2) {
+            prefix += 1;
+        }
+        let Some([0xff, 0x25, a, b, c, d]) = entry.get(prefix..prefix + 6) else {
+            at += 8;
+            continue;
+        };
+        let displacement = i64::from(i32::from_le_bytes([*a, *b, *c, *d]));
+        let start = address.wrapping_add(at as u64);
+        let next_instruction = start.wrapping_add(prefix as u64 + 6);
+        let slot = next_instruction.wrapping_add_signed(displacement);
+        // A `.plt` entry goes on with `push index; jmp PLT0`; one of 8 bytes is padded with a 2-byte no-op.
+        let packed = prefix == 0 && matches!(entry.get(6..8), Some([0x66, 0x90]));
+        let size = if packed { 8 } else { 16 };
+        stubs.push(Stub { start, size, slot });
+        at += size as usize;
+    }
+    stubs
+}
+
+/// `[bti c;] adrp x16, page; ldr x17, [x16, offset]; add x16, x16, offset; br x17`, each 16 bytes (or 24 with BTI).
+fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
+    let instructions: Vec<u32> =
+        code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+    let mut stubs: Vec<Stub> = Vec::new();
+    for (index, pair) in instructions.windows(2).enumerate() {
+        let [adrp, ldr] = *pair else { continue };
+        // adrp x16, …   and   ldr x17, [x16, #imm12 * 8]
+        if adrp & 0x9f00_001f != 0x9000_0010 || ldr & 0xffc0_03ff != 0xf940_0211 {
+            continue;
+        }
+        let pc = address.wrapping_add(index as u64 * 4);
+        let immediate = ((adrp >> 5 & 0x7_ffff) << 2 | adrp >> 29 & 3) as i32;
+        let pages = i64::from(immediate << 11 >> 11);
+        let slot = (pc & !0xfff).wrapping_add_signed(pages << 12).wrapping_add(u64::from(ldr >> 10 & 0xfff) * 8);
+        let landing_pad = index.checked_sub(1).is_some_and(|before| instructions[before] == 0xd503_245f);
+        let start = if landing_pad { pc - 4 } else { pc };
+        if let Some(previous) = stubs.last_mut() {
+            previous.size = previous.size.min(start.wrapping_sub(previous.start));
+        }
+        stubs.push(Stub { start, size: if landing_pad { 24 } else { 16 }, slot });
+    }
+    stubs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x86_64_plt_forms() {
+        // objdump -d of a .plt, a .plt.sec with endbr64 and bnd, and a .plt.got of 8-byte entries
+        let plt = [
+            0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25, 0xe4, 0x2f, 0, 0, 0x0f, 0x1f, 0x40, 0, // PLT0
+            0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0xe0, 0xff, 0xff, 0xff,
+        ];
+        // PLT0 is a `push` first, so no stub begins at it.
+        assert_eq!(x86_64_stubs(&plt, 0x1020), [Stub { start: 0x1030, size: 16, slot: 0x4018 }]);
+        let sec = [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0x75, 0x2f, 0, 0, 0x0f, 0x1f, 0x44, 0, 0];
+        assert_eq!(x86_64_stubs(&sec, 0x1050), [Stub { start: 0x1050, size: 16, slot: 0x3fd0 }]);
+        let got = [0xff, 0x25, 0xba, 0x2f, 0, 0, 0x66, 0x90];
+        assert_eq!(x86_64_stubs(&got, 0x1040), [Stub { start: 0x1040, size: 8, slot: 0x4000 }]);
+    }
+
+    #[test]
+    fn aarch64_plt_form() {
+        // adrp x16, 0x11000; ldr x17, [x16, #16]; add x16, x16, #0x10; br x17   at 0x5d0
+        let words: [u32; 4] = [0xb000_0090 & !(1 << 29) | (1 << 29), 0xf940_0a11, 0x9100_4210, 0xd61f_0220];
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(aarch64_stubs(&code, 0x5d0), [Stub { start: 0x5d0, size: 16, slot: 0x1_1010 }]);
+    }
+
+    #[test]
+    fn layout_errors_say_where() {
+        assert_eq!(check_layout(b"\x7fELF").unwrap_err().offset, 0);
+        let mut header = [0; 64];
+        header[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        assert_eq!(check_layout(&header[..40]).unwrap_err().offset, 40);
+        header[4] = 9;
+        assert_eq!(check_layout(&header).unwrap_err().offset, 4);
+        header[4] = 2;
+        assert_eq!(check_layout(&header), Ok(()));
+        // One section header at 1 TiB.
+        header[45] = 1;
+        header[58] = 64;
+        header[60] = 1;
+        let error = check_layout(&header).unwrap_err();
+        assert_eq!(error.offset, 40, "{error:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Which files belong to an image: its own path, the system's debug folders, debug links, and the user's folders.
+
+use std::{
+    collections::HashSet,
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    debug_id::DebugId,
+    error::SymbolError,
+    search_index::SearchIndex,
+    shared_cache::SharedCache,
+    symbol_file::{FileKind, SymbolFile},
+    symbolizer::{ImageKey, Options},
+};
+
+/// What was found for an image.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) files: Vec<SymbolFile>,
+    /// The file at the image's path, and its ids, where they are not the image's.
+    pub(crate) mismatched: Option<(PathBuf, Vec<DebugId>)>,
+    /// The image has no id and was taken by its path.
+    pub(crate) unverified: bool,
+    pub(crate) problems: Vec<SymbolError>,
+}
+
+/// Looks for symbol files. The user's folders are walked once, when the first image is asked for.
+#[derive(Debug)]
+pub(crate) struct Locator {
+    options: Options,
+    index: Option<SearchIndex>,
+}
+
+impl Locator {
+    pub(crate) fn new(options: Options) -> Self {
+        Self { options, index: None }
+    }
+
+    pub(crate) fn find(&mut self, key: &ImageKey) -> Found {
+        let mut found = Found::default();
+        let mut seen = HashSet::new();
+        if self.options.image_paths && key.path.is_absolute() {
+            self.take_image(key, &mut found, &mut seen);
+        }
+        let places = match &key.debug_id {
+            Some(id) => self.places_of(key, id),
+            None => self.index().without_id(&key.path).to_vec(),
+        };
+        for path in places {
+            take_matching(&path, key, &mut found, &mut seen);
+        }
+        if let Some(id) = &key.debug_id
+            && let Some((path, image)) = self.index().in_shared_cache(id).cloned()
+        {
+            match SharedCache::open(&path) {
+                Ok(cache) => {
+                    found.files.push(SymbolFile::in_shared_cache(&path, cache, image, id.clone(), key.arch));
+                }
+                Err(error) => found.problems.push(error),
+            }
+        }
+        found
+    }
+
+    /// The file at the image's own path, if it is still that image.
+    fn take_image(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
+        let files = match SymbolFile::open(&key.path) {
+            Ok(files) => files,
+            Err(SymbolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return found.problems.push(error),
+        };
+        let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
+        let image = files.into_iter().find(|file| file.is_of(key));
+        let Some(image) = image else {
+            found.mismatched = Some((key.path.clone(), ids));
+            return;
+        };
+        found.unverified = key.debug_id.is_none();
+        seen.insert(key.path.clone());
+        for path in self.debug_link_places(&image) {
+            take_linked(&path, &image, found, seen);
+        }
+        found.files.push(image);
+    }
+
+    /// Where the file of a `.gnu_debuglink` may be, by GDB's manual, "Debugging Information in Separate Files".
+    fn debug_link_places(&self, image: &SymbolFile) -> Vec<PathBuf> {
+        let (Some((name, _)), Some(folder)) = (image.debug_link(), image.path().parent()) else { return Vec::new() };
+        let mut places = vec![folder.join(&name), folder.join(".debug").join(&name)];
+        for root in &self.options.debug_roots {
+            places.push(root.join(folder.strip_prefix("/").unwrap_or(folder)).join(&name));
+        }
+        places
+    }
+
+    /// All places where a file with the id may be, besides the image's own path.
+    fn places_of(&mut self, key: &ImageKey, id: &DebugId) -> Vec<PathBuf> {
+        let mut places = Vec::new();
+        let hex = id.to_string();
+        if key.kind == FileKind::Elf && hex.len() > 2 {
+            let (folder, name) = hex.split_at(2);
+            for root in &self.options.debug_roots {
+                places.push(root.join(".build-id").join(folder).join(format!("{name}.debug")));
+            }
+        }
+        if key.kind == FileKind::MachO && self.options.image_paths {
+            places.extend(dsym_beside(&key.path));
+        }
+        let index = self.index();
+        places.extend_from_slice(index.with_id(id));
+        places.extend_from_slice(index.with_breakpad_id(key.kind, id.breakpad_of(key.kind)));
+        places
+    }
+
+    /// What was wrong with the user's folders.
+    pub(crate) fn search_problems(&mut self) -> &[SymbolError] {
+        self.index().problems()
+    }
+
+    fn index(&mut self) -> &SearchIndex {
+        self.index_with(&mut |_| {})
+    }
+
+    /// The index, which is built now if it isn't yet; `reading` is told each file that is opened for it.
+    pub(crate) fn index_with(&mut self, reading: &mut dyn FnMut(&Path)) -> &SearchIndex {
+        let Options { search, index_cache, .. } = &self.options;
+        self.index.get_or_insert_with(|| SearchIndex::build(search, index_cache.as_deref(), reading))
+    }
+}
+
+/// A debug link's file is right if it has the image's id or, where either has none, the CRC of the link.
+fn take_linked(path: &Path, image: &SymbolFile, found: &mut Found, seen: &mut HashSet<PathBuf>) {
+    if path == image.path() || !path.is_file() || !seen.insert(path.to_owned()) {
+        return;
+    }
+    let belongs = |file: &SymbolFile| match (file.debug_id(), image.debug_id()) {
+        (Some(theirs), Some(ours)) => theirs == ours,
+        _ => image.debug_link().is_some_and(|(_, crc)| crc == crc32fast::hash(file.bytes())),
+    };
+    match SymbolFile::open(path) {
+        Ok(files) => found.files.extend(files.into_iter().filter(belongs)),
+        Err(error) => found.problems.push(error),
+    }
+}
+
+/// `App.app/Contents/MacOS/App` → `App.app.dSYM/…` and `App.dSYM/…`, beside the executable and beside its bundle.
+fn dsym_beside(path: &Path) -> Vec<PathBuf> {
+    let Some(name) = path.file_name() else { return Vec::new() };
+    let inside = Path::new("Contents/Resources/DWARF").join(name);
+    path.ancestors()
+        .take(4)
+        .filter_map(|at| {
+            let mut bundle = at.file_name()?.to_owned();
+            bundle.push(".dSYM");
+            Some(at.with_file_name(bundle).join(&inside))
+        })
+        .collect()
+}
+
+fn take_matching(path: &Path, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
+    if !path.is_file() || !seen.insert(path.to_owned()) {
+        return;
+    }
+    match SymbolFile::open(path) {
+        Ok(files) => {
+            let before = found.files.len();
+            found.files.extend(files.into_iter().filter(|file| file.is_of(key)));
+            found.unverified |= key.debug_id.is_none() && found.files.len() > before;
+        }
+        Err(error) => found.problems.push(error),
+    }
+}

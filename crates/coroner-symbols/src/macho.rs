@@ -1,0 +1,199 @@
+//! What a Mach-O file says about its functions: `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie, Objective-C metadata.
+//!
+//! The tables are read by [`coroner_scan`], which names addresses at crash time; here the same parser runs over the file
+//! as its memory.
+
+use coroner_machine::memory::{Snapshot, SnapshotRange};
+use coroner_scan::{MachO, Placement, ScanError};
+
+use crate::{
+    error::Malformed,
+    mapped::{Bytes, Fields},
+    objc,
+    table::{Standing, SymbolSource, TableBuilder},
+};
+
+const MH_MAGIC_64: &[u8] = &[0xcf, 0xfa, 0xed, 0xfe];
+const MH_MAGIC_32: &[u8] = &[0xce, 0xfa, 0xed, 0xfe];
+const FAT_MAGIC: u32 = 0xcafe_babe;
+const FAT_MAGIC_64: u32 = 0xcafe_babf;
+const CPU_ARCH_ABI64: u32 = 0x0100_0000;
+/// Java classes have the magic of fat files, and a version of 45 and more where fat files have their count.
+const MOST_SLICES: u32 = 40;
+/// The most symbols of one table that are taken in: 64-bit Mach-O has no more than 4 GiB of them.
+const LIMIT: u32 = 1 << 28;
+
+/// The 64-bit images of a thin or fat file with their offsets; `None` for another format.
+pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malformed> {
+    if bytes.starts_with(MH_MAGIC_64) {
+        return Ok(Some(vec![(0, bytes.clone())]));
+    }
+    if bytes.starts_with(MH_MAGIC_32) {
+        return Err(Malformed::new(0, "a 32-bit Mach-O file; only 64-bit ones are read"));
+    }
+    let header = Fields { bytes, big_endian: true };
+    let (Some(magic @ (FAT_MAGIC | FAT_MAGIC_64)), Some(count)) = (header.u32(0), header.u32(4)) else {
+        return Ok(None);
+    };
+    if count > MOST_SLICES {
+        return Ok(None);
+    }
+    let (size, wide) = if magic == FAT_MAGIC { (20, false) } else { (32, true) };
+    let mut slices = Vec::new();
+    for index in 0..u64::from(count) {
+        let at = 8 + index * size;
+        let field = |narrow: u64, broad: u64| {
+            if wide { header.u64(at + broad) } else { header.u32(at + narrow).map(u64::from) }
+        };
+        let (Some(cpu), Some(offset), Some(length)) = (header.u32(at), field(8, 8), field(12, 16)) else {
+            return Err(Malformed::new(at, format!("the fat header has {count} slices and ends within slice {index}")));
+        };
+        if cpu & CPU_ARCH_ABI64 == 0 {
+            continue;
+        }
+        let slice = bytes.slice(offset, length).ok_or_else(|| {
+            Malformed::new(
+                at,
+                format!("slice {index} of {length} bytes at {offset:#x} reaches beyond the file of {}", bytes.len()),
+            )
+        })?;
+        if slice.starts_with(MH_MAGIC_64) {
+            slices.push((offset, slice));
+        }
+    }
+    if slices.is_empty() {
+        return Err(Malformed::new(0, "a fat file without a 64-bit Mach-O image"));
+    }
+    Ok(Some(slices))
+}
+
+/// The image, read with the file as its memory: addresses of tables are offsets in the file.
+fn read(bytes: &[u8]) -> Result<MachO, Malformed> {
+    let ranges = [SnapshotRange { address: 0, bytes }];
+    let mut memory = Snapshot { ranges: &ranges };
+    MachO::read(&mut memory, 0, Placement::File { size: bytes.len() as u64 })
+        .map_err(|error| malformed(error, 0, "Mach-O"))
+}
+
+/// The svma of `__TEXT`; 0 where the headers can't be read.
+pub(crate) fn base_svma(bytes: &[u8]) -> u64 {
+    read(bytes).map_or(0, |image| image.text_svma)
+}
+
+fn malformed(error: ScanError, table_at: u64, of: &str) -> Malformed {
+    Malformed::new(table_at.saturating_add(error.offset), format!("{of}: {}", error.problem))
+}
+
+/// Checks that the load commands, the tables that they place and the sections with debug information lie within the file.
+pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
+    let image = read(bytes)?;
+    if image.file_end > bytes.len() as u64 {
+        let what = format!("segments end at {:#x}, the file at {:#x}", image.file_end, bytes.len());
+        return Err(Malformed::new(bytes.len() as u64, what));
+    }
+    let ranges = [SnapshotRange { address: 0, bytes }];
+    let mut problem = None;
+    let mut memory = Snapshot { ranges: &ranges };
+    let sections = image.for_each_section(&mut memory, |section| {
+        let end = u64::from(section.file_offset).saturating_add(section.size);
+        // Other sections of a dSYM have sizes, and no bytes.
+        if section.segment.starts_with(b"__DWARF\0") && end > bytes.len() as u64 {
+            let name = String::from_utf8_lossy(&section.name).trim_end_matches('\0').to_owned();
+            problem = Some(Malformed::new(
+                u64::from(section.file_offset).min(bytes.len() as u64),
+                format!(
+                    "section {name} of {} bytes at {:#x} reaches beyond the file of {}",
+                    section.size,
+                    section.file_offset,
+                    bytes.len()
+                ),
+            ));
+        }
+    });
+    sections.map_err(|error| malformed(error, 0, "Mach-O"))?;
+    problem.map_or(Ok(()), Err)
+}
+
+/// Collects all symbols of the image. What is damaged is listed; what was read of it, and the rest, is used.
+pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut Vec<Malformed>) {
+    let image = match read(bytes) {
+        Ok(image) => image,
+        Err(problem) => return problems.push(problem),
+    };
+    let ranges = [SnapshotRange { address: 0, bytes }];
+    let mut memory = Snapshot { ranges: &ranges };
+    let mut chunk = Box::new([0; coroner_scan::CHUNK]);
+    let mut note = |outcome: Result<(), ScanError>, table_at: u64, of: &str| {
+        if let Err(error) = outcome {
+            problems.push(malformed(error, table_at, of));
+        }
+    };
+
+    let before = builder.added();
+    let strings = bytes.slice(image.strings.address, image.strings.size);
+    if let Some(pool) = strings.and_then(|strings| builder.pool(strings)) {
+        let outcome = image.for_each_symbol(&mut memory, &mut chunk, LIMIT, |symbol| {
+            let standing = match symbol.rank() {
+                0..=2 => Standing::Label,
+                3 => Standing::Local,
+                4 => Standing::Weak,
+                _ => Standing::Global,
+            };
+            builder.add(symbol.svma, 0, SymbolSource::Symtab, standing, TableBuilder::name_at(pool, symbol.name));
+        });
+        note(outcome, image.symbols.address, "LC_SYMTAB");
+    }
+    builder.count(SymbolSource::Symtab, builder.added() - before);
+
+    let before = builder.added();
+    let outcome = image.for_each_function_start(&mut memory, &mut chunk, LIMIT, |svma| {
+        builder.boundary(svma);
+    });
+    builder.count(SymbolSource::FunctionStarts, builder.added() - before);
+    note(outcome, image.function_starts.address, "LC_FUNCTION_STARTS");
+
+    let outcome = image.for_each_section(&mut memory, |section| {
+        builder.boundary(section.svma);
+        builder.boundary(section.svma.saturating_add(section.size));
+    });
+    note(outcome, 0, "sections");
+
+    let before = builder.added();
+    let mut name = vec![0; 16 << 10];
+    let outcome = coroner_scan::walk_export_trie(
+        &mut memory,
+        image.export_trie,
+        &mut chunk,
+        LIMIT,
+        &mut name,
+        |address, name| {
+            if let Some(name) = builder.make_name(name) {
+                let svma = image.text_svma.wrapping_add(address);
+                builder.add(svma, 0, SymbolSource::ExportTrie, Standing::Global, name);
+            }
+        },
+    );
+    note(outcome, image.export_trie.address, "export trie");
+    builder.count(SymbolSource::ExportTrie, builder.added() - before);
+
+    let before = builder.added();
+    objc::collect(builder, bytes, &image, problems);
+    builder.count(SymbolSource::ObjcMetadata, builder.added() - before);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fat_headers_are_checked() {
+        let fat = |words: &[u32]| Bytes::owned(words.iter().flat_map(|word| word.to_be_bytes()).collect());
+        assert!(slices(&fat(&[FAT_MAGIC, 52])).unwrap().is_none(), "a Java class");
+        assert_eq!(slices(&fat(&[FAT_MAGIC, 2, 0x0100_000c])).unwrap_err().offset, 8);
+        let error = slices(&fat(&[FAT_MAGIC, 1, 0x0100_000c, 0, 28, 1, 0])).unwrap_err();
+        assert_eq!(error.offset, 8, "one byte too long: {error:?}");
+        assert!(slices(&fat(&[FAT_MAGIC, 1, 7, 0, 28, 0, 0])).is_err(), "32-bit alone");
+        assert!(slices(&Bytes::owned(vec![])).unwrap().is_none());
+        assert!(slices(&Bytes::owned(MH_MAGIC_32.to_vec())).is_err());
+    }
+}

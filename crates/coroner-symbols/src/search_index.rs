@@ -1,0 +1,338 @@
+//! What the user's folders hold, by id; kept in a file between calls, because reading the ids of thousands of files takes
+//! seconds and finding out that they haven't changed doesn't.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+
+use crate::{
+    debug_id::DebugId,
+    error::SymbolError,
+    shared_cache::SharedCache,
+    symbol_file::{FileKind, SymbolFile},
+};
+
+/// How deep the user's folders are searched: a dSYM is four below its own, a `.build-id` tree two.
+const DEPTH: usize = 12;
+/// How many folder entries are looked at: a mistaken `--symbols /` ends in reasonable time.
+const ENTRIES: usize = 500_000;
+
+/// The files of the user's folders by what identifies them.
+#[derive(Debug, Default)]
+pub(crate) struct SearchIndex {
+    by_id: HashMap<DebugId, Vec<PathBuf>>,
+    /// Breakpad's own ids, which for ELF are not the whole build id, with the format of the image.
+    by_breakpad_id: HashMap<(FileKind, String), Vec<PathBuf>>,
+    /// Files that have no id, by their name: for images that have none either.
+    without_id: HashMap<OsString, Vec<PathBuf>>,
+    /// Images of dyld shared caches: the cache, and the image's address in it without a slide.
+    in_shared_caches: HashMap<DebugId, (PathBuf, u64)>,
+    problems: Vec<SymbolError>,
+}
+
+/// Something that identifies what a file can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fact {
+    Id(DebugId),
+    BreakpadId(FileKind, String),
+    WithoutId,
+    InSharedCache(DebugId, u64),
+}
+
+/// What is remembered of a file; right as long as time and size are the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Remembered {
+    modified: u128,
+    size: u64,
+    /// None for a file that is no symbol file.
+    facts: Vec<Fact>,
+}
+
+type Memory = HashMap<PathBuf, Remembered>;
+
+impl SearchIndex {
+    /// Walks folders and files. What `cache`, a file, remembers of them isn't read again; it is then written anew, if
+    /// anything changed. A cache that can't be read or written is none. `reading` is told each file that is opened.
+    pub(crate) fn build(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Path)) -> Self {
+        let remembered = cache.and_then(|cache| fs::read_to_string(cache).ok()).and_then(|text| parse(&text));
+        let mut walk = Walk {
+            index: Self::default(),
+            remembered: remembered.unwrap_or_default(),
+            seen: Memory::new(),
+            entries: ENTRIES,
+            reading,
+        };
+        for place in search {
+            walk.add(place, DEPTH, true);
+        }
+        if let Some(cache) = cache
+            && walk.seen != walk.remembered
+            && let Err(error) = write(cache, &walk.seen)
+        {
+            walk.index.problems.push(SymbolError::io(cache, error));
+        }
+        walk.index
+    }
+
+    /// The files that have an id themselves.
+    pub(crate) fn with_id(&self, id: &DebugId) -> &[PathBuf] {
+        self.by_id.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Breakpad text for an image.
+    pub(crate) fn with_breakpad_id(&self, kind: FileKind, id: String) -> &[PathBuf] {
+        self.by_breakpad_id.get(&(kind, id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Files of that name that have no id.
+    pub(crate) fn without_id(&self, path: &Path) -> &[PathBuf] {
+        path.file_name().and_then(|name| self.without_id.get(name)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The shared cache that has an image, and the image's address in it.
+    pub(crate) fn in_shared_cache(&self, id: &DebugId) -> Option<&(PathBuf, u64)> {
+        self.in_shared_caches.get(id)
+    }
+
+    /// What was wrong with the folders.
+    pub(crate) fn problems(&self) -> &[SymbolError] {
+        &self.problems
+    }
+
+    fn note(&mut self, path: &Path, fact: &Fact) {
+        match fact {
+            Fact::Id(id) => self.by_id.entry(id.clone()).or_default().push(path.into()),
+            Fact::BreakpadId(kind, id) => {
+                self.by_breakpad_id.entry((*kind, id.clone())).or_default().push(path.into());
+            }
+            Fact::WithoutId => {
+                if let Some(name) = path.file_name() {
+                    self.without_id.entry(name.into()).or_default().push(path.into());
+                }
+            }
+            Fact::InSharedCache(id, address) => {
+                self.in_shared_caches.entry(id.clone()).or_insert_with(|| (path.into(), *address));
+            }
+        }
+    }
+}
+
+struct Walk<'a> {
+    index: SearchIndex,
+    /// Is told each file that is opened.
+    reading: &'a mut dyn FnMut(&Path),
+    remembered: Memory,
+    seen: Memory,
+    /// How many more entries are looked at.
+    entries: usize,
+}
+
+impl Walk<'_> {
+    /// Adds a file, or all files below a folder. Symbolic links are followed only where the user named one, so that the
+    /// search ends.
+    fn add(&mut self, path: &Path, depth: usize, named: bool) {
+        let metadata = if named { fs::metadata(path) } else { fs::symlink_metadata(path) };
+        let metadata = match metadata {
+            Ok(metadata) => metadata,
+            Err(error) => return self.index.problems.push(SymbolError::io(path, error)),
+        };
+        if metadata.is_dir() {
+            let Some(deeper) = depth.checked_sub(1) else { return };
+            let list = match fs::read_dir(path) {
+                Ok(list) => list,
+                Err(error) => return self.index.problems.push(SymbolError::io(path, error)),
+            };
+            // In order, so that which of two equal files is used doesn't change from call to call.
+            let mut below: Vec<PathBuf> = list.flatten().map(|entry| entry.path()).collect();
+            below.sort();
+            for path in below {
+                let Some(left) = self.entries.checked_sub(1) else { return };
+                self.entries = left;
+                self.add(&path, deeper, false);
+            }
+        } else if metadata.is_file() {
+            let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            self.add_file(path, modified.map_or(0, |time| time.as_nanos()), metadata.len(), named);
+        }
+    }
+
+    fn add_file(&mut self, path: &Path, modified: u128, size: u64, named: bool) {
+        let same = self.remembered.get(path).filter(|file| (file.modified, file.size) == (modified, size));
+        // What the user named is read again, so that it can be said that it is no symbol file.
+        let file = if let Some(file) = same.filter(|_| !named) {
+            file.clone()
+        } else {
+            (self.reading)(path);
+            match facts(path, named) {
+                Ok(facts) => Remembered { modified, size, facts },
+                Err(error) => return self.index.problems.push(error),
+            }
+        };
+        for fact in &file.facts {
+            self.index.note(path, fact);
+        }
+        self.seen.insert(path.into(), file);
+    }
+}
+
+/// What a file says of itself.
+fn facts(path: &Path, named: bool) -> Result<Vec<Fact>, SymbolError> {
+    match SymbolFile::open(path) {
+        Ok(files) => Ok(files
+            .iter()
+            .map(|file| match (file.breakpad_id(), file.debug_id()) {
+                (Some((kind, id)), _) => Fact::BreakpadId(*kind, id.clone()),
+                (None, Some(id)) => Fact::Id(id.clone()),
+                (None, None) => Fact::WithoutId,
+            })
+            .collect()),
+        // The files beside a shared cache (`.01`, `.symbols`) have no list of images.
+        Err(SymbolError::UnknownFormat { magic, .. }) if magic == b"dyld" => {
+            let images = SharedCache::open(path)?.images()?;
+            Ok(images.into_iter().map(|(id, address)| Fact::InSharedCache(id, address)).collect())
+        }
+        // In a folder there may be anything; what is no symbol file is no problem of it.
+        Err(SymbolError::UnknownFormat { .. }) if !named => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+const FIRST_LINE: &str = "coroner symbol index 1";
+
+/// The cache's text: after its first line, a line `F modified size path` for each file, followed by a line for each fact: `I id`,
+/// `B elf|macho id`, `N`, `C id address`. `None` where it is of another version, or damaged.
+fn parse(text: &str) -> Option<Memory> {
+    let mut lines = text.lines();
+    if lines.next()? != FIRST_LINE {
+        return None;
+    }
+    let mut memory = Memory::new();
+    let mut current: Option<(PathBuf, Remembered)> = None;
+    for line in lines {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let fact = match kind {
+            "F" => {
+                memory.extend(current.take());
+                let mut words = rest.splitn(3, ' ');
+                let (modified, size) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                current = Some((words.next()?.into(), Remembered { modified, size, facts: Vec::new() }));
+                continue;
+            }
+            "I" => Fact::Id(rest.parse().ok()?),
+            "B" => match rest.split_once(' ')? {
+                ("elf", id) => Fact::BreakpadId(FileKind::Elf, id.into()),
+                ("macho", id) => Fact::BreakpadId(FileKind::MachO, id.into()),
+                _ => return None,
+            },
+            "N" => Fact::WithoutId,
+            "C" => {
+                let (id, address) = rest.split_once(' ')?;
+                Fact::InSharedCache(id.parse().ok()?, u64::from_str_radix(address, 16).ok()?)
+            }
+            _ => return None,
+        };
+        current.as_mut()?.1.facts.push(fact);
+    }
+    memory.extend(current);
+    Some(memory)
+}
+
+/// Writes the cache beside its place and renames it, so that a reader sees the old one or the new one.
+fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
+    let mut files: Vec<_> = memory.iter().collect();
+    files.sort_by_key(|(path, _)| *path);
+    let mut text = format!("{FIRST_LINE}\n");
+    for (path, file) in files {
+        // Others are read again each time.
+        let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\r'])) else { continue };
+        let _ = writeln!(text, "F {} {} {path}", file.modified, file.size);
+        for fact in &file.facts {
+            let _ = match fact {
+                Fact::Id(id) => writeln!(text, "I {id}"),
+                Fact::BreakpadId(FileKind::MachO, id) => writeln!(text, "B macho {id}"),
+                Fact::BreakpadId(_, id) => writeln!(text, "B elf {id}"),
+                Fact::WithoutId => writeln!(text, "N"),
+                Fact::InSharedCache(id, address) => writeln!(text, "C {id} {address:x}"),
+            };
+        }
+    }
+    if let Some(folder) = cache.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Two processes may write at once.
+    let beside = cache.with_extension(format!("{}.tmp", std::process::id()));
+    fs::write(&beside, text)?;
+    fs::rename(&beside, cache).inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYM: &str = "MODULE mac arm64 00112233445566778899AABBCCDDEEFF0 app\nPUBLIC 10 0 f\n";
+
+    fn ids(index: &SearchIndex) -> usize {
+        index.with_breakpad_id(FileKind::MachO, "00112233445566778899AABBCCDDEEFF0".into()).len()
+    }
+
+    fn build(search: &[PathBuf], cache: &Path) -> SearchIndex {
+        SearchIndex::build(search, Some(cache), &mut |_| {})
+    }
+
+    #[test]
+    fn what_is_remembered_is_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let symbols = folder.path().join("symbols");
+        fs::create_dir(&symbols).unwrap();
+        fs::write(symbols.join("app.sym"), SYM).unwrap();
+        fs::write(symbols.join("notes with spaces.txt"), "nothing").unwrap();
+        let cache = folder.path().join("cache/index");
+        let search = [symbols.clone()];
+        let mut read = Vec::new();
+        let index = SearchIndex::build(&search, Some(&cache), &mut |path| read.push(path.to_owned()));
+        assert_eq!((ids(&index), read.len()), (1, 2), "{read:?}");
+        SearchIndex::build(&search, Some(&cache), &mut |path| panic!("{} is read again", path.display()));
+        // A cache that says otherwise is believed…
+        let text = fs::read_to_string(&cache).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        fs::write(&cache, text.replace("0011", "FF11")).unwrap();
+        assert_eq!(ids(&build(&search, &cache)), 0);
+        // …until the file changes,
+        fs::write(symbols.join("app.sym"), format!("{SYM}PUBLIC 20 0 g\n")).unwrap();
+        assert_eq!(ids(&build(&search, &cache)), 1);
+        assert_eq!(ids(&build(&search, &cache)), 1);
+        // and one that is damaged, or can't be, is none.
+        fs::write(&cache, "coroner symbol index 1\nF 1 x\n").unwrap();
+        assert_eq!(ids(&build(&search, &cache)), 1);
+        let index = build(&search, &symbols);
+        assert_eq!((ids(&index), index.problems().len()), (1, 1));
+        assert!(fs::read_dir(folder.path()).unwrap().count() == 2, "nothing is left beside it");
+    }
+
+    #[test]
+    fn the_text_there_and_back() {
+        let facts = vec![
+            Fact::Id("0123".parse().unwrap()),
+            Fact::BreakpadId(FileKind::Elf, "ABC0".into()),
+            Fact::BreakpadId(FileKind::MachO, "DEF0".into()),
+            Fact::WithoutId,
+            Fact::InSharedCache("4567".parse().unwrap(), 0x1_8000_0000),
+        ];
+        let mut memory = Memory::new();
+        memory.insert("/a folder/x".into(), Remembered { modified: 1 << 70, size: 7, facts });
+        memory.insert("/b".into(), Remembered { modified: 0, size: 0, facts: vec![] });
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("index");
+        write(&cache, &memory).unwrap();
+        let text = fs::read_to_string(&cache).unwrap();
+        assert_eq!(parse(&text), Some(memory));
+        for cut in 0..text.len() {
+            let _ = parse(&text[..cut]);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The local symbols that a dyld shared cache keeps for its images, which have only their exports themselves.
+//!
+//! Apple's systems ship their libraries in one file, without local symbols; these stand in a chunk of their own, since
+//! macOS 12 in a file beside the cache (`dyld_shared_cache_arm64e.symbols`), which iOS devices don't have. An image is
+//! found by its `LC_UUID` in the cache's list of images. Source: dyld's `dyld_cache_format.h`.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    debug_id::DebugId,
+    error::{Malformed, SymbolError},
+    mapped::{Bytes, Fields},
+    table::{Standing, SymbolSource, TableBuilder},
+};
+
+/// `dyld_v1  arm64e` and the like.
+const MAGIC: &[u8] = b"dyld_v1 ";
+/// `offsetof(dyld_cache_header, symbolFileUUID)`: caches whose header reaches beyond it have 64-bit entries, and their local
+/// symbols in a file beside them.
+const SYMBOL_FILE_UUID: u32 = 0x190;
+/// The largest caches have some 3,000 images.
+const MOST_IMAGES: u64 = 100_000;
+
+/// A cache's list of images.
+#[derive(Debug)]
+pub(crate) struct SharedCache {
+    path: PathBuf,
+    bytes: Bytes,
+}
+
+/// Whether a file begins as a shared cache does.
+pub(crate) fn is_shared_cache(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
+impl SharedCache {
+    pub(crate) fn open(path: &Path) -> Result<Self, SymbolError> {
+        let bytes = Bytes::open(path)?;
+        if !is_shared_cache(&bytes) {
+            let magic = bytes.iter().take(4).copied().collect();
+            return Err(SymbolError::UnknownFormat { path: path.into(), magic });
+        }
+        Ok(Self { path: path.into(), bytes })
+    }
+
+    fn fields(&self) -> Fields<'_> {
+        Fields { bytes: &self.bytes, big_endian: false }
+    }
+
+    /// The ids of all images, and where each is without a slide.
+    ///
+    /// `imagesTextOffset` 136, `imagesTextCount` 144; `dyld_cache_image_text_info`: uuid, loadAddress 16, textSegmentSize
+    /// 24, pathOffset 28.
+    pub(crate) fn images(&self) -> Result<Vec<(DebugId, u64)>, SymbolError> {
+        let fields = self.fields();
+        let list = || {
+            let (offset, count) = (fields.u64(136)?, fields.u64(144)?);
+            if count > MOST_IMAGES {
+                return None;
+            }
+            (0..count)
+                .map(|index| {
+                    let at = offset.checked_add(index * 32)?;
+                    let uuid = self.bytes.slice(at, 16)?;
+                    Some((DebugId::new(&uuid), fields.u64(at.checked_add(16)?)?))
+                })
+                .collect::<Option<Vec<_>>>()
+        };
+        let images = list().ok_or_else(|| {
+            Malformed::new(136, "the shared cache's list of images reaches beyond the file").in_file(&self.path)
+        })?;
+        // An image without an id can't be asked for.
+        Ok(images.into_iter().filter_map(|(id, address)| Some((id?, address))).collect())
+    }
+
+    /// Where the cache would be without a slide: the address of its first mapping (`dyld_cache_mapping_info`: address 0).
+    fn base(&self) -> Option<u64> {
+        self.fields().u64(u64::from(self.fields().u32(16)?))
+    }
+
+    /// The file with the local symbols: the cache itself, or the one beside it.
+    fn symbols_file(&self) -> Result<Bytes, SymbolError> {
+        let fields = self.fields();
+        if fields.u64(72).is_some_and(|offset| offset != 0) {
+            return Ok(self.bytes.clone());
+        }
+        let mut name = self.path.clone().into_os_string();
+        name.push(".symbols");
+        Bytes::open(Path::new(&name))
+    }
+
+    /// Adds the local symbols of the image at an unslid address. The cache, the one with the list, may lack them.
+    pub(crate) fn collect(&self, builder: &mut TableBuilder, image_svma: u64) -> Result<(), SymbolError> {
+        let bytes = self.symbols_file()?;
+        local_symbols(builder, &bytes, self.base(), image_svma).map_err(|problem| problem.in_file(&self.path))
+    }
+}
+
+/// `mappingOffset` 16, `localSymbolsOffset` 72, `localSymbolsSize` 80; `dyld_cache_local_symbols_info`: nlistOffset,
+/// nlistCount, stringsOffset, stringsSize, entriesOffset, entriesCount, 32 bits each; entries: dylibOffset (32 or 64 bits),
+/// nlistStartIndex, nlistCount.
+fn local_symbols(
+    builder: &mut TableBuilder,
+    bytes: &Bytes,
+    base: Option<u64>,
+    image_svma: u64,
+) -> Result<(), Malformed> {
+    let header = Fields { bytes, big_endian: false };
+    let malformed = |at: u64, what: &str| Malformed::new(at, format!("local symbols of the shared cache: {what}"));
+    let (Some(offset), Some(size), Some(mappings)) = (header.u64(72), header.u64(80), header.u32(16)) else {
+        return Err(malformed(0, "the file ends within the header"));
+    };
+    let chunk = bytes.slice(offset, size).ok_or_else(|| malformed(72, "they reach beyond the file"))?;
+    let info = Fields { bytes: &chunk, big_endian: false };
+    let field = |index: u64| info.u32(index * 4).map(u64::from).ok_or_else(|| malformed(offset, "their header is cut"));
+    let (nlists, nlist_count) = (field(0)?, field(1)?);
+    let (strings, strings_size) = (field(2)?, field(3)?);
+    let (entries, entry_count) = (field(4)?, field(5)?);
+    let wide = mappings >= SYMBOL_FILE_UUID;
+    let wanted = image_svma.wrapping_sub(base.ok_or_else(|| malformed(16, "the cache has no mapping"))?);
+    let entry = (0..entry_count).find_map(|index| {
+        let at = entries + index * if wide { 16 } else { 12 };
+        let dylib = if wide { info.u64(at)? } else { u64::from(info.u32(at)?) };
+        let first = at + if wide { 8 } else { 4 };
+        (dylib == wanted).then(|| Some((info.u32(first)?, info.u32(first + 4)?)))?
+    });
+    // An image without local symbols has no entry.
+    let Some((first, count)) = entry else { return Ok(()) };
+    let (first, count) = (u64::from(first), u64::from(count));
+    if first + count > nlist_count {
+        return Err(malformed(offset, "an image has more of them than there are"));
+    }
+    let table = chunk
+        .slice(nlists + first * 16, count * 16)
+        .ok_or_else(|| malformed(offset, "their table reaches beyond the chunk"))?;
+    let pool = chunk
+        .slice(strings, strings_size)
+        .and_then(|strings| builder.pool(strings))
+        .ok_or_else(|| malformed(offset, "their names reach beyond the chunk"))?;
+    let before = builder.added();
+    for entry in table.as_chunks::<16>().0 {
+        // nlist_64: n_strx, n_type (0x0e: the kind, 0xe0: a debugger's symbol), n_sect, n_desc, n_value
+        let name = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+        if entry[4] & 0xee == 0x0e && name != 0 {
+            let [.., a, b, c, d, e, f, g, h] = *entry;
+            let svma = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+            let name = TableBuilder::name_at(pool, name);
+            builder.add(svma, 0, SymbolSource::SharedCacheLocals, Standing::Local, name);
+        }
+    }
+    builder.count(SymbolSource::SharedCacheLocals, builder.added() - before);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache with two images, of which the second has two local symbols; with the chunk inside or in a file of its own.
+    fn made(wide: bool) -> (Vec<u8>, Vec<u8>) {
+        let mappings = if wide { 0x200u32 } else { 0x100 };
+        let mut cache = vec![0; mappings as usize];
+        cache[..15].copy_from_slice(b"dyld_v1  arm64e");
+        cache[16..20].copy_from_slice(&mappings.to_le_bytes());
+        cache[20..24].copy_from_slice(&1u32.to_le_bytes());
+        cache.extend(0x1_8000_0000u64.to_le_bytes());
+        cache.extend([0; 24]);
+        let images = cache.len() as u64;
+        cache[136..144].copy_from_slice(&images.to_le_bytes());
+        cache[144..152].copy_from_slice(&2u64.to_le_bytes());
+        for (uuid, address) in [([1u8; 16], 0x1_8000_4000u64), ([2; 16], 0x1_8000_8000)] {
+            cache.extend(uuid);
+            cache.extend(address.to_le_bytes());
+            cache.extend([0; 8]);
+        }
+        let strings = b"\0_first_local\0__ZL6secondv\0";
+        let mut chunk: Vec<u8> = vec![];
+        let nlists = 24u32;
+        let entries = nlists + 3 * 16 + strings.len() as u32;
+        for field in [nlists, 3, nlists + 48, strings.len() as u32, entries, 1] {
+            chunk.extend(field.to_le_bytes());
+        }
+        for (name, kind, value) in [(1u32, 0x0eu8, 0x1_8000_9000u64), (14, 0x0e, 0x1_8000_9100), (1, 0x64, 7)] {
+            chunk.extend(name.to_le_bytes());
+            chunk.extend([kind, 1, 0, 0]);
+            chunk.extend(value.to_le_bytes());
+        }
+        chunk.extend(strings);
+        if wide {
+            chunk.extend(0x8000u64.to_le_bytes());
+        } else {
+            chunk.extend(0x8000u32.to_le_bytes());
+        }
+        chunk.extend([0u32, 3].iter().flat_map(|field| field.to_le_bytes()));
+        let mut symbols = if wide { cache[..mappings as usize].to_vec() } else { cache.clone() };
+        let at = symbols.len() as u64;
+        symbols[72..80].copy_from_slice(&at.to_le_bytes());
+        symbols[80..88].copy_from_slice(&(chunk.len() as u64).to_le_bytes());
+        symbols.extend(chunk);
+        if wide { (cache, symbols) } else { (symbols, vec![]) }
+    }
+
+    fn named(cache: &SharedCache, image: u64, svma: u64) -> Option<String> {
+        let mut builder = TableBuilder::default();
+        cache.collect(&mut builder, image).unwrap();
+        builder.build().find(svma).map(|found| String::from_utf8(found.name.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn local_symbols_by_image() {
+        for wide in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("dyld_shared_cache_arm64e");
+            let (cache, symbols) = made(wide);
+            std::fs::write(&path, &cache).unwrap();
+            if wide {
+                std::fs::write(folder.path().join("dyld_shared_cache_arm64e.symbols"), symbols).unwrap();
+            }
+            let cache = SharedCache::open(&path).unwrap();
+            let images = cache.images().unwrap();
+            assert_eq!(images.len(), 2);
+            assert_eq!(images[1], (DebugId::new(&[2; 16]).unwrap(), 0x1_8000_8000));
+            assert_eq!(named(&cache, 0x1_8000_8000, 0x1_8000_90ff).as_deref(), Some("_first_local"));
+            assert_eq!(named(&cache, 0x1_8000_8000, 0x1_8000_9100).as_deref(), Some("__ZL6secondv"));
+            assert_eq!(named(&cache, 0x1_8000_4000, 0x1_8000_9100), None, "an image without an entry");
+        }
+    }
+
+    #[test]
+    fn an_image_of_a_cache_in_a_search_folder() {
+        use crate::{Arch, FileKind, ImageKey, LookupAddress, Match, Options, Symbolizer};
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, symbols) = made(true);
+        std::fs::write(folder.path().join("dyld_shared_cache_arm64e"), cache).unwrap();
+        std::fs::write(folder.path().join("dyld_shared_cache_arm64e.symbols"), symbols).unwrap();
+        let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..Options::default() });
+        let key = |id: [u8; 16]| ImageKey {
+            path: "/usr/lib/libobjc.A.dylib".into(),
+            debug_id: DebugId::new(&id),
+            kind: FileKind::MachO,
+            arch: Arch::Aarch64,
+            base_svma: 0x1_8000_8000,
+        };
+        let frames = symbolizer.symbolicate(&key([2; 16]), LookupAddress::of_return_address(0x1_8000_9105));
+        assert_eq!(frames[0].function.as_deref(), Some("second()"), "{:?}", symbolizer.status(&key([2; 16])));
+        assert_eq!(symbolizer.status(&key([2; 16])).matched, Match::Matched);
+        assert_eq!(symbolizer.status(&key([1; 16])).matched, Match::NoSymbols);
+        assert_eq!(symbolizer.status(&key([3; 16])).matched, Match::Missing);
+    }
+
+    #[test]
+    fn truncated_and_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache");
+        let (whole, _) = made(false);
+        for length in 8..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let cache = SharedCache::open(&path).unwrap();
+            let error = cache.images().and_then(|_| cache.collect(&mut TableBuilder::default(), 0x1_8000_8000));
+            assert!(error.is_err(), "cut to {length} of {}", whole.len());
+            std::fs::remove_file(&path).unwrap();
+        }
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0xff;
+            std::fs::write(&path, &bytes).unwrap();
+            if let Ok(cache) = SharedCache::open(&path) {
+                let _ = cache.images().and_then(|_| cache.collect(&mut TableBuilder::default(), 0x1_8000_8000));
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! One file that can name addresses of one image: an executable or library, a separate debug file, or breakpad text.
+
+use std::{
+    cell::OnceCell,
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use coroner_scan::LookupAddress;
+use object::{Object, ObjectSegment};
+
+pub use crate::table::SymbolSource;
+use crate::{
+    breakpad::Breakpad,
+    debug_id::DebugId,
+    demangle::is_of_source_name,
+    dwarf::Dwarf,
+    elf,
+    error::{Malformed, SymbolError},
+    macho,
+    mapped::Bytes,
+    shared_cache::SharedCache,
+    symbolizer::ImageKey,
+    table::{SymbolTable, TableBuilder},
+};
+
+/// The processor that a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Arch {
+    /// 32-bit x86.
+    X86,
+    /// x86-64.
+    X86_64,
+    /// 32-bit ARM.
+    Arm,
+    /// 64-bit ARM, arm64e included.
+    Aarch64,
+    /// Any other.
+    Other,
+}
+
+impl Arch {
+    fn of(architecture: object::Architecture) -> Self {
+        match architecture {
+            object::Architecture::I386 => Self::X86,
+            object::Architecture::X86_64 => Self::X86_64,
+            object::Architecture::Arm => Self::Arm,
+            object::Architecture::Aarch64 => Self::Aarch64,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::X86 => "x86",
+            Self::X86_64 => "x86_64",
+            Self::Arm => "arm",
+            Self::Aarch64 => "arm64",
+            Self::Other => "another processor",
+        })
+    }
+}
+
+/// The format of a symbol file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// ELF: Linux and Android.
+    Elf,
+    /// Mach-O: Apple's systems.
+    MachO,
+    /// Breakpad's text format.
+    Breakpad,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Elf => "ELF",
+            Self::MachO => "Mach-O",
+            Self::Breakpad => "breakpad symbols",
+        })
+    }
+}
+
+/// How many symbols a file has from one source.
+pub type SourceCount = (SymbolSource, usize);
+
+/// An opened symbol file. Its tables are built when the first address is asked for.
+#[derive(Debug)]
+pub struct SymbolFile {
+    path: PathBuf,
+    kind: FileKind,
+    arch: Arch,
+    debug_id: Option<DebugId>,
+    /// Breakpad text: the format of the image that it is for, and the id of its `MODULE` line.
+    breakpad_id: Option<(FileKind, String)>,
+    /// The file, or the slice of a fat file.
+    bytes: Bytes,
+    /// Where in the file `bytes` begins.
+    slice_offset: u64,
+    has_dwarf: bool,
+    tables: OnceCell<Tables>,
+    dwarf: OnceCell<Option<Dwarf>>,
+    breakpad: OnceCell<Breakpad>,
+    /// The image of a shared cache that this is, by its address without a slide.
+    shared_cache: Option<(SharedCache, u64)>,
+    problems: std::cell::RefCell<Vec<SymbolError>>,
+}
+
+#[derive(Debug)]
+struct Tables {
+    symbols: SymbolTable,
+}
+
+/// A call as the file has it, names still mangled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The name that the compiler gave the linker; else the one that DWARF or the symbol table has.
+    pub name: Option<String>,
+    /// Where the symbol begins (svma); `None` for inlined calls.
+    pub symbol_address: Option<u64>,
+    /// The source file.
+    pub file: Option<String>,
+    /// From 1.
+    pub line: Option<u32>,
+    /// From 1.
+    pub column: Option<u32>,
+    /// The compiler put this call into the next one of the list.
+    pub inlined: bool,
+}
+
+impl SymbolFile {
+    /// Opens a file: one result for ELF, thin Mach-O and breakpad text, one for each 64-bit architecture of a fat Mach-O.
+    ///
+    /// # Errors
+    /// [`SymbolError`] where it can't be read, is of no known format, or its headers are broken.
+    pub fn open(path: &Path) -> Result<Vec<Self>, SymbolError> {
+        let bytes = Bytes::open(path)?;
+        Self::of_bytes(path, bytes)
+    }
+
+    /// As [`Self::open`], from bytes that are in memory already; `path` is what errors and [`Self::path`] then say.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Vec<Self>, SymbolError> {
+        Self::of_bytes(path, Bytes::owned(bytes))
+    }
+
+    fn of_bytes(path: &Path, bytes: Bytes) -> Result<Vec<Self>, SymbolError> {
+        let in_file = |problem: Malformed| problem.in_file(path);
+        if bytes.starts_with(b"\x7fELF") {
+            elf::check_layout(&bytes).map_err(in_file)?;
+            return Ok(vec![Self::of_object(path, bytes, 0, FileKind::Elf)?]);
+        }
+        if let Some(slices) = macho::slices(&bytes).map_err(in_file)? {
+            return slices
+                .into_iter()
+                .map(|(offset, slice)| Self::of_object(path, slice, offset, FileKind::MachO))
+                .collect();
+        }
+        if bytes.starts_with(b"MODULE ") {
+            let module = crate::breakpad::module(&bytes).map_err(in_file)?;
+            let mut file = Self::with(path, FileKind::Breakpad, bytes, 0);
+            file.arch = module.arch;
+            file.debug_id = module.debug_id;
+            file.breakpad_id = Some((module.image_kind, module.breakpad_id));
+            return Ok(vec![file]);
+        }
+        let magic = bytes.iter().take(4).copied().collect();
+        Err(SymbolError::UnknownFormat { path: path.into(), magic })
+    }
+
+    /// The local symbols of an image in a dyld shared cache.
+    pub(crate) fn in_shared_cache(path: &Path, cache: SharedCache, image: u64, id: DebugId, arch: Arch) -> Self {
+        let mut file = Self::with(path, FileKind::MachO, Bytes::owned(Vec::new()), 0);
+        (file.debug_id, file.arch, file.shared_cache) = (Some(id), arch, Some((cache, image)));
+        file
+    }
+
+    fn with(path: &Path, kind: FileKind, bytes: Bytes, slice_offset: u64) -> Self {
+        Self {
+            path: path.into(),
+            kind,
+            arch: Arch::Other,
+            debug_id: None,
+            breakpad_id: None,
+            bytes,
+            slice_offset,
+            has_dwarf: false,
+            tables: OnceCell::new(),
+            dwarf: OnceCell::new(),
+            breakpad: OnceCell::new(),
+            shared_cache: None,
+            problems: std::cell::RefCell::default(),
+        }
+    }
+
+    fn of_object(path: &Path, bytes: Bytes, offset: u64, kind: FileKind) -> Result<Self, SymbolError> {
+        let malformed = |what: String| Malformed::new(offset, what).in_file(path);
+        if kind == FileKind::MachO {
+            macho::check_layout(&bytes).map_err(|problem| {
+                Malformed { offset: problem.offset.saturating_add(offset), ..problem }.in_file(path)
+            })?;
+        }
+        let (arch, debug_id, has_dwarf) = {
+            let file = object::File::parse(&*bytes).map_err(|error| malformed(error.to_string()))?;
+            let id = match kind {
+                FileKind::MachO => file.mach_uuid().ok().flatten().and_then(|uuid| DebugId::new(&uuid)),
+                _ => file.build_id().ok().flatten().and_then(DebugId::new),
+            };
+            (Arch::of(file.architecture()), id, file.section_by_name(".debug_info").is_some())
+        };
+        let mut file = Self::with(path, kind, bytes, offset);
+        (file.arch, file.debug_id, file.has_dwarf) = (arch, debug_id, has_dwarf);
+        Ok(file)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its format.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// The processor it is for.
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Its GNU build id or `LC_UUID`. Breakpad text has it as far as its `MODULE` and `INFO CODE_ID` lines say it.
+    pub fn debug_id(&self) -> Option<&DebugId> {
+        self.debug_id.as_ref()
+    }
+
+    /// The svma of the image's first byte, by this file: of ELF the start of the lowest segment that is loaded, of Mach-O that of
+    /// `__TEXT`; 0 of breakpad text, whose addresses count from there.
+    pub fn base_svma(&self) -> u64 {
+        if let Some((_, image)) = &self.shared_cache {
+            return *image;
+        }
+        match self.kind {
+            FileKind::Breakpad => 0,
+            FileKind::MachO => macho::base_svma(&self.bytes),
+            FileKind::Elf => object::File::parse(&*self.bytes)
+                .ok()
+                .and_then(|file| file.segments().map(|segment| segment.address()).min())
+                // A segment that doesn't begin with its page is loaded from the page's beginning on.
+                .map_or(0, |start| start & !0xfff),
+        }
+    }
+
+    /// The id that breakpad gives the image, as it stands in `MODULE` lines and in the folders of symbol servers.
+    pub fn breakpad_debug_id(&self) -> Option<String> {
+        match (&self.breakpad_id, &self.debug_id) {
+            (Some((_, id)), _) => Some(id.clone()),
+            (None, Some(id)) if self.kind == FileKind::MachO => Some(id.breakpad_of_macho()),
+            (None, id) => id.as_ref().map(DebugId::breakpad_of_elf),
+        }
+    }
+
+    /// Whether it can name the image: it has the same id; or neither has one, and format and processor are the same.
+    pub fn is_of(&self, key: &ImageKey) -> bool {
+        if let Some((kind, id)) = &self.breakpad_id {
+            // Its whole id where it says one, else breakpad's.
+            let whole = self.debug_id.as_ref().map(|theirs| Some(theirs) == key.debug_id.as_ref());
+            let breakpad = || key.debug_id.as_ref().is_some_and(|ours| ours.breakpad_of(key.kind) == *id);
+            return *kind == key.kind && whole.unwrap_or_else(breakpad);
+        }
+        self.kind == key.kind
+            && self.debug_id == key.debug_id
+            && (key.debug_id.is_some() || self.arch == key.arch || key.arch == Arch::Other)
+    }
+
+    /// Whether it has the DWARF that file, line and inlined calls come from (or, in breakpad text, line records).
+    pub fn has_lines(&self) -> bool {
+        match self.kind {
+            FileKind::Breakpad => self.breakpad().has_lines(),
+            _ => self.has_dwarf,
+        }
+    }
+
+    /// How many symbols it has, by source; sources without any are left out.
+    pub fn sources(&self) -> Vec<SourceCount> {
+        let counts: &BTreeMap<_, _> = self.tables().symbols.counts();
+        counts.iter().map(|(&source, &count)| (source, count)).collect()
+    }
+
+    /// Whether it can name anything at all.
+    pub fn can_name(&self) -> bool {
+        self.has_lines() || !self.tables().symbols.is_empty()
+    }
+
+    /// What was found broken in it so far; the rest of it is used all the same. Each call hands out what is new.
+    pub fn take_problems(&self) -> Vec<SymbolError> {
+        self.problems.take()
+    }
+
+    /// `.gnu_debuglink`: the name and the CRC-32 of the file that has the debug information of this one.
+    pub(crate) fn debug_link(&self) -> Option<(PathBuf, u32)> {
+        if self.kind != FileKind::Elf {
+            return None;
+        }
+        let file = object::File::parse(&*self.bytes).ok()?;
+        let (name, crc) = file.gnu_debuglink().ok()??;
+        let name = std::str::from_utf8(name).ok()?;
+        // A name alone: a path in it would lead out of the folders that are searched.
+        (!name.is_empty() && !name.contains('/')).then(|| (name.into(), crc))
+    }
+
+    /// The format and the breakpad id of the image that breakpad text is for.
+    pub(crate) fn breakpad_id(&self) -> Option<&(FileKind, String)> {
+        self.breakpad_id.as_ref()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn problem(&self, problem: Malformed) {
+        let offset = problem.offset.saturating_add(self.slice_offset);
+        self.problems.borrow_mut().push(Malformed { offset, ..problem }.in_file(&self.path));
+    }
+
+    fn tables(&self) -> &Tables {
+        self.tables.get_or_init(|| {
+            let mut builder = TableBuilder::default();
+            let mut problems = Vec::new();
+            match self.kind {
+                FileKind::Elf => {
+                    if let Ok(file) = object::File::parse(&*self.bytes) {
+                        elf::collect(&mut builder, &file, &self.bytes, &mut problems);
+                    }
+                }
+                FileKind::MachO if self.shared_cache.is_some() => {
+                    if let Some((cache, image)) = &self.shared_cache
+                        && let Err(error) = cache.collect(&mut builder, *image)
+                    {
+                        self.problems.borrow_mut().push(error);
+                    }
+                }
+                FileKind::MachO => macho::collect(&mut builder, &self.bytes, &mut problems),
+                FileKind::Breakpad => self.breakpad().collect(&mut builder, &self.bytes),
+            }
+            for problem in problems {
+                self.problem(problem);
+            }
+            Tables { symbols: builder.build() }
+        })
+    }
+
+    fn breakpad(&self) -> &Breakpad {
+        self.breakpad.get_or_init(|| {
+            let mut parsed = Breakpad::parse(&self.bytes);
+            for problem in std::mem::take(&mut parsed.problems) {
+                self.problem(problem);
+            }
+            parsed
+        })
+    }
+
+    fn dwarf(&self) -> Option<&Dwarf> {
+        if !self.has_dwarf {
+            return None;
+        }
+        self.dwarf
+            .get_or_init(|| {
+                let file = object::File::parse(&*self.bytes).ok()?;
+                match Dwarf::load(&file, &self.bytes) {
+                    Ok(dwarf) => dwarf,
+                    Err(problem) => {
+                        self.problem(problem);
+                        None
+                    }
+                }
+            })
+            .as_ref()
+    }
+
+    /// The linker's name of the symbol at an address, without the underscore that Mach-O puts before all names, and the
+    /// svma where the symbol begins. By symbol tables alone; DWARF isn't opened.
+    pub fn linker_symbol(&self, address: LookupAddress) -> Option<(&[u8], u64)> {
+        let found = self.tables().symbols.find(address.svma())?;
+        let underscore = if self.kind == FileKind::MachO { &b"_"[..] } else { b"" };
+        Some((found.name.strip_prefix(underscore).unwrap_or(found.name), found.start))
+    }
+
+    /// [`Self::linker_symbol`] as text.
+    pub fn symbol(&self, address: LookupAddress) -> Option<(String, u64)> {
+        let (name, start) = self.linker_symbol(address)?;
+        Some((String::from_utf8_lossy(name).into_owned(), start))
+    }
+
+    /// The calls at an address, the innermost first, names still mangled; empty where the file has no name for it.
+    pub fn calls(&self, address: LookupAddress) -> Vec<Call> {
+        let symbol = self.symbol(address);
+        let symbol_address = symbol.as_ref().map(|&(_, start)| start);
+        let mut frames: Vec<Call> = Vec::new();
+        if let Some(dwarf) = self.dwarf() {
+            match dwarf.frames(address.svma()) {
+                Ok(calls) => frames.extend(calls.into_iter().map(|call| Call {
+                    name: call.function,
+                    symbol_address: None,
+                    file: call.file,
+                    line: call.line,
+                    column: call.column,
+                    inlined: true,
+                })),
+                Err(error) => self.problem(error),
+            }
+        } else if self.kind == FileKind::Breakpad {
+            frames = self.breakpad().frames(&self.bytes, address.svma());
+        }
+        match (frames.last_mut(), symbol) {
+            (Some(outermost), symbol) => {
+                outermost.inlined = false;
+                outermost.symbol_address = symbol_address;
+                let says_more = |name: &str| outermost.name.as_ref().is_none_or(|dwarf| is_of_source_name(name, dwarf));
+                if let Some((name, _)) = symbol.filter(|(name, _)| says_more(name)) {
+                    outermost.name = Some(name);
+                }
+            }
+            (None, Some((name, start))) => frames.push(Call {
+                name: Some(name),
+                symbol_address: Some(start),
+                file: None,
+                line: None,
+                column: None,
+                inlined: false,
+            }),
+            (None, None) => {}
+        }
+        frames
+    }
+}

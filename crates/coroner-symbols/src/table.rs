@@ -1,0 +1,369 @@
+//! Nearest-symbol lookup: all that a file says about where functions begin and end, made into disjoint ranges once.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use crate::mapped::Bytes;
+
+/// Where a symbol was found, in rising order of trust for symbols that begin at the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum SymbolSource {
+    /// Mach-O `LC_FUNCTION_STARTS`: a function begins here, and nothing says its name.
+    FunctionStarts,
+    /// A stub of the procedure linkage table, named after the symbol that its slot is bound to (`memcpy@plt`).
+    Plt,
+    /// The Mach-O export trie.
+    ExportTrie,
+    /// Mach-O Objective-C metadata: a method's implementation (`-[Class selector]`).
+    ObjcMetadata,
+    /// ELF `.gnu_debugdata`: the `.symtab` of functions that Fedora and Android keep in stripped files.
+    MiniDebugInfo,
+    /// ELF `.dynsym`.
+    Dynsym,
+    /// ELF `.symtab`, or a Mach-O `LC_SYMTAB`.
+    Symtab,
+    /// A `PUBLIC` or `FUNC` record of a breakpad `.sym` file.
+    Breakpad,
+    /// The local symbols that a dyld shared cache keeps for its images.
+    SharedCacheLocals,
+}
+
+impl std::fmt::Display for SymbolSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::FunctionStarts => "function starts",
+            Self::Plt => "PLT stubs",
+            Self::ExportTrie => "exports",
+            Self::ObjcMetadata => "Objective-C methods",
+            Self::MiniDebugInfo => ".gnu_debugdata",
+            Self::Dynsym => ".dynsym",
+            Self::Symtab => "symbol table",
+            Self::Breakpad => "breakpad records",
+            Self::SharedCacheLocals => "shared cache locals",
+        })
+    }
+}
+
+/// How binding and type of a symbol speak for its name, where several symbols begin at one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// A label without a type, or data.
+    Label,
+    Local,
+    Weak,
+    Global,
+}
+
+/// A name's place: in one of the table's pools, at an offset, up to the next NUL or the pool's end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameRef {
+    pool: u16,
+    offset: u32,
+}
+
+/// The pool of names that were made by us; real pools count from 1.
+const MADE: u16 = 0;
+/// The "pool" of what has no name.
+const UNNAMED: u16 = u16::MAX;
+
+/// One thing that begins at an address, as a file states it. Kept small: there are hundreds of thousands to sort.
+#[derive(Clone, Copy, Debug)]
+struct Stated {
+    start: u64,
+    /// 0: the file doesn't say; the symbol reaches to the next one. No function has 4 GiB.
+    size: u32,
+    name_offset: u32,
+    name_pool: u16,
+    /// What decides between those that begin at one address, the highest wins: named before unnamed, one with a size
+    /// before one without, then source, then standing.
+    worth: u16,
+}
+
+const _: () = assert!(size_of::<Stated>() == 24);
+
+/// Collects what the parts of a file say; [`TableBuilder::build`] then settles it.
+#[derive(Debug, Default)]
+pub(crate) struct TableBuilder {
+    pools: Vec<Bytes>,
+    /// Names that stand in no file: of PLT stubs and Objective-C methods.
+    made: Vec<u8>,
+    stated: Vec<Stated>,
+    counts: BTreeMap<SymbolSource, usize>,
+}
+
+impl TableBuilder {
+    /// Adds a string table that symbols then refer to. `None` where there are 65,000 already.
+    pub(crate) fn pool(&mut self, bytes: Bytes) -> Option<u16> {
+        let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number != UNNAMED)?;
+        self.pools.push(bytes);
+        Some(number)
+    }
+
+    /// A name at an offset of a pool. Both formats' string offsets have 32 bits.
+    pub(crate) fn name_at(pool: u16, offset: u32) -> NameRef {
+        NameRef { pool, offset }
+    }
+
+    /// Keeps a name that stands in no file. `None` where there are 4 GiB of them already.
+    pub(crate) fn make_name(&mut self, name: &[u8]) -> Option<NameRef> {
+        let offset = u32::try_from(self.made.len()).ok()?;
+        self.made.extend(name.iter().copied().filter(|&byte| byte != 0));
+        self.made.push(0);
+        Some(NameRef { pool: MADE, offset })
+    }
+
+    /// Makes room for so many symbols.
+    pub(crate) fn reserve(&mut self, symbols: usize) {
+        self.stated.reserve(symbols);
+    }
+
+    pub(crate) fn add(&mut self, start: u64, size: u64, source: SymbolSource, standing: Standing, name: NameRef) {
+        let worth = 1 << 15 | u16::from(size > 0) << 14 | (source as u16) << 4 | standing as u16;
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        self.stated.push(Stated { start, size, name_offset: name.offset, name_pool: name.pool, worth });
+    }
+
+    /// Says how many symbols a source had.
+    pub(crate) fn count(&mut self, source: SymbolSource, symbols: usize) {
+        if symbols > 0 {
+            *self.counts.entry(source).or_default() += symbols;
+        }
+    }
+
+    /// How many symbols were added so far, boundaries included.
+    pub(crate) fn added(&self) -> usize {
+        self.stated.len()
+    }
+
+    /// Here something begins (or a section ends) whose name isn't known: symbols without a size end before it.
+    pub(crate) fn boundary(&mut self, at: u64) {
+        self.stated.push(Stated { start: at, size: 0, name_offset: 0, name_pool: UNNAMED, worth: 0 });
+    }
+
+    pub(crate) fn build(mut self) -> SymbolTable {
+        self.stated
+            .sort_unstable_by_key(|stated| (stated.start, Reverse((stated.worth, stated.size, stated.name_offset))));
+        self.stated.dedup_by_key(|stated| stated.start);
+        let mut ranges = Ranges::default();
+        ranges.ranges.reserve(self.stated.len() + self.stated.len() / 8);
+        let symbol_of = |stated: &Stated| Symbol {
+            start: stated.start,
+            name_offset: stated.name_offset,
+            name_pool: stated.name_pool,
+        };
+        // The sized symbols that are open at the current address, the innermost (which began last) on top.
+        let mut open: Vec<(u64, Symbol)> = Vec::new();
+        for stated in &self.stated {
+            close_until(stated.start, &mut open, &mut ranges);
+            if stated.size > 0 {
+                open.push((stated.start.saturating_add(u64::from(stated.size)), symbol_of(stated)));
+                ranges.push(stated.start, symbol_of(stated));
+            } else if open.is_empty() {
+                ranges.push(stated.start, symbol_of(stated));
+            }
+        }
+        close_until(u64::MAX, &mut open, &mut ranges);
+        let summary = ranges.ranges.iter().step_by(SUMMED_UP).map(|range| range.start).collect();
+        let named = self.stated.iter().any(|symbol| symbol.name_pool != UNNAMED);
+        let mut pools = vec![Bytes::owned(self.made)];
+        pools.extend(self.pools);
+        SymbolTable { pools, ranges, summary, counts: self.counts, named }
+    }
+}
+
+/// Ends the sized symbols that end at or before an address, and says who goes on behind them.
+fn close_until(address: u64, open: &mut Vec<(u64, Symbol)>, ranges: &mut Ranges) {
+    while let Some(&(end, _)) = open.last()
+        && end <= address
+    {
+        while open.last().is_some_and(|&(outer_end, _)| outer_end <= end) {
+            open.pop();
+        }
+        ranges.push(end, open.last().map_or(NOTHING, |&(_, symbol)| symbol));
+    }
+}
+
+/// What a range of addresses belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    start: u64,
+    name_offset: u32,
+    name_pool: u16,
+}
+
+const NOTHING: Symbol = Symbol { start: 0, name_offset: 0, name_pool: UNNAMED };
+
+/// A range up to the start of the next. What a lookup needs is side by side: each place in memory that it has to wait for
+/// costs more than the search.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: u64,
+    /// Of the symbol that begins here too; else the number of another symbol ([`Ranges::others`]).
+    name_offset_or_number: u32,
+    name_pool: u16,
+    begins_here: bool,
+}
+
+const _: () = assert!(size_of::<Range>() == 16);
+
+/// Disjoint ranges of addresses, and the innermost symbol of each.
+#[derive(Debug, Default)]
+struct Ranges {
+    ranges: Vec<Range>,
+    /// Symbols of ranges that begin elsewhere: in the middle of the symbol, behind another that was within it.
+    others: Vec<Symbol>,
+}
+
+impl Ranges {
+    /// Adds a range behind the others; one that begins where the last one does takes its place.
+    fn push(&mut self, start: u64, symbol: Symbol) {
+        if self.ranges.last().is_some_and(|last| last.start == start) {
+            self.ranges.pop();
+        }
+        let unnamed = symbol.name_pool == UNNAMED;
+        // More than four thousand millions of others are left without a name.
+        let other = u32::try_from(self.others.len()).ok().filter(|_| !unnamed && symbol.start != start);
+        let begins_here = unnamed || symbol.start == start;
+        let name_pool = if begins_here || other.is_some() { symbol.name_pool } else { UNNAMED };
+        if other.is_some() {
+            self.others.push(symbol);
+        }
+        let name_offset_or_number = other.unwrap_or(symbol.name_offset);
+        self.ranges.push(Range { start, name_offset_or_number, name_pool, begins_here });
+    }
+
+    fn symbol(&self, range: &Range) -> Option<Symbol> {
+        let Range { start, name_offset_or_number, name_pool, begins_here } = *range;
+        if begins_here {
+            return Some(Symbol { start, name_offset: name_offset_or_number, name_pool });
+        }
+        self.others.get(name_offset_or_number as usize).copied()
+    }
+}
+
+/// Ranges of which the summary has one start. A binary search over hundreds of thousands of starts waits for memory at almost
+/// every step; the summary of them stays in the cache, and what remains to search is 256 bytes.
+const SUMMED_UP: usize = 16;
+
+/// Sorted, disjoint ranges; a lookup is two binary searches.
+#[derive(Debug)]
+pub(crate) struct SymbolTable {
+    pools: Vec<Bytes>,
+    ranges: Ranges,
+    /// The start of every 16th range.
+    summary: Vec<u64>,
+    counts: BTreeMap<SymbolSource, usize>,
+    named: bool,
+}
+
+/// A symbol that contains the address that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    /// svma
+    pub(crate) start: u64,
+    /// As the file has it.
+    pub(crate) name: &'a [u8],
+}
+
+impl SymbolTable {
+    pub(crate) fn find(&self, svma: u64) -> Option<Found<'_>> {
+        let block = self.summary.partition_point(|&start| start <= svma).checked_sub(1)? * SUMMED_UP;
+        let ranges = self.ranges.ranges.get(block..)?;
+        let ranges = ranges.get(..SUMMED_UP).unwrap_or(ranges);
+        // The block's first start is at or before the address.
+        let range = ranges.get(ranges.partition_point(|range| range.start <= svma).checked_sub(1)?)?;
+        let symbol = self.ranges.symbol(range)?;
+        // The pool of what has no name is out of range.
+        let pool: &[u8] = self.pools.get(usize::from(symbol.name_pool))?;
+        let name = pool.get(symbol.name_offset as usize..)?;
+        let length = memchr::memchr(0, name).unwrap_or(name.len());
+        Some(Found { start: symbol.start, name: &name[..length] })
+    }
+
+    /// How many symbols each source stated, before those of one address were settled.
+    pub(crate) fn counts(&self) -> &BTreeMap<SymbolSource, usize> {
+        &self.counts
+    }
+
+    /// Whether any address can be named.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(symbols: &[(u64, u64, &str)], boundaries: &[u64]) -> SymbolTable {
+        let mut builder = TableBuilder::default();
+        for &(start, size, name) in symbols {
+            let name = builder.make_name(name.as_bytes()).unwrap();
+            builder.add(start, size, SymbolSource::Symtab, Standing::Global, name);
+        }
+        for &at in boundaries {
+            builder.boundary(at);
+        }
+        builder.build()
+    }
+
+    fn name_at(table: &SymbolTable, svma: u64) -> &str {
+        table.find(svma).map_or("-", |found| std::str::from_utf8(found.name).unwrap())
+    }
+
+    #[test]
+    fn the_innermost_symbol_wins_and_gaps_have_no_name() {
+        let table = table(&[(10, 20, "outer"), (15, 5, "inner"), (40, 0, "label"), (50, 10, "last")], &[]);
+        let expected = [
+            (9, "-"),
+            (10, "outer"),
+            (14, "outer"),
+            (15, "inner"),
+            (19, "inner"),
+            (20, "outer"),
+            (29, "outer"),
+            (30, "-"),
+            (40, "label"),
+            (49, "label"),
+            (50, "last"),
+            (59, "last"),
+            (60, "-"),
+        ];
+        for (address, name) in expected {
+            assert_eq!(name_at(&table, address), name, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_boundary_ends_a_symbol_without_size_but_does_not_hide_one_that_begins_there() {
+        let table = table(&[(10, 0, "a"), (30, 0, "b")], &[20, 30, 40]);
+        for (address, name) in [(19, "a"), (20, "-"), (29, "-"), (30, "b"), (39, "b"), (40, "-")] {
+            assert_eq!(name_at(&table, address), name, "{address}");
+        }
+    }
+
+    #[test]
+    fn every_block_of_a_large_table_is_searched() {
+        let names: Vec<String> = (0..1000).map(|number| format!("f{number}")).collect();
+        for count in [1, 63, 64, 65, 128, 1000] {
+            let symbols: Vec<(u64, u64, &str)> = (0..count).map(|i| (100 + i * 10, 5, &*names[i as usize])).collect();
+            let table = table(&symbols, &[]);
+            assert_eq!(name_at(&table, 99), "-");
+            for i in 0..count {
+                for (address, name) in
+                    [(100 + i * 10, &*names[i as usize]), (104 + i * 10, &names[i as usize]), (105 + i * 10, "-")]
+                {
+                    assert_eq!(name_at(&table, address), name, "{count} {address}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn overlaps_and_the_end_of_the_address_space() {
+        let table = table(&[(0, 10, "a"), (5, 10, "b"), (u64::MAX - 3, 100, "top")], &[]);
+        for (address, name) in [(4, "a"), (5, "b"), (14, "b"), (15, "-"), (u64::MAX - 1, "top")] {
+            assert_eq!(name_at(&table, address), name, "{address}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! ELF names beside those of binutils (`nm`, `addr2line`), on thousands of random addresses.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use common::{Random, fixture};
+use coroner_symbols::{ImageKey, LookupAddress, Options, SymbolFile, SymbolSource, Symbolizer, demangle};
+
+/// The test program itself: a Rust executable with 10,000s of symbols and debug information.
+fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+fn key_of(path: &Path) -> ImageKey {
+    let file = &SymbolFile::open(path).unwrap()[0];
+    ImageKey {
+        path: path.into(),
+        debug_id: file.debug_id().cloned(),
+        kind: file.kind(),
+        arch: file.arch(),
+        base_svma: 0,
+    }
+}
+
+fn command(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The functions of `nm -S`: address, size and all names.
+fn nm_functions(path: &Path, options: &[&str]) -> Vec<(u64, u64, String)> {
+    let text = command("nm", &[options, &["-n", "-S", path.to_str().unwrap()]].concat());
+    text.lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let &[address, size, kind, name] = words.as_slice() else { return None };
+            let hex = |text| u64::from_str_radix(text, 16).unwrap();
+            // Versions (`name@@GLIBC_2.2`) are nm's own addition.
+            let name = name.split('@').next().unwrap().to_owned();
+            matches!(kind, "t" | "T" | "w" | "W" | "i").then(|| (hex(address), hex(size), name))
+        })
+        .collect()
+}
+
+#[derive(Debug, PartialEq, Eq, Clone)]
+struct Call {
+    name: String,
+    file: String,
+    line: u32,
+}
+
+/// What another tool says: the calls at each address, the innermost first.
+fn calls_by(program: &[&str], path: &Path, addresses: &[u64]) -> HashMap<u64, Vec<Call>> {
+    let mut found: HashMap<u64, Vec<Call>> = HashMap::new();
+    for chunk in addresses.chunks(1000) {
+        let hex: Vec<String> = chunk.iter().map(|address| format!("{address:#x}")).collect();
+        let mut arguments = program[1..].to_vec();
+        arguments.extend(["-a", "-f", "-i", "-e", path.to_str().unwrap()]);
+        arguments.extend(hex.iter().map(String::as_str));
+        let text = command(program[0], &arguments);
+        let mut lines = text.lines();
+        let mut address = 0;
+        while let Some(line) = lines.next() {
+            if let Some(hex) = line.strip_prefix("0x") {
+                address = u64::from_str_radix(hex, 16).unwrap();
+                continue;
+            }
+            if line.is_empty() {
+                continue;
+            }
+            let place = lines.next().unwrap();
+            let (file, number) = place.rsplit_once(':').unwrap();
+            let line_number = number.split_whitespace().next().unwrap().parse().unwrap_or(0);
+            found.entry(address).or_default().push(Call { name: line.into(), file: file.into(), line: line_number });
+        }
+    }
+    found
+}
+
+/// Random addresses inside functions, the first and last byte of some of them included.
+fn addresses_in(functions: &[(u64, u64, String)], count: usize) -> Vec<u64> {
+    let mut random = Random::new(7);
+    (0..count)
+        .map(|index| {
+            let (start, size, _) = &functions[random.below(functions.len() as u64) as usize];
+            match index % 4 {
+                0 => *start,
+                1 => start + size.max(&1) - 1,
+                _ => start + random.below((*size).max(1)),
+            }
+        })
+        .collect()
+}
+
+/// Names of all functions that contain an address. The functions are sorted by address (`nm -n`).
+fn names_at(functions: &[(u64, u64, String)], address: u64) -> Vec<&str> {
+    let behind = functions.partition_point(|function| function.0 <= address);
+    // Functions that contain others begin at most so far before them in the list.
+    functions[behind.saturating_sub(2000)..behind]
+        .iter()
+        .filter(|&&(start, size, _)| address - start < size.max(1))
+        .map(|(_, _, name)| name.as_str())
+        .collect()
+}
+
+fn check_names(path: &Path, nm_options: &[&str], count: usize) {
+    let functions = nm_functions(path, nm_options);
+    assert!(functions.len() > 5, "{} has only {} functions", path.display(), functions.len());
+    let file = &SymbolFile::open(path).unwrap()[0];
+    for address in addresses_in(&functions, count) {
+        let (name, start) = file.symbol(LookupAddress::of_instruction(address)).unwrap_or_else(|| {
+            panic!("{}: {address:#x} has no name; nm: {:?}", path.display(), names_at(&functions, address))
+        });
+        let theirs = names_at(&functions, address);
+        assert!(theirs.contains(&name.as_str()), "{}: {address:#x} is {name}, nm: {theirs:?}", path.display());
+        assert!(start <= address);
+    }
+}
+
+#[test]
+fn a_rust_program_agrees_with_nm() {
+    check_names(&this_program(), &[], 5000);
+}
+
+#[test]
+fn a_stripped_library_agrees_with_nm() {
+    // The C library this test runs with: thousands of dynamic symbols, aliases and versions, no .symtab.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc =
+        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("libc.so")).unwrap();
+    check_names(Path::new(libc), &["-D"], 5000);
+}
+
+#[test]
+fn a_library_of_150_000_symbols_agrees_with_nm() {
+    // The compiler's own, which is where this test is built.
+    let sysroot = command("rustc", &["--print", "sysroot"]);
+    let folder = Path::new(sysroot.trim()).join("lib");
+    let large = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()).find(|path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("librustc_driver-"))
+    });
+    let Some(large) = large else {
+        println!("no librustc_driver in {}: not tested", folder.display());
+        return;
+    };
+    check_names(&large, &[], 10_000);
+    let symtab = SymbolFile::open(&large).unwrap()[0].sources().into_iter().find(|s| s.0 == SymbolSource::Symtab);
+    assert!(symtab.is_some_and(|(_, count)| count > 100_000), "{symtab:?}");
+}
+
+/// A small program, built in release mode with debug information: what an app ships, if it keeps its symbols.
+fn release_program(folder: &Path) -> PathBuf {
+    let (source, program) = (folder.join("app.rs"), folder.join("app"));
+    let text = r#"
+        use std::collections::{BTreeMap, HashMap};
+        fn main() {
+            let mut words: HashMap<String, Vec<usize>> = HashMap::new();
+            for (number, word) in std::env::args().enumerate() {
+                words.entry(word.to_uppercase()).or_default().push(number);
+            }
+            let sorted: BTreeMap<_, _> = words.iter().map(|(word, at)| (word.len(), (at.iter().sum::<usize>(), word))).collect();
+            let threads: Vec<_> = (0..4u64).map(|n| std::thread::spawn(move || (0..n).map(|x| x * x).sum::<u64>())).collect();
+            println!("{sorted:?} {}", threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>());
+        }"#;
+    std::fs::write(&source, text).unwrap();
+    command("rustc", &["-O", "-g", "--edition=2021", "-o", program.to_str().unwrap(), source.to_str().unwrap()]);
+    program
+}
+
+#[test]
+fn a_release_rust_program_agrees_with_other_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = release_program(folder.path());
+    check_names(&program, &[], 5000);
+    compare_lines(&program, 5000);
+}
+
+#[test]
+fn cpp_agrees_with_nm() {
+    check_names(&fixture("cpp.elf"), &[], 2000);
+}
+
+/// The tools that file, line and inlined calls are compared with. llvm-symbolizer isn't everywhere; binutils is.
+const ORACLES: [&[&str]; 2] = [&["addr2line"], &["llvm-symbolizer", "--output-style=GNU", "--no-demangle"]];
+
+fn compare_lines(path: &Path, count: usize) {
+    let functions = nm_functions(path, &[]);
+    let mut addresses = addresses_in(&functions, count);
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut symbolizer = Symbolizer::new(Options::default());
+    let key = key_of(path);
+    let ours: Vec<Vec<Call>> = addresses
+        .iter()
+        .map(|&address| {
+            let frames = symbolizer.symbolicate(&key, LookupAddress::of_instruction(address));
+            assert!(frames.split_last().is_some_and(|(last, inner)| !last.inlined && inner.iter().all(|f| f.inlined)));
+            frames
+                .into_iter()
+                .map(|frame| Call {
+                    name: frame.raw_name.unwrap_or_else(|| "??".into()),
+                    file: frame.file.unwrap_or_else(|| "??".into()),
+                    line: frame.line.unwrap_or(0),
+                })
+                .collect()
+        })
+        .collect();
+    let with_lines = ours.iter().filter(|calls| calls.iter().any(|call| call.line > 0)).count();
+    assert!(with_lines * 2 > addresses.len(), "only {with_lines} of {} addresses have lines", addresses.len());
+    for oracle in ORACLES {
+        if Command::new(oracle[0]).arg("--version").output().is_err() && oracle[0] != "addr2line" {
+            println!("{} isn't installed", oracle[0]);
+            continue;
+        }
+        let theirs = calls_by(oracle, path, &addresses);
+        let mut different = Vec::new();
+        for (ours, address) in ours.iter().zip(&addresses) {
+            let theirs = &theirs[address];
+            if !same_calls(ours, theirs, &names_at(&functions, *address)) {
+                different.push(format!("{address:#x}\n  ours   {ours:?}\n  theirs {theirs:?}"));
+            }
+        }
+        println!("{}: {} addresses, {} differ", oracle[0], addresses.len(), different.len());
+        assert!(different.is_empty(), "{} says otherwise, e.g. at {}", oracle[0], different[0]);
+    }
+}
+
+/// Whether two chains of calls say the same, with four differences that are no disagreement:
+/// * where DWARF has no linker name for a call (a C function, a static one, a lambda), the tools print a symbol that
+///   contains the address instead, binutils even for inlined calls; we print DWARF's name,
+/// * where DWARF has the last part of the outermost function's name alone (debug information of lines only), we print the symbol
+///   that has the rest,
+/// * `f` and its part `f.cold` are one function to DWARF and two to the symbol table,
+/// * where a compiler gave no line, the tools print the unit's name as the file (`app.1234-cgu.0`); we print none,
+/// * the paths of the tools keep `./.` and doubled separators.
+fn same_calls(ours: &[Call], theirs: &[Call], symbols: &[&str]) -> bool {
+    ours.len() == theirs.len()
+        && ours.iter().zip(theirs).all(|(our, their)| {
+            let base = their.name.trim_start_matches('{').split(['<', '#']).next().unwrap();
+            let whole = || symbols.contains(&our.name.as_str()) && demangle(&our.name).name.contains(base);
+            let name = our.name == their.name || symbols.contains(&their.name.as_str()) || whole();
+            let file = our.line == 0 || file_name(&our.file) == file_name(&their.file);
+            name && our.line == their.line && file
+        })
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap()
+}
+
+#[test]
+fn rust_lines_agree_with_other_tools() {
+    compare_lines(&this_program(), 3000);
+}
+
+#[test]
+fn cpp_lines_agree_with_other_tools() {
+    compare_lines(&fixture("cpp.elf"), 2000);
+}

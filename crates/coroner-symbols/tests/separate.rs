@@ -1,0 +1,268 @@
+//! Symbols that are not in the image itself: debug links, build-id folders, `.gnu_debugdata`, breakpad text; and PLT names.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use common::fixture;
+use coroner_symbols::{FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
+use tempfile::TempDir;
+
+/// An address inside `deeper`, inlined into `deep`, and one of a function that isn't exported.
+fn inlined_address() -> LookupAddress {
+    address_of("_Z4deepi", 0x11)
+}
+
+fn address_of(name: &str, offset: u64) -> LookupAddress {
+    let text = run("nm", &[path_text(&fixture("cpp.elf"))]);
+    let line = text.lines().find(|line| line.ends_with(&format!(" {name}"))).unwrap();
+    LookupAddress::of_instruction(u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap() + offset)
+}
+
+fn path_text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A stripped copy of the fixture as `app`, and its debug information as `app.debug`, in a new folder.
+fn split() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (app, debug) = (folder.path().join("app"), folder.path().join("app.debug"));
+    let original = fixture("cpp.elf");
+    run("objcopy", &["--only-keep-debug", path_text(&original), path_text(&debug)]);
+    run("objcopy", &["--strip-all", path_text(&original), path_text(&app)]);
+    (folder, app, debug)
+}
+
+fn key_of(path: &Path) -> ImageKey {
+    let file = &SymbolFile::open(path).unwrap()[0];
+    ImageKey {
+        path: path.into(),
+        debug_id: file.debug_id().cloned(),
+        kind: FileKind::Elf,
+        arch: file.arch(),
+        base_svma: 0,
+    }
+}
+
+fn without_system_folders() -> Options {
+    Options { debug_roots: vec![], ..Options::default() }
+}
+
+/// The functions and lines at the inlined address.
+fn calls(symbolizer: &mut Symbolizer, key: &ImageKey) -> Vec<String> {
+    let frames = symbolizer.symbolicate(key, inlined_address());
+    frames.into_iter().map(|frame| format!("{} {}", frame.function.unwrap(), frame.line.unwrap_or(0))).collect()
+}
+
+fn expected() -> Vec<String> {
+    let path = fixture("cpp.elf");
+    let calls = calls(&mut Symbolizer::new(without_system_folders()), &key_of(&path));
+    assert!(
+        calls.len() >= 2 && calls.last().unwrap().starts_with("deep(int)") || calls.last().unwrap() == "_Z4deepi 44",
+        "{calls:?}"
+    );
+    calls
+}
+
+#[test]
+fn a_debug_link() {
+    let (folder, app, debug) = split();
+    let key = key_of(&app);
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), [""; 0], "the image itself has no names");
+    run("objcopy", &[&format!("--add-gnu-debuglink={}", path_text(&debug)), path_text(&app)]);
+    let mut symbolizer = Symbolizer::new(without_system_folders());
+    assert_eq!(calls(&mut symbolizer, &key), expected());
+    assert_eq!(symbolizer.status(&key).files, [debug.clone(), app.clone()]);
+    // In `.debug`, as GDB looks for it.
+    std::fs::create_dir(folder.path().join(".debug")).unwrap();
+    std::fs::rename(&debug, folder.path().join(".debug/app.debug")).unwrap();
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), expected());
+}
+
+#[test]
+fn a_debug_link_without_ids_is_checked_by_its_crc() {
+    let (_folder, app, debug) = split();
+    for path in [&app, &debug] {
+        run("objcopy", &["--remove-section=.note.gnu.build-id", path_text(path)]);
+    }
+    run("objcopy", &[&format!("--add-gnu-debuglink={}", path_text(&debug)), path_text(&app)]);
+    let key = key_of(&app);
+    assert_eq!(key.debug_id, None);
+    let mut symbolizer = Symbolizer::new(without_system_folders());
+    assert_eq!(calls(&mut symbolizer, &key), expected());
+    assert_eq!(symbolizer.status(&key).matched, Match::Unverified);
+    // Another file of that name.
+    let mut bytes = std::fs::read(&debug).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&debug, bytes).unwrap();
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), [""; 0]);
+}
+
+#[test]
+fn a_build_id_folder_and_a_search_folder() {
+    let (folder, app, debug) = split();
+    let key = key_of(&app);
+    let id = key.debug_id.as_ref().unwrap().to_string();
+    let root = folder.path().join("root");
+    let place = root.join(".build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
+    std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+    std::fs::rename(&debug, &place).unwrap();
+    let options = Options { debug_roots: vec![root.clone()], ..Options::default() };
+    assert_eq!(calls(&mut Symbolizer::new(options), &key), expected());
+    // The same tree, named by the user; and the image isn't on this machine.
+    let options = Options { search: vec![root.clone()], ..without_system_folders() };
+    let elsewhere = ImageKey { path: "/nowhere/app".into(), ..key };
+    let mut symbolizer = Symbolizer::new(options);
+    assert_eq!(calls(&mut symbolizer, &elsewhere), expected());
+    assert_eq!(symbolizer.status(&elsewhere).matched, Match::Matched);
+    // Folders that aren't there, and files that are no symbols, are told.
+    std::fs::write(folder.path().join("notes.txt"), "hello").unwrap();
+    let search = vec![folder.path().join("absent"), folder.path().join("notes.txt"), root];
+    let mut symbolizer = Symbolizer::new(Options { search, ..without_system_folders() });
+    assert_eq!(symbolizer.search_problems().len(), 2, "{:?}", symbolizer.search_problems());
+}
+
+#[test]
+fn compressed_debug_sections() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = folder.path().join("app");
+    let original = fixture("cpp.elf");
+    run("objcopy", &["--compress-debug-sections=zlib", path_text(&original), path_text(&app)]);
+    assert!(std::fs::metadata(&app).unwrap().len() < std::fs::metadata(&original).unwrap().len());
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key_of(&app)), expected());
+}
+
+#[test]
+fn mini_debug_info() {
+    let (folder, app, _) = split();
+    let mini = folder.path().join("mini");
+    run("objcopy", &["--strip-debug", "--remove-section=.comment", path_text(&fixture("cpp.elf")), path_text(&mini)]);
+    if Command::new("xz").arg("--version").output().is_err() {
+        println!("xz isn't installed: not tested");
+        return;
+    }
+    run("xz", &[path_text(&mini)]);
+    let packed = folder.path().join("mini.xz");
+    run("objcopy", &[&format!("--add-section=.gnu_debugdata={}", path_text(&packed)), path_text(&app)]);
+    let file = &SymbolFile::open(&app).unwrap()[0];
+    let name = |name: &str| file.symbol(address_of(name, 1)).map(|(name, _)| name);
+    assert_eq!(name("_Z4deepi").as_deref(), Some("_Z4deepi"));
+    assert_eq!(name("plain_c").as_deref(), Some("plain_c"));
+    assert!(file.sources().iter().any(|&(source, count)| source == SymbolSource::MiniDebugInfo && count > 10));
+    assert!(file.take_problems().is_empty());
+    // Damaged: told, and the rest of the file is used.
+    let mut bytes = std::fs::read(&packed).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(&packed, &bytes).unwrap();
+    run("objcopy", &["--remove-section=.gnu_debugdata", path_text(&app)]);
+    run("objcopy", &[&format!("--add-section=.gnu_debugdata={}", path_text(&packed)), path_text(&app)]);
+    let file = &SymbolFile::open(&app).unwrap()[0];
+    assert_eq!(file.symbol(inlined_address()), None);
+    let problems = file.take_problems();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].offset().unwrap() > 0, "{:?}", problems[0]);
+}
+
+#[test]
+fn stubs_are_named_after_what_they_call() {
+    let text =
+        run("objdump", &["-d", "-j", ".plt", "-j", ".plt.sec", "-j", ".plt.got", path_text(&fixture("cpp.elf"))]);
+    let file = &SymbolFile::open(&fixture("cpp.elf")).unwrap()[0];
+    let mut stubs = 0;
+    for line in text.lines() {
+        // 0000000000000d40 <abort@plt>:
+        let Some((address, name)) = line.strip_suffix(">:").and_then(|line| line.split_once(" <")) else { continue };
+        if !name.ends_with("@plt") {
+            continue;
+        }
+        let address = u64::from_str_radix(address, 16).unwrap();
+        let (found, start) = file.symbol(LookupAddress::of_instruction(address + 6)).unwrap_or_default();
+        assert_eq!((found.as_str(), start), (name, address));
+        stubs += 1;
+    }
+    assert!(stubs >= 10, "{text}");
+}
+
+#[test]
+fn stubs_of_arm64() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("a.c"), folder.path().join("a.so"));
+    std::fs::write(&source, "int puts(const char *); int rand(void); int f(void) { return puts(\"\") + rand(); }")
+        .unwrap();
+    for protection in ["none", "bti"] {
+        let branch = format!("-mbranch-protection={protection}");
+        let force = if protection == "bti" { "-Wl,-z,force-bti" } else { "-Wl,-z,now" };
+        let arguments = ["-shared", "-fPIC", &branch, force, "-o", path_text(&library), path_text(&source)];
+        let Ok(built) = Command::new("aarch64-linux-gnu-gcc").args(arguments).output() else {
+            println!("aarch64-linux-gnu-gcc isn't installed: not tested");
+            return;
+        };
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let text = run("aarch64-linux-gnu-objdump", &["-d", "-j", ".plt", path_text(&library)]);
+        let file = &SymbolFile::open(&library).unwrap()[0];
+        let mut stubs = 0;
+        for line in text.lines() {
+            let Some((address, name)) = line.strip_suffix("@plt>:").and_then(|line| line.split_once(" <")) else {
+                continue;
+            };
+            let address = u64::from_str_radix(address, 16).unwrap();
+            let (found, start) = file.symbol(LookupAddress::of_instruction(address + 5)).unwrap_or_default();
+            assert_eq!((found, start), (format!("{name}@plt"), address), "{protection}");
+            stubs += 1;
+        }
+        assert!(stubs >= 2, "{text}");
+    }
+}
+
+#[test]
+fn breakpad_text_by_the_id_of_the_module() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut key = key_of(&fixture("cpp.elf"));
+    let id = key.debug_id.clone().unwrap();
+    // As from a program that is linked at a fixed address: breakpad's addresses count from its first byte.
+    key.base_svma = 0x40_0000;
+    key.path = "/nowhere/app".into();
+    let text = format!(
+        "MODULE Linux x86_64 {} app\nFILE 7 /src/app.c\nFUNC 1000 20 0 crash_here(int)\n1000 20 42 7\n",
+        id.breakpad_of_elf()
+    );
+    std::fs::write(folder.path().join("app.sym"), text).unwrap();
+    let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
+    let frames = symbolizer.symbolicate(&key, LookupAddress::of_return_address(0x40_1010));
+    assert_eq!(frames.len(), 1, "{:?}", symbolizer.status(&key));
+    assert_eq!(frames[0].function.as_deref(), Some("crash_here(int)"));
+    assert_eq!((frames[0].file.as_deref(), frames[0].line), (Some("/src/app.c"), Some(42)));
+    assert_eq!(frames[0].symbol_address, Some(0x40_1000));
+    // An image of another id doesn't get its names.
+    key.debug_id = Some("ffffffffffffffffffffffffffffffffffffffff".parse().unwrap());
+    assert_eq!(symbolizer.symbolicate(&key, LookupAddress::of_return_address(0x40_1010)), []);
+    assert_eq!(symbolizer.status(&key).matched, Match::Missing);
+}
+
+#[test]
+fn an_image_without_id_is_found_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = folder.path().join("app");
+    run("objcopy", &["--remove-section=.note.gnu.build-id", path_text(&fixture("cpp.elf")), path_text(&app)]);
+    let key = ImageKey { path: "/nowhere/app".into(), ..key_of(&app) };
+    assert_eq!(key.debug_id, None);
+    let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
+    assert_eq!(calls(&mut symbolizer, &key), expected());
+    assert_eq!(symbolizer.status(&key).matched, Match::Unverified);
+    // A file that does have an id is another build.
+    std::fs::copy(fixture("cpp.elf"), &app).unwrap();
+    let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
+    assert_eq!(symbolizer.status(&key).matched, Match::Missing);
+}

@@ -1,0 +1,31 @@
+//! Walks the thread that runs, twice: the second time every rule is in the cache.
+//!
+//! `cargo run -p coroner-unwind --example current_thread`
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use coroner_unwind::{Options, RuleCache, Walker};
+use support::{Loaded, Native, ThisProcess, capture_here};
+
+#[inline(never)]
+fn inner(cache: &mut RuleCache) {
+    // Images are listed once, in normal life, and again when the dynamic linker has loaded something.
+    let images = Loaded::now();
+    let registers = capture_here();
+    for round in ["cold", "warm"] {
+        let mut memory = ThisProcess::default();
+        let mut walker = Walker::<Native, _, _>::new(&registers, &mut memory, &images, cache, Options::default());
+        println!("{round}:");
+        while let Some(frame) = walker.next_frame() {
+            println!("  {:#014x} sp {:#x} {}", frame.lookup_address(), frame.sp, frame.found.name());
+        }
+        let end = walker.end();
+        println!("  {end:?} after {} reads", memory.reads);
+    }
+}
+
+fn main() {
+    let mut cache = Box::new(RuleCache::new());
+    inner(&mut cache);
+}

@@ -1,0 +1,154 @@
+//! What differs between architectures: registers by DWARF number, which of them a call preserves, and alignment.
+
+use crate::registers::RegisterFile;
+use core::fmt::Debug;
+use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+
+/// The number of callee-saved registers (with the return address) that a [`crate::Row`] has places for.
+pub const SLOTS: usize = 12;
+
+/// An architecture, as a type: a walk is compiled for one of them.
+///
+/// Registers are numbered as in DWARF: System V AMD64 psABI figure 3.36; DWARF for the Arm 64-bit Architecture (AADWARF64),
+/// section 4.1. Numbers of 32 and above (vector registers and states) are not carried.
+pub trait Architecture: Copy + Debug + 'static {
+    /// The machine's registers, as the operating system hands them over.
+    type Registers;
+    /// Its number in reports.
+    const ARCH: Arch;
+    /// The stack pointer's number.
+    const SP: u8;
+    /// The frame pointer's number.
+    const FP: u8;
+    /// The return address: column 16 on x86_64 (no register has it), the link register x30 on arm64.
+    const RA: u8;
+    /// Whether a call leaves its return address in the register [`Self::RA`] (arm64) rather than on the stack.
+    const LINK_REGISTER: bool;
+    /// The registers that a [`crate::Row`] has slots for, slot by slot; the rest of the slots are unused. The last used
+    /// one is [`Self::RA`].
+    const SAVED: [u8; SLOTS];
+    /// How many of [`Self::SAVED`] are used.
+    const SAVED_COUNT: usize;
+    /// The registers that a call preserves, as bits by number (with the stack pointer).
+    const PRESERVED: u32;
+    /// What the stack pointer is a multiple of at a call.
+    const STACK_ALIGNMENT: u64;
+    /// Bits that a return address can't have: those of pointer authentication and of tags. The default of
+    /// [`crate::Options::authentication_mask`], right for 48-bit addresses; the system may state more.
+    const AUTHENTICATION_MASK: u64;
+
+    /// The register file of a thread.
+    fn load(registers: &Self::Registers) -> RegisterFile<Self>
+    where
+        Self: Sized;
+
+    /// The slot of register `number` in a [`crate::Row`].
+    fn slot_of(number: u8) -> Option<usize>;
+
+    /// The registers of slots, as bits by number.
+    fn registers_of_slots(slots: u16) -> u32;
+}
+
+/// AMD64 with the System V calling convention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct X86_64;
+
+/// AArch64 with AAPCS64; Apple's arm64 and arm64e too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aarch64;
+
+impl Architecture for X86_64 {
+    type Registers = X86_64Registers;
+    const ARCH: Arch = Arch::X86_64;
+    const SP: u8 = 7;
+    const FP: u8 = 6;
+    const RA: u8 = 16;
+    const LINK_REGISTER: bool = false;
+    // rbx, rbp, r12–r15, return address
+    const SAVED: [u8; SLOTS] = [3, 6, 12, 13, 14, 15, 16, 0, 0, 0, 0, 0];
+    const SAVED_COUNT: usize = 7;
+    const PRESERVED: u32 = 1 << 3 | 1 << 6 | 1 << 7 | 0xf << 12;
+    const STACK_ALIGNMENT: u64 = 8;
+    const AUTHENTICATION_MASK: u64 = 0;
+
+    #[inline]
+    fn load(registers: &X86_64Registers) -> RegisterFile<X86_64> {
+        let mut values = [0; 32];
+        for (place, value) in values.iter_mut().zip(registers.gpr.iter().chain([&registers.pc])) {
+            *place = *value;
+        }
+        RegisterFile::of_values(registers.pc, values, (1 << 17) - 1)
+    }
+
+    #[inline]
+    fn slot_of(number: u8) -> Option<usize> {
+        match number {
+            3 => Some(0),
+            6 => Some(1),
+            12..=16 => Some(usize::from(number) - 10),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn registers_of_slots(slots: u16) -> u32 {
+        let slots = u32::from(slots);
+        (slots & 1) << 3 | (slots & 2) << 5 | (slots & 0x7c) << 10
+    }
+}
+
+impl Architecture for Aarch64 {
+    type Registers = Aarch64Registers;
+    const ARCH: Arch = Arch::Aarch64;
+    const SP: u8 = 31;
+    const FP: u8 = 29;
+    const RA: u8 = 30;
+    const LINK_REGISTER: bool = true;
+    const SAVED: [u8; SLOTS] = [19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30];
+    const SAVED_COUNT: usize = 12;
+    // x19–x29 and sp; x30 belongs to the callee as soon as it is called
+    const PRESERVED: u32 = 0x7ff << 19 | 1 << 31;
+    const STACK_ALIGNMENT: u64 = 16;
+    const AUTHENTICATION_MASK: u64 = 0xffff_0000_0000_0000;
+
+    #[inline]
+    fn load(registers: &Aarch64Registers) -> RegisterFile<Aarch64> {
+        let mut values = [0; 32];
+        for (place, value) in values.iter_mut().zip(registers.x.iter().chain([&registers.sp])) {
+            *place = *value;
+        }
+        RegisterFile::of_values(registers.pc, values, u32::MAX)
+    }
+
+    #[inline]
+    fn slot_of(number: u8) -> Option<usize> {
+        match number {
+            19..=30 => Some(usize::from(number) - 19),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn registers_of_slots(slots: u16) -> u32 {
+        u32::from(slots & 0xfff) << 19
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots<A: Architecture>() {
+        for (slot, number) in A::SAVED.iter().enumerate().take(A::SAVED_COUNT) {
+            assert_eq!(A::slot_of(*number), Some(slot));
+            assert_eq!(A::registers_of_slots(1 << slot), 1 << number);
+        }
+        assert_eq!(A::SAVED[A::SAVED_COUNT - 1], A::RA);
+    }
+
+    #[test]
+    fn slots_and_registers_agree() {
+        slots::<X86_64>();
+        slots::<Aarch64>();
+    }
+}

@@ -1,0 +1,104 @@
+//! Evidence that an address is a return address: the instruction before it is a call.
+
+use crate::arch::Architecture;
+use coroner_machine::memory::Memory;
+use coroner_machine::registers::Arch;
+
+/// Whether the instruction that ends at `address` is a call; `None` where it can't be read.
+///
+/// On x86_64, whose instructions can't be read backwards, this is whether the bytes could be a call's: one address of
+/// random code in a dozen passes.
+#[inline]
+pub fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
+    match A::ARCH {
+        Arch::X86_64 => {
+            let bytes = memory.read_u64(address.wrapping_sub(8)).ok()?.to_le_bytes();
+            Some(ends_with_x86_64_call(bytes))
+        }
+        Arch::Aarch64 => {
+            if address & 3 != 0 {
+                return Some(false);
+            }
+            let mut bytes = [0u8; 4];
+            memory.read(address.wrapping_sub(4), &mut bytes).ok()?;
+            Some(is_aarch64_call(u32::from_le_bytes(bytes)))
+        }
+    }
+}
+
+/// Whether a word is `bl`, `blr` or an authenticating `blr`.
+pub const fn is_aarch64_call(word: u32) -> bool {
+    word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000
+}
+
+/// Whether a ModRM byte is that of /2 with `mode` and, in its low bits, a base register (4 means that a SIB byte follows)
+const fn operand(modrm: u8, mode: u8, sib: bool) -> bool {
+    modrm >> 3 & 7 == 2 && modrm >> 6 == mode && (modrm & 7 == 4) == sib
+}
+
+/// `call rel32` (E8), or `call r/m64` (FF /2) of each length that its operand may have.
+const fn ends_with_x86_64_call(bytes: [u8; 8]) -> bool {
+    let [_, b7, b6, b5, b4, b3, b2, b1] = bytes;
+    if b5 == 0xe8 {
+        return true;
+    }
+    (b2 == 0xff && (operand(b1, 0, false) && b1 & 7 != 5 || b1 & 0xf8 == 0xd0))
+        || (b3 == 0xff && (operand(b2, 1, false) || operand(b2, 0, true) && b1 & 7 != 5))
+        || (b4 == 0xff && operand(b3, 1, true))
+        || (b6 == 0xff && (operand(b5, 2, false) || operand(b5, 0, false) && b5 & 7 == 5))
+        || (b7 == 0xff && (operand(b6, 2, true) || operand(b6, 0, true) && b5 & 7 == 5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `bytes` at the end of eight.
+    fn tail(bytes: &[u8]) -> [u8; 8] {
+        let mut all = [0x90; 8];
+        all[8 - bytes.len()..].copy_from_slice(bytes);
+        all
+    }
+
+    #[test]
+    fn calls_of_x86_64() {
+        let calls: [&[u8]; 11] = [
+            &[0xe8, 1, 2, 3, 4],             // call rel32
+            &[0xff, 0xd0],                   // call rax
+            &[0x41, 0xff, 0xd4],             // call r12
+            &[0xff, 0x10],                   // call [rax]
+            &[0xff, 0x50, 0x18],             // call [rax+0x18]
+            &[0xff, 0x14, 0xc8],             // call [rax+rcx*8]
+            &[0xff, 0x54, 0x24, 0x08],       // call [rsp+8]
+            &[0xff, 0x15, 1, 2, 3, 4],       // call [rip+…]
+            &[0xff, 0x90, 1, 2, 0, 0],       // call [rax+0x201]
+            &[0xff, 0x94, 0x24, 1, 2, 0, 0], // call [rsp+0x201]
+            &[0xff, 0x14, 0xc5, 1, 2, 3, 4], // call [rax*8+…]
+        ];
+        for call in calls {
+            assert!(ends_with_x86_64_call(tail(call)), "{call:x?}");
+        }
+        let others: [&[u8]; 5] = [
+            &[0xff, 0xe0],             // jmp rax
+            &[0xff, 0x25, 1, 2, 3, 4], // jmp [rip+…]
+            &[0xe9, 1, 2, 3, 4],       // jmp rel32
+            &[0xff, 0x30],             // push [rax]
+            &[0x48, 0x89, 0xe5],       // mov rbp, rsp
+        ];
+        for other in others {
+            assert!(!ends_with_x86_64_call(tail(other)), "{other:x?}");
+        }
+    }
+
+    #[test]
+    fn calls_of_arm64() {
+        // bl; blr x8; blraaz x8; blraa x8, x17
+        for call in [0x9400_0001, 0xd63f_0100, 0xd63f_091f, 0xd73f_0911] {
+            assert!(is_aarch64_call(call), "{call:x}");
+        }
+        // b; br x8; ret; nop
+        for other in [0x1400_0001, 0xd61f_0100, 0xd65f_03c0, 0xd503_201f] {
+            assert!(!is_aarch64_call(other), "{other:x}");
+        }
+    }
+}

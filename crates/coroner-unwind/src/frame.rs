@@ -1,0 +1,264 @@
+//! What a walk gives: frames, and the reason of its end.
+
+/// How a frame was found, that is by what its *caller-side* registers were computed. The numbers are part of the report
+/// format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Found {
+    /// The registers that the walk started from.
+    Context = 1,
+    /// DWARF call frame information of the frame below: `.eh_frame` or `.debug_frame`.
+    Cfi = 2,
+    /// Compact unwind of the frame below: `__unwind_info`.
+    CompactUnwind = 3,
+    /// The frame record at the frame pointer, without unwind data that proves it.
+    FramePointer = 4,
+    /// The arm64 link register, because the program counter was no code: a call through a bad pointer.
+    LinkRegister = 5,
+    /// The word at the stack pointer, because the program counter was no code: a call through a bad pointer.
+    StackTop = 6,
+    /// The code of the frame below: what the instructions up to its return do to the stack.
+    CodeAnalysis = 7,
+    /// The context that the kernel saved below a signal trampoline.
+    SignalContext = 8,
+    /// A Swift async context: this frame is not on the stack, it will run when the one below it returns.
+    SwiftAsync = 9,
+    /// A rule that the app registered.
+    Registered = 10,
+    /// A search of the stack for something that looks like a return address. Not to be trusted blindly.
+    Scan = 11,
+}
+
+impl Found {
+    /// The way of that number in a report.
+    pub const fn from_number(number: u8) -> Option<Found> {
+        Some(match number {
+            1 => Found::Context,
+            2 => Found::Cfi,
+            3 => Found::CompactUnwind,
+            4 => Found::FramePointer,
+            5 => Found::LinkRegister,
+            6 => Found::StackTop,
+            7 => Found::CodeAnalysis,
+            8 => Found::SignalContext,
+            9 => Found::SwiftAsync,
+            10 => Found::Registered,
+            11 => Found::Scan,
+            _ => return None,
+        })
+    }
+
+    /// A word for people: `context`, `cfi`, `compact`, `frame pointer`, …
+    pub const fn name(self) -> &'static str {
+        match self {
+            Found::Context => "context",
+            Found::Cfi => "cfi",
+            Found::CompactUnwind => "compact",
+            Found::FramePointer => "frame pointer",
+            Found::LinkRegister => "link register",
+            Found::StackTop => "stack top",
+            Found::CodeAnalysis => "code",
+            Found::SignalContext => "signal",
+            Found::SwiftAsync => "async",
+            Found::Registered => "registered",
+            Found::Scan => "scan",
+        }
+    }
+}
+
+/// What a frame's `pc` is. The numbers are part of the report format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AddressKind {
+    /// The instruction that was running (or about to run): the first frame, and the one that a signal interrupted.
+    InstructionPointer = 1,
+    /// The instruction after a call. The call, and with it the function, line and unwind data, is before it: after a call
+    /// that never returns this address may belong to the next function.
+    ReturnAddress = 2,
+}
+
+impl AddressKind {
+    /// The kind of that number in a report.
+    pub const fn from_number(number: u8) -> Option<AddressKind> {
+        match number {
+            1 => Some(AddressKind::InstructionPointer),
+            2 => Some(AddressKind::ReturnAddress),
+            _ => None,
+        }
+    }
+}
+
+/// One frame of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The program counter, with authentication codes removed.
+    pub pc: u64,
+    /// The stack pointer while this frame runs (for a frame up the stack: after its call returns). For a frame that is not
+    /// on the stack ([`Found::SwiftAsync`]) the address of its context.
+    pub sp: u64,
+    /// The canonical frame address: the stack pointer of the caller, before its call. `None` where the walk got no
+    /// further, and for frames that are not on the stack ([`Found::SwiftAsync`]).
+    pub cfa: Option<u64>,
+    /// How this frame was found.
+    pub found: Found,
+    /// What [`Self::pc`] is.
+    pub kind: AddressKind,
+    /// Whether this frame is a signal trampoline: the frame above it was interrupted and did not call anything.
+    pub signal_trampoline: bool,
+}
+
+impl Frame {
+    /// The address to look up functions, lines and unwind data with: inside the call for a return address.
+    #[inline]
+    pub const fn lookup_address(&self) -> u64 {
+        match self.kind {
+            AddressKind::InstructionPointer => self.pc,
+            AddressKind::ReturnAddress => self.pc.wrapping_sub(1),
+        }
+    }
+}
+
+/// What is wrong with unwind data. The numbers are part of the report format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// An entry runs over the end of its section or of what contains it.
+    Truncated = 1,
+    /// A version that this code does not know.
+    Version = 2,
+    /// A pointer encoding that does not exist or makes no sense there.
+    PointerEncoding = 3,
+    /// A call frame instruction or expression operation that does not exist.
+    Opcode = 4,
+    /// An augmentation whose meaning and length are unknown.
+    Augmentation = 5,
+    /// A number outside its possible range: an offset out of the section, a register that does not exist.
+    OutOfRange = 6,
+    /// `DW_CFA_restore_state` without a remembered state, or more remembered states than are kept.
+    StateStack = 7,
+    /// An expression that takes from an empty stack, fills it, or does not end.
+    Expression = 8,
+    /// Unwind data that refer to each other in a circle, or to the wrong kind of entry.
+    Reference = 9,
+    /// A rule for a register of which no value is known.
+    UnknownRegister = 10,
+    /// A compact encoding that does not exist.
+    CompactEncoding = 11,
+}
+
+/// Why a walk ended. [`End::number`] and [`End::address`] go into reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The outermost frame: its unwind data say that it has no caller, or the chain of frame records ends with 0.
+    EndOfStack,
+    /// The budget of frames is used up: there are more.
+    FrameBudget,
+    /// The budget of reads is used up.
+    ReadBudget,
+    /// The caller's stack pointer would not be above this frame's: a loop, or a broken stack.
+    NoProgress {
+        /// The stack pointer that the caller would have.
+        sp: u64,
+    },
+    /// Stack memory that is needed can't be read.
+    Unreadable {
+        /// Its address.
+        address: u64,
+    },
+    /// The unwind data are malformed, and nothing else gave a caller.
+    BadUnwindData {
+        /// What is wrong.
+        what: Malformed,
+        /// Where: an address in the section.
+        address: u64,
+    },
+    /// No unwind data cover this address, and frame pointer and scan gave no caller.
+    NoUnwindData {
+        /// The address that was looked up.
+        address: u64,
+    },
+    /// What would be the return address is no code.
+    BadReturnAddress {
+        /// The value.
+        address: u64,
+    },
+}
+
+impl End {
+    /// The reason's number in reports.
+    pub const fn number(self) -> u8 {
+        match self {
+            End::EndOfStack => 1,
+            End::FrameBudget => 2,
+            End::ReadBudget => 3,
+            End::NoProgress { .. } => 4,
+            End::Unreadable { .. } => 5,
+            End::BadUnwindData { .. } => 6,
+            End::NoUnwindData { .. } => 7,
+            End::BadReturnAddress { .. } => 8,
+        }
+    }
+
+    /// The address that belongs to the reason, 0 where there is none.
+    pub const fn address(self) -> u64 {
+        match self {
+            End::EndOfStack | End::FrameBudget | End::ReadBudget => 0,
+            End::NoProgress { sp } => sp,
+            End::Unreadable { address }
+            | End::BadUnwindData { address, .. }
+            | End::NoUnwindData { address }
+            | End::BadReturnAddress { address } => address,
+        }
+    }
+
+    /// A phrase for people, for a number out of a report.
+    pub const fn describe(number: u8) -> &'static str {
+        match number {
+            1 => "end of stack",
+            2 => "frame budget used up",
+            3 => "read budget used up",
+            4 => "stack does not progress",
+            5 => "stack memory unreadable",
+            6 => "malformed unwind data",
+            7 => "no unwind data",
+            8 => "return address is no code",
+            _ => "unknown reason",
+        }
+    }
+}
+
+/// Why a rule could not be had or executed. [`crate::Walker::problem`] keeps the first one of a walk, also where
+/// something less trustworthy then found the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// Memory that can't be read, of the stack or of an unwind section.
+    Unreadable {
+        /// Its address.
+        address: u64,
+    },
+    /// Malformed unwind data.
+    Malformed {
+        /// What is wrong.
+        what: Malformed,
+        /// Where: an address in the section.
+        address: u64,
+    },
+}
+
+impl From<coroner_machine::memory::Unreadable> for Problem {
+    #[inline]
+    fn from(unreadable: coroner_machine::memory::Unreadable) -> Problem {
+        Problem::Unreadable { address: unreadable.address }
+    }
+}
+
+impl From<Problem> for End {
+    fn from(problem: Problem) -> End {
+        match problem {
+            Problem::Unreadable { address } => End::Unreadable { address },
+            Problem::Malformed { what, address } => End::BadUnwindData { what, address },
+        }
+    }
+}

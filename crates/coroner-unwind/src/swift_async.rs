@@ -1,0 +1,106 @@
+//! Swift's async frames: what runs when the function on the stack returns is not on the stack.
+//!
+//! An async function stores three words where others store two: the address of its async context, the frame pointer with
+//! the top four bits `0001`, the return address. A context begins with its parent's address and the address where the
+//! parent resumes. This is as in `gen/thread_stack_pcs.c` of Apple's Libc, the walk behind `backtrace_async`.
+
+use crate::frame::End;
+use core::hint::cold_path;
+use coroner_machine::memory::{Memory, Unreadable};
+
+/// Whether marks of async frames are followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwiftAsync {
+    /// They are not: the mark is removed from frame pointers and the walk stays on the stack.
+    #[default]
+    Ignore,
+    /// They are, if this address of the thread's current task (the Swift runtime's third thread-specific datum, 0 where
+    /// there is none) is that of a task with an identifier, as Libc checks.
+    Task(u64),
+    /// They are, always: for snapshots without thread-specific data.
+    Follow,
+}
+
+/// Where a task keeps its identifier, 32 bits that are never 0: "an ABI guarantee from the Swift runtime".
+const TASK_IDENTIFIER: u64 = 4 * 8 + 4;
+
+impl SwiftAsync {
+    /// Whether a marked frame is to be followed.
+    pub fn follows<M: Memory>(self, memory: &mut M) -> bool {
+        match self {
+            SwiftAsync::Ignore | SwiftAsync::Task(0) => false,
+            SwiftAsync::Follow => true,
+            SwiftAsync::Task(task) => {
+                let mut identifier = [0; 4];
+                memory.read(task.wrapping_add(TASK_IDENTIFIER), &mut identifier).is_ok() && identifier != [0; 4]
+            }
+        }
+    }
+}
+
+/// Whether a saved frame pointer has the mark.
+#[inline]
+pub const fn is_marked(saved_fp: u64) -> bool {
+    saved_fp >> 60 == 1
+}
+
+/// A saved frame pointer without the mark.
+#[inline]
+pub const fn without_mark(saved_fp: u64) -> u64 {
+    if is_marked(saved_fp) {
+        // A branch that is guessed right, and no arithmetic that the next frame would have to wait for.
+        cold_path();
+        return saved_fp & (u64::MAX >> 4);
+    }
+    saved_fp
+}
+
+/// The contexts above a marked frame record.
+#[derive(Clone, Copy, Debug)]
+pub struct Contexts {
+    /// The next context.
+    context: u64,
+    // Brent's search for a circle: an older context, and how many more steps it stands.
+    marker: u64,
+    steps: u32,
+    limit: u32,
+}
+
+impl Contexts {
+    /// Those that begin at the context which the record at `record` (the address of the saved frame pointer) states.
+    ///
+    /// # Errors
+    /// Where the word below the record can't be read.
+    pub fn of_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
+        let context = memory.read_u64(record.wrapping_sub(8))? & mask;
+        Ok(Contexts { context, marker: 0, steps: 0, limit: 2 })
+    }
+
+    /// The next context's address and the address of its resume function plus one, so that it is looked up like a return
+    /// address although it is a function's first instruction.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn next<M: Memory>(&mut self, memory: &mut M, mask: u64) -> Result<(u64, u64), End> {
+        let context = self.context;
+        if context == 0 || context & 7 != 0 {
+            return Err(End::EndOfStack);
+        }
+        if context == self.marker {
+            return Err(End::NoProgress { sp: context });
+        }
+        if self.steps >= self.limit {
+            self.marker = context;
+            self.steps = 0;
+            self.limit = self.limit.saturating_mul(2);
+        }
+        self.steps = self.steps.saturating_add(1);
+        let (parent, resume) = memory.read_pair(context).map_err(|error| End::Unreadable { address: error.address })?;
+        let resume = resume & mask;
+        if resume == 0 {
+            return Err(End::EndOfStack);
+        }
+        self.context = parent & mask;
+        Ok((context, resume.wrapping_add(1)))
+    }
+}

@@ -1,0 +1,493 @@
+//! The walk: from frame to frame, until there is a reason to end.
+
+mod check;
+mod fallback;
+mod known;
+mod rules;
+
+use crate::arch::Architecture;
+use crate::cache::{FoundRule, Place, RuleCache};
+use crate::execute;
+use crate::frame::{AddressKind, End, Found, Frame, Problem};
+use crate::image::{Image, Images};
+use crate::lookup;
+use crate::registers::RegisterFile;
+use crate::rule::{Row, Rule};
+use crate::swift_async::{Contexts, SwiftAsync, is_marked, without_mark};
+use check::{Believed, Check, accept_interrupted};
+use core::ops::ControlFlow;
+use coroner_machine::memory::{BLOCK, Memory, Unreadable};
+use fallback::is_lost_link;
+pub(crate) use known::Log;
+use rules::NO_RULE;
+
+/// What bounds a walk, and what it may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The greatest number of frames.
+    pub frames: u32,
+    /// The greatest number of reads of memory (of words, frame records and windows of sections).
+    pub reads: u64,
+    /// Bits that are removed from return addresses: pointer authentication and tags, as the system states them
+    /// (`NT_ARM_PAC_MASK` on Linux, the size of the address space on Darwin). 0 removes nothing.
+    pub authentication_mask: Option<u64>,
+    /// Words of stack that are searched for a return address where nothing else gives a caller. 0 forbids it.
+    pub scan_words: u32,
+    /// Whether async frames of Swift are followed where a saved frame pointer marks one.
+    pub swift_async: SwiftAsync,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            frames: 1 << 20,
+            reads: 1 << 26,
+            authentication_mask: None,
+            scan_words: 512,
+            swift_async: if cfg!(target_vendor = "apple") { SwiftAsync::Follow } else { SwiftAsync::Ignore },
+        }
+    }
+}
+
+/// Memory with a budget.
+#[derive(Debug)]
+struct Metered<M> {
+    memory: M,
+    left: u64,
+}
+
+impl<M: Memory> Metered<M> {
+    #[inline]
+    fn spend(&mut self, address: u64) -> Result<(), Unreadable> {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Unreadable { address }),
+        }
+    }
+}
+
+impl<M: Memory> Memory for Metered<M> {
+    #[inline]
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        self.spend(address)?;
+        self.memory.read(address, into)
+    }
+
+    #[inline]
+    fn read_u64(&mut self, address: u64) -> Result<u64, Unreadable> {
+        self.spend(address)?;
+        self.memory.read_u64(address)
+    }
+
+    #[inline]
+    fn read_pair(&mut self, address: u64) -> Result<(u64, u64), Unreadable> {
+        self.spend(address)?;
+        self.memory.read_pair(address)
+    }
+
+    #[inline]
+    fn read_block(&mut self, address: u64, into: &mut [u8; BLOCK]) -> Result<(), Unreadable> {
+        self.spend(address)?;
+        self.memory.read_block(address, into)
+    }
+}
+
+/// Goes from a thread's registers up its stack, frame by frame.
+///
+/// Either [`Self::for_each`], which is the fastest, or [`Self::next_frame`] until it gives `None`, or [`Self::frame`] and
+/// [`Self::step`] for those who want the registers of each frame. They may be mixed.
+#[derive(Debug)]
+pub struct Walker<'c, A, M, I> {
+    memory: Metered<M>,
+    images: I,
+    cache: &'c mut RuleCache,
+    registers: RegisterFile<A>,
+    kind: AddressKind,
+    found: Found,
+    mask: u64,
+    options: Options,
+    frames: u32,
+    switches: u32,
+    scans: u32,
+    analyses: u32,
+    /// Where the walk has left the stack: the async contexts.
+    contexts: Option<Contexts>,
+    /// Where the rule of the frame is, if the cache has it.
+    known: Option<Place>,
+    /// Where the rule of the frame below is, if this frame's was not known when the walk came to it.
+    below: Option<Place>,
+    /// What was believed last.
+    believed: Option<Believed>,
+    /// The image that was found last: most callers are in the same one.
+    image: Image,
+    /// The last frame that was stepped from was a signal trampoline.
+    from_trampoline: bool,
+    /// See [`Self::is_by_stack_alone`].
+    by_stack: bool,
+    problem: Option<Problem>,
+    end: Option<End>,
+}
+
+impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
+    /// A walk of the thread that has these registers.
+    #[inline]
+    pub fn new(registers: &A::Registers, memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
+        Walker::from_file(A::load(registers), memory, images, cache, options)
+    }
+
+    /// A walk from a register file, of which not all need be known.
+    #[inline]
+    pub fn from_file(
+        registers: RegisterFile<A>,
+        memory: M,
+        images: I,
+        cache: &'c mut RuleCache,
+        options: Options,
+    ) -> Self {
+        cache.enter(images.generation());
+        let known = cache.find(registers.pc, AddressKind::InstructionPointer);
+        Walker {
+            memory: Metered { memory, left: options.reads },
+            images,
+            cache,
+            registers,
+            kind: AddressKind::InstructionPointer,
+            found: Found::Context,
+            mask: !options.authentication_mask.unwrap_or(A::AUTHENTICATION_MASK),
+            options,
+            frames: 0,
+            switches: 0,
+            scans: 0,
+            analyses: 0,
+            contexts: None,
+            known,
+            below: None,
+            believed: None,
+            image: Image::default(),
+            from_trampoline: false,
+            by_stack: true,
+            problem: None,
+            end: None,
+        }
+    }
+
+    /// The same walk, but the first address is that of the instruction after a call: for registers that a function saved
+    /// for its caller, or an exception's saved return addresses.
+    #[must_use]
+    pub fn from_return_address(mut self) -> Self {
+        self.kind = AddressKind::ReturnAddress;
+        self.known = self.cache.find(self.registers.pc, self.kind);
+        self
+    }
+
+    /// The frame where the walk is, without [`Frame::cfa`] and [`Frame::signal_trampoline`], which only [`Self::step`]
+    /// finds.
+    #[inline]
+    pub fn frame(&self) -> Frame {
+        Frame {
+            pc: self.registers.pc,
+            sp: self.registers.sp(),
+            cfa: None,
+            found: self.found,
+            kind: self.kind,
+            signal_trampoline: false,
+        }
+    }
+
+    /// The registers of the frame where the walk is.
+    pub fn registers(&mut self) -> &RegisterFile<A> {
+        self.registers.settle(&mut self.memory);
+        &self.registers
+    }
+
+    /// Why the walk ended; `None` while it goes on.
+    #[inline]
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// The first thing that was wrong with unwind data, also where another way then found the caller.
+    #[inline]
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
+    }
+
+    /// Whether the frame that was last stepped from is a signal trampoline.
+    #[inline]
+    pub fn was_signal_trampoline(&self) -> bool {
+        self.from_trampoline
+    }
+
+    /// Whether the walk has come here by nothing but the program counter, stack pointer and frame pointer that it began with
+    /// and the words that it read: no other register's first value counted, and nothing was guessed. A walk from the same
+    /// three that reads the same words then has the same frames, as long as the images are the same.
+    #[inline]
+    pub fn is_by_stack_alone(&self) -> bool {
+        self.by_stack
+    }
+
+    /// Calls `each` with every frame from the one where the walk is to the last one, or until it says to stop.
+    #[inline]
+    pub fn for_each(&mut self, mut each: impl FnMut(&Frame) -> ControlFlow<()>) {
+        loop {
+            if self.walk_known(u32::MAX, &mut each).is_break() {
+                return;
+            }
+            let Some(frame) = self.next_by_any_means() else { return };
+            if each(&frame).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// The next frame, beginning with the first; `None` after the last one, when [`Self::end`] says why it was the last.
+    #[inline]
+    pub fn next_frame(&mut self) -> Option<Frame> {
+        let mut next = None;
+        if self.end.is_none() {
+            let known = self.walk_known(1, &mut |frame| {
+                next = Some(*frame);
+                ControlFlow::Break(())
+            });
+            if known.is_break() {
+                return next;
+            }
+        }
+        self.next_by_any_means()
+    }
+
+    #[inline(never)]
+    fn next_by_any_means(&mut self) -> Option<Frame> {
+        if self.end.is_some() {
+            return None;
+        }
+        let mut frame = self.frame();
+        if let Ok(cfa) = self.step_by_any_means() {
+            frame.cfa = cfa;
+        }
+        frame.signal_trampoline = self.from_trampoline;
+        Some(frame)
+    }
+
+    /// Goes to the caller of the frame where the walk is, and says what the canonical frame address of the frame that was
+    /// left is, if it is on the stack.
+    ///
+    /// # Errors
+    /// Why the walk ends here. Every further call answers the same.
+    #[inline]
+    pub fn step(&mut self) -> Result<Option<u64>, End> {
+        if let Some(end) = self.end {
+            return Err(end);
+        }
+        let mut cfa = None;
+        let known = self.walk_known(1, &mut |frame| {
+            cfa = frame.cfa;
+            ControlFlow::Break(())
+        });
+        if known.is_break() { Ok(cfa) } else { self.step_by_any_means() }
+    }
+
+    #[inline]
+    fn step_by_any_means(&mut self) -> Result<Option<u64>, End> {
+        self.from_trampoline = false;
+        self.frames = self.frames.saturating_add(1);
+        let stepped = if self.frames >= self.options.frames { Err(End::FrameBudget) } else { self.step_to_caller() };
+        if let Err(end) = stepped {
+            let end = if self.memory.left == 0 { End::ReadBudget } else { end };
+            self.end = Some(end);
+            return Err(end);
+        }
+        let left = self.known.take();
+        let (pc, kind) = (self.registers.pc, self.kind);
+        self.known = match self.believed.take() {
+            _ if self.contexts.is_some() => None,
+            Some(believed) if believed.pc == pc && kind == AddressKind::ReturnAddress => believed.place,
+            _ => self.cache.find(pc, kind),
+        };
+        match (left, self.known) {
+            (Some(left), Some(known)) => self.cache.set_caller(left, known),
+            _ => self.below = left,
+        }
+        stepped
+    }
+
+    #[inline]
+    fn interrupted(&self) -> bool {
+        self.kind == AddressKind::InstructionPointer
+    }
+
+    #[inline]
+    fn step_to_caller(&mut self) -> Result<Option<u64>, End> {
+        if self.contexts.is_some() {
+            return self.step_to_context();
+        }
+        let interrupted = self.interrupted();
+        let lookup = self.frame().lookup_address();
+        let mut rule = NO_RULE;
+        match self.known {
+            Some(place) => rule = self.cache.at(place),
+            None => match self.find_rule(lookup, interrupted, &mut rule) {
+                Ok(true) => {}
+                Ok(false) => return self.without_rule(End::NoUnwindData { address: lookup }),
+                Err(problem) => {
+                    self.note(problem);
+                    return self.without_rule(problem.into());
+                }
+            },
+        }
+        self.by_stack &= rule.is_by_stack::<A>();
+        match self.execute(&rule, lookup) {
+            Ok(cfa) => {
+                if self.contexts.is_none() {
+                    self.arrive(rule.found, rule.signal_trampoline);
+                }
+                Ok(Some(cfa))
+            }
+            Err(End::EndOfStack) => Err(End::EndOfStack),
+            Err(end) => {
+                if let End::BadUnwindData { what, address } = end
+                    && !is_lost_link::<A>(end)
+                {
+                    self.note(Problem::Malformed { what, address });
+                }
+                self.without_rule(end)
+            }
+        }
+    }
+
+    #[inline]
+    fn arrive(&mut self, found: Found, from_trampoline: bool) {
+        self.found = found;
+        self.from_trampoline = from_trampoline;
+        self.kind = if from_trampoline { AddressKind::InstructionPointer } else { AddressKind::ReturnAddress };
+    }
+
+    fn note(&mut self, problem: Problem) {
+        self.problem = self.problem.or(Some(problem));
+    }
+
+    /// Executes a rule; the registers are the caller's only if that succeeds.
+    #[inline]
+    fn execute(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
+        match &rule.rule {
+            Rule::Row(row) if !rule.signal_trampoline => match self.enter_contexts(row) {
+                None => self.execute_row(row),
+                Some(entered) => entered,
+            },
+            Rule::FrameRecord => self.execute_frame_record(),
+            Rule::Outermost => Err(End::EndOfStack),
+            _ => self.execute_rare(rule, lookup),
+        }
+    }
+
+    /// Goes to the async contexts of a frame that is marked to have some: `None` where it is not. Otherwise the caller is
+    /// the first context's resume function, or, if contexts are not followed, the caller on the stack.
+    #[inline]
+    fn enter_contexts(&mut self, row: &Row) -> Option<Result<u64, End>> {
+        if self.options.swift_async == SwiftAsync::Ignore {
+            return None;
+        }
+        let (record, cfa) = execute::saved_at(row, A::FP, &mut self.registers, &mut self.memory)?;
+        let saved = self.memory.read_u64(record).ok()?;
+        if is_marked(saved) { Some(self.enter_marked(row, record, cfa, saved)) } else { None }
+    }
+
+    #[cold]
+    fn enter_marked(&mut self, row: &Row, record: u64, cfa: u64, saved: u64) -> Result<u64, End> {
+        self.by_stack = false;
+        if self.options.swift_async.follows(&mut self.memory) {
+            let contexts = Contexts::of_record(&mut self.memory, record, self.mask);
+            self.contexts = Some(contexts.map_err(|error| End::Unreadable { address: error.address })?);
+            self.step_to_context()?;
+            return Ok(cfa);
+        }
+        let executed = self.execute_row(row)?;
+        self.registers.set(A::FP, without_mark(saved));
+        Ok(executed)
+    }
+
+    #[cold]
+    fn step_to_context(&mut self) -> Result<Option<u64>, End> {
+        let Some(contexts) = &mut self.contexts else { return Err(End::EndOfStack) };
+        let (context, pc) = contexts.next(&mut self.memory, self.mask)?;
+        self.registers = RegisterFile::new(pc);
+        self.registers.set(A::SP, context);
+        self.arrive(Found::SwiftAsync, false);
+        Ok(None)
+    }
+
+    #[inline]
+    fn execute_row(&mut self, row: &Row) -> Result<u64, End> {
+        let check = Check {
+            images: &self.images,
+            code: self.image.text,
+            cache: &*self.cache,
+            sp: self.registers.sp(),
+            mask: self.mask,
+            link: A::LINK_REGISTER && self.kind == AddressKind::InstructionPointer,
+            switches: None,
+            believed: &mut self.believed,
+        };
+        execute::row(row, &mut self.registers, &mut self.memory, |memory, caller| check.accept::<A, _>(memory, caller))
+    }
+
+    #[inline]
+    fn execute_frame_record(&mut self) -> Result<u64, End> {
+        let check = Check {
+            images: &self.images,
+            code: self.image.text,
+            cache: &*self.cache,
+            sp: self.registers.sp(),
+            mask: self.mask,
+            link: false,
+            switches: None,
+            believed: &mut self.believed,
+        };
+        execute::frame_record(&mut self.registers, &mut self.memory, |memory, caller| {
+            check.accept::<A, _>(memory, caller)
+        })
+    }
+
+    #[inline(never)]
+    fn execute_rare(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
+        let sp = self.registers.sp();
+        let mask = self.mask;
+        match &rule.rule {
+            Rule::SignalContext(context) => {
+                let switches = &mut self.switches;
+                execute::signal_context(*context, &mut self.registers, &mut self.memory, |_, caller| {
+                    accept_interrupted(switches, sp, mask, caller)
+                })
+            }
+            Rule::Row(row) => {
+                let switches = &mut self.switches;
+                execute::row(row, &mut self.registers, &mut self.memory, |_, caller| {
+                    accept_interrupted(switches, sp, mask, caller)
+                })
+            }
+            Rule::Program(program) => {
+                if !self.find_image(lookup) {
+                    return Err(End::NoUnwindData { address: lookup });
+                }
+                let (state, common) =
+                    lookup::program_row(&mut self.memory, &mut self.cache.heads, &self.image, *program, lookup)
+                        .inspect_err(|problem| self.problem = self.problem.or(Some(*problem)))?;
+                let (images, cache, switches) = (&self.images, &*self.cache, &mut self.switches);
+                let believed = &mut self.believed;
+                let code = self.image.text;
+                let link = A::LINK_REGISTER && self.kind == AddressKind::InstructionPointer;
+                execute::full_row(&state, &common, &mut self.registers, &mut self.memory, |memory, caller| {
+                    if common.signal_trampoline {
+                        return accept_interrupted(switches, sp, mask, caller);
+                    }
+                    Check { images, code, cache, sp, mask, link, switches: Some(switches), believed }
+                        .accept::<A, _>(memory, caller)
+                })
+            }
+            Rule::FrameRecord | Rule::Outermost => Err(End::EndOfStack),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The rule of an address: what was registered, what unwind data state, what the code does.
+
+use super::Walker;
+use crate::arch::Architecture;
+use crate::cache::FoundRule;
+use crate::call_site::follows_call;
+use crate::code::{self, Path, Reached, Start};
+use crate::execute;
+use crate::frame::{AddressKind, Found, Problem};
+use crate::image::{AddressRange, ImageFormat, Images};
+use crate::lookup;
+use crate::registers::RegisterFile;
+use crate::rule::{Row, Rule};
+use crate::trampoline;
+use coroner_machine::memory::Memory;
+use coroner_machine::registers::Arch;
+
+/// Whether a rule means the same as a row, for these registers.
+fn same_meaning<A: Architecture>(rule: &Rule, row: &Row, registers: &RegisterFile<A>) -> bool {
+    let Rule::Row(other) = rule else { return false };
+    let cfa = |row: &Row| Some(registers.certain(row.cfa_register)?.wrapping_add_signed(row.cfa_offset.into()));
+    let used = |row: &Row, slot: usize| row.slots.get(slot).filter(|_| row.saved >> slot & 1 != 0).copied();
+    cfa(row).is_some() && cfa(row) == cfa(other) && (0..A::SAVED_COUNT).all(|slot| used(row, slot) == used(other, slot))
+}
+
+/// What a rule is made in.
+pub(super) const NO_RULE: FoundRule =
+    FoundRule { rule: Rule::Outermost, found: Found::Context, signal_trampoline: false };
+
+/// What unwind data state.
+#[derive(Clone, Copy, Debug)]
+struct StatedRule {
+    rule: FoundRule,
+    /// The code that they state it of: a function, or several.
+    range: AddressRange,
+}
+
+/// How many return addresses without unwind data a walk follows the code of, which costs microseconds each; beyond that,
+/// in a deep recursion, frame pointers must do.
+const ANALYSES: u32 = 128;
+
+impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
+    /// Makes `into` the rule of an address, and keeps it in the cache if it follows from the address alone; `false` where
+    /// there is none.
+    #[inline(never)]
+    pub(super) fn find_rule(&mut self, lookup: u64, interrupted: bool, into: &mut FoundRule) -> Result<bool, Problem> {
+        let mut lasting = true;
+        if let Some(registered) = self.images.registered(lookup) {
+            *into = FoundRule { rule: registered.rule, found: Found::Registered, signal_trampoline: false };
+        } else if interrupted {
+            if !self.recognise_trampoline(into) {
+                let Some((rule, follows)) = self.interrupted_rule(lookup)? else { return Ok(false) };
+                *into = rule;
+                lasting = follows;
+            }
+        } else {
+            let has_image = self.find_image(lookup);
+            let stated = if has_image { self.stated_rule(lookup, into) } else { Ok(None) };
+            // The return address of a signal handler is the first instruction of a trampoline, so that what is stated of the
+            // call before it is not of the same function (or says that it is one).
+            let is_certain = match stated {
+                Ok(Some(range)) => range.contains(self.registers.pc) && !into.signal_trampoline,
+                _ => false,
+            };
+            if !is_certain && !self.recognise_trampoline(into) && stated?.is_none() {
+                let is_code = has_image || self.images.is_executable(lookup) == Some(true);
+                return Ok(is_code && self.follow_unknown_code(into));
+            }
+        }
+        if lasting {
+            let place = self.cache.put::<A>(self.registers.pc, self.kind, into);
+            if let Some(below) = self.below.take() {
+                self.cache.set_caller(below, place);
+            }
+            self.known = Some(place);
+        }
+        Ok(true)
+    }
+
+    /// Makes `into` the rule of a Linux signal trampoline, if that is what the code is.
+    fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
+        let Some(context) = trampoline::recognise::<A, _>(&mut self.memory, self.registers.pc) else { return false };
+        let rule = Rule::SignalContext(context);
+        *into = FoundRule { rule, found: Found::SignalContext, signal_trampoline: true };
+        true
+    }
+
+    /// The rule at an interrupted instruction, and whether it follows from the address alone.
+    fn interrupted_rule(&mut self, pc: u64) -> Result<Option<(FoundRule, bool)>, Problem> {
+        let has_image = self.find_image(pc);
+        let mut rule = NO_RULE;
+        let stated = if has_image { self.stated_rule(pc, &mut rule) } else { Ok(None) };
+        let stated = stated.map(|range| range.map(|range| StatedRule { rule, range }));
+        // What unwind data state of ELF holds at every instruction, but for some compilers' arm64, and for the epilogues
+        // of GCC's realigned functions, which have expressions; of Mach-O it holds at calls.
+        let exact = self.image.format == ImageFormat::Elf
+            && A::ARCH == Arch::X86_64
+            && matches!(stated, Ok(Some(StatedRule { rule: FoundRule { rule: Rule::Row(_), .. }, .. })));
+        let is_code = has_image || self.images.is_executable(pc) == Some(true);
+        if exact || !is_code {
+            return Ok(stated?.map(|stated| (stated.rule, true)));
+        }
+        if let Err(problem) = stated {
+            self.note(problem);
+        }
+        let stubs = if has_image { self.image.stubs } else { AddressRange::default() };
+        match self.follow_code(pc, stated.ok().flatten(), stubs) {
+            (Some(rule), lasting) => Ok(Some((rule, lasting))),
+            (None, _) => stated.map(|_| None),
+        }
+    }
+
+    /// Makes [`Self::image`] the image that `address` lies in, if there is one.
+    #[inline]
+    pub(super) fn find_image(&mut self, address: u64) -> bool {
+        if self.image.text.contains(address) {
+            return true;
+        }
+        match self.images.find(address) {
+            Some(image) => {
+                self.image = image;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Makes `into` the rule that unwind data of [`Self::image`] state for an address in it, and says of what code they state
+    /// it; `None` where they state nothing.
+    #[inline]
+    fn stated_rule(&mut self, lookup: u64, into: &mut FoundRule) -> Result<Option<AddressRange>, Problem> {
+        let (image, memory, heads) = (&self.image, &mut self.memory, &mut self.cache.heads);
+        let stated = match image.format {
+            ImageFormat::Elf => lookup::frame_rule::<A, _>(memory, heads, image, lookup, &mut into.rule)?,
+            ImageFormat::MachO if image.stubs.contains(lookup) => {
+                // A stub is a jump: the caller's call has just been made.
+                into.rule = Rule::Row(if A::LINK_REGISTER {
+                    Row::new(A::SP, 0)
+                } else {
+                    Row::new(A::SP, 8).with_saved::<A>(A::RA, -8).unwrap_or(Row::new(A::SP, 8))
+                });
+                into.found = Found::CodeAnalysis;
+                into.signal_trampoline = false;
+                return Ok(Some(image.stubs));
+            }
+            ImageFormat::MachO => lookup::mach_rule::<A, _>(memory, heads, image, lookup, &mut into.rule)?,
+        };
+        let Some(stated) = stated else { return Ok(None) };
+        into.found = if stated.compact { Found::CompactUnwind } else { Found::Cfi };
+        into.signal_trampoline = stated.signal_trampoline;
+        if image.format == ImageFormat::MachO
+            && self.kind == AddressKind::ReturnAddress
+            && let Rule::Row(row) = &into.rule
+            && let Some(context) = trampoline::recognise_darwin(memory, &mut self.registers, row)
+        {
+            into.rule = Rule::SignalContext(context);
+            into.found = Found::SignalContext;
+            into.signal_trampoline = true;
+        }
+        Ok(Some(stated.range))
+    }
+
+    /// The rule at an interrupted instruction by what the code does from there on, and whether it follows from the address
+    /// alone. `stated` is what unwind data say.
+    fn follow_code(&mut self, pc: u64, stated: Option<StatedRule>, stubs: AddressRange) -> (Option<FoundRule>, bool) {
+        let function = stated.map(|stated| stated.range).unwrap_or_default();
+        let stated = stated.map(|stated| stated.rule);
+        if stated.is_some_and(|stated| stated.signal_trampoline || stated.rule == Rule::Outermost) {
+            return (stated, true);
+        }
+        let start = Start::new(&mut self.registers, &mut self.memory);
+        let Ok(reached) = code::follow::<A, _>(&mut self.memory, pc, &start, stubs, stated.is_none()) else {
+            return (stated, true);
+        };
+        // What code says is in terms of this frame's registers; if it is what unwind data say, theirs is the rule.
+        let registers = self.registers;
+        let differing = |row| match stated {
+            Some(stated) if same_meaning(&stated.rule, &row, &registers) => (Some(stated), true),
+            _ => {
+                let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
+                (Some(rule), false)
+            }
+        };
+        match reached {
+            // A call that does not return may have led the path into code of another function.
+            Reached::Return(row) if stated.is_none() && !self.is_tail_call(&row, None, function) => (None, false),
+            Reached::Return(row) => differing(row),
+            Reached::Call(at, path) => {
+                let pulled = self.body_row(at, &path, &start);
+                pulled.map_or((stated, true), differing)
+            }
+            Reached::Jump(at, path) => {
+                let in_body = self.body_row(at, &path, &start);
+                let tail_call = path.at_return::<A>(&start, code::return_link::<A>());
+                let believed = match (&tail_call, &in_body) {
+                    (Some(tail_call), in_body) => self.is_tail_call(tail_call, in_body.as_ref(), function),
+                    (None, _) => false,
+                };
+                match if believed { tail_call } else { in_body } {
+                    Some(row) => (differing(row).0, false),
+                    None => (stated, false),
+                }
+            }
+            Reached::Nothing => (stated, true),
+        }
+    }
+
+    /// Makes `into` the rule at a return address in code of which unwind data say nothing, by what the code does until it
+    /// returns.
+    fn follow_unknown_code(&mut self, into: &mut FoundRule) -> bool {
+        if self.analyses >= ANALYSES {
+            return false;
+        }
+        self.analyses = self.analyses.saturating_add(1);
+        match self.follow_code(self.registers.pc, None, self.image.stubs) {
+            (Some(rule), _) => {
+                *into = rule;
+                true
+            }
+            (None, _) => false,
+        }
+    }
+
+    /// The row that unwind data state in the body of a function, at the end of a path, as it is at the path's start.
+    fn body_row(&mut self, at: u64, path: &Path, start: &Start) -> Option<Row> {
+        if !self.find_image(at) {
+            return None;
+        }
+        let mut stated = NO_RULE;
+        self.stated_rule(at, &mut stated).ok()??;
+        match stated.rule {
+            Rule::Row(row) => path.pull_back::<A>(start, &row),
+            _ => None,
+        }
+    }
+
+    /// Whether a jump to an unknown address is a tail call, with the row `tail_call`, rather than one in the body of
+    /// `function`, with the row `in_body`: its return address must have a call before it. In the link register it must
+    /// not be one that an inner call of the same function left, nor one that the body has saved.
+    fn is_tail_call(&mut self, tail_call: &Row, in_body: Option<&Row>, function: AddressRange) -> bool {
+        let Some(pc) = self.return_address(tail_call) else { return false };
+        let stale = A::LINK_REGISTER
+            && (function.contains(pc.wrapping_sub(1))
+                || in_body.is_some_and(|in_body| self.return_address(in_body) == Some(pc)));
+        !stale
+            && self.images.is_executable(pc.wrapping_sub(1)) != Some(false)
+            && follows_call::<A, _>(&mut self.memory, pc) == Some(true)
+    }
+
+    /// The return address that a row gives.
+    fn return_address(&mut self, row: &Row) -> Option<u64> {
+        let mut registers = self.registers;
+        let mask = self.mask;
+        execute::row::<A, _, Problem>(row, &mut registers, &mut self.memory, |_, caller| Ok(caller.pc & mask)).ok()?;
+        Some(registers.pc)
+    }
+}

@@ -1,0 +1,465 @@
+//! Sections of call frame information written byte by byte: each way to state where things are, and each way to be wrong.
+
+mod support;
+
+use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_machine::registers::X86_64Registers;
+use coroner_unwind::cfi::{CommonCache, FrameSection};
+use coroner_unwind::eh_frame_hdr::{BuildError, build};
+use coroner_unwind::{End, Found, Image, Malformed, Options, Problem, RuleCache, Walker, X86_64};
+
+const CODE: u64 = 0x40_0000;
+const SECTION: u64 = 0x50_0000;
+const TABLE: u64 = 0x60_0000;
+const STACK: u64 = 0x7000;
+
+/// Bytes in the order in which they are said, with lengths filled in.
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn u8(mut self, value: u8) -> Bytes {
+        self.0.push(value);
+        self
+    }
+
+    fn u32(mut self, value: u32) -> Bytes {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, value: u64) -> Bytes {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn raw(mut self, bytes: &[u8]) -> Bytes {
+        self.0.extend(bytes);
+        self
+    }
+
+    /// A length of 32 bits and what `entry` says, padded with `DW_CFA_nop`.
+    fn entry(mut self, entry: impl FnOnce(Bytes) -> Bytes) -> Bytes {
+        let start = self.0.len();
+        let mut after = entry(self.u32(0)).0;
+        while !after.len().is_multiple_of(4) {
+            after.push(0);
+        }
+        let length = (after.len() - start - 4) as u32;
+        after[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        self = Bytes(after);
+        self
+    }
+
+    /// A common information entry with augmentation `zR`, absolute 8-byte addresses: cfa = rsp + 8, ra at cfa − 8.
+    fn common(self, augmentation: &[u8], data: &[u8]) -> Bytes {
+        self.entry(|entry| {
+            let entry = entry.u32(0).u8(1).raw(augmentation).u8(0).u8(1).u8(0x78).u8(16);
+            let entry = if augmentation.starts_with(b"z") { entry.u8(data.len() as u8).raw(data) } else { entry };
+            // DW_CFA_def_cfa rsp 8; DW_CFA_offset ra 1
+            entry.raw(&[0x0c, 7, 8, 0x90, 1])
+        })
+    }
+
+    /// A frame description entry of the common information entry at offset 0, for 0x100 bytes from `start` on.
+    fn function(self, start: u64, instructions: &[u8]) -> Bytes {
+        self.entry(|entry| {
+            let here = entry.0.len() as u32;
+            entry.u32(here).u64(start).u64(0x100).u8(0).raw(instructions)
+        })
+    }
+
+    /// Zero, the end.
+    fn end(self) -> Vec<u8> {
+        self.u32(0).0
+    }
+}
+
+/// A section with one function and these instructions.
+fn section(instructions: &[u8]) -> Vec<u8> {
+    Bytes::default().common(b"zR", &[0x04]).function(CODE, instructions).end()
+}
+
+/// What a walk from `pc` in the function finds: frames and the end. The stack is eight words, its first one at rsp.
+fn walk(
+    eh_frame: &[u8],
+    offset: u64,
+    stack: &[u64],
+    registers: &X86_64Registers,
+) -> (Vec<u64>, X86_64Registers, End, Option<Problem>) {
+    let stack: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let code = [0x90u8; 0x400];
+    let ranges = [
+        SnapshotRange { address: SECTION, bytes: eh_frame },
+        SnapshotRange { address: STACK, bytes: &stack },
+        SnapshotRange { address: CODE, bytes: &code },
+    ];
+    let images = [Image {
+        text: (CODE..CODE + 0x400).into(),
+        eh_frame: (SECTION..SECTION + eh_frame.len() as u64).into(),
+        ..Image::default()
+    }];
+    let mut registers = *registers;
+    registers.pc = CODE + offset;
+    registers.gpr[7] = STACK;
+    let mut cache = Box::new(RuleCache::new());
+    let options = Options { scan_words: 0, ..Options::default() };
+    let memory = Snapshot { ranges: &ranges };
+    let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, options);
+    let mut pcs = vec![walker.frame().pc];
+    let mut second = X86_64Registers::default();
+    while walker.step().is_ok() && pcs.len() < 10 {
+        pcs.push(walker.frame().pc);
+        if pcs.len() == 2 {
+            let file = walker.registers();
+            for (number, value) in second.gpr.iter_mut().enumerate() {
+                *value = file.certain(number as u8).unwrap_or(0xdead);
+            }
+        }
+    }
+    (pcs, second, walker.end().unwrap_or(End::FrameBudget), walker.problem())
+}
+
+/// The caller's registers that these instructions give, with words 0x100, 0x200 … on the stack, and the return address in
+/// word `at`.
+fn caller(instructions: &[u8], at: usize, registers: &X86_64Registers) -> X86_64Registers {
+    let mut stack: Vec<u64> = (1..=16).map(|word| word * 0x100).collect();
+    stack[at] = CODE + 0x350;
+    let (pcs, second, _, problem) = walk(&section(instructions), 0x10, &stack, registers);
+    assert_eq!(problem, None);
+    assert_eq!(pcs.get(1), Some(&(CODE + 0x350)), "{instructions:x?}");
+    second
+}
+
+const RBX: usize = 3;
+const RBP: usize = 6;
+const RSP: usize = 7;
+const R12: usize = 12;
+
+#[test]
+fn every_shape_of_canonical_frame_address() {
+    let mut registers = X86_64Registers::default();
+    registers.gpr[RBP] = STACK + 0x20;
+    registers.gpr[10] = STACK + 0x30;
+    // The initial row
+    assert_eq!(caller(&[], 0, &registers).gpr[RSP], STACK + 8);
+    // DW_CFA_def_cfa_offset 24
+    assert_eq!(caller(&[0x0e, 24], 2, &registers).gpr[RSP], STACK + 24);
+    // DW_CFA_def_cfa_register rbp (offset 8 stays)
+    assert_eq!(caller(&[0x0d, 6], 4, &registers).gpr[RSP], STACK + 0x28);
+    // DW_CFA_def_cfa r10, 0
+    assert_eq!(caller(&[0x0c, 10, 0], 5, &registers).gpr[RSP], STACK + 0x30);
+    // DW_CFA_def_cfa_sf rsp, −3 × −8; DW_CFA_def_cfa_offset_sf −4 × −8
+    assert_eq!(caller(&[0x12, 7, 0x7d], 2, &registers).gpr[RSP], STACK + 24);
+    assert_eq!(caller(&[0x13, 0x7c], 3, &registers).gpr[RSP], STACK + 32);
+    // DW_CFA_def_cfa_expression: DW_OP_breg6 −8; DW_OP_lit16; DW_OP_plus
+    assert_eq!(caller(&[0x0f, 4, 0x76, 0x78, 0x40, 0x22], 4, &registers).gpr[RSP], STACK + 0x28);
+    // DW_CFA_advance_loc beyond the address: what follows does not hold
+    assert_eq!(caller(&[0x51, 0x0e, 24], 0, &registers).gpr[RSP], STACK + 8);
+    // DW_CFA_advance_loc1, 2, 4 up to the address
+    assert_eq!(caller(&[0x02, 4, 0x03, 4, 0, 0x04, 8, 0, 0, 0, 0x0e, 16], 1, &registers).gpr[RSP], STACK + 16);
+    // DW_CFA_remember_state, DW_CFA_restore_state: the canonical frame address too
+    assert_eq!(caller(&[0x0a, 0x0e, 64, 0x0b], 0, &registers).gpr[RSP], STACK + 8);
+    // The same with an expression in between, and a DW_CFA_restore_extended
+    assert_eq!(caller(&[0x83, 2, 0x0a, 0x0f, 1, 0x30, 0x06, 3, 0x0b], 0, &registers).gpr[RSP], STACK + 8);
+    // DW_CFA_GNU_args_size, DW_CFA_nop, a vector register
+    assert_eq!(caller(&[0x2e, 16, 0x00, 0x05, 40, 2], 0, &registers).gpr[RSP], STACK + 8);
+}
+
+#[test]
+fn a_canonical_frame_address_in_memory() {
+    let mut registers = X86_64Registers::default();
+    registers.gpr[RBP] = STACK + 0x20;
+    let mut stack: Vec<u64> = (1..=16).map(|word| word * 0x100).collect();
+    stack[3] = STACK + 0x40;
+    stack[7] = CODE + 0x350;
+    // DW_OP_breg6 −8; DW_OP_deref
+    let (pcs, second, _, _) = walk(&section(&[0x0f, 3, 0x76, 0x78, 0x06]), 0x10, &stack, &registers);
+    assert_eq!(pcs[1], CODE + 0x350);
+    assert_eq!(second.gpr[RSP], STACK + 0x40);
+}
+
+#[test]
+fn every_rule_of_a_register() {
+    let mut registers = X86_64Registers::default();
+    registers.gpr[RBX] = 0xb;
+    registers.gpr[R12] = 0xc;
+    registers.gpr[0] = 0xa;
+    // cfa = rsp + 32, return address in word 3
+    let rbx = |rule: &[u8]| {
+        let mut instructions = vec![0x0e, 32];
+        instructions.extend(rule);
+        caller(&instructions, 3, &registers).gpr[RBX]
+    };
+    assert_eq!(rbx(&[]), 0xb);
+    // DW_CFA_offset 2 × −8; DW_CFA_offset_extended 3 × −8; _sf −(−1) … 2 × −8
+    assert_eq!(rbx(&[0x83, 2]), 0x300);
+    assert_eq!(rbx(&[0x05, 3, 3]), 0x200);
+    assert_eq!(rbx(&[0x11, 3, 2]), 0x300);
+    // DW_CFA_GNU_negative_offset_extended −(1 × −8): above the canonical frame address
+    assert_eq!(rbx(&[0x2f, 3, 1]), 0x600);
+    // DW_CFA_restore, DW_CFA_same_value after it
+    assert_eq!(rbx(&[0x83, 2, 0xc3]), 0xb);
+    assert_eq!(rbx(&[0x83, 2, 0x08, 3]), 0xb);
+    // DW_CFA_undefined
+    assert_eq!(rbx(&[0x07, 3]), 0xdead);
+    // DW_CFA_register r12; rax
+    assert_eq!(rbx(&[0x09, 3, 12]), 0xc);
+    assert_eq!(rbx(&[0x09, 3, 0]), 0xa);
+    // DW_CFA_val_offset 1 × −8, _sf −1 × −8
+    assert_eq!(rbx(&[0x14, 3, 1]), STACK + 24);
+    assert_eq!(rbx(&[0x15, 3, 0x7f]), STACK + 40);
+    // DW_CFA_expression: the canonical frame address is on the stack; minus 32
+    assert_eq!(rbx(&[0x10, 3, 3, 0x08, 32, 0x1c]), 0x100);
+    // DW_CFA_val_expression: the same, the address itself
+    assert_eq!(rbx(&[0x16, 3, 3, 0x08, 32, 0x1c]), STACK);
+    // More states than are kept is an error, as many as are is none.
+    assert_eq!(rbx(&[0x0a, 0x0a, 0x0a, 0x0a, 0x83, 2]), 0x300);
+}
+
+#[test]
+fn operations_of_expressions() {
+    // DW_CFA_val_expression of rbx with what is given behind the canonical frame address
+    let value = |expression: &[u8]| {
+        let mut instructions = vec![0x16, 3, expression.len() as u8];
+        instructions.extend(expression);
+        caller(&instructions, 0, &X86_64Registers::default()).gpr[RBX]
+    };
+    // lit5, lit31; const1u, const1s, const2u, const2s, const4s, constu, consts
+    assert_eq!(value(&[0x35]), 5);
+    assert_eq!(value(&[0x4f]), 31);
+    assert_eq!(value(&[0x08, 200]), 200);
+    assert_eq!(value(&[0x09, 200]), 200u8 as i8 as u64);
+    assert_eq!(value(&[0x0a, 1, 2]), 0x201);
+    assert_eq!(value(&[0x0b, 1, 0x82]), 0x8201u16 as i16 as u64);
+    assert_eq!(value(&[0x0d, 1, 0, 0, 0x80]), 0x8000_0001u32 as i32 as u64);
+    assert_eq!(value(&[0x10, 0x81, 1]), 0x81);
+    assert_eq!(value(&[0x11, 0x7f]), u64::MAX);
+    // 7 3: div, mod, minus, mul, plus, shl, shr, and, or, xor
+    for (operation, result) in [
+        (0x1b, 2),
+        (0x1d, 1),
+        (0x1c, 4),
+        (0x1e, 21),
+        (0x22, 10),
+        (0x24, 56),
+        (0x25, 0),
+        (0x1a, 3),
+        (0x21, 7),
+        (0x27, 4),
+    ] {
+        assert_eq!(value(&[0x37, 0x33, operation]), result, "{operation:x}");
+    }
+    // shra of −8 by 1; abs, neg, not; plus_uconst
+    assert_eq!(value(&[0x09, 0xf8, 0x31, 0x26]), -4i64 as u64);
+    assert_eq!(value(&[0x09, 0xf8, 0x19]), 8);
+    assert_eq!(value(&[0x33, 0x1f]), -3i64 as u64);
+    assert_eq!(value(&[0x33, 0x20]), !3);
+    assert_eq!(value(&[0x33, 0x23, 4]), 7);
+    // dup, drop, over, pick, swap, rot
+    assert_eq!(value(&[0x33, 0x12, 0x22]), 6);
+    assert_eq!(value(&[0x33, 0x34, 0x13]), 3);
+    assert_eq!(value(&[0x33, 0x34, 0x14]), 3);
+    assert_eq!(value(&[0x33, 0x34, 0x35, 0x15, 2]), 3);
+    assert_eq!(value(&[0x33, 0x34, 0x16, 0x1c]), 1);
+    assert_eq!(value(&[0x33, 0x34, 0x35, 0x17, 0x13, 0x1c]), 5u64.wrapping_sub(3));
+    // lt, then bra over a skip: 3 < 4 ? 1 : 2
+    assert_eq!(value(&[0x33, 0x34, 0x2d, 0x28, 4, 0, 0x32, 0x2f, 1, 0, 0x31]), 1);
+    assert_eq!(value(&[0x34, 0x33, 0x2d, 0x28, 4, 0, 0x32, 0x2f, 1, 0, 0x31]), 2);
+    // deref_size 2 of the second word
+    assert_eq!(value(&[0x94, 2]), 0x200);
+}
+
+#[test]
+fn plt_entries_compute_by_position() {
+    // The .plt of GNU ld: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. rip is column 16.
+    let expression = [0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+    let stack = [CODE + 0x350, CODE + 0x360, 0];
+    for (offset, expected) in [(0x10, CODE + 0x350), (0x1b, CODE + 0x360)] {
+        let (pcs, ..) = walk(&section(&expression), offset, &stack, &X86_64Registers::default());
+        assert_eq!(pcs[1], expected);
+    }
+}
+
+/// What is wrong with a section.
+fn wrong(eh_frame: &[u8]) -> Option<Malformed> {
+    match walk(eh_frame, 0x10, &[CODE + 0x350, 0, 0, 0], &X86_64Registers::default()).3 {
+        Some(Problem::Malformed { what, address }) => {
+            // What is wrong is in the section, or is a register.
+            assert!(address < 64 || (SECTION..=SECTION + eh_frame.len() as u64).contains(&address), "{address:x}");
+            Some(what)
+        }
+        Some(Problem::Unreadable { .. }) => panic!("read beyond the section"),
+        None => None,
+    }
+}
+
+#[test]
+fn malformed_entries_are_errors() {
+    let with = |instructions: &[u8]| wrong(&section(instructions));
+    assert_eq!(with(&[]), None);
+    // An opcode and an operation that do not exist
+    assert_eq!(with(&[0x3f]), Some(Malformed::Opcode));
+    assert_eq!(with(&[0x0f, 1, 0xff]), Some(Malformed::Opcode));
+    // restore_state without state; too many states
+    assert_eq!(with(&[0x0b]), Some(Malformed::StateStack));
+    assert_eq!(with(&[0x0a; 20]), Some(Malformed::StateStack));
+    // Stack too empty, too full; division by 0; a jump out of the expression, and one in a circle
+    assert_eq!(with(&[0x0f, 1, 0x22]), Some(Malformed::Expression));
+    assert_eq!(with(&[[0x0f, 40].as_slice(), &[0x31; 40]].concat()), Some(Malformed::Expression));
+    assert_eq!(with(&[0x0f, 3, 0x31, 0x30, 0x1b]), Some(Malformed::Expression));
+    assert_eq!(with(&[0x0f, 3, 0x2f, 0xff, 0x7f]), Some(Malformed::Expression));
+    assert_eq!(with(&[0x0f, 3, 0x2f, 0xfd, 0xff]), Some(Malformed::Expression));
+    // A block, and a number, that run over the end of the entry
+    assert_eq!(with(&[0x0f, 0x7f]), Some(Malformed::Truncated));
+    assert_eq!(with(&[0x0e, 0x80, 0x80]), Some(Malformed::Truncated));
+    // The canonical frame address by a register that does not exist; a register that is not known
+    assert_eq!(with(&[0x0d, 60]), Some(Malformed::OutOfRange));
+    // An offset that no address has
+    assert_eq!(with(&[0x83, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]), Some(Malformed::OutOfRange));
+}
+
+#[test]
+fn malformed_common_entries_are_errors() {
+    let with = |common: Bytes| wrong(&common.function(CODE, &[]).end());
+    // Version, augmentation, pointer encoding
+    let version = Bytes::default().entry(|entry| entry.u32(0).u8(9).raw(b"zR\0").u8(1).u8(0x78).u8(16).u8(1).u8(4));
+    assert_eq!(with(version), Some(Malformed::Version));
+    let unknown = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(b"Q\0").u8(1).u8(0x78).u8(16));
+    assert_eq!(with(unknown), Some(Malformed::Augmentation));
+    assert_eq!(with(Bytes::default().common(b"zR", &[0x47])), Some(Malformed::PointerEncoding));
+    // Augmentation data longer than the entry; a string without an end
+    let long = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(b"zR\0").u8(1).u8(0x78).u8(16).u8(100).u8(4));
+    assert_eq!(with(long), Some(Malformed::Truncated));
+    let endless = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(&[b'a'; 60]));
+    assert_eq!(with(endless), Some(Malformed::Augmentation));
+    // An unknown letter behind `z` is passed over, with `P` and `L` before it.
+    let passed = Bytes::default().common(b"zPLR", &[0x04, 1, 2, 3, 4, 5, 6, 7, 8, 0x1b, 0x04]);
+    assert_eq!(with(passed), None);
+}
+
+#[test]
+fn entries_that_refer_to_the_wrong_thing_are_errors() {
+    // A frame description entry whose common information entry is itself, or another one like it
+    let mut circle = section(&[]);
+    let entry = 4 + u32::from_le_bytes(circle[..4].try_into().unwrap()) as usize;
+    circle[entry + 4..entry + 8].copy_from_slice(&4u32.to_le_bytes());
+    assert_eq!(wrong(&circle), Some(Malformed::Reference));
+    // One before the section
+    circle[entry + 4..entry + 8].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
+    assert_eq!(wrong(&circle), Some(Malformed::OutOfRange));
+    // A length that runs over the end of the section, and ones that are reserved
+    for (length, what) in [
+        (0x7fff_ffff, Malformed::Truncated),
+        (0xffff_fff5u32, Malformed::OutOfRange),
+        (0xffff_ffff, Malformed::Truncated),
+    ] {
+        let mut bad = section(&[]);
+        bad[..4].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(wrong(&bad), Some(what));
+    }
+}
+
+#[test]
+fn no_cut_and_no_flipped_byte_does_harm() {
+    let whole = section(&[0x0e, 32, 0x83, 2, 0x0a, 0x10, 3, 3, 0x08, 32, 0x1c, 0x0b, 0x0f, 3, 0x77, 8, 0x06]);
+    for length in 0..whole.len() {
+        wrong_or_not(&whole[..length]);
+    }
+    for index in 0..whole.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff, whole[index] ^ 0x10] {
+            let mut flipped = whole.clone();
+            flipped[index] = value;
+            wrong_or_not(&flipped);
+        }
+    }
+}
+
+fn wrong_or_not(eh_frame: &[u8]) {
+    let (pcs, _, end, _) = walk(eh_frame, 0x10, &[CODE + 0x350, 0, 0, 0], &X86_64Registers::default());
+    assert!(!pcs.is_empty() && pcs.len() <= 10, "{end:?}");
+}
+
+#[test]
+fn the_outermost_frame_and_signal_frames() {
+    // DW_CFA_undefined of the return address
+    let (pcs, _, end, problem) = walk(&section(&[0x07, 16]), 0x10, &[CODE; 8], &X86_64Registers::default());
+    assert_eq!((pcs.len(), end, problem), (1, End::EndOfStack, None));
+    // `S`: the caller was interrupted, also at a function's first instruction
+    let eh_frame = Bytes::default().common(b"zRS", &[0x04]).function(CODE, &[]).end();
+    let stack: Vec<u8> = [CODE + 0x100, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    let ranges =
+        [SnapshotRange { address: SECTION, bytes: &eh_frame }, SnapshotRange { address: STACK, bytes: &stack }];
+    let images = [Image {
+        text: (CODE..CODE + 0x400).into(),
+        eh_frame: (SECTION..SECTION + eh_frame.len() as u64).into(),
+        ..Image::default()
+    }];
+    let mut registers = X86_64Registers { pc: CODE + 0x10, ..X86_64Registers::default() };
+    registers.gpr[RSP] = STACK;
+    let mut cache = Box::new(RuleCache::new());
+    let memory = Snapshot { ranges: &ranges };
+    let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, Options::default());
+    assert!(walker.next_frame().unwrap().signal_trampoline);
+    let interrupted = walker.frame();
+    assert_eq!((interrupted.lookup_address(), interrupted.found), (CODE + 0x100, Found::Cfi));
+}
+
+/// A table built over three functions, and what a lookup in each byte of them finds.
+#[test]
+fn search_tables() {
+    let eh_frame = Bytes::default()
+        .common(b"zR", &[0x04])
+        .function(CODE + 0x200, &[0x0e, 24])
+        .function(CODE, &[])
+        .function(CODE + 0x100, &[0x0e, 16])
+        .end();
+    let ranges = [SnapshotRange { address: SECTION, bytes: &eh_frame }];
+    let mut image = Image { eh_frame: (SECTION..SECTION + eh_frame.len() as u64).into(), ..Image::default() };
+    let section = FrameSection::eh_frame(&image);
+    let mut cache = CommonCache::new();
+    let mut memory = Snapshot { ranges: &ranges };
+    assert_eq!(build(&mut memory, &section, &mut cache, TABLE, &mut [0; 40]), Err(BuildError::TooSmall(68)));
+    let mut table = [0u8; 100];
+    let length = build(&mut memory, &section, &mut cache, TABLE, &mut table).unwrap();
+    assert_eq!(length, 68);
+    image.text = (CODE..CODE + 0x400).into();
+    image.eh_frame_hdr = (TABLE..TABLE + length as u64).into();
+    let stack: Vec<u8> = (0..8).flat_map(|word: u64| (CODE + 0x350 + word).to_le_bytes()).collect();
+    let ranges = [
+        SnapshotRange { address: SECTION, bytes: &eh_frame },
+        SnapshotRange { address: TABLE, bytes: &table },
+        SnapshotRange { address: STACK, bytes: &stack },
+    ];
+    let images = [image];
+    for offset in (0..0x400).step_by(0x10) {
+        let mut registers = X86_64Registers { pc: CODE + offset, ..X86_64Registers::default() };
+        registers.gpr[RSP] = STACK;
+        let mut cache = Box::new(RuleCache::new());
+        let options = Options { scan_words: 0, ..Options::default() };
+        let memory = Snapshot { ranges: &ranges };
+        let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, options);
+        let stepped = walker.step();
+        match offset / 0x100 {
+            3 => assert_eq!(stepped, Err(End::NoUnwindData { address: CODE + offset })),
+            function => assert_eq!(walker.frame().pc, CODE + 0x350 + function, "{stepped:?}"),
+        }
+    }
+    // Cut anywhere, and with any byte changed, a table is an error or leads elsewhere.
+    for index in 0..length {
+        let mut bad = table;
+        bad[index] ^= 0xff;
+        let ranges = [
+            SnapshotRange { address: SECTION, bytes: &eh_frame },
+            SnapshotRange { address: TABLE, bytes: if index % 2 == 0 { &bad } else { &table[..index] } },
+        ];
+        let mut memory = Snapshot { ranges: &ranges };
+        let _ = coroner_unwind::eh_frame_hdr::SearchTable::read(&mut memory, image.eh_frame_hdr)
+            .map(|table| table.map(|table| table.find(&mut memory, CODE + 0x150)));
+    }
+    let _ = memory_is_object_safe(&mut Snapshot { ranges: &[] });
+}
+
+fn memory_is_object_safe(memory: &mut dyn Memory) -> Option<u64> {
+    memory.read_u64(0).ok()
+}

@@ -1,0 +1,127 @@
+//! Walks of the running thread, against the unwinder of the C++ runtime.
+
+mod support;
+
+use coroner_unwind::{Architecture, End, Options, RegisterFile, RuleCache, Walker};
+use std::ops::ControlFlow;
+use support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here};
+
+/// The return addresses that the C++ runtime's unwinder finds: libgcc's on Linux, LLVM's on Darwin.
+fn by_the_runtime() -> Vec<u64> {
+    let mut pcs = Vec::new();
+    backtrace::trace(|frame| {
+        pcs.push(frame.ip() as u64);
+        true
+    });
+    pcs
+}
+
+#[inline(never)]
+fn compare(depth: u32) {
+    if depth > 0 {
+        compare(depth - 1);
+        std::hint::black_box(());
+    } else {
+        compare_here();
+    }
+}
+
+#[inline(never)]
+fn compare_here() {
+    let images = Loaded::now();
+    let mut cache = Box::new(RuleCache::new());
+    let theirs = by_the_runtime();
+    let registers = capture_here();
+    let mut walker =
+        Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default());
+    let frames: Vec<_> = std::iter::from_fn(|| walker.next_frame()).collect();
+    assert_eq!(walker.end(), Some(End::EndOfStack));
+    assert_eq!(walker.problem(), None);
+    let ours: Vec<u64> = frames.iter().skip(1).map(|frame| frame.pc).collect();
+    // It may give a last frame 0, and begins with frames of its own.
+    let theirs: Vec<u64> = theirs.into_iter().filter(|pc| *pc != 0).collect();
+    let same = theirs.iter().rev().zip(ours.iter().rev()).take_while(|(a, b)| a == b).count();
+    assert_eq!(same, ours.len(), "ours {ours:x?}\ntheirs {theirs:x?}");
+    assert!(frames[1..].iter().all(|frame| by_unwind_data(frame.found)));
+    for pair in frames.windows(2) {
+        assert_eq!(pair[0].cfa, Some(pair[1].sp));
+    }
+}
+
+#[test]
+fn agrees_with_the_runtime() {
+    compare(0);
+    compare(1);
+    compare(40);
+}
+
+#[test]
+fn agrees_with_the_runtime_on_another_thread() {
+    std::thread::spawn(|| compare(3)).join().unwrap();
+}
+
+/// The callee-saved registers that are certain.
+fn certain(registers: &RegisterFile<Native>) -> Vec<Option<u64>> {
+    Native::SAVED.iter().take(Native::SAVED_COUNT - 1).map(|number| registers.certain(*number)).collect()
+}
+
+#[inline(never)]
+fn deep(depth: u64) -> u64 {
+    if depth == 0 {
+        taken_in_several_ways();
+        return 0;
+    }
+    // Needed after the call, so kept in registers that the callee saves.
+    let kept = [depth, depth * 3, depth * 5].map(std::hint::black_box);
+    let inner = if depth.is_multiple_of(3) { deep(depth - 1) } else { deep_too(depth - 1) };
+    std::hint::black_box(inner + kept[0] + kept[1] * kept[2])
+}
+
+#[inline(never)]
+fn deep_too(depth: u64) -> u64 {
+    let room = std::hint::black_box([depth; 9]);
+    std::hint::black_box(deep(depth) + room[(depth % 9) as usize])
+}
+
+#[inline(never)]
+fn taken_in_several_ways() {
+    let images = Loaded::now();
+    let mut cache = Box::new(RuleCache::new());
+    let registers = capture_here();
+    macro_rules! walker {
+        () => {
+            Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default())
+        };
+    }
+    // One by one, each rule found anew, every frame's registers read.
+    let mut walker = walker!();
+    let mut expected = Vec::new();
+    loop {
+        let frame = walker.frame();
+        expected.push((frame.pc, frame.sp, frame.found, certain(walker.registers())));
+        if walker.step().is_err() {
+            break;
+        }
+    }
+    assert!(expected.len() > 150, "{}", expected.len());
+    // The same with known rules, by as many frames at once as are wanted.
+    for stop in [1, 2, 3, 15, 16, 17, 63, 64, 65, 66, 127, 128, 129, 140, expected.len() - 1] {
+        let mut walker = walker!();
+        let mut seen = Vec::new();
+        walker.for_each(|frame| {
+            seen.push(frame.pc);
+            if seen.len() == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let frame = walker.frame();
+        let here = (frame.pc, frame.sp, frame.found, certain(walker.registers()));
+        assert_eq!(here, expected[stop], "after {stop} frames");
+        seen.extend(std::iter::from_fn(|| walker.next_frame()).map(|frame| frame.pc));
+        assert!(seen.iter().eq(expected.iter().map(|(pc, ..)| pc)), "after {stop} frames");
+        assert_eq!(walker.end(), Some(End::EndOfStack));
+    }
+}
+
+#[test]
+fn frames_are_the_same_however_they_are_taken() {
+    assert_ne!(deep(120), 1);
+}

@@ -1,0 +1,124 @@
+//! Why walks end, and what is tried before they do: loops, garbage, budgets, the scan.
+
+use coroner_machine::memory::{Snapshot, SnapshotRange};
+use coroner_machine::registers::X86_64Registers;
+use coroner_unwind::{
+    End, Found, Frame, FramePointers, Image, Options, Recorder, RuleCache, SwiftAsync, Walker, X86_64,
+};
+
+const CODE: u64 = 0x40_0000;
+const STACK: u64 = 0x1000_0000;
+
+/// A walk through code without unwind data, in which every address follows a call (`call rax`, at odd addresses its
+/// second byte), from these registers over these words of stack.
+fn walk(stack: &[u64], sp: u64, fp: u64, options: Options) -> (Vec<Frame>, End) {
+    // `ud2` ends every path through the code at once, so that it is of no help.
+    let code: Vec<u8> = [0xff, 0xd0, 0x0f, 0x0b].repeat(0x400);
+    let stack: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let ranges = [SnapshotRange { address: CODE, bytes: &code }, SnapshotRange { address: STACK, bytes: &stack }];
+    let images = [Image { text: (CODE..CODE + 0x1000).into(), ..Image::default() }];
+    let mut registers = X86_64Registers { pc: CODE + 2, ..X86_64Registers::default() };
+    registers.gpr[7] = sp;
+    registers.gpr[6] = fp;
+    let mut cache = Box::new(RuleCache::new());
+    let memory = Snapshot { ranges: &ranges };
+    let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, options);
+    let frames = std::iter::from_fn(|| walker.next_frame()).take(300_000).collect();
+    (frames, walker.end().expect("an end"))
+}
+
+fn options() -> Options {
+    Options { scan_words: 0, ..Options::default() }
+}
+
+#[test]
+fn a_chain_ends_with_zero() {
+    let (frames, end) = walk(&[STACK + 16, CODE + 6, 0, CODE + 10], STACK, STACK, options());
+    assert_eq!(frames.iter().map(|frame| frame.pc).collect::<Vec<_>>(), [CODE + 2, CODE + 6, CODE + 10]);
+    assert_eq!(frames[1].found, Found::FramePointer);
+    assert_eq!(end, End::EndOfStack);
+}
+
+#[test]
+fn marks_of_async_frames_are_no_part_of_addresses() {
+    let marked = [1 << 60 | (STACK + 16), CODE + 6, 1 << 60 | (STACK + 32), CODE + 10, 0, CODE + 14];
+    for swift_async in [SwiftAsync::Ignore, SwiftAsync::Task(0)] {
+        let (frames, end) = walk(&marked, STACK, STACK, Options { swift_async, ..options() });
+        assert_eq!(frames.iter().map(|frame| frame.pc).collect::<Vec<_>>(), [2, 6, 10, 14].map(|at| CODE + at));
+        assert_eq!(end, End::EndOfStack, "{swift_async:?}");
+    }
+    // In a register, as between the instruction that sets the mark and the one that stores it.
+    let (frames, _) = walk(&marked, STACK, 1 << 60 | STACK, Options { swift_async: SwiftAsync::Ignore, ..options() });
+    assert_eq!(frames.len(), 4);
+}
+
+#[test]
+fn loops_end() {
+    // A record that points to itself, and two that point to each other
+    let (frames, end) = walk(&[STACK, CODE + 6], STACK, STACK, options());
+    assert_eq!(frames.len(), 2);
+    assert!(matches!(end, End::NoUnwindData { .. }), "{end:?}");
+    let (frames, _) = walk(&[STACK + 16, CODE + 6, STACK, CODE + 10], STACK, STACK, options());
+    assert_eq!(frames.len(), 3);
+    let bytes: Vec<u8> =
+        [STACK + 16, CODE + 6, STACK, CODE + 10].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    let ranges = [SnapshotRange { address: STACK, bytes: &bytes }];
+    let mut chain = FramePointers::<X86_64, _>::new(STACK, Snapshot { ranges: &ranges }, None);
+    assert_eq!(chain.by_ref().count(), 2);
+    assert_eq!(chain.end(), Some(End::NoProgress { sp: STACK }));
+}
+
+#[test]
+fn garbage_ends() {
+    // Frame pointers that are not aligned, not readable, below the stack pointer, at the end of the address space
+    for fp in [STACK + 3, 0x5000_0000, STACK - 16, u64::MAX - 7, 1 << 63] {
+        let (frames, end) = walk(&[1, 2, 3, 4], STACK, fp, options());
+        assert_eq!(frames.len(), 1, "{fp:x}");
+        assert!(matches!(end, End::NoUnwindData { .. }), "{end:?}");
+    }
+    // A stack pointer that is garbage
+    for sp in [0, 7, u64::MAX, u64::MAX - 15] {
+        let (frames, _) = walk(&[1, 2], sp, sp, Options::default());
+        assert_eq!(frames.len(), 1);
+    }
+}
+
+#[test]
+fn budgets() {
+    let deep: Vec<u64> = (1..=1_000).flat_map(|depth| [STACK + 16 * depth, CODE + 6]).chain([0, 0]).collect();
+    let (frames, end) = walk(&deep, STACK, STACK, options());
+    assert_eq!((frames.len(), end), (1_001, End::EndOfStack));
+    let (frames, end) = walk(&deep, STACK, STACK, Options { frames: 10, ..options() });
+    assert_eq!((frames.len(), end), (10, End::FrameBudget));
+    let (frames, end) = walk(&deep, STACK, STACK, Options { reads: 500, ..options() });
+    assert!(frames.len() < 500);
+    assert_eq!(end, End::ReadBudget);
+}
+
+#[test]
+fn a_deep_recursion_keeps_both_ends() {
+    let deep: Vec<u64> = (1..=200_000).flat_map(|depth| [STACK + 16 * depth, CODE + 6]).chain([0, 0]).collect();
+    let (frames, end) = walk(&deep, STACK, STACK, options());
+    assert_eq!(end, End::EndOfStack);
+    let none = frames[0];
+    let (mut first, mut last) = ([none; 3], [none; 2]);
+    let mut recorder = Recorder::new(&mut first, &mut last);
+    for frame in &frames {
+        recorder.push(*frame);
+    }
+    assert_eq!((recorder.total(), recorder.skipped()), (200_001, 199_996));
+    assert_eq!(recorder.first(), &frames[..3]);
+    assert!(recorder.last().eq(&frames[199_999..]));
+}
+
+#[test]
+fn a_scan_is_marked_and_finds_only_calls() {
+    // An address that is no code, one in code behind no call, and one behind a call, with a frame pointer before it
+    let stack = [1, 0x1234_5678, CODE + 0x41, STACK + 48, CODE + 0x46, 7, 0, CODE + 0x4a];
+    let (frames, end) = walk(&stack, STACK, 0, Options::default());
+    let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
+    assert_eq!(pcs, [CODE + 2, CODE + 0x46, CODE + 0x4a]);
+    assert_eq!((frames[1].found, frames[1].sp), (Found::Scan, STACK + 40));
+    assert_eq!(frames[2].found, Found::FramePointer);
+    assert_eq!(end, End::EndOfStack);
+}

@@ -1,0 +1,334 @@
+//! Live backtraces: where a thread is now, fast enough to leave on.
+//!
+//! ```
+//! let backtrace = coroner::Backtrace::current();
+//! for frame in backtrace.names().frames() {
+//!     println!("{frame}");
+//! }
+//! ```
+//!
+//! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only: no allocation, no lock, a
+//! handful of nanoseconds a frame. *Naming* happens when [`Backtrace::names`] is called: identical stacks are recognised by a
+//! 64-bit hash and share one [`Names`] in a bounded cache, whose hits take no lock.
+//!
+//! A backtrace keeps the list of images as it was when it was captured: its names are right even if a library was unloaded, and
+//! another one loaded in its place, before they were asked for.
+//!
+//! # Limits
+//! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
+//! rendezvous' signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
+//! [installed](crate::install).
+
+mod cache;
+mod images;
+mod names;
+#[cfg(target_vendor = "apple")]
+#[path = "darwin.rs"]
+mod os;
+#[cfg(not(target_vendor = "apple"))]
+#[path = "linux.rs"]
+mod os;
+mod rules;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use coroner_capture::live::{self, Reader};
+use coroner_machine::memory::{Memory, Windowed};
+use coroner_machine::registers::Registers;
+use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync, Walker};
+
+pub use names::{NamedFrame, Names};
+pub use os::{NotCaptured, ThreadId};
+
+use images::LoadedImages;
+
+#[cfg(target_arch = "x86_64")]
+type Native = coroner_unwind::X86_64;
+#[cfg(target_arch = "aarch64")]
+type Native = coroner_unwind::Aarch64;
+
+/// What to capture.
+#[derive(Clone, Copy, Debug)]
+pub struct CaptureOptions {
+    /// The greatest number of frames, at most [`Backtrace::MAX_FRAMES`].
+    pub depth: usize,
+    /// Frames left out at the innermost end.
+    pub skip: usize,
+    /// Only frames of the app's own images (see [`set_in_app`]).
+    pub in_app_only: bool,
+    /// Whether the walk goes from an async function of Swift's to those that wait for it (its marks in frame records are
+    /// followed), instead of to the executor that runs it. Default: yes on Apple's systems, no elsewhere.
+    pub swift_async: bool,
+}
+
+/// The most frames that are walked for one backtrace.
+const MOST_WALKED: usize = 4096;
+
+impl CaptureOptions {
+    fn of_walk(&self) -> WalkOptions {
+        let swift_async = match self.swift_async {
+            true => SwiftAsync::Follow,
+            // No task is ever running: marks are taken off frame pointers, and not followed.
+            false if cfg!(target_vendor = "apple") => SwiftAsync::Task(0),
+            false => SwiftAsync::Ignore,
+        };
+        // One more than are kept tells that there are more.
+        let wanted = self.skip.saturating_add(self.depth.min(Backtrace::MAX_FRAMES)).saturating_add(1);
+        let frames = if self.in_app_only { MOST_WALKED } else { wanted.min(MOST_WALKED) };
+        WalkOptions { frames: frames as u32, reads: 1 << 16, swift_async, ..WalkOptions::default() }
+    }
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        CaptureOptions {
+            depth: Backtrace::MAX_FRAMES,
+            skip: 0,
+            in_app_only: false,
+            swift_async: cfg!(target_vendor = "apple"),
+        }
+    }
+}
+
+pub use images::set_in_app;
+
+/// The addresses of a thread's stack, innermost first.
+#[derive(Clone)]
+pub struct Backtrace {
+    /// Return addresses, or for bits set in `instructions` addresses of instructions.
+    addresses: [u64; Backtrace::MAX_FRAMES],
+    instructions: u128,
+    length: usize,
+    /// There were more frames than were wanted.
+    truncated: bool,
+    hash: u64,
+    images: Arc<LoadedImages>,
+}
+
+impl Backtrace {
+    /// The most frames of one backtrace.
+    pub const MAX_FRAMES: usize = 128;
+
+    /// The calling thread's stack, beginning with the caller of this function.
+    #[inline(never)]
+    #[must_use]
+    pub fn current() -> Backtrace {
+        let registers = live::here();
+        Self::walk(&registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
+    }
+
+    /// The calling thread's stack; with `skip` 0 it begins with the caller of this function.
+    #[inline(never)]
+    #[must_use]
+    pub fn current_with(options: &CaptureOptions) -> Backtrace {
+        let registers = live::here();
+        let options = CaptureOptions { skip: options.skip.saturating_add(1), ..*options };
+        Self::walk(&registers, &options)
+    }
+
+    /// The stack of another thread of this process, by the number that the system gives it ([`thread_id`] of that thread). The
+    /// thread is stopped (on Linux by a signal), stands still for the microseconds that the walk takes, and goes on.
+    ///
+    /// # Errors
+    /// Why the thread did not answer.
+    pub fn of_thread(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+        if thread == thread_id() {
+            return Ok(Self::walk(&live::here(), options));
+        }
+        // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
+        let Some(mut memory) = Reader::new() else { return Err(NotCaptured::RegistersUnreadable) };
+        let mut backtrace = Self::empty(images::current(&mut memory));
+        let mut rules = rules::claim();
+        {
+            let interrupted = os::interrupt(thread)?;
+            let registers = interrupted.context().registers();
+            backtrace.fill(&registers, memory, options, &mut rules);
+        }
+        Ok(backtrace)
+    }
+
+    /// The stacks of all threads of this process, the calling one included, each with its number. Threads are captured one
+    /// after another, not at one moment. Empty while Coroner is not installed.
+    #[must_use]
+    pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
+        let mut threads = Vec::with_capacity(64);
+        live::threads(&mut |thread| threads.push(thread));
+        threads.into_iter().map(|thread| (thread, Self::of_thread(thread, options))).collect()
+    }
+
+    #[inline]
+    fn empty(images: Arc<LoadedImages>) -> Backtrace {
+        Backtrace { addresses: [0; Self::MAX_FRAMES], instructions: 0, length: 0, truncated: false, hash: 0, images }
+    }
+
+    #[inline]
+    fn walk(registers: &Registers, options: &CaptureOptions) -> Backtrace {
+        let mut memory = Reader::new();
+        // One value on every way out, so that it is made where it is returned: it has a kilobyte.
+        let mut backtrace = Self::empty(memory.as_mut().map(images::current).unwrap_or_default());
+        if let Some(memory) = memory {
+            backtrace.fill(registers, memory, options, &mut rules::claim());
+        }
+        backtrace
+    }
+
+    /// Walks through whatever reader it is, each way compiled by itself.
+    #[inline]
+    fn fill(&mut self, registers: &Registers, memory: Reader, options: &CaptureOptions, rules: &mut RuleCache) {
+        match memory {
+            Reader::Loads(memory) => self.fill_through(registers, memory, options, rules),
+            Reader::Copies(copy) => {
+                let mut windows = Windowed::<_, 4>::new(copy);
+                self.fill_through(registers, &mut windows, options, rules);
+            }
+        }
+    }
+
+    fn fill_through(
+        &mut self,
+        registers: &Registers,
+        memory: impl Memory,
+        options: &CaptureOptions,
+        rules: &mut RuleCache,
+    ) {
+        let depth = options.depth.min(Self::MAX_FRAMES);
+        let images: &LoadedImages = &self.images;
+        let mut walker = Walker::<Native, _, _>::new(registers, memory, images, rules, options.of_walk());
+        let mut skip = options.skip;
+        let mut hash = Hash::new();
+        walker.for_each(|frame| {
+            if skip > 0 {
+                skip -= 1;
+                return ControlFlow::Continue(());
+            }
+            if options.in_app_only && !images.is_in_app(frame.lookup_address()) {
+                return ControlFlow::Continue(());
+            }
+            if self.length == depth {
+                self.truncated = true;
+                return ControlFlow::Break(());
+            }
+            self.addresses[self.length] = frame.pc;
+            if frame.kind == AddressKind::InstructionPointer {
+                self.instructions |= 1 << self.length;
+            }
+            self.length += 1;
+            hash.add(frame.pc);
+            ControlFlow::Continue(())
+        });
+        self.hash = hash.finish(self.instructions, images.identity());
+    }
+
+    /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread and those
+    /// that a signal interrupted.
+    pub fn addresses(&self) -> &[u64] {
+        &self.addresses[..self.length]
+    }
+
+    /// The address to look frame `index` up with: inside the call, where the frame's address is that after a call.
+    pub fn lookup_address(&self, index: usize) -> Option<u64> {
+        let address = self.addresses().get(index)?;
+        let is_instruction = self.instructions >> index & 1 == 1;
+        Some(if is_instruction { *address } else { address.wrapping_sub(1) })
+    }
+
+    /// Whether there were more frames than were wanted.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// A number that identical stacks (of the same loaded images) share and others, for all practical purposes, do not. Not
+    /// the same in another run of the app.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The names of the frames: from the cache where this stack was named before, else by one pass over each image's symbol
+    /// table.
+    pub fn names(&self) -> Arc<Names> {
+        cache::names_of(self)
+    }
+}
+
+impl std::fmt::Debug for Backtrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.names().frames()).finish()
+    }
+}
+
+/// The calling thread's number, as [`Backtrace::of_thread`] takes it.
+#[must_use]
+pub fn thread_id() -> ThreadId {
+    coroner_machine::threads::this_thread()
+}
+
+/// A hash of addresses in their order. Each is mixed in by a multiplication that carries every bit upwards and a rotation that
+/// brings the upper ones down again, so that neither permutations nor repetitions (recursion) cancel out, as they do in an XOR
+/// of addresses; the end is the finaliser of MurmurHash3, by which every bit depends on every other.
+struct Hash(u64);
+
+impl Hash {
+    const fn new() -> Hash {
+        Hash(0x243f_6a88_85a3_08d3)
+    }
+
+    #[inline]
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27);
+    }
+
+    fn finish(mut self, instructions: u128, images: u64) -> u64 {
+        self.add(instructions as u64);
+        self.add((instructions >> 64) as u64);
+        self.add(images);
+        let mut hash = self.0;
+        for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+            hash = (hash ^ hash >> 33).wrapping_mul(multiplier);
+        }
+        hash ^ hash >> 33
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_of(words: &[u64]) -> u64 {
+        let mut hash = Hash::new();
+        words.iter().for_each(|word| hash.add(*word));
+        hash.finish(1, 7)
+    }
+
+    #[test]
+    fn permutations_and_recursion_do_not_collide() {
+        let base = 0x5555_5555_4000_u64;
+        let mut seen = std::collections::HashSet::new();
+        for depth in 0..200_usize {
+            assert!(seen.insert(hash_of(&vec![base; depth])), "recursion {depth} deep");
+        }
+        for a in 0..20 {
+            for b in 0..20 {
+                for c in 0..20 {
+                    let words = [base + a * 16, base + 0x1000 + b * 4, base + 0x2000 + c * 8];
+                    assert!(seen.insert(hash_of(&words)));
+                    assert!(seen.insert(hash_of(&[words[2], words[1], words[0]])));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_bit_of_an_address_changes_about_half_of_the_hash() {
+        let words: Vec<u64> = (0..16).map(|index| 0x7fff_0000_1000 + index * 0x340).collect();
+        let before = hash_of(&words);
+        for at in [0, 7, 15] {
+            for bit in 0..48 {
+                let mut changed = words.clone();
+                changed[at] ^= 1 << bit;
+                let flipped = (hash_of(&changed) ^ before).count_ones();
+                assert!((12..=52).contains(&flipped), "word {at} bit {bit}: {flipped} bits");
+            }
+        }
+    }
+}

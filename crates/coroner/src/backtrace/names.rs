@@ -1,0 +1,174 @@
+//! From the addresses of a backtrace to names.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_scan::{Extent, LookupAddress, NameScan};
+use coroner_symbols::demangle;
+use memmap2::Mmap;
+
+use super::Backtrace;
+use super::images::LoadedImage;
+use super::os;
+
+/// Symbols that one table is searched for at most: more than any image has.
+const LIMIT: u32 = 50_000_000;
+
+/// One frame with its names.
+#[derive(Clone, Debug)]
+pub struct NamedFrame {
+    /// The frame's address (avma).
+    pub address: u64,
+    /// The image that it is in.
+    pub image: Option<Arc<str>>,
+    /// The address relative to the image's first byte.
+    pub image_offset: u64,
+    /// The function, demangled.
+    pub function: Option<Arc<str>>,
+    /// The address relative to the function's first byte.
+    pub function_offset: u64,
+    /// Whether the image is the app's own.
+    pub in_app: bool,
+}
+
+impl fmt::Display for NamedFrame {
+    /// `image function + offset`, or `image + offset`, or the address.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.image, &self.function) {
+            (Some(image), Some(function)) => write!(f, "{image} {function} + {}", self.function_offset),
+            (Some(image), None) => write!(f, "{image} + {:#x}", self.image_offset),
+            (None, _) => write!(f, "{:#018x}", self.address),
+        }
+    }
+}
+
+/// A backtrace's frames with their names.
+#[derive(Debug)]
+pub struct Names {
+    frames: Vec<NamedFrame>,
+    addresses: Vec<u64>,
+    /// The state of the images under which these names hold.
+    identity: u64,
+}
+
+impl Names {
+    /// The frames, innermost first.
+    pub fn frames(&self) -> &[NamedFrame] {
+        &self.frames
+    }
+
+    /// Whether these are the names of that very stack, and not of one with the same hash.
+    pub(super) fn is_of(&self, backtrace: &Backtrace) -> bool {
+        self.addresses == backtrace.addresses() && self.identity == backtrace.images.identity()
+    }
+
+    /// Names a backtrace: one pass over the symbol table of each of its images.
+    pub(super) fn find(backtrace: &Backtrace) -> Names {
+        let mut frames: Vec<NamedFrame> = Vec::with_capacity(backtrace.addresses().len());
+        let mut by_image: BTreeMap<u64, (Arc<LoadedImage>, Vec<usize>)> = BTreeMap::new();
+        for (index, address) in backtrace.addresses().iter().enumerate() {
+            let mut frame = NamedFrame {
+                address: *address,
+                image: None,
+                image_offset: 0,
+                function: None,
+                function_offset: 0,
+                in_app: false,
+            };
+            let lookup = backtrace.lookup_address(index).unwrap_or(*address);
+            if let Some(image) = backtrace.images.image_at(lookup) {
+                let name = image.path.file_name().unwrap_or(image.path.as_os_str()).to_string_lossy();
+                frame.image = Some(Arc::from(name.as_ref()));
+                frame.image_offset = address.wrapping_sub(image.range.start);
+                frame.in_app = image.in_app;
+                by_image.entry(image.range.start).or_insert_with(|| (Arc::clone(image), Vec::new())).1.push(index);
+            }
+            frames.push(frame);
+        }
+        let mut scan = Box::new(NameScan::<{ Backtrace::MAX_FRAMES }>::new());
+        for (image, indexes) in by_image.values() {
+            scan.clear();
+            for index in indexes {
+                let lookup = backtrace.lookup_address(*index).unwrap_or_default();
+                scan.push(LookupAddress::of_instruction(lookup.wrapping_sub(image.slide)), *index as u32);
+            }
+            let symbols = image.symbols.get_or_init(|| SymbolTable::open(image));
+            let Some(symbols) = symbols else { continue };
+            symbols.names(&mut scan, image, |index, name, start| {
+                if let Some(frame) = frames.get_mut(index as usize) {
+                    frame.function = Some(Arc::from(demangle(&String::from_utf8_lossy(name)).name));
+                    frame.function_offset = frame.address.wrapping_sub(start.wrapping_add(image.slide));
+                }
+            });
+        }
+        Names { frames, addresses: backtrace.addresses().to_vec(), identity: backtrace.images.identity() }
+    }
+}
+
+/// Where an image's symbols are.
+#[derive(Debug)]
+pub(super) enum SymbolTable {
+    /// Its file, mapped.
+    File(Mmap),
+    /// The symbols in memory: of the vdso, which is no file, and of Mach-O images, which keep theirs there.
+    Memory,
+}
+
+impl SymbolTable {
+    fn open(image: &LoadedImage) -> Option<SymbolTable> {
+        if image.named_in_memory {
+            return Some(SymbolTable::Memory);
+        }
+        Self::map(&image.path)
+    }
+
+    fn map(path: &Path) -> Option<SymbolTable> {
+        let file = File::open(path).ok()?;
+        // SAFETY: the file is one that runs in this process; it is replaced by renaming, not written over, by every tool that
+        // installs programs (the kernel refuses writing to it while it is mapped as code, ETXTBSY, for programs).
+        let map = unsafe { Mmap::map(&file) }.ok()?;
+        Some(SymbolTable::File(map))
+    }
+
+    /// Tells index, name and start (svma) of every address of `scan` that has a name.
+    fn names(
+        &self,
+        scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
+        image: &LoadedImage,
+        mut each: impl FnMut(u32, &[u8], u64),
+    ) {
+        let mut buffer = [0; 1024];
+        match self {
+            SymbolTable::File(map) => {
+                // The map as memory of its own, from address 4096 on: 0 is no address.
+                const BASE: u64 = 4096;
+                let ranges = [SnapshotRange { address: BASE, bytes: map }];
+                let mut memory = Snapshot { ranges: &ranges };
+                let extent = Extent { address: BASE, size: map.len() as u64 };
+                let id = (!image.build_id.is_empty()).then_some(&image.build_id[..]);
+                if scan.elf_file(&mut memory, extent, id, LIMIT).is_ok() {
+                    tell(scan, &mut memory, &mut buffer, &mut each);
+                }
+            }
+            SymbolTable::Memory => {
+                let Some(mut memory) = coroner_capture::live::Reader::new() else { return };
+                if os::scan_memory(scan, &mut memory, image, LIMIT).is_ok() {
+                    tell(scan, &mut memory, &mut buffer, &mut each);
+                }
+            }
+        }
+    }
+}
+
+fn tell<M: Memory>(
+    scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
+    memory: &mut M,
+    buffer: &mut [u8],
+    each: &mut impl FnMut(u32, &[u8], u64),
+) {
+    scan.for_each_name(memory, buffer, |named| each(named.tag, named.name, named.symbol_svma));
+}

@@ -1,0 +1,65 @@
+//! Coroner: records how an app died, for every thread, and delivers the report at the next launch.
+//!
+//! ```no_run
+//! let config = coroner::Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION"));
+//! match coroner::install(config) {
+//!     Ok(coroner) => println!("the last run {}", coroner.last_run().outcome),
+//!     Err(error) => eprintln!("crashes will not be reported: {error}"),
+//! }
+//! ```
+//!
+//! From [`install`] on, a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS) leaves a report in
+//! the [`Store`]: all threads with their frames and registers, the loaded images, and what the app told of itself by
+//! [`set_tag`], [`set_user`], [`set_context`] and [`add_breadcrumb`]. The process then dies as it would have.
+//!
+//! At the next launch `install` starts a thread that takes every run that has ended, makes a [`Report`] of it, finds the names
+//! of functions and lines, and gives it to the [`Sink`]s: by default a folder with JSON files. How the last run ended, crash or
+//! not, is told by [`Coroner::last_run`].
+//!
+//! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
+#![deny(missing_docs)]
+
+pub mod backtrace;
+mod bundle;
+mod config;
+mod data_dir;
+mod delivery;
+mod exception;
+mod facts;
+mod install;
+mod last_run;
+mod panic;
+mod processing;
+mod scope;
+mod sink;
+mod store;
+
+pub use backtrace::Backtrace;
+pub use config::Config;
+pub use coroner_capture::{AlternateStacks, ForkPolicy, SignalSet};
+pub use coroner_report::model::{Id, Report};
+pub use coroner_report::reader::ReadError;
+pub use coroner_report::run_state::Level;
+/// Events, envelopes, sessions and the outbox of [`SentrySink`].
+#[cfg(feature = "sentry")]
+pub use coroner_sentry as sentry;
+pub use data_dir::default_store_dir;
+pub use exception::{HandledException, Language, report_error, report_exception};
+pub use install::{Coroner, InstallError, attach_current_thread, ignore_next_signal, install, installed};
+pub use last_run::{LastRun, Outcome};
+pub use processing::{InvalidReport, SymbolSearch};
+pub use scope::{
+    Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag,
+    set_context, set_extra, set_fingerprint, set_level, set_tag, set_user,
+};
+#[cfg(feature = "sentry")]
+pub use sink::SentrySink;
+pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
+#[cfg(feature = "sentry-client")]
+pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
+pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
+
+/// The README's examples are compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,265 @@
+//! Where a panic that has just begun will be caught, without unwinding anything.
+//!
+//! The frames above are walked by the unwinder that will unwind them (`_Unwind_Backtrace`), and of each the table is read by
+//! which it decides (the language-specific data area: LLVM's "Exception Handling in LLVM", GCC's `gcc/except.cc`; read in
+//! Rust's own `std::sys::personality::dwarf::eh`). What a call site does with an exception is one of: pass, clean up and pass,
+//! catch, or refuse (a filter: the function must not unwind).
+//!
+//! The standard library catches at the top of every thread it starts, and around `main`: a panic whose first catching frame is
+//! the last one of its thread reaches the top.
+
+use std::ffi::{c_int, c_void};
+
+/// Where a panic ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landing {
+    /// A frame of the app catches it.
+    Caught,
+    /// The standard library catches it at the top of the thread.
+    Top,
+    /// A frame that must not unwind ends the process.
+    CannotUnwind,
+    /// Nobody catches it: the runtime can't begin to unwind, and ends the process.
+    Nowhere,
+}
+
+#[repr(C)]
+struct Context {
+    _private: [u8; 0],
+}
+
+type Trace = extern "C" fn(*mut Context, *mut c_void) -> c_int;
+
+// The unwinder that the standard library is linked with (libgcc_s or libunwind): _Unwind_Reason_Code is an int.
+unsafe extern "C" {
+    fn _Unwind_Backtrace(trace: Trace, argument: *mut c_void) -> c_int;
+    fn _Unwind_GetIPInfo(context: *mut Context, before: *mut c_int) -> usize;
+    fn _Unwind_GetLanguageSpecificData(context: *mut Context) -> *const u8;
+    fn _Unwind_GetRegionStart(context: *mut Context) -> usize;
+}
+
+/// What the frames say so far.
+struct Search {
+    landing: Landing,
+    /// Frames that catch.
+    catches: u32,
+}
+
+/// Where a panic that begins at the caller will end.
+pub(super) fn of_this_panic() -> Landing {
+    let mut search = Search { landing: Landing::Nowhere, catches: 0 };
+    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the argument is the search.
+    unsafe { _Unwind_Backtrace(look, (&raw mut search).cast()) };
+    if search.landing == Landing::Caught && search.catches == 1 { Landing::Top } else { search.landing }
+}
+
+/// Looks at one frame. 0 (`_URC_NO_REASON`) goes on.
+extern "C" fn look(context: *mut Context, search: *mut c_void) -> c_int {
+    // SAFETY: what `of_this_panic` gave; the context is valid for this call.
+    let (search, table, start, ip) = unsafe {
+        let mut before = 0;
+        let ip = _Unwind_GetIPInfo(context, &raw mut before);
+        let ip = if before == 0 { ip.wrapping_sub(1) } else { ip };
+        (&mut *search.cast::<Search>(), _Unwind_GetLanguageSpecificData(context), _Unwind_GetRegionStart(context), ip)
+    };
+    if table.is_null() {
+        return 0;
+    }
+    // SAFETY: the table is part of a loaded image, as the unwinder itself is about to read it.
+    match unsafe { action(table, start, ip) } {
+        Some(Action::Catch) => {
+            search.catches += 1;
+            if search.landing == Landing::Nowhere {
+                search.landing = Landing::Caught;
+            }
+        }
+        Some(Action::Refuse) if search.landing == Landing::Nowhere => search.landing = Landing::CannotUnwind,
+        _ => {}
+    }
+    0
+}
+
+/// What a call site does with a panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Catch,
+    Refuse,
+}
+
+/// Reads one after another.
+struct Reader(*const u8);
+
+impl Reader {
+    /// # Safety
+    /// There must be that many bytes; here and below.
+    unsafe fn take<const N: usize>(&mut self) -> [u8; N] {
+        // SAFETY: by the contract.
+        unsafe {
+            let bytes = self.0.cast::<[u8; N]>().read_unaligned();
+            self.0 = self.0.add(N);
+            bytes
+        }
+    }
+
+    unsafe fn byte(&mut self) -> u8 {
+        // SAFETY: by the contract.
+        unsafe { self.take::<1>()[0] }
+    }
+
+    unsafe fn uleb(&mut self) -> u64 {
+        let (mut value, mut shift) = (0_u64, 0_u32);
+        loop {
+            // SAFETY: by the contract.
+            let byte = unsafe { self.byte() };
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return value;
+            }
+        }
+    }
+
+    unsafe fn sleb(&mut self) -> i64 {
+        let (mut value, mut shift) = (0_i64, 0_u32);
+        loop {
+            // SAFETY: by the contract.
+            let byte = unsafe { self.byte() };
+            value |= i64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte & 0x80 == 0 {
+                let sign = byte & 0x40 != 0 && shift < 64;
+                return if sign { value | (-1_i64 << shift) } else { value };
+            }
+        }
+    }
+
+    /// A number in an encoding of the DWARF extensions (LSB 10.5.1), its form alone: offsets of call sites are relative to
+    /// nothing. None for one that no compiler uses here.
+    unsafe fn encoded(&mut self, encoding: u8) -> Option<u64> {
+        // SAFETY: by the contract.
+        unsafe {
+            Some(match encoding & 0x0f {
+                0x00 | 0x04 | 0x0c => u64::from_le_bytes(self.take()),
+                0x01 => self.uleb(),
+                0x02 | 0x0a => u64::from(u16::from_le_bytes(self.take())),
+                0x03 | 0x0b => u64::from(u32::from_le_bytes(self.take())),
+                0x09 => self.sleb() as u64,
+                _ => return None,
+            })
+        }
+    }
+}
+
+/// No value: `DW_EH_PE_omit`.
+const OMIT: u8 = 0xff;
+
+/// What the call site that holds `ip` does with an exception of Rust: only a catch of everything catches it. None where it
+/// passes, with or without cleaning up.
+///
+/// # Safety
+/// `table` is a language-specific data area of the function at `start`.
+unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
+    // SAFETY: by the contract, everything that is read is in the table.
+    unsafe {
+        let mut reader = Reader(table);
+        let landing_base = reader.byte();
+        if landing_base != OMIT {
+            reader.encoded(landing_base)?;
+        }
+        let type_encoding = reader.byte();
+        let mut types = core::ptr::null();
+        if type_encoding != OMIT {
+            let offset = reader.uleb() as usize;
+            types = reader.0.add(offset);
+        }
+        let site_encoding = reader.byte();
+        let length = reader.uleb() as usize;
+        let actions = reader.0.add(length);
+        let offset = ip.wrapping_sub(start) as u64;
+        while reader.0 < actions {
+            let site = reader.encoded(site_encoding)?;
+            let size = reader.encoded(site_encoding)?;
+            let landing_pad = reader.encoded(site_encoding)?;
+            let first_action = reader.uleb() as usize;
+            if offset < site {
+                return None;
+            }
+            if offset < site + size {
+                if landing_pad == 0 || first_action == 0 {
+                    return None;
+                }
+                return chain(actions.add(first_action - 1), types, type_encoding);
+            }
+        }
+        None
+    }
+}
+
+/// What a chain of actions does: the first that is no cleanup and applies.
+unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option<Action> {
+    let mut at = first;
+    for _ in 0..64 {
+        // SAFETY: the caller's table.
+        unsafe {
+            let mut reader = Reader(at);
+            let filter = reader.sleb();
+            let next_from = reader.0;
+            let next = reader.sleb();
+            if filter < 0 {
+                return Some(Action::Refuse);
+            }
+            // A catch of everything has no type.
+            if filter > 0 && is_null_type(types, type_encoding, filter as usize) {
+                return Some(Action::Catch);
+            }
+            if next == 0 {
+                return None;
+            }
+            at = next_from.offset(next as isize);
+        }
+    }
+    None
+}
+
+/// Whether type number `index` of the table that ends at `types` is none. Whatever the encoding, a null pointer is zeros.
+unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
+    if types.is_null() {
+        return true;
+    }
+    // SAFETY: the caller's table, which grows downwards.
+    unsafe {
+        match encoding & 0x0f {
+            0x00 | 0x04 | 0x0c => types.sub(8 * index).cast::<u64>().read_unaligned() == 0,
+            0x03 | 0x0b => types.sub(4 * index).cast::<u32>().read_unaligned() == 0,
+            0x02 | 0x0a => types.sub(2 * index).cast::<u16>().read_unaligned() == 0,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[inline(never)]
+    fn here() -> Landing {
+        std::hint::black_box(of_this_panic())
+    }
+
+    extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
+        std::hint::black_box(work())
+    }
+
+    #[test]
+    fn landings() {
+        // libtest catches its tests' panics itself, so that one here is caught, and not by the top.
+        assert_eq!(here(), Landing::Caught);
+        let on_a_thread = std::thread::spawn(here).join().unwrap();
+        assert_eq!(on_a_thread, Landing::Top);
+        let caught = std::thread::spawn(|| catch_unwind(AssertUnwindSafe(here)).unwrap()).join().unwrap();
+        assert_eq!(caught, Landing::Caught);
+        let refused = std::thread::spawn(|| cannot_unwind(&here)).join().unwrap();
+        assert_eq!(refused, Landing::CannotUnwind);
+    }
+}

@@ -1,0 +1,177 @@
+//! Where reports go: the [`Sink`] trait and the sinks that come with it.
+//!
+//! A new sink is one file here (or a type in the app) that implements [`Sink`], and one [`Config::sink`](crate::Config::sink).
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coroner_report::model::{Id, Report, RunFacts};
+
+use crate::store::RawRun;
+
+mod folder;
+#[cfg(feature = "sentry")]
+mod sentry;
+#[cfg(feature = "sentry-client")]
+mod sentry_client;
+
+pub use folder::FolderSink;
+#[cfg(feature = "sentry")]
+pub use sentry::SentrySink;
+#[cfg(feature = "sentry-client")]
+pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
+
+/// Takes reports, one at a time, on Coroner's delivery thread at the launch after the crash.
+///
+/// Each sink is asked for each report on its own: that one took it or can't take it now changes nothing for the others.
+/// A report is kept in the store until every sink has delivered or rejected it.
+///
+/// **The same report may come twice**: a process can be killed after a sink has taken a report and before that was noted.
+/// A sink tells by [`Report::header`]'s event id, which stays the same, that it has it already, and says
+/// [`Delivery::Delivered`] again.
+///
+/// A sink that panics, crashes or hangs the app is asked again at the next launch, a few times
+/// ([`Config::attempts`](crate::Config::attempts)); then the run is set aside in the store.
+///
+/// ```
+/// use coroner::{Delivery, Sink, Submission};
+///
+/// struct Printer;
+///
+/// impl Sink for Printer {
+///     fn name(&self) -> &str {
+///         "printer"
+///     }
+///
+///     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+///         eprintln!("run {} crashed", submission.run);
+///         Delivery::Delivered
+///     }
+/// }
+/// # let _config = coroner::Config::new("app").sink(Printer);
+/// ```
+pub trait Sink: Send + Sync {
+    /// Its name, by which the store remembers what it has taken: the same at every launch, and no other sink's.
+    fn name(&self) -> &str;
+
+    /// Takes one report. It may take its time: it runs on a thread of its own, and an app that ends in between delivers the
+    /// report at its next launch.
+    fn deliver(&self, submission: &Submission<'_>) -> Delivery;
+
+    /// Whether it wants to be told of runs, [`run_began`](Self::run_began) and [`run_ended`](Self::run_ended): for figures of how
+    /// many runs of an app crash. Install then starts the delivery thread also where nothing is to be delivered.
+    fn follows_runs(&self) -> bool {
+        false
+    }
+
+    /// Is told of the run that this process is, once, before any report comes.
+    fn run_began(&self, run: &BegunRun<'_>) {
+        let _ = run;
+    }
+
+    /// Is told of each launch of the app that has ended, however it did, after its reports have come. It may be told twice of one.
+    fn run_ended(&self, run: &FinishedRun<'_>) {
+        let _ = run;
+    }
+
+    /// Waits until what was taken is where it should be, at most `timeout`; says whether it is. Sinks that keep nothing back
+    /// have nothing to do.
+    fn flush(&self, timeout: Duration) -> bool {
+        let _ = timeout;
+        true
+    }
+}
+
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+        (**self).deliver(submission)
+    }
+
+    fn follows_runs(&self) -> bool {
+        (**self).follows_runs()
+    }
+
+    fn run_began(&self, run: &BegunRun<'_>) {
+        (**self).run_began(run);
+    }
+
+    fn run_ended(&self, run: &FinishedRun<'_>) {
+        (**self).run_ended(run);
+    }
+
+    fn flush(&self, timeout: Duration) -> bool {
+        (**self).flush(timeout)
+    }
+}
+
+/// One report on its way to a sink.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Submission<'a> {
+    /// The run that it is of.
+    pub run: Id,
+    /// The report, with the run state stitched in and symbol names found, as the hooks left it.
+    pub report: &'a Report,
+    /// Which of the run's reports it is, 0 being the first: a process can survive a crash and have another.
+    pub index: usize,
+    /// The run's files as the crash left them.
+    pub raw: &'a RawRun,
+    /// How many times this sink has been asked for this report before.
+    pub tries: u32,
+}
+
+/// The run that this process is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BegunRun<'a> {
+    /// The run.
+    pub run: Id,
+    /// The store's directory, in which a sink may have a directory of its own with its name.
+    pub store: &'a Path,
+    /// What is known of app and system.
+    pub facts: &'a RunFacts,
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FinishedRun<'a> {
+    /// The run.
+    pub run: Id,
+    /// What is known of it, how it ended included.
+    pub facts: &'a RunFacts,
+    /// How many reports it left.
+    pub reports: usize,
+}
+
+/// What a sink made of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    /// It has it, for good.
+    Delivered,
+    /// It will never take it, and must not be asked again.
+    Rejected {
+        /// Why, for people.
+        reason: String,
+    },
+    /// It could not take it now: no network, no room.
+    Retry {
+        /// How long to wait at least before it is asked again. A launch of the app, or
+        /// [`Coroner::flush`](crate::Coroner::flush), after that time asks; waits of more than a day count as a day.
+        after: Duration,
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+impl fmt::Debug for dyn Sink {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Sink({})", self.name())
+    }
+}

@@ -1,0 +1,372 @@
+//! A directory held open, and everything done in it by name relative to it.
+//!
+//! Nothing here follows a symbolic link: a store may lie where others can write, and "read `report`" must never mean
+//! "read whatever somebody linked there". Opening is by `openat` with `O_NOFOLLOW`, so that exchanging a directory for a
+//! link between two steps changes nothing either. Files are made with mode 0600 and directories with 0700.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+
+/// How deep [`Directory::remove_tree`] goes: a run holds files and, at most, one folder of attachments.
+const DEEPEST_TREE: usize = 8;
+
+/// How the names of files end that are not yet whole.
+const TEMPORARY: &str = ".new";
+
+/// An open directory. Names given to its functions are single components: a name with a `/` in it, `.` and `..` are
+/// refused.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+/// What stands under a name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) kind: FileType,
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// Bytes that it takes on the disk, which for a file reserved ahead of time or with holes is not its length.
+    pub(crate) disk_bytes: u64,
+    pub(crate) modified: SystemTime,
+    /// Device and inode: which file it is, whatever its name.
+    pub(crate) identity: (u64, u64),
+    /// Owner's user id.
+    pub(crate) owner: u32,
+}
+
+impl Status {
+    // The fields of `stat` have other integer types on other systems.
+    #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+    fn of(stat: &rustix::fs::Stat) -> Self {
+        let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        // Two runs may begin in one second.
+        let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        Self {
+            kind: FileType::from_raw_mode(stat.st_mode as _),
+            length: u64::try_from(stat.st_size).unwrap_or(0),
+            disk_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+            modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
+            identity: (stat.st_dev as u64, stat.st_ino as u64),
+            owner: stat.st_uid as u32,
+        }
+    }
+}
+
+impl Directory {
+    /// Opens the directory at `path`. Its last component may not be a symbolic link.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: path.to_owned() })
+    }
+
+    /// Opens the directory at `path`, which is made, with those above it, where it does not exist.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        match Self::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                Self::open(path)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Where it was when it was opened: for messages, and for those who can't take a descriptor.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn status(&self) -> io::Result<Status> {
+        Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
+    }
+
+    /// The names in it, sorted, without `.` and `..`.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.descriptor)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// What stands under `name`, a symbolic link being itself and not what it points to.
+    pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
+        let name = component(name)?;
+        Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    /// Opens the directory `name` in this one.
+    pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: self.path.join(name) })
+    }
+
+    /// Opens the directory `name` in this one, and makes it where it does not exist.
+    pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
+        match rustix::fs::mkdirat(&self.descriptor, component(name)?, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.subdirectory(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the regular file `name` to read (and write, if so asked).
+    ///
+    /// A named pipe or a device under that name is an error and never waited for.
+    pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        let kind = Status::of(&rustix::fs::fstat(&descriptor)?).kind;
+        if kind != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {} and not a file", kind_name(kind))));
+        }
+        Ok(File::from(descriptor))
+    }
+
+    /// The bytes of the regular file `name`, which may be at most `limit` bytes long.
+    pub(crate) fn read(&self, name: &OsStr, limit: u64) -> io::Result<Vec<u8>> {
+        let file = self.file(name, false)?;
+        let length = file.metadata()?.len();
+        if length > limit {
+            let message = format!("is {length} bytes long, more than the {limit} that are read");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        let mut bytes = Vec::with_capacity(length as usize);
+        // It may grow while it is read; `take` keeps the bound.
+        file.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The first bytes of the regular file `name`, at most `length`.
+    pub(crate) fn read_start(&self, name: &OsStr, length: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file(name, false)?.take(length).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Puts `bytes` under `name`, durably and at once: a reader, and the next launch after a power failure, sees the old
+    /// file or the whole new one.
+    pub(crate) fn write_atomically(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}{TEMPORARY}", std::process::id()));
+        let written = self.write_new(&temporary, bytes).and_then(|()| self.rename(&temporary, self, name));
+        if written.is_err() {
+            // A full disk leaves a short file, which must not keep the disk full.
+            let _ = self.remove_file(&temporary);
+        }
+        written?;
+        self.sync()
+    }
+
+    /// Removes the files that a process killed in [`write_atomically`](Self::write_atomically) left, an hour ago or more.
+    pub(crate) fn clear_temporaries(&self) -> io::Result<()> {
+        const HELD: Duration = Duration::from_hours(1);
+        for name in self.names()? {
+            let bytes = name.as_bytes();
+            if bytes.starts_with(b".") && bytes.ends_with(TEMPORARY.as_bytes()) {
+                let Ok(status) = self.status_of(&name) else { continue };
+                let age = SystemTime::now().duration_since(status.modified).unwrap_or(Duration::ZERO);
+                if status.kind == FileType::RegularFile && age > HELD {
+                    let _ = self.remove_file(&name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the file `name`, replacing one that is left over from an earlier try, and waits until it is on the disk.
+    fn write_new(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        match self.remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?);
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    /// Waits until the names in it are on the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.descriptor) {
+            // Some file systems (FUSE, 9p) have no fsync of a directory.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Gives `name` the name `new_name` in `target`, replacing a file that has it.
+    pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
+    }
+
+    pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::empty())?)
+    }
+
+    /// Removes `name` and, where it is a directory, all that is in it. Symbolic links are removed and not followed.
+    pub(crate) fn remove_tree(&self, name: &OsStr) -> io::Result<()> {
+        self.remove_tree_to(name, DEEPEST_TREE)
+    }
+
+    fn remove_tree_to(&self, name: &OsStr, depth: usize) -> io::Result<()> {
+        if self.status_of(name)?.kind != FileType::Directory {
+            return self.remove_file(name);
+        }
+        if depth == 0 {
+            return Err(io::Error::other(format!("`{}` is nested too deeply", name.display())));
+        }
+        let inner = self.subdirectory(name)?;
+        for entry in inner.names()? {
+            inner.remove_tree_to(&entry, depth - 1)?;
+        }
+        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Bytes on the disk of all files below `name`.
+    pub(crate) fn tree_bytes(&self, name: &OsStr) -> io::Result<u64> {
+        self.tree_bytes_to(name, DEEPEST_TREE)
+    }
+
+    fn tree_bytes_to(&self, name: &OsStr, depth: usize) -> io::Result<u64> {
+        let status = self.status_of(name)?;
+        let mut bytes = status.disk_bytes;
+        if status.kind == FileType::Directory && depth > 0 {
+            let inner = self.subdirectory(name)?;
+            for entry in inner.names()? {
+                bytes = bytes.saturating_add(inner.tree_bytes_to(&entry, depth - 1).unwrap_or(0));
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// `name` if it is a name and not a path that leads elsewhere.
+fn component(name: &OsStr) -> io::Result<&OsStr> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a file name", name.display())));
+    }
+    Ok(name)
+}
+
+/// A kind of file in words, with its article.
+pub(crate) fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a named pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Unknown => "something unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch() -> (tempfile::TempDir, Directory) {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::create(&folder.path().join("a/b")).unwrap();
+        (folder, directory)
+    }
+
+    #[test]
+    fn what_is_made_is_for_the_owner_only() {
+        let (_folder, directory) = scratch();
+        directory.write_atomically("file".as_ref(), b"bytes").unwrap();
+        let inner = directory.create_subdirectory("inner".as_ref()).unwrap();
+        let paths = [directory.path().to_owned(), inner.path().to_owned(), directory.path().join("file")];
+        for path in paths {
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{path:?} {mode:o}");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed_to_read_to_write_or_to_remove() {
+        let (folder, directory) = scratch();
+        let outside = folder.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("precious"), b"kept").unwrap();
+        symlink(outside.join("precious"), directory.path().join("file")).unwrap();
+        symlink(&outside, directory.path().join("folder")).unwrap();
+
+        assert!(directory.read("file".as_ref(), 100).is_err());
+        assert!(directory.subdirectory("folder".as_ref()).is_err());
+        assert!(directory.create_subdirectory("folder".as_ref()).is_err());
+        assert!(Directory::open(&directory.path().join("folder")).is_err());
+
+        directory.write_atomically("file".as_ref(), b"new").unwrap();
+        assert_eq!(directory.read("file".as_ref(), 100).unwrap(), b"new");
+        directory.remove_tree("folder".as_ref()).unwrap();
+        assert_eq!(std::fs::read(outside.join("precious")).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn only_old_temporary_files_are_cleared() {
+        let (_folder, directory) = scratch();
+        for (name, minutes) in [(".old.1.new", 90), (".young.1.new", 10), ("old.new", 90), (".old", 90)] {
+            directory.write_atomically(name.as_ref(), b"").unwrap();
+            let file = directory.file(name.as_ref(), true).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_mins(minutes)).unwrap();
+        }
+        directory.clear_temporaries().unwrap();
+        assert_eq!(directory.names().unwrap(), [".old", ".young.1.new", "old.new"]);
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let (_folder, directory) = scratch();
+        for name in ["", ".", "..", "a/b", "../a", "/etc/passwd"] {
+            assert!(directory.read(name.as_ref(), 100).is_err(), "{name}");
+            assert!(directory.remove_tree(name.as_ref()).is_err(), "{name}");
+            assert!(directory.write_atomically(name.as_ref(), b"").is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_an_error_and_not_waited_for() {
+        let (_folder, directory) = scratch();
+        let path = std::ffi::CString::new(directory.path().join("pipe").into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: the path ends in NUL.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o700) }, 0);
+        let error = directory.read("pipe".as_ref(), 100).unwrap_err();
+        assert!(error.to_string().contains("named pipe"), "{error}");
+    }
+
+    #[test]
+    fn a_file_longer_than_the_limit_is_an_error() {
+        let (_folder, directory) = scratch();
+        directory.write_atomically("long".as_ref(), &[0; 101]).unwrap();
+        let error = directory.read("long".as_ref(), 100).unwrap_err();
+        assert!(error.to_string().contains("101 bytes"), "{error}");
+    }
+}

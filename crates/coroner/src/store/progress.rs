@@ -1,0 +1,124 @@
+//! How far the processing of one run has come, kept in its directory so that a crash loses neither the report nor the
+//! knowledge of who has it already.
+//!
+//! The file is `progress.json`, replaced as a whole at each step. Of a step that was not written, the worst that follows
+//! is that a sink gets a report a second time, which sinks take by event id as the same.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::directory::Directory;
+
+pub(super) const FILE: &str = "progress.json";
+
+/// Many sinks with long reasons for rejecting stay far below it.
+const LARGEST: u64 = 1 << 20;
+
+/// The contents of `progress.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Progress {
+    /// How many times processing was begun and did not come back: it crashed, or was killed.
+    pub(crate) attempts: u32,
+    /// The outcome of the run has been told to the app.
+    pub(crate) told: bool,
+    /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
+    /// here was not asked yet.
+    pub(crate) reports: BTreeMap<usize, BTreeMap<String, SinkState>>,
+}
+
+/// What one sink said of one report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(crate) enum SinkState {
+    /// It has it.
+    Delivered,
+    /// It will never take it.
+    Rejected { reason: String },
+    /// It wants to be asked again.
+    Retry {
+        /// Not before this time, in seconds since 1970 (UTC).
+        not_before: u64,
+        /// How many times it has been asked.
+        tries: u32,
+        reason: String,
+    },
+}
+
+impl SinkState {
+    /// Whether nothing more is to be done for this sink.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Delivered | Self::Rejected { .. })
+    }
+
+    /// Whether the sink may be asked at `now`. A `not_before` more than a day ahead is a clock that was wrong when it was
+    /// written, or is now, and does not hold anything back for years.
+    pub(crate) fn may_be_asked(&self, now: SystemTime) -> bool {
+        const LONGEST_WAIT: u64 = 24 * 60 * 60;
+        match self {
+            Self::Delivered | Self::Rejected { .. } => false,
+            Self::Retry { not_before, .. } => {
+                let now = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+                now >= *not_before || *not_before - now > LONGEST_WAIT
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// Reads it from a run's directory. A run without the file was never processed; a file that can't be understood is
+    /// one that a damaged disk or another program wrote, and counts as one attempt.
+    pub(crate) fn read(run: &Directory) -> io::Result<Self> {
+        match run.read(OsStr::new(FILE), LARGEST) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_else(|_| Self { attempts: 1, ..Self::default() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn write(&self, run: &Directory) -> io::Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
+        run.write_atomically(OsStr::new(FILE), &bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Directory::open(folder.path()).unwrap();
+        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+
+        let mut progress = Progress { attempts: 2, told: true, ..Progress::default() };
+        let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
+        let sinks = [("folder".to_owned(), SinkState::Delivered), ("sentry".to_owned(), waits)];
+        progress.reports.insert(1, sinks.into());
+        progress.write(&run).unwrap();
+        assert_eq!(Progress::read(&run).unwrap(), progress);
+    }
+
+    #[test]
+    fn damage_counts_as_an_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Directory::open(folder.path()).unwrap();
+        run.write_atomically(OsStr::new(FILE), b"{\"attempts\": ").unwrap();
+        assert_eq!(Progress::read(&run).unwrap().attempts, 1);
+    }
+
+    #[test]
+    fn a_wrong_clock_holds_nothing_back_for_years() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let waits = |not_before| SinkState::Retry { not_before, tries: 1, reason: String::new() };
+        assert!(waits(999_999).may_be_asked(now));
+        assert!(waits(1_000_000).may_be_asked(now));
+        assert!(!waits(1_000_900).may_be_asked(now));
+        assert!(waits(2_000_000_000).may_be_asked(now));
+    }
+}

@@ -1,0 +1,279 @@
+//! Live backtraces of this very process.
+#![cfg(target_os = "linux")]
+
+use std::ffi::{CString, c_int, c_void};
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
+
+/// Coroner, installed once for all tests of this program.
+static INSTALLED: LazyLock<(coroner::Coroner, tempfile::TempDir)> = LazyLock::new(|| {
+    let store = tempfile::tempdir().unwrap();
+    let config = coroner::Config::new("backtrace-test").store_dir(store.path());
+    (coroner::install(config).unwrap(), store)
+});
+
+fn functions(backtrace: &Backtrace) -> Vec<String> {
+    let names = backtrace.names();
+    names.frames().iter().map(|frame| frame.function.as_deref().unwrap_or("?").to_owned()).collect()
+}
+
+/// The places of `wanted` in `functions`, one after the other.
+fn assert_in_order(functions: &[String], wanted: &[&str]) {
+    let mut rest = functions.iter();
+    for name in wanted {
+        assert!(rest.any(|function| function.contains(name)), "{name} is missing or out of order in {functions:#?}");
+    }
+}
+
+#[inline(never)]
+fn inner(depth: u32, make: &mut dyn FnMut()) {
+    if depth == 0 {
+        make();
+    } else {
+        inner(depth - 1, make);
+    }
+    black_box(&make);
+}
+
+#[inline(never)]
+fn outer(depth: u32, make: &mut dyn FnMut()) {
+    inner(depth, make);
+    black_box(&make);
+}
+
+#[test]
+fn the_current_thread_begins_with_the_caller() {
+    LazyLock::force(&INSTALLED);
+    let mut taken = None;
+    outer(2, &mut || taken = Some(Backtrace::current()));
+    let taken = taken.unwrap();
+    let functions = functions(&taken);
+    assert!(functions[0].contains("the_current_thread_begins_with_the_caller"), "{functions:#?}");
+    assert_in_order(&functions, &["backtrace::inner", "backtrace::inner", "backtrace::inner", "backtrace::outer"]);
+    assert!(!taken.is_truncated());
+}
+
+#[test]
+fn depth_and_skip() {
+    LazyLock::force(&INSTALLED);
+    let mut taken = Vec::new();
+    outer(9, &mut || {
+        for skip in [0, 1, 3] {
+            taken.push(Backtrace::current_with(&CaptureOptions { skip, depth: 5, ..CaptureOptions::default() }));
+        }
+    });
+    for backtrace in &taken {
+        assert_eq!(backtrace.addresses().len(), 5);
+        assert!(backtrace.is_truncated());
+    }
+    assert_eq!(taken[0].addresses()[3], taken[2].addresses()[0]);
+    assert_ne!(taken[0].hash(), taken[1].hash());
+}
+
+#[test]
+fn in_app_only_leaves_the_libraries_out() {
+    LazyLock::force(&INSTALLED);
+    let options = CaptureOptions { in_app_only: true, ..CaptureOptions::default() };
+    let backtrace = Backtrace::current_with(&options);
+    let names = backtrace.names();
+    assert!(names.frames().iter().all(|frame| frame.in_app), "{backtrace:#?}");
+    let all = Backtrace::current().names();
+    assert!(all.frames().iter().any(|frame| !frame.in_app), "a thread's start is the C library's");
+}
+
+#[test]
+fn the_same_stack_is_named_once() {
+    LazyLock::force(&INSTALLED);
+    let mut named = Vec::new();
+    let mut make = || named.push(Backtrace::current());
+    for depth in [3, 3, 4] {
+        outer(depth, &mut make);
+    }
+    assert_eq!(named[0].hash(), named[1].hash());
+    assert!(Arc::ptr_eq(&named[0].names(), &named[1].names()));
+    assert_ne!(named[2].hash(), named[0].hash(), "one recursion more is another stack");
+}
+
+#[test]
+fn another_thread_and_all_threads() {
+    LazyLock::force(&INSTALLED);
+    let id = Arc::new(AtomicI32::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let thread = std::thread::spawn({
+        let (id, stop) = (Arc::clone(&id), Arc::clone(&stop));
+        move || {
+            outer(5, &mut || {
+                id.store(thread_id(), Ordering::SeqCst);
+                while !stop.load(Ordering::SeqCst) {
+                    std::thread::park_timeout(Duration::from_secs(5));
+                }
+            });
+        }
+    });
+    while id.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let id = id.load(Ordering::SeqCst);
+    let backtrace = Backtrace::of_thread(id, &CaptureOptions::default()).unwrap();
+    assert_in_order(&functions(&backtrace), &["backtrace::inner", "backtrace::outer"]);
+    let all = Backtrace::of_all_threads(&CaptureOptions::default());
+    assert!(all.iter().any(|(thread, _)| *thread == thread_id()), "the asking thread too");
+    let (_, of_that) = all.iter().find(|(thread, _)| *thread == id).expect("that thread");
+    assert_in_order(&functions(of_that.as_ref().unwrap()), &["backtrace::outer"]);
+    stop.store(true, Ordering::SeqCst);
+    thread.thread().unpark();
+    thread.join().unwrap();
+    assert!(Backtrace::of_thread(id, &CaptureOptions::default()).is_err(), "it has ended");
+}
+
+// Calls `rdi(rsi)` from a frame such as an async function of Swift's has: bit 60 of the frame pointer that it saves is set,
+// and below that stands its context, here `rdx`.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".globl coroner_test_async_frame",
+    ".type coroner_test_async_frame, @function",
+    "coroner_test_async_frame:",
+    ".cfi_startproc",
+    "btsq $60, %rbp",
+    "pushq %rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset %rbp, -16",
+    "pushq %rdx",
+    "leaq 8(%rsp), %rbp",
+    ".cfi_def_cfa %rbp, 16",
+    "subq $8, %rsp",
+    "movq %rdi, %rax",
+    "movq %rsi, %rdi",
+    "callq *%rax",
+    "addq $16, %rsp",
+    "popq %rbp",
+    ".cfi_def_cfa %rsp, 8",
+    "btrq $60, %rbp",
+    "retq",
+    ".cfi_endproc",
+    ".size coroner_test_async_frame, . - coroner_test_async_frame",
+    options(att_syntax)
+);
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn swift_async_frames_are_followed_or_not() {
+    unsafe extern "C" {
+        fn coroner_test_async_frame(
+            call: unsafe extern "C" fn(*mut c_void),
+            with: *mut c_void,
+            context: *const Context,
+        );
+    }
+    /// Who waits, and where it goes on.
+    #[repr(C)]
+    struct Context(*const Context, extern "C" fn());
+    extern "C" fn waits_for_the_frame() {
+        black_box(());
+    }
+    extern "C" fn waits_for_that() {
+        black_box(1);
+    }
+    unsafe extern "C" fn capture(into: *mut c_void) {
+        // SAFETY: the test passes its own local.
+        let taken = unsafe { &mut *into.cast::<Vec<Backtrace>>() };
+        for swift_async in [true, false] {
+            taken.push(Backtrace::current_with(&CaptureOptions { swift_async, ..CaptureOptions::default() }));
+        }
+    }
+    LazyLock::force(&INSTALLED);
+    let outer = Context(std::ptr::null(), waits_for_that);
+    let context = Context(&raw const outer, waits_for_the_frame);
+    let mut taken: Vec<Backtrace> = Vec::new();
+    // SAFETY: the function above calls the first argument with the second, and only keeps the third on its stack.
+    unsafe { coroner_test_async_frame(capture, (&raw mut taken).cast(), &raw const context) };
+    let [followed, not] = &taken[..] else { panic!("{taken:?}") };
+    assert_in_order(
+        &functions(followed),
+        &["capture", "coroner_test_async_frame", "waits_for_the_frame", "waits_for_that"],
+    );
+    assert!(functions(followed).last().unwrap().contains("waits_for_that"), "{followed:#?}");
+    assert_in_order(
+        &functions(not),
+        &["capture", "coroner_test_async_frame", "swift_async_frames_are_followed_or_not"],
+    );
+    assert!(!functions(not).iter().any(|name| name.contains("waits_for")), "{not:#?}");
+}
+
+/// Two libraries with the same code under other names, so that a stale name would be a wrong one.
+fn libraries(directory: &Path) -> Option<[PathBuf; 2]> {
+    let make = |name: &str| {
+        let source = directory.join(format!("{name}.c"));
+        let library = directory.join(format!("lib{name}.so"));
+        let code = format!("void {name}(void (*call)(void *), void *with) {{ call(with); __asm__ volatile(\"\"); }}\n");
+        std::fs::write(&source, code).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+        compiler.status().is_ok_and(|status| status.success()).then_some(library)
+    };
+    Some([make("coroner_first")?, make("coroner_second")?])
+}
+
+/// Eight threads capture and name their stacks while another one captures through libraries that it loads and unloads all the
+/// time, one in the other's place. `CORONER_TEST_SECONDS` makes it last longer.
+#[test]
+fn captures_while_libraries_come_and_go() {
+    LazyLock::force(&INSTALLED);
+    let directory = tempfile::tempdir().unwrap();
+    let Some(libraries) = libraries(directory.path()) else { panic!("a C compiler is needed") };
+    let seconds = std::env::var("CORONER_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let captures = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while Instant::now() < until {
+                    let mut taken = None;
+                    outer(3, &mut || taken = Some(Backtrace::current()));
+                    assert_in_order(&functions(&taken.unwrap()), &["backtrace::inner", "backtrace::outer"]);
+                    captures.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while Instant::now() < until {
+            for (library, name) in libraries.iter().zip(["coroner_first", "coroner_second"]) {
+                let names = through(library, name).names();
+                let own: Vec<_> = names.frames().iter().filter_map(|frame| frame.function.as_deref()).collect();
+                assert!(own.contains(&name), "{name} is not in {own:?}");
+                let other = if name == "coroner_first" { "coroner_second" } else { "coroner_first" };
+                assert!(!own.contains(&other), "{other} is in {own:?}");
+            }
+        }
+    });
+    assert!(captures.load(Ordering::Relaxed) > 100, "{captures:?}");
+}
+
+/// Captures inside a function of a library that is loaded for it and unloaded after it, before the names are asked for.
+fn through(library: &Path, name: &str) -> Backtrace {
+    unsafe extern "C" fn capture(into: *mut c_void) {
+        // SAFETY: `through` passes its own local.
+        unsafe { *into.cast::<Option<Backtrace>>() = Some(Backtrace::current()) };
+    }
+    let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
+    let name = CString::new(name).unwrap();
+    let mut taken: Option<Backtrace> = None;
+    // SAFETY: loads a library of this test's own, whose function has this type, calls it, and unloads it.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null());
+        let symbol = libc::dlsym(handle, name.as_ptr());
+        assert!(!symbol.is_null());
+        let call: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void) = std::mem::transmute(symbol);
+        call(capture, (&raw mut taken).cast());
+        let closed: c_int = libc::dlclose(handle);
+        assert_eq!(closed, 0);
+    }
+    taken.unwrap()
+}

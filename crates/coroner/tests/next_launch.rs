@@ -1,0 +1,450 @@
+//! Real processes that end in every way, and what the next launch makes of it.
+//!
+//! The app is this test program itself, started again with `CORONER_TEST_STORE` set to run only [`app`], on whose main thread
+//! or another it does what `CORONER_TEST_ACT` says.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
+
+use coroner::{Config, Coroner, Delivery, Sink, Submission};
+use serde_json::Value;
+
+const STORE: &str = "CORONER_TEST_STORE";
+const ACT: &str = "CORONER_TEST_ACT";
+const WAIT: Duration = Duration::from_secs(30);
+
+// ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+
+static NULL: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
+
+#[inline(never)]
+fn store_to_null() {
+    // SAFETY: none; it is what the app is here for.
+    unsafe { NULL.load(Ordering::Relaxed).write_volatile(1) };
+}
+
+/// Says `word` to the test and goes on when it answers.
+fn meet(word: &str) {
+    println!("\napp: {word}");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// A sink that ends the process while it has a report in its hands.
+struct Ends(i32);
+
+impl Sink for Ends {
+    fn name(&self) -> &'static str {
+        "ends"
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+        println!("\napp: delivering");
+        // SAFETY: ends this process; nothing comes back.
+        unsafe { libc::kill(libc::getpid(), self.0) };
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// A sink that takes its time.
+struct Slow;
+
+impl Sink for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+        println!("\napp: delivering");
+        std::thread::sleep(WAIT);
+        Delivery::Delivered
+    }
+}
+
+/// A handler that repairs the fault: the store is made again.
+extern "C" fn make_writable(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the page is the fault's own.
+    unsafe { libc::mprotect((*info).si_addr(), 4096, libc::PROT_READ | libc::PROT_WRITE) };
+}
+
+/// Not a test: the app, when the variables are set.
+#[test]
+fn app() {
+    let Some(store) = std::env::var_os(STORE) else { return };
+    let act = std::env::var(ACT).unwrap();
+    let config = Config::new("next-launch-test").version("1.0").store_dir(store).symbolicate(false);
+    let install = |config: Config| -> Coroner { coroner::install(config).unwrap() };
+    match act.as_str() {
+        "crash" => {
+            install(config.deliver_at_install(false));
+            coroner::set_tag("kind", "test").unwrap();
+            store_to_null();
+        }
+        "exit" => drop(install(config)),
+        "two-runs" => {
+            // Both begin within one tick of the kernel's clock, by which files are dated.
+            let config = || Config::new("next-launch-test").store_dir(std::env::var_os(STORE).unwrap());
+            install(config().deliver_at_install(false)).uninstall();
+            install(config().deliver_at_install(false));
+            store_to_null();
+        }
+        "no-room" => {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: reads one limit.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+            let error = coroner::install(config).unwrap_err().to_string();
+            println!("\napp: {error}");
+        }
+        "uninstall" => install(config).uninstall(),
+        "wait" => {
+            install(config);
+            meet("installed");
+        }
+        // Names are looked up where a test asks for them; that takes a second each time.
+        "deliver" | "deliver-without-names" => {
+            let coroner = install(config.symbolicate(act == "deliver"));
+            let delivered = coroner.flush(WAIT);
+            let last = coroner.last_run();
+            println!("\napp: {:?} {} {delivered}", last.outcome, last.event_id.map_or("-".into(), |id| id.to_string()));
+        }
+        "killed-delivering" => {
+            install(config.sink(Ends(libc::SIGKILL))).flush(WAIT);
+        }
+        "exits-delivering" => {
+            install(config.sink(Slow));
+            // The delivery thread says that it has begun; the process then ends in good order under its hands.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        "survives" => {
+            // SAFETY: the handler touches nothing but the page of the fault, which is the app's own.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = make_writable as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()), 0);
+            }
+            install(config);
+            // SAFETY: a mapping of our own; the store faults once, and the handler lets it pass.
+            unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let page = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+                page.cast::<u32>().write_volatile(1);
+            }
+        }
+        "fork-child-crashes" => {
+            install(config);
+            // SAFETY: the child does nothing but crash.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                store_to_null();
+            }
+            let mut status = 0;
+            // SAFETY: waits for our child; `status` lives here.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert!(libc::WIFSIGNALED(status));
+        }
+        "fork-child-exits" => {
+            install(config);
+            // SAFETY: the child does nothing but end by way of the exit handlers.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe { libc::exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for our child; `status` lives here.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            store_to_null();
+        }
+        other => panic!("the app can't {other}"),
+    }
+}
+
+// ───────────────────────────────────────────── the tests ─────────────────────────────────────────────
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+struct App {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl App {
+    /// The next line that the app says to the test; `None` at its end.
+    fn says(&mut self) -> Option<String> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if let Some(word) = line.trim_end().strip_prefix("app: ") {
+                return Some(word.to_owned());
+            }
+            line.clear();
+        }
+        None
+    }
+
+    fn end(mut self) -> ExitStatus {
+        drop(self.input.take());
+        while self.says().is_some() {}
+        self.child.wait().unwrap()
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    fn start(&self, act: &str) -> App {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "app", "--nocapture", "--quiet", "--test-threads=1"]);
+        command.env(STORE, self.store()).env(ACT, act).current_dir(self.folder.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        App { child, input, output }
+    }
+
+    fn run(&self, act: &str) -> ExitStatus {
+        self.start(act).end()
+    }
+
+    fn crash(&self) {
+        assert_eq!(self.run("crash").signal(), Some(libc::SIGSEGV));
+    }
+
+    /// A launch that delivers: how it found the last run, with its event id, and whether all was delivered.
+    fn deliver(&self) -> (String, String, bool) {
+        self.launch("deliver")
+    }
+
+    fn launch(&self, act: &str) -> (String, String, bool) {
+        let mut app = self.start(act);
+        let said = app.says().expect("it says how the last run ended");
+        assert!(app.end().success());
+        let words: Vec<&str> = said.split(' ').collect();
+        (words[0].to_owned(), words[1].to_owned(), words[2] == "true")
+    }
+
+    fn outcome(&self) -> String {
+        self.launch("deliver-without-names").0
+    }
+
+    fn reports(&self) -> Vec<Value> {
+        let Ok(entries) = std::fs::read_dir(self.store().join("reports")) else { return Vec::new() };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let json = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+    }
+
+    fn runs(&self) -> usize {
+        std::fs::read_dir(self.store().join("runs")).unwrap().count()
+    }
+}
+
+fn functions(report: &Value) -> Vec<&str> {
+    let threads = report["threads"].as_array().unwrap();
+    let crashed = threads.iter().find(|thread| thread["crashed"] == true).unwrap();
+    crashed["frames"].as_array().unwrap().iter().filter_map(|frame| frame["function"].as_str()).collect()
+}
+
+#[test]
+fn a_crash_becomes_one_report_with_names_and_scope() {
+    let bench = Bench::new();
+    bench.crash();
+    let (outcome, event, delivered) = bench.deliver();
+    assert_eq!((outcome.as_str(), delivered), ("Crashed", true));
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["header"]["event_id"], event);
+    assert_eq!(reports[0]["run"]["tags"]["kind"], "test");
+    assert_eq!(reports[0]["run"]["app"]["release"], "next-launch-test@1.0");
+    assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
+    // Delivered once: later launches find nothing.
+    assert_eq!(bench.outcome(), "CleanExit");
+    assert_eq!((bench.reports().len(), bench.runs()), (1, 1));
+}
+
+#[test]
+fn how_a_run_ended_is_known_at_the_next_launch() {
+    let bench = Bench::new();
+    assert_eq!(bench.outcome(), "FirstLaunch");
+    assert_eq!(bench.outcome(), "CleanExit");
+    for (signal, outcome) in [(libc::SIGTERM, "Terminated"), (libc::SIGKILL, "Unknown")] {
+        let mut app = bench.start("wait");
+        assert_eq!(app.says().as_deref(), Some("installed"));
+        // SAFETY: a signal to our own child.
+        unsafe { libc::kill(app.child.id() as i32, signal) };
+        assert_eq!(app.end().signal(), Some(signal), "it ends as it would have");
+        assert_eq!(bench.outcome(), outcome);
+    }
+    assert!(bench.run("uninstall").success());
+    assert_eq!(bench.outcome(), "Uninstalled");
+    assert_eq!(bench.reports().len(), 0);
+}
+
+#[test]
+fn of_two_runs_that_began_at_once_the_later_is_the_last() {
+    for _ in 0..6 {
+        let bench = Bench::new();
+        assert_eq!(bench.run("two-runs").signal(), Some(libc::SIGSEGV));
+        assert_eq!(bench.outcome(), "Crashed");
+    }
+}
+
+#[test]
+fn an_install_that_fails_says_why_and_leaves_nothing() {
+    let bench = Bench::new();
+    assert!(bench.run("exit").success());
+    let mut app = bench.start("no-room");
+    let said = app.says().expect("it says why");
+    assert!(said.starts_with("can't reserve space for a report: "), "{said}");
+    assert!(app.end().success(), "the app goes on without Coroner");
+    assert_eq!(bench.runs(), 1, "the run before it");
+    assert_eq!(bench.outcome(), "CleanExit", "and that one is still the last");
+}
+
+#[test]
+fn a_living_run_is_not_touched_by_another_process() {
+    let bench = Bench::new();
+    let mut living = bench.start("wait");
+    assert_eq!(living.says().as_deref(), Some("installed"));
+    bench.crash();
+    assert_eq!(bench.outcome(), "Crashed");
+    // The living one and that launch's own.
+    assert_eq!(bench.runs(), 2);
+    writeln!(living.input.as_mut().unwrap(), "go on").unwrap();
+    assert!(living.end().success());
+    assert_eq!(bench.outcome(), "CleanExit");
+    assert_eq!((bench.reports().len(), bench.runs()), (1, 1));
+}
+
+#[test]
+fn many_processes_at_once_deliver_each_report_once() {
+    let bench = Bench::new();
+    for _ in 0..4 {
+        bench.crash();
+    }
+    let launches: Vec<App> = (0..6).map(|_| bench.start("deliver-without-names")).collect();
+    for launch in launches {
+        assert!(launch.end().success());
+    }
+    bench.outcome();
+    let reports = bench.reports();
+    let mut events: Vec<String> = reports.iter().map(|report| report["header"]["event_id"].to_string()).collect();
+    events.sort();
+    events.dedup();
+    assert_eq!((reports.len(), events.len(), bench.runs()), (4, 4, 1));
+}
+
+#[test]
+fn a_process_killed_while_it_delivers_loses_nothing() {
+    let bench = Bench::new();
+    bench.crash();
+    for _ in 0..2 {
+        assert_eq!(bench.run("killed-delivering").signal(), Some(libc::SIGKILL));
+    }
+    bench.outcome();
+    assert_eq!(bench.reports().len(), 1);
+}
+
+#[test]
+fn a_report_that_kills_each_time_is_set_aside_and_does_not_stop_others() {
+    let bench = Bench::new();
+    bench.crash();
+    for _ in 0..3 {
+        assert_eq!(bench.run("killed-delivering").signal(), Some(libc::SIGKILL));
+    }
+    // The fourth time its sink is not asked.
+    assert!(bench.run("killed-delivering").success());
+    let broken: Vec<PathBuf> =
+        std::fs::read_dir(bench.store().join("broken")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(broken.len(), 1);
+    assert!(std::fs::read_to_string(broken[0].join("why.txt")).unwrap().contains("3 times"));
+    assert!(std::fs::read(broken[0].join("report")).unwrap().starts_with(&[0xd9, 0xd9, 0xf7]));
+    bench.crash();
+    assert_eq!(bench.outcome(), "Crashed");
+    assert_eq!(bench.reports().len(), 1);
+}
+
+#[test]
+fn an_app_that_ends_while_it_delivers_may_do_so_for_ever() {
+    let bench = Bench::new();
+    bench.crash();
+    for _ in 0..5 {
+        assert!(bench.run("exits-delivering").success());
+    }
+    bench.outcome();
+    assert_eq!(bench.reports().len(), 1);
+    assert!(!bench.store().join("broken").exists());
+}
+
+#[test]
+fn a_crash_of_a_fork_child_is_its_own_and_leaves_the_parent_alone() {
+    let bench = Bench::new();
+    assert!(bench.run("fork-child-crashes").success());
+    let (outcome, _, delivered) = bench.deliver();
+    assert_eq!((outcome.as_str(), delivered), ("CleanExit", true), "the child was no launch of the app");
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(functions(&reports[0])[0], "next_launch::store_to_null");
+    assert_eq!(reports[0]["crash"]["flags"][0], "fork_child");
+}
+
+#[test]
+fn a_process_that_survives_its_crash_has_a_report_and_ends_as_it_ends() {
+    let bench = Bench::new();
+    assert!(bench.run("survives").success());
+    let (outcome, _, delivered) = bench.deliver();
+    assert_eq!((outcome.as_str(), delivered), ("CleanExit", true));
+    assert_eq!(bench.reports()[0]["crash"]["signal"]["name"], "SIGSEGV");
+}
+
+#[test]
+fn a_fork_child_that_exits_does_not_end_its_parents_run() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("fork-child-exits").signal(), Some(libc::SIGSEGV));
+    let (outcome, _, delivered) = bench.deliver();
+    assert_eq!((outcome.as_str(), delivered), ("Crashed", true));
+    assert_eq!(bench.reports()[0]["run"]["lifecycle"]["exit"], "crashed");
+}
+
+#[test]
+fn a_process_killed_at_any_moment_of_a_launch_loses_nothing_and_delivers_nothing_twice() {
+    let bench = Bench::new();
+    bench.crash();
+    // From before install to after delivery, in steps of a few milliseconds.
+    for delay in [0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 400] {
+        let mut app = bench.start("deliver-without-names");
+        std::thread::sleep(Duration::from_millis(delay));
+        // SAFETY: a signal to our own child, which is not waited for yet.
+        unsafe { libc::kill(app.child.id() as i32, libc::SIGKILL) };
+        let _ = app.says();
+        app.end();
+    }
+    // Whatever it was, three kills in a row may have set it aside: it is then there, whole.
+    bench.outcome();
+    let broken = std::fs::read_dir(bench.store().join("broken")).map_or(0, Iterator::count);
+    assert_eq!(bench.reports().len() + broken, 1);
+    assert!(no_litter(&bench.store().join("reports")), "temporary files were left");
+}
+
+/// Whether a folder has reports in pairs and nothing else but what the next report will replace.
+fn no_litter(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return true };
+    let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.iter().filter(|name| !name.starts_with('.')).count().is_multiple_of(2)
+}

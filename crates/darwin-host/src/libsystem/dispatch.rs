@@ -1,0 +1,111 @@
+//! Of libdispatch semaphores (<dispatch/semaphore.h>), with which Rust's std parks threads, and as much of queues
+//! (<dispatch/queue.h>) as makes a thread do the work of one: `dispatch_queue_create`, `dispatch_sync_f`.
+//!
+//! What a crash reporter knows of a queue is libdispatch's `dispatch_queue_offsets` (queue_private.h), which debuggers read, and
+//! the thread's place for its queue, which the kernel tells (`dispatch_qaddr`).
+
+use std::{
+    ffi::c_char,
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use super::Export;
+use crate::host::{
+    kernel::{ending::refuse, futex, thread},
+    loader,
+    mach::hosts::mach_absolute_time,
+};
+
+/// A `dispatch_queue_t`: the label lies where [`OFFSETS`] says.
+#[repr(C)]
+struct Queue {
+    _object: [usize; 2],
+    label: *mut c_char,
+    lock: std::sync::Mutex<()>,
+}
+
+/// `struct dispatch_queue_offsets_s`, its first fields: version, offset and size of the label.
+static OFFSETS: [u16; 3] = [6, std::mem::offset_of!(Queue, label) as u16, size_of::<usize>() as u16];
+
+pub(super) fn variables() -> Vec<Export> {
+    vec![Export::variable("dispatch_queue_offsets", &raw const OFFSETS)]
+}
+
+/// A serial queue; its label is copied.
+extern "C" fn queue_create(label: *const c_char, attributes: usize) -> *mut Queue {
+    if attributes != 0 {
+        refuse!("dispatch_queue_create with attributes");
+    }
+    // SAFETY: the program gave a string.
+    let label = unsafe { libc::strdup(label) };
+    Box::into_raw(Box::new(Queue { _object: [0; 2], label, lock: std::sync::Mutex::new(()) }))
+}
+
+/// Runs the work on the calling thread, as a queue's.
+extern "C" fn sync_f(queue: &Queue, context: usize, work: usize) {
+    let _turn = queue.lock.lock();
+    let thread = thread::current();
+    let before = thread.queue.swap(std::ptr::from_ref(queue) as usize, Ordering::SeqCst);
+    loader::call(work, [context, 0, 0, 0]);
+    thread.queue.store(before, Ordering::SeqCst);
+}
+
+/// A `dispatch_semaphore_t`.
+struct Semaphore {
+    value: AtomicU32,
+}
+
+const FOREVER: u64 = u64::MAX;
+
+extern "C" fn create(value: isize) -> *mut Semaphore {
+    Box::into_raw(Box::new(Semaphore { value: AtomicU32::new(value as u32) }))
+}
+
+/// Semaphores are not counted here: whoever releases one has no other reference.
+extern "C" fn release(semaphore: *mut Semaphore) {
+    // SAFETY: made by `create`.
+    drop(unsafe { Box::from_raw(semaphore) });
+}
+
+extern "C" fn signal(semaphore: &Semaphore) -> isize {
+    semaphore.value.fetch_add(1, Ordering::Release);
+    futex::wake(&semaphore.value, 1);
+    0
+}
+
+/// Waits until `when` (as `dispatch_time` makes it); not 0 if the time was over first.
+extern "C" fn wait(semaphore: &Semaphore, when: u64) -> isize {
+    let end =
+        (when != FOREVER).then(|| Instant::now() + Duration::from_nanos(when.saturating_sub(mach_absolute_time())));
+    loop {
+        let value = semaphore.value.load(Ordering::Relaxed);
+        if value > 0 {
+            if semaphore.value.compare_exchange(value, value - 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return 0;
+            }
+            continue;
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return 49; // KERN_OPERATION_TIMED_OUT
+        }
+        futex::wait(&semaphore.value, 0, left);
+    }
+}
+
+/// DISPATCH_TIME_NOW is 0: now and `delta` nanoseconds, on the clock of `mach_absolute_time`.
+extern "C" fn time(when: u64, delta: i64) -> u64 {
+    let start = if when == 0 { mach_absolute_time() } else { when };
+    if when == FOREVER { FOREVER } else { start.saturating_add_signed(delta) }
+}
+
+super::exports! {
+    "dispatch_queue_create" => queue_create,
+    "dispatch_sync_f" => sync_f,
+    "dispatch_semaphore_create" => create,
+    "dispatch_semaphore_signal" => signal,
+    "dispatch_semaphore_wait" => wait,
+    "dispatch_release" => release,
+    "dispatch_time" => time,
+}

@@ -1,0 +1,449 @@
+//! The image that stands for the system's libraries: `/usr/lib/system/libsystem_kernel.dylib`.
+//!
+//! Every import is bound to a stub in it, named as the import, so that a thread in a system call is seen in a function of
+//! an image with a UUID, a symbol table and unwind information, as on macOS. A stub is 32 bytes: code that loads the
+//! stub's own address into a scratch register and jumps to the gate, the gate's address at +16, the target's at +24.
+//! Before the stubs lie two pieces of code: `start`, from which the program's functions are called, with a frame record
+//! that ends the stack; and `_sigtramp`, which calls a signal handler and then traps into the host to return from it.
+//!
+//! Encodings: <mach-o/compact_unwind_encoding.h>; call frame information of `_sigtramp`: DWARF 5 §6.4, with the
+//! augmentation `S`, its registers found through the mcontext that Apple's libplatform also uses.
+
+use std::{
+    collections::HashMap,
+    mem::offset_of,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use super::{image::Image, macho};
+use crate::host::{
+    gate::{self, ThreadState},
+    kernel::pages,
+    signals::layout::MachineContext,
+};
+
+pub(crate) const PATH: &str = "/usr/lib/system/libsystem_kernel.dylib";
+const STUB: usize = 32;
+const TEXT_START: usize = 0x1000;
+/// Stubs of imports that the host doesn't know are made when a program asks for them.
+const SPARE: usize = 2048;
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static START: AtomicUsize = AtomicUsize::new(0);
+static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
+static GATE_STUB: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// The code through which the program's functions are entered.
+pub(crate) fn start_code() -> usize {
+    START.load(Ordering::Relaxed)
+}
+
+/// `_sigtramp`.
+pub(crate) fn trampoline() -> usize {
+    TRAMPOLINE.load(Ordering::Relaxed)
+}
+
+/// Where a thread is shown that stands in the gate itself: a frameless function.
+pub(crate) fn gate_stub() -> usize {
+    GATE_STUB.load(Ordering::Relaxed)
+}
+
+/// Whether `pc` is right behind (x86_64) or at (arm64) the trap that ends `_sigtramp`.
+pub(crate) fn is_return_trap(pc: usize) -> bool {
+    pc == trampoline() + if cfg!(target_arch = "x86_64") { 3 } else { 4 }
+}
+
+/// Whether the address is in this image.
+pub(crate) fn contains(address: usize) -> bool {
+    let base = BASE.load(Ordering::Relaxed);
+    base != 0 && (base..END.load(Ordering::Relaxed)).contains(&address)
+}
+
+/// `start`: calls the function and jumps to the host.
+#[cfg(target_arch = "x86_64")]
+fn start_bytes() -> Vec<u8> {
+    // call rax; jmp [rip + 0]; .quad left
+    let mut code = vec![0xff, 0xd0, 0xff, 0x25, 0, 0, 0, 0];
+    code.extend_from_slice(&gate::left_address().to_le_bytes());
+    code
+}
+
+#[cfg(target_arch = "aarch64")]
+fn start_bytes() -> Vec<u8> {
+    // blr x16; ldr x16, #8; br x16; nop; .quad left
+    let mut code = Vec::new();
+    for word in [0xd63f_0200u32, 0x5800_0070, 0xd61f_0200, 0xd503_201f] {
+        code.extend_from_slice(&word.to_le_bytes());
+    }
+    code.extend_from_slice(&gate::left_address().to_le_bytes());
+    code
+}
+
+/// `_sigtramp`: calls the handler and traps.
+#[cfg(target_arch = "x86_64")]
+const TRAMPOLINE_BYTES: &[u8] = &[0xff, 0xd0, 0xcc]; // call rax; int3
+#[cfg(target_arch = "aarch64")]
+const TRAMPOLINE_BYTES: &[u8] = &[0x00, 0x02, 0x3f, 0xd6, 0x20, 0xb4, 0x38, 0xd4]; // blr x16; brk #0xc5a1
+
+#[cfg(target_arch = "x86_64")]
+fn stub_bytes() -> [u8; 16] {
+    // lea r11, [rip - 7]; jmp [rip + 3]
+    [0x4c, 0x8d, 0x1d, 0xf9, 0xff, 0xff, 0xff, 0xff, 0x25, 3, 0, 0, 0, 0xcc, 0xcc, 0xcc]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn stub_bytes() -> [u8; 16] {
+    // adr x16, 0; ldr x17, #12; br x17; nop
+    let mut bytes = [0; 16];
+    for (to, word) in bytes.chunks_exact_mut(4).zip([0x1000_0010u32, 0x5800_0071, 0xd61f_0220, 0xd503_201f]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Compact encodings: a frame record; nothing but the return address (x86_64: one word of stack); see DWARF.
+const ENCODING_FRAME: u32 = if cfg!(target_arch = "x86_64") { 0x0100_0000 } else { 0x0400_0000 };
+const ENCODING_FRAMELESS: u32 = if cfg!(target_arch = "x86_64") { 0x0201_0000 } else { 0x0200_0000 };
+const ENCODING_DWARF: u32 = if cfg!(target_arch = "x86_64") { 0x0400_0000 } else { 0x0300_0000 };
+
+/// The image under construction, and afterwards the maker of stubs for unknown imports.
+pub(crate) struct Synthetic {
+    base: usize,
+    next_stub: usize,
+    stubs_end: usize,
+    symbols: usize,
+    symbol_count: usize,
+    strings: usize,
+    strings_used: usize,
+    strings_size: usize,
+    by_name: HashMap<String, usize>,
+}
+
+/// Appends little-endian values.
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn words(&mut self, words: &[u32]) -> &mut Self {
+        for word in words {
+            self.0.extend_from_slice(&word.to_le_bytes());
+        }
+        self
+    }
+    fn longs(&mut self, longs: &[usize]) -> &mut Self {
+        for long in longs {
+            self.0.extend_from_slice(&long.to_le_bytes());
+        }
+        self
+    }
+    fn name(&mut self, name: &str) -> &mut Self {
+        let mut field = [0; 16];
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        self.0.extend_from_slice(&field);
+        self
+    }
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.push(0);
+        while !self.0.len().is_multiple_of(8) {
+            self.0.push(0);
+        }
+        self
+    }
+}
+
+impl Synthetic {
+    /// Makes the image, with a stub for each of the functions (name with Darwin's underscore, address).
+    pub(crate) fn create(functions: &[(String, usize)]) -> (Synthetic, Image) {
+        let capacity = functions.len() + SPARE + 3;
+        let text_size = pages::round(TEXT_START + 0x100 + capacity * STUB + 0x1000);
+        let strings_size = capacity * 48;
+        let linkedit_size = pages::round(capacity * 16 + strings_size);
+        let base = pages::map(text_size + linkedit_size) as usize;
+        assert!(base != 0, "no memory for the synthetic image");
+
+        let code = base + TEXT_START;
+        let trampoline = code + 0x40;
+        let gate_stub = code + 0x60;
+        let stubs = code + 0x100;
+        let unwind = base + text_size - 0x1000;
+        let frames = unwind + 0x200;
+        let (symbols, strings) = (base + text_size, base + text_size + capacity * 16);
+        put(code, &start_bytes());
+        put(trampoline, TRAMPOLINE_BYTES);
+        put(gate_stub, &stub_bytes());
+
+        let call_frame = call_frame_information(trampoline, frames);
+        let unwind_info = unwind_info(
+            &[
+                ((code - base) as u32, ENCODING_FRAME),
+                ((trampoline - base) as u32, ENCODING_DWARF | call_frame.1),
+                ((gate_stub - base) as u32, ENCODING_FRAMELESS),
+            ],
+            (unwind - base) as u32,
+        );
+        put(unwind, &unwind_info);
+        put(frames, &call_frame.0);
+        let sections = [
+            ("__text", code, text_size - TEXT_START - 0x1000, 0x8000_0400),
+            ("__unwind_info", unwind, unwind_info.len(), 0),
+            ("__eh_frame", frames, call_frame.0.len(), 0),
+        ];
+
+        let mut commands = Bytes(Vec::new());
+        let relative = |address: usize| address - base;
+        commands.words(&[0x19, 72 + 3 * 80]).name("__TEXT").longs(&[0, text_size, 0, text_size]);
+        commands.words(&[5, 5, 3, 0]);
+        for (name, address, size, flags) in sections {
+            commands.name(name).name("__TEXT").longs(&[relative(address), size]);
+            commands.words(&[relative(address) as u32, 4, 0, 0, flags, 0, 0, 0]);
+        }
+        commands.words(&[0x19, 72]).name("__LINKEDIT").longs(&[text_size, linkedit_size, text_size, linkedit_size]);
+        commands.words(&[1, 1, 0, 0]);
+        commands.words(&[0x1b, 24, 0x4344_4c42, 0x4c45_4e52, 0x4453_5943, u32::from(cfg!(target_arch = "aarch64"))]);
+        // LC_BUILD_VERSION: macOS 11.0, no tools. LC_ID_DYLIB: name, time, versions.
+        commands.words(&[0x32, 24, 1, 0x000b_0000, 0x000b_0000, 0]);
+        commands.words(&[0xd, (24 + (PATH.len() + 8) / 8 * 8) as u32, 24, 2, 0x1_0000, 0x1_0000]).text(PATH);
+        let symtab = commands.0.len();
+        commands.words(&[2, 24, relative(symbols) as u32, 0, relative(strings) as u32, strings_size as u32]);
+        let mut header = Bytes(Vec::new());
+        // flags: MH_DYLDLINK | MH_TWOLEVEL | MH_DYLIB_IN_CACHE is not set: it is an image of its own.
+        let (size, subtype) = (commands.0.len() as u32, if cfg!(target_arch = "x86_64") { 3 } else { 0 });
+        header.words(&[macho::MH_MAGIC_64, macho::CPU_TYPE, subtype, macho::MH_DYLIB, 6, size, 0x84, 0]);
+        header.0.extend_from_slice(&commands.0);
+        put(base, &header.0);
+
+        BASE.store(base, Ordering::Relaxed);
+        START.store(code, Ordering::Relaxed);
+        TRAMPOLINE.store(trampoline, Ordering::Relaxed);
+        GATE_STUB.store(gate_stub, Ordering::Relaxed);
+        END.store(base + text_size, Ordering::Relaxed);
+
+        let mut synthetic = Synthetic {
+            base,
+            next_stub: stubs,
+            stubs_end: unwind,
+            symbols,
+            symbol_count: 0,
+            strings,
+            strings_used: 1,
+            strings_size,
+            by_name: HashMap::new(),
+        };
+        synthetic.symbol("start", code);
+        synthetic.symbol("__sigtramp", trampoline);
+        synthetic.symbol("_host_gate", gate_stub);
+        for (name, target) in functions {
+            synthetic.stub(name, *target);
+        }
+        put(base + 32 + symtab + 12, &(synthetic.symbol_count as u32).to_le_bytes());
+        protect(base, text_size);
+        let section = |(name, address, size, _): (&str, usize, usize, u32)| macho::Section {
+            segment: "__TEXT".into(),
+            name: name.into(),
+            address: relative(address) as u64,
+            size: size as u64,
+            kind: 0,
+        };
+        let image = Image {
+            path: std::ffi::CString::new(PATH).unwrap_or_default(),
+            header: base,
+            slide: base,
+            range: (base, base + text_size + linkedit_size),
+            text: (base, base + text_size),
+            sections: sections.into_iter().map(section).collect(),
+            entry: None,
+            symbols: (symbols, synthetic.symbol_count, strings, strings_size),
+            references: 1,
+            initialised: true,
+        };
+        (synthetic, image)
+    }
+
+    /// The stub of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The name of a stub, for messages.
+    pub(crate) fn name_of(&self, stub: usize) -> &str {
+        self.by_name.iter().find(|&(_, &at)| at == stub).map_or("?", |(name, _)| name)
+    }
+
+    /// Makes a stub whose target refuses: for an import that the host doesn't know.
+    pub(crate) fn unknown(&mut self, name: &str, target: usize) -> usize {
+        let (start, size) = (self.base, END.load(Ordering::Relaxed) - self.base);
+        // SAFETY: our own pages; nothing else runs from them while a program is being loaded or asks dlsym.
+        unsafe {
+            libc::mprotect(start as *mut libc::c_void, size, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
+        };
+        let stub = self.stub(name, target);
+        protect(start, size);
+        stub
+    }
+
+    /// Gives the stubs of these names (with Darwin's underscore) another target.
+    pub(crate) fn retarget<'n>(&mut self, names: impl Iterator<Item = &'n String>, target: usize) {
+        let (start, size) = (self.base, END.load(Ordering::Relaxed) - self.base);
+        // SAFETY: our own pages; stubs stay executable, and a target is one aligned word.
+        unsafe {
+            libc::mprotect(start as *mut libc::c_void, size, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
+        };
+        for stub in names.filter_map(|name| self.find(name)) {
+            put(stub + 24, &target.to_le_bytes());
+        }
+        protect(start, size);
+    }
+
+    fn stub(&mut self, name: &str, target: usize) -> usize {
+        let at = self.next_stub;
+        assert!(at + STUB <= self.stubs_end, "too many unknown imports");
+        put(at, &stub_bytes());
+        put(at + 16, &gate::gate_address().to_le_bytes());
+        put(at + 24, &target.to_le_bytes());
+        self.next_stub += STUB;
+        self.symbol(name, at);
+        self.by_name.insert(name.to_owned(), at);
+        at
+    }
+
+    fn symbol(&mut self, name: &str, address: usize) {
+        if self.strings_used + name.len() + 1 > self.strings_size {
+            return;
+        }
+        let entry = self.symbols + self.symbol_count * 16;
+        put(entry, &(self.strings_used as u32).to_le_bytes());
+        put(entry + 4, &[0xf, 1, 0, 0]); // N_SECT | N_EXT, section 1
+        put(entry + 8, &(address - self.base).to_le_bytes());
+        put(self.strings + self.strings_used, name.as_bytes());
+        self.strings_used += name.len() + 1;
+        self.symbol_count += 1;
+    }
+}
+
+fn put(at: usize, bytes: &[u8]) {
+    // SAFETY: only used on the image's own memory, whose parts are sized for what is put there.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+fn protect(base: usize, text_size: usize) {
+    // SAFETY: our own pages.
+    unsafe { libc::mprotect(base as *mut libc::c_void, text_size, libc::PROT_READ | libc::PROT_EXEC) };
+}
+
+/// An `__unwind_info` with one regular page: (offset of a function, its encoding), ascending.
+fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
+    let mut out = Bytes(Vec::new());
+    let index = 28;
+    let page = index + 2 * 12;
+    // version, common encodings, personalities, index: offsets and counts.
+    out.words(&[1, index, 0, index, 0, index, 2]);
+    // index entries: function, second-level page, LSDAs; the last is a sentinel.
+    out.words(&[functions[0].0, page, page, end, 0, page]);
+    // a regular page: kind 2, entries at 8.
+    out.words(&[2, 8 | ((functions.len() as u32) << 16)]);
+    for &(function, encoding) in functions {
+        out.words(&[function, encoding]);
+    }
+    out.0
+}
+
+/// `.eh_frame` for `_sigtramp`: one CIE, one FDE; and the FDE's offset, for the compact encoding.
+fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
+    let uleb = |out: &mut Vec<u8>, mut value: usize| loop {
+        let byte = (value & 0x7f) as u8;
+        value >>= 7;
+        out.push(if value == 0 { byte } else { byte | 0x80 });
+        if value == 0 {
+            break;
+        }
+    };
+    // The frame register (rbx 3, x19 19) points to the signal frame, which starts with the machine context's states.
+    let (frame_register, return_register) = if cfg!(target_arch = "x86_64") { (3u8, 16u8) } else { (19, 32) };
+    let thread_state = offset_of!(MachineContext, thread);
+    let mut registers: Vec<(u8, usize)> = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    for (dwarf, offset) in [
+        (0, offset_of!(ThreadState, rax)),
+        (1, offset_of!(ThreadState, rdx)),
+        (2, offset_of!(ThreadState, rcx)),
+        (3, offset_of!(ThreadState, rbx)),
+        (4, offset_of!(ThreadState, rsi)),
+        (5, offset_of!(ThreadState, rdi)),
+        (6, offset_of!(ThreadState, rbp)),
+        (8, offset_of!(ThreadState, r8)),
+        (9, offset_of!(ThreadState, r9)),
+        (10, offset_of!(ThreadState, r10)),
+        (11, offset_of!(ThreadState, r11)),
+        (12, offset_of!(ThreadState, r12)),
+        (13, offset_of!(ThreadState, r13)),
+        (14, offset_of!(ThreadState, r14)),
+        (15, offset_of!(ThreadState, r15)),
+        (16, offset_of!(ThreadState, rip)),
+    ] {
+        registers.push((dwarf, offset));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        for index in 0..29u8 {
+            registers.push((index, offset_of!(ThreadState, x) + usize::from(index) * 8));
+        }
+        registers.push((29, offset_of!(ThreadState, fp)));
+        registers.push((30, offset_of!(ThreadState, lr)));
+        registers.push((32, offset_of!(ThreadState, pc)));
+    }
+    #[cfg(target_arch = "x86_64")]
+    let stack_pointer = offset_of!(ThreadState, rsp);
+    #[cfg(target_arch = "aarch64")]
+    let stack_pointer = offset_of!(ThreadState, sp);
+    let breg = |offset: usize| {
+        let mut expression = vec![0x70 + frame_register];
+        // SLEB128 of a value below 8192: two bytes at most, with the sign bit clear.
+        if offset < 64 {
+            expression.push(offset as u8);
+        } else {
+            expression.push((offset & 0x7f) as u8 | 0x80);
+            expression.push((offset >> 7) as u8);
+        }
+        expression
+    };
+    let mut instructions = Vec::new();
+    // DW_CFA_def_cfa_expression: the interrupted stack pointer.
+    let mut cfa = breg(thread_state + stack_pointer);
+    cfa.push(0x06); // DW_OP_deref
+    instructions.push(0x0f);
+    uleb(&mut instructions, cfa.len());
+    instructions.extend_from_slice(&cfa);
+    for (register, offset) in registers {
+        // DW_CFA_expression: where the register is saved.
+        let place = breg(thread_state + offset);
+        instructions.push(0x10);
+        uleb(&mut instructions, usize::from(register));
+        uleb(&mut instructions, place.len());
+        instructions.extend_from_slice(&place);
+    }
+
+    let mut out = Vec::new();
+    // CIE: id 0, version 1, "zRS", code factor 1, data factor -8, return register, pointers absolute 8 bytes.
+    let mut cie = vec![0, 0, 0, 0, 1, b'z', b'R', b'S', 0, 1, 0x78, return_register, 1, 0x00];
+    while cie.len() % 8 != 4 {
+        cie.push(0);
+    }
+    out.extend_from_slice(&(cie.len() as u32).to_le_bytes());
+    out.extend_from_slice(&cie);
+    let fde_offset = out.len() as u32;
+    let mut fde = (fde_offset + 4).to_le_bytes().to_vec();
+    // A return address behind the call and the trap belong to it; the byte before is where a debugger looks.
+    fde.extend_from_slice(&trampoline.to_le_bytes());
+    fde.extend_from_slice(&(TRAMPOLINE_BYTES.len() + 8).to_le_bytes());
+    fde.push(0);
+    fde.extend_from_slice(&instructions);
+    while fde.len() % 8 != 4 {
+        fde.push(0);
+    }
+    out.extend_from_slice(&(fde.len() as u32).to_le_bytes());
+    out.extend_from_slice(&fde);
+    out.extend_from_slice(&[0; 4]);
+    assert!(out.len() < 0xe00 - 0x200, "the call frame information of _sigtramp at {at:#x} is too long");
+    (out, fde_offset)
+}

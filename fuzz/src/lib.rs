@@ -1,0 +1,50 @@
+//! Fuzz targets: one for each format that the unwinder parses, for each format of symbol files ([`symbols`], whose inputs are
+//! the files themselves), and for the files of a run ([`reports`]). `cargo xtask fuzz` runs them; the program of this crate is
+//! its driver.
+//!
+//! A target is a function of bytes that must come back, whatever they are, without a panic, within its budget, and with
+//! the same answer when it is asked twice (the second time out of the rule cache). The bytes are a [`case::Case`]: a
+//! header that places two parts in an address space, and the parts, so that sections of real programs are cases as they
+//! are.
+
+#![expect(clippy::missing_panics_doc, reason = "a panic is what the driver looks for")]
+
+pub mod case;
+pub mod coverage;
+pub mod mutate;
+pub mod reports;
+pub mod symbols;
+pub mod targets;
+
+/// A fuzz target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and its folder under `fuzz/corpus`.
+    pub name: &'static str,
+    /// What it does with an input.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "eh_frame_hdr", run: targets::eh_frame_hdr },
+    Target { name: "eh_frame", run: targets::eh_frame },
+    Target { name: "debug_frame", run: targets::debug_frame },
+    Target { name: "cfa_instructions", run: targets::cfa_instructions },
+    Target { name: "expression", run: targets::expression },
+    Target { name: "compact_unwind", run: targets::compact_unwind },
+    Target { name: "code", run: targets::code },
+    Target { name: "walk", run: targets::walk },
+    Target { name: "symbols_elf", run: symbols::elf_file },
+    Target { name: "symbols_dwarf", run: symbols::dwarf },
+    Target { name: "symbols_macho", run: symbols::macho_file },
+    Target { name: "symbols_breakpad", run: symbols::breakpad },
+    Target { name: "symbols_demangling", run: symbols::demangling },
+    Target { name: "symbols_scan_elf", run: symbols::scan_elf },
+    Target { name: "symbols_scan_macho", run: symbols::scan_macho },
+    Target { name: "report_file", run: reports::report_file },
+    Target { name: "report_sections", run: reports::report_sections },
+    Target { name: "apple_report", run: reports::apple_report },
+    Target { name: "run_state", run: reports::run_state },
+    Target { name: "run_state_values", run: reports::run_state_values },
+];

@@ -1,0 +1,134 @@
+//! Reports: the two files at the border between crash time and next launch, which are the report and the run state, and Apple's
+//! own. They may come from a process that was dying, from a disk that is failing, or from somebody who means harm.
+
+use std::cell::RefCell;
+use std::sync::atomic::AtomicU64;
+
+use coroner_apple_report::AppleReport;
+use coroner_report::{
+    Report,
+    model::RunFacts,
+    run_state::{Breadcrumb, Kind, Level, Limits, MAGIC, RunState},
+    text::{TextOptions, ThreadFilter},
+    wire::{self, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, crc32c},
+};
+use coroner_symbols::{Options, Symbolizer};
+
+/// Everything that is done with a report before it is delivered.
+fn exercise(file: &[u8]) {
+    let Ok(mut report) = Report::read(file) else { return };
+    for problem in &report.problems {
+        assert!(problem.offset <= file.len() as u64, "a problem at a place that the file doesn't have: {problem}");
+    }
+    let json = report.to_json();
+    assert_eq!(Report::read(file).expect("it was read before").to_json(), json, "read twice, two reports");
+    serde_json::from_str::<serde_json::Value>(&json).expect("JSON that can be read");
+    report.attribute_frames();
+    let options = TextOptions { threads: ThreadFilter::All, ..TextOptions::default() };
+    assert!(!report.to_text(&options).is_empty());
+}
+
+/// A report file as it is: frames, lengths and checksums. Most changes end at a checksum.
+pub fn report_file(input: &[u8]) {
+    exercise(input);
+}
+
+/// A report of sections whose checksums are right and whose contents are anything: `kind, length (2 bytes), payload`, again
+/// and again.
+pub fn report_sections(input: &[u8]) {
+    let mut file = FILE_PREFIX.to_vec();
+    let mut rest = input;
+    while let Some(([kind, low, high], behind)) = rest.split_first_chunk() {
+        let length = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());
+        let (payload, behind) = behind.split_at(length);
+        rest = behind;
+        let mut section = vec![0; FRAME_HEADER_LEN];
+        section.extend_from_slice(payload);
+        let sealed = wire::seal(&mut section, SectionKind(u16::from(*kind)), length);
+        file.extend_from_slice(&section[..sealed.expect("it has room for itself")]);
+    }
+    exercise(&file);
+}
+
+/// Limits of a run state that is small enough for many runs a second.
+pub const SMALL: Limits = Limits {
+    facts_bytes: 512,
+    small_slots: 4,
+    small_bytes: 64,
+    large_slots: 3,
+    large_bytes: 512,
+    breadcrumbs: 4,
+    breadcrumb_bytes: 128,
+};
+
+fn read_twice(file: &[u8]) {
+    let Ok(facts) = RunFacts::read(file) else { return };
+    for problem in &facts.problems {
+        // Zeros at the end may be left out, and a problem may be in them.
+        assert!(problem.offset < 1 << 32, "a problem at an impossible place: {problem}");
+    }
+    let json = |facts: &RunFacts| serde_json::to_string(facts).expect("facts can be written as JSON");
+    assert_eq!(json(&RunFacts::read(file).expect("it was read before")), json(&facts), "read twice, two answers");
+}
+
+/// A run state file, its header's checksum made right: what other fields say is believed as far as it can be.
+pub fn run_state(input: &[u8]) {
+    let mut file = input.to_vec();
+    if let Some(header) = file.get_mut(..80) {
+        header[..8].copy_from_slice(MAGIC);
+        // The checksum is of the eight words behind the magic, see docs/report-format.md.
+        let check = u64::from(crc32c(0, &header[8..72]));
+        header[72..80].copy_from_slice(&check.to_le_bytes());
+    }
+    read_twice(&file);
+}
+
+/// Values, keys and breadcrumbs that are anything, written by the writer itself.
+pub fn run_state_values(input: &[u8]) {
+    let words: Vec<AtomicU64> = (0..SMALL.size() / 8).map(|_| AtomicU64::new(0)).collect();
+    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let mut rest = input;
+    while let Some(([kind, key, length], behind)) = rest.split_first_chunk() {
+        let (value, behind) = behind.split_at(usize::from(*length).min(behind.len()));
+        rest = behind;
+        let text = String::from_utf8_lossy(value);
+        let key = text.get(..usize::from(*key % 16)).unwrap_or_default();
+        // What doesn't fit is refused; that is an answer too.
+        match kind % 4 {
+            0 => drop(state.set_text(Kind::TAG, key, &text)),
+            1 => drop(state.set_cbor(Kind(kind >> 4), key, value)),
+            2 => drop(state.remove(Kind(kind >> 4), key)),
+            _ => state.breadcrumb(&Breadcrumb {
+                time_ns: 1,
+                level: Level::INFO,
+                kind: key,
+                category: "",
+                message: &text,
+                data: Some(value),
+            }),
+        }
+    }
+    read_twice(&state.to_bytes());
+}
+
+thread_local! {
+    /// Names for the image of the corpus: one inlined call at half of its addresses.
+    static SYMBOLS: RefCell<Symbolizer> = RefCell::new(Symbolizer::new(Options {
+        search: vec![concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/apple_report.sym").into()],
+        debug_roots: vec![],
+        image_paths: false,
+        index_cache: None,
+    }));
+}
+
+/// One of Apple's reports, `.ips` or `.crash`: names are put in, and the rest is what it was.
+pub fn apple_report(input: &[u8]) {
+    let Ok(report) = AppleReport::read(input) else { return };
+    let named = SYMBOLS.with_borrow_mut(|symbols| report.symbolicate(symbols, &mut |_, _| {}));
+    let counted: usize = named.images.iter().map(|image| image.frames).sum();
+    assert_eq!(counted, report.frame_count());
+    assert!(counted > 0 || named.bytes == input, "a report without frames was changed");
+    // What was understood once is understood again.
+    let again = AppleReport::read(&named.bytes).expect("a named report is a report");
+    assert_eq!(again.images(), report.images());
+}

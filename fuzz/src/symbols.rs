@@ -1,0 +1,107 @@
+//! Symbol files of every format: the files of the next launch whole, and the scan that names addresses at crash time.
+
+use std::path::Path;
+
+use coroner_scan::{ElfLoaded, Extent, MachO, NameScan, Placement};
+use coroner_symbols::{LookupAddress, SymbolFile, demangle};
+
+use crate::case::Ranges;
+
+/// All that a symbol file can be asked for. Whatever is wrong with it must be said with its place.
+fn exercise(input: &[u8]) {
+    let files = match SymbolFile::from_bytes(Path::new("input"), input.to_vec()) {
+        Ok(files) => files,
+        Err(error) => {
+            assert!(error.offset().is_some_and(|offset| offset <= input.len() as u64), "{error}");
+            return;
+        }
+    };
+    for file in &files {
+        let _ = (file.can_name(), file.sources(), file.has_lines());
+        // Addresses as they are in small images, and around each start that comes up.
+        let mut address = 0x40;
+        for _ in 0..24 {
+            let lookup = LookupAddress::of_return_address(address);
+            let first = file.calls(lookup);
+            assert_eq!(first, file.calls(lookup), "asked twice, two answers");
+            if let Some((_, start)) = file.linker_symbol(lookup) {
+                assert!(start < address, "a symbol that begins behind its address");
+            }
+            address += 0x97;
+        }
+        let _ = file.take_problems();
+    }
+}
+
+/// An ELF file: symbol tables, PLT, mini debug info.
+pub fn elf_file(input: &[u8]) {
+    if input.starts_with(b"\x7fELF") {
+        exercise(input);
+    }
+}
+
+/// The same with DWARF in it.
+pub fn dwarf(input: &[u8]) {
+    exercise(input);
+}
+
+/// A Mach-O file, thin or fat: nlist, function starts, export trie, Objective-C metadata.
+pub fn macho_file(input: &[u8]) {
+    if !input.starts_with(b"\x7fELF") && !input.starts_with(b"MODULE") {
+        exercise(input);
+    }
+}
+
+/// Breakpad's text.
+pub fn breakpad(input: &[u8]) {
+    let mut text = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n".to_vec();
+    text.extend_from_slice(input);
+    exercise(&text);
+}
+
+/// Names to demangle, one a line.
+pub fn demangling(input: &[u8]) {
+    for line in String::from_utf8_lossy(input).lines().take(64) {
+        let name = demangle(line).name;
+        assert!(name.len() <= line.len().max(64 << 10), "a name of {} bytes of {}", name.len(), line.len());
+    }
+}
+
+/// Where the scan's input lies.
+const AT: u64 = 0x1000;
+
+fn scan(input: &[u8], run: impl Fn(&mut NameScan<32>, &mut Ranges<'_>)) {
+    let ranges = [(AT, input)];
+    let mut memory = Ranges(&ranges);
+    let mut scan = Box::new(NameScan::<32>::new());
+    for tag in 0..32 {
+        scan.push(LookupAddress::of_instruction(u64::from(tag) * 0x97), tag);
+    }
+    run(&mut scan, &mut memory);
+    scan.for_each_name(&mut memory, &mut [0; 64], |named| {
+        assert!(named.tag < 32 && !named.name.is_empty() && named.name.len() <= 64);
+        assert!(named.symbol_svma <= u64::from(named.tag) * 0x97, "a symbol that begins behind its address");
+    });
+}
+
+/// The crash-time scan of an ELF file and of the same bytes as a loaded image.
+pub fn scan_elf(input: &[u8]) {
+    let size = input.len() as u64;
+    scan(input, |scan, memory| {
+        let _ = scan.elf_file(memory, Extent { address: AT, size }, None, 10_000);
+    });
+    scan(input, |scan, memory| {
+        let _ = scan.elf_loaded(memory, ElfLoaded { load_address: AT, slide: AT, size }, 10_000);
+    });
+}
+
+/// The crash-time scan of a Mach-O file and of the same bytes as a loaded image.
+pub fn scan_macho(input: &[u8]) {
+    for placement in [Placement::File { size: input.len() as u64 }, Placement::Loaded] {
+        scan(input, |scan, memory| {
+            if let Ok(image) = MachO::read(memory, AT, placement) {
+                let _ = scan.macho(memory, &image, 10_000);
+            }
+        });
+    }
+}

@@ -1,0 +1,152 @@
+//! A program that installs Coroner and dies as it is told: `crash_program STORE FAULT THREADS [CONDITION]…`.
+//!
+//! `-` as the store: without Coroner, to see how the process ends then. `exit` and `terminate` as the fault: a clean end,
+//! and a SIGTERM. `deliver`: the next launch, which delivers to the folder `reports` in the store.
+#![cfg(any(target_os = "linux", target_os = "macos"))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::Ordering;
+
+use coroner_tests::conditions::{self, POISONED, POISONED_EXIT};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |what: &str| arguments.next().unwrap_or_else(|| panic!("the command line has no {what}"));
+    let (store, fault) = (next("store"), next("fault"));
+    let threads: usize = next("number of threads").parse().expect("a number of threads");
+    let mut chain_first = false;
+    let mut silent_fork = false;
+    let mut conditions = Vec::new();
+    for name in arguments {
+        match name.as_str() {
+            "chain-first" => chain_first = true,
+            "silent-fork" => silent_fork = true,
+            name => conditions.push(conditions::find(name).unwrap_or_else(|| panic!("no condition {name:?}"))),
+        }
+    }
+
+    for condition in &conditions {
+        (condition.before_install)();
+    }
+    if store == "-" {
+        let _ = conditions::DISK.set(std::env::temp_dir());
+    } else {
+        let _ = conditions::DISK.set(store.clone().into());
+        let fork = if silent_fork { coroner::ForkPolicy::Silent } else { coroner::ForkPolicy::Report };
+        let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
+        let config = if fault == "deliver" { config } else { config.no_sinks() };
+        let config = config.chain_first(chain_first).fork(fork).symbolicate(false);
+        if let Err(error) = coroner::install(config) {
+            panic!("not installed: {error}");
+        }
+        coroner::set_tag("weather", "rain").expect("a tag can be set");
+    }
+    if conditions::DEAF.load(Ordering::SeqCst) {
+        block_signals(libc::SIG_BLOCK);
+    }
+    coroner_faults::threads::park(threads);
+    if conditions::DEAF.load(Ordering::SeqCst) {
+        block_signals(libc::SIG_UNBLOCK);
+    }
+    for condition in &conditions {
+        (condition.before_fault)();
+    }
+    match fault.as_str() {
+        "exit" => {}
+        "deliver" => {
+            let coroner = coroner::installed().expect("it was installed above");
+            assert!(coroner.flush(std::time::Duration::from_secs(60)), "not everything was delivered");
+            println!("the last run {}", coroner.last_run().outcome);
+        }
+        // SAFETY: a signal to this process.
+        "terminate" => unsafe {
+            libc::kill(libc::getpid(), libc::SIGTERM);
+            libc::sleep(5);
+        },
+        name => (coroner_faults::find(name).unwrap_or_else(|| panic!("no fault {name:?}")).run)(),
+    }
+}
+
+/// Blocks or unblocks every signal on this thread; threads inherit it.
+fn block_signals(how: i32) {
+    // SAFETY: a set of our own.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(how, &raw const all, std::ptr::null_mut());
+    }
+}
+
+/// Ends the process if memory is asked for when only the crash path is left to run.
+fn check() {
+    if POISONED.load(Ordering::Relaxed) {
+        let message = b"malloc or free on the crash path\n";
+        // SAFETY: async-signal-safe calls.
+        unsafe {
+            libc::write(2, message.as_ptr().cast(), message.len());
+            libc::_exit(POISONED_EXIT);
+        }
+    }
+}
+
+/// Rust's own way to memory.
+struct Checked;
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Checked {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        check();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        check();
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Checked = Checked;
+
+/// The C library's: the definitions here come before its own for every image of the process.
+#[cfg(target_env = "gnu")]
+mod interposed {
+    use libc::{c_void, size_t};
+
+    unsafe extern "C" {
+        fn __libc_malloc(size: size_t) -> *mut c_void;
+        fn __libc_calloc(count: size_t, size: size_t) -> *mut c_void;
+        fn __libc_realloc(block: *mut c_void, size: size_t) -> *mut c_void;
+        fn __libc_free(block: *mut c_void);
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn malloc(size: size_t) -> *mut c_void {
+        super::check();
+        // SAFETY: glibc's own malloc.
+        unsafe { __libc_malloc(size) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
+        super::check();
+        // SAFETY: glibc's own calloc.
+        unsafe { __libc_calloc(count, size) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn realloc(block: *mut c_void, size: size_t) -> *mut c_void {
+        super::check();
+        // SAFETY: glibc's own realloc.
+        unsafe { __libc_realloc(block, size) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn free(block: *mut c_void) {
+        super::check();
+        // SAFETY: glibc's own free.
+        unsafe { __libc_free(block) }
+    }
+}

@@ -1,0 +1,69 @@
+//! A program that panics: `panic_program STORE ACT`. `tests/tests/panics.rs` runs it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic_in_drop();
+    }
+}
+
+#[inline(never)]
+fn panic_in_drop() {
+    panic!("the second panic");
+}
+
+#[inline(never)]
+fn panics(what: &str) {
+    panic!("out of {what}");
+}
+
+#[inline(never)]
+fn panics_twice() {
+    let _bomb = Bomb;
+    panics("cheese");
+}
+
+extern "C" fn cannot_unwind() {
+    panics("hope");
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (store, act) = (arguments.next().expect("a store"), arguments.next().expect("an act"));
+    std::panic::set_hook(Box::new(|info| eprintln!("the hook before: {info}")));
+    let config = coroner::Config::new("com.example.panics").store_dir(store).deliver_at_install(false);
+    let coroner = coroner::install(config).expect("Coroner can be installed");
+    match act.as_str() {
+        "main" => panics("cheese"),
+        "caught" => drop(catch_unwind(|| panics("cheese"))),
+        "caught-then-abort" => {
+            drop(catch_unwind(|| panics("cheese")));
+            std::process::abort();
+        }
+        "thread" => drop(named_thread("baker", || panics("bread"))),
+        "thread-unwrapped" => named_thread("baker", || panics("bread")).unwrap(),
+        "twice" => panics_twice(),
+        "twice-caught" => drop(catch_unwind(AssertUnwindSafe(panics_twice))),
+        "cannot-unwind" => cannot_unwind(),
+        "uninstalled" => {
+            coroner.uninstall();
+            panics("cheese");
+        }
+        "handled" => {
+            let error = std::io::Error::other("the fridge is empty");
+            for _ in 0..20 {
+                println!("reported: {}", coroner::report_error(&error));
+            }
+        }
+        other => panic!("no act {other:?}"),
+    }
+}
+
+/// Runs `work` on a thread of that name, to its end.
+fn named_thread(name: &str, work: fn()) -> std::thread::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread").join()
+}

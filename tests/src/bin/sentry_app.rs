@@ -1,0 +1,102 @@
+//! An app whose crashes go to a server: `sentry_app STORE DSN [WORD…]`.
+//!
+//! Words: `fault=NAME` to die of a fault, `kill` to be killed, `exit=CODE`, `flush=SECONDS` to wait for delivery, `sleep=MS`,
+//! `retry=MS`, `tries=NUMBER` and `timeout=MS` for sending, `require-consent`, `consent=true`, `attach=PATH`,
+//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `no-symbols`, `aggregate`,
+//! `attempts=NUMBER`, `minidump`, `stack=BYTES` of stack memory, `watchdog`, `version=TEXT`, `hang` until it is killed. It prints what
+//! it learns.
+
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
+
+#[cfg(target_os = "linux")]
+use coroner::sentry::session::SessionMode;
+#[cfg(target_os = "linux")]
+use coroner::{Breadcrumb, Config, SentrySink, User};
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    eprintln!("delivery is tested on Linux alone");
+    std::process::exit(2);
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (store, dsn) = (arguments.next().expect("a store"), arguments.next().expect("a DSN"));
+    let words: Vec<String> = arguments.collect();
+    let value =
+        |key: &str| words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).map(ToOwned::to_owned);
+    let number = |key: &str| value(key).map(|text| text.parse::<u64>().expect("a number"));
+    let has = |key: &str| words.iter().any(|word| word == key);
+
+    let sink = SentrySink::new(&dsn).expect("a DSN").options(|options| {
+        options.pause = Duration::ZERO;
+        if let Some(ms) = number("retry") {
+            options.retry_after = Duration::from_millis(ms);
+        }
+        if let Some(tries) = number("tries") {
+            options.tries = tries as u32;
+        }
+        if let Some(ms) = number("timeout") {
+            options.transport.timeout = Duration::from_millis(ms);
+        }
+        if has("aggregate") {
+            options.sessions = SessionMode::Aggregated;
+        }
+        options.minidump = has("minidump");
+        options.watchdog_terminations = has("watchdog");
+        options.require_consent = has("require-consent");
+        options.attachments = value("attach").into_iter().map(Into::into).collect();
+        if has("drop") {
+            options.before_send = Some(std::sync::Arc::new(|_| None));
+        } else if let Some(directory) = value("dump") {
+            options.before_send = Some(std::sync::Arc::new(move |event: coroner::sentry::event::Event| {
+                let path = std::path::Path::new(&directory).join(format!("{}.json", event.event_id));
+                std::fs::write(path, event.to_json()).expect("the event can be written");
+                Some(event)
+            }));
+        }
+    });
+    if let Some(given) = value("consent") {
+        sink.set_consent(given == "true").expect("consent can be noted");
+    }
+    let begin = Instant::now();
+    let version = value("version").unwrap_or_else(|| "1.2.3".to_owned());
+    let config = Config::new("sentry-app").version(version).environment("test").dist("4").store_dir(&store);
+    // A launch that is killed at work on a run counts as an attempt on it: after three a run is set aside.
+    let config = config.attempts(number("attempts").map_or(3, |attempts| attempts as u32));
+    let config = config.stack_memory(number("stack").map_or(2048, |bytes| bytes as u32));
+    let coroner = coroner::install(config.sink(sink).symbolicate(!has("no-symbols"))).expect("Coroner is installed");
+    println!("installed after {} ms", begin.elapsed().as_millis());
+
+    coroner::set_tag("weather", "rain").expect("a tag");
+    coroner::set_user(Some(&User::new("4711").name("Ada"))).expect("a user");
+    coroner::set_context("document", &serde_json::json!({"pages": 3, "of": {"kind": "letter"}})).expect("a context");
+    coroner::set_extra("note", &serde_json::json!("shown")).expect("an extra");
+    coroner::add_breadcrumb(&Breadcrumb::new("opened the document").category("ui").kind("navigation"));
+    for _ in 0..number("errors").unwrap_or(0) {
+        coroner::count_error();
+    }
+    if let Some(seconds) = number("flush") {
+        println!("flushed: {}", coroner.flush(Duration::from_secs(seconds)));
+    }
+    if let Some(ms) = number("sleep") {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+    if let Some(name) = value("fault") {
+        coroner_faults::threads::park(2);
+        (coroner_faults::find(&name).expect("a fault").run)();
+    }
+    if has("hang") {
+        println!("hangs");
+        loop {
+            std::thread::park();
+        }
+    }
+    if has("kill") {
+        // SAFETY: a signal to this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    std::process::exit(number("exit").unwrap_or(0) as i32);
+}

@@ -1,0 +1,65 @@
+//! Conditions of Apple's systems: exception ports that were there before, and locks that somebody holds.
+
+use std::ffi::CString;
+
+use super::{Condition, PLAIN};
+use crate::exception_port::{Answer, Earlier, Form};
+
+pub(super) static CONDITIONS: &[Condition] = &[
+    Condition {
+        name: "accepting-port",
+        before_install: || Earlier { form: Form::Default, answer: Answer::Repaired }.install(),
+        ..PLAIN
+    },
+    Condition {
+        name: "accepting-port-with-state",
+        before_install: || Earlier { form: Form::StateIdentity, answer: Answer::Repaired }.install(),
+        ..PLAIN
+    },
+    Condition {
+        name: "refusing-port",
+        before_install: || Earlier { form: Form::Default, answer: Answer::Refused }.install(),
+        ..PLAIN
+    },
+    Condition {
+        name: "refusing-port-with-state",
+        before_install: || Earlier { form: Form::StateIdentity, answer: Answer::Refused }.install(),
+        ..PLAIN
+    },
+    Condition { name: "loading-images", before_fault: load_images, ..PLAIN },
+    Condition { name: "held-locks", before_fault: hold_locks, ..PLAIN },
+];
+
+/// Names the library that `loading-images` loads.
+const LIBRARY: &str = "CORONER_TEST_LIBRARY";
+
+/// A thread that loads and unloads an image without end. Returns when it has done so a few times.
+fn load_images() {
+    let path = std::env::var(LIBRARY).expect("CORONER_TEST_LIBRARY names a library");
+    let path = CString::new(path).expect("a path without NUL");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for round in 0_u64.. {
+            // SAFETY: a library that does nothing when it is loaded.
+            unsafe {
+                let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+                assert!(!library.is_null(), "the library can be loaded");
+                libc::dlclose(library);
+            }
+            if round == 10 {
+                let _ = tell.send(());
+            }
+        }
+    });
+    told.recv().expect("the thread loads images");
+}
+
+/// From here on malloc's, dyld's and the pthread list's locks are held (a service of darwin-host's, which tests alone have).
+fn hold_locks() {
+    // SAFETY: a function without arguments, if it is there.
+    unsafe {
+        let hold = libc::dlsym(libc::RTLD_DEFAULT, c"darwin_host_hold_locks".as_ptr());
+        assert!(!hold.is_null(), "this is not darwin-host");
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(hold)();
+    }
+}

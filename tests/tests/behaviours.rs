@@ -1,0 +1,350 @@
+//! The table of behaviours: each is a real process that dies, once without Coroner and once with it.
+//!
+//! `cargo test -p coroner-tests --test behaviours [-- WORD…]` runs those whose names contain a word. Each is a line; what is
+//! wrong stands below it. A behaviour that this system can't show (no right to mount, no PID namespace) says so.
+#![cfg(any(target_os = "linux", target_os = "macos"))]
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, bail, ensure};
+use coroner_faults::{Ending, FAULTS, Fault};
+use coroner_tests::conditions::{HANDLER_EXIT, POISONED_EXIT};
+use coroner_tests::expect::report_is_right;
+use coroner_tests::process::{Ended, Run, report_files, reports};
+
+/// What must come of it.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+enum Expect {
+    /// One report, right in all that the fault's entry says, and an end as without Coroner.
+    Report,
+    /// No report, and an end as without Coroner.
+    Nothing,
+    /// One report of that signal, and the process goes on to a clean exit.
+    ReportAndSurvival,
+    /// One report in which other threads may be missing, if it is said why.
+    ReportOfOne,
+    /// An end as without Coroner, soon; there may be no way to write a report.
+    End,
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+struct Behaviour {
+    name: &'static str,
+    fault: &'static str,
+    threads: usize,
+    conditions: &'static [&'static str],
+    expect: Expect,
+    /// What it needs of the system.
+    needs: Needs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+enum Needs {
+    Nothing,
+    /// A disk of a few megabytes, to be filled.
+    SmallDisk,
+    /// A PID namespace of its own.
+    Namespace,
+    /// Not an emulator of user programs, which has threads of its own and no ptrace.
+    RealKernel,
+}
+
+const fn case(
+    name: &'static str,
+    fault: &'static str,
+    conditions: &'static [&'static str],
+    expect: Expect,
+) -> Behaviour {
+    Behaviour { name, fault, threads: 3, conditions, expect, needs: Needs::Nothing }
+}
+
+impl Behaviour {
+    const fn with_threads(mut self, threads: usize) -> Behaviour {
+        self.threads = threads;
+        self
+    }
+
+    const fn needing(mut self, needs: Needs) -> Behaviour {
+        self.needs = needs;
+        self
+    }
+}
+
+/// Beside every fault of the table by itself, on every system.
+const BEHAVIOURS: &[Behaviour] = &[
+    case("alone", "null-store", &[], Expect::Report).with_threads(0),
+    case("100-threads", "null-store", &[], Expect::Report).with_threads(100),
+    // Who was there before.
+    case("exiting-handler-is-called", "null-store", &["exiting-handler"], Expect::Report),
+    case("repairing-handler-after", "read-only-store", &["repairing-handler"], Expect::ReportAndSurvival),
+    case("ignored-raise", "raise-fpe", &["fpe-ignored"], Expect::Nothing),
+    case("ignored-fault", "null-store", &["segv-ignored"], Expect::Report),
+    case("default-raise", "raise-fpe", &["c-dispositions"], Expect::Report),
+    case("default-kill", "kill-segv", &["c-dispositions"], Expect::Report),
+    case("default-breakpoint", "breakpoint", &["c-dispositions"], Expect::Report),
+    case("default-overflow", "stack-overflow", &["c-dispositions"], Expect::Report),
+    case("default-overflow-pthread", "stack-overflow-pthread", &["c-dispositions"], Expect::Report),
+    case("uninstalled", "null-store", &["uninstalled"], Expect::Nothing),
+    // Ends that are no crashes.
+    case("clean-exit", "exit", &[], Expect::Nothing),
+    case("sigterm", "terminate", &[], Expect::Nothing),
+    // What is missing when it happens.
+    case("poisoned-malloc", "null-store", &["poisoned-malloc"], Expect::Report),
+    case("poisoned-malloc-abort", "abort", &["poisoned-malloc"], Expect::Report),
+    case("poisoned-malloc-100-threads", "null-store", &["poisoned-malloc"], Expect::Report).with_threads(100),
+];
+
+/// Of this system alone.
+#[cfg(target_os = "linux")]
+const OF_THIS_SYSTEM: &[Behaviour] = &[
+    case("1000-threads", "null-store-thread", &[], Expect::Report).with_threads(1000),
+    case("1000-threads-abort", "abort", &[], Expect::Report).with_threads(1000),
+    case("repairing-handler-first", "read-only-store", &["repairing-handler", "chain-first"], Expect::Nothing),
+    case("ignore-next-signal", "read-only-store", &["repairing-handler", "ignore-next-signal"], Expect::Nothing),
+    case("chain-first-not-taken", "null-store", &["c-dispositions", "chain-first"], Expect::Report),
+    case("handler-over-ours", "null-store", &["reinstalled"], Expect::Report),
+    // Children.
+    case("silent-fork-child", "fork-child", &["silent-fork"], Expect::Nothing),
+    // What is missing when it happens.
+    case("full-disk", "null-store", &["full-disk"], Expect::Report).needing(Needs::SmallDisk),
+    case("full-disk-100-threads", "null-store", &["full-disk"], Expect::Report)
+        .with_threads(100)
+        .needing(Needs::SmallDisk),
+    case("no-descriptors", "null-store", &["no-descriptors"], Expect::Report),
+    case("no-address-space", "null-store", &["no-address-space"], Expect::Report),
+    case("no-processes", "null-store", &["no-processes"], Expect::Report),
+    case("no-file-size", "null-store", &["no-file-size"], Expect::End),
+    case("deaf-threads", "null-store", &["deaf-threads"], Expect::Report).needing(Needs::RealKernel),
+    case("deaf-threads-no-processes", "null-store", &["deaf-threads", "no-processes"], Expect::ReportOfOne)
+        .needing(Needs::RealKernel),
+    // The first process of a container.
+    case("pid-1-null-store", "null-store", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
+    case("pid-1-abort", "abort", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
+    case("pid-1-breakpoint", "breakpoint", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
+    case("pid-1-overflow", "stack-overflow-thread", &[], Expect::Report).needing(Needs::Namespace),
+];
+
+/// Of this system alone.
+#[cfg(target_os = "macos")]
+const OF_THIS_SYSTEM: &[Behaviour] = &[
+    case("10-threads", "null-store", &[], Expect::Report).with_threads(10),
+    case("200-threads", "null-store-thread", &[], Expect::Report).with_threads(200),
+    case("200-threads-abort", "abort", &[], Expect::Report).with_threads(200),
+    // Who had the task's exception port before.
+    case("accepting-port", "read-only-store", &["accepting-port"], Expect::ReportAndSurvival),
+    case("accepting-port-with-state", "read-only-store", &["accepting-port-with-state"], Expect::ReportAndSurvival),
+    case("refusing-port", "null-store", &["c-dispositions", "refusing-port"], Expect::Report),
+    case("refusing-port-with-state", "null-store", &["c-dispositions", "refusing-port-with-state"], Expect::Report),
+    // What others do, or hold, when it happens.
+    case("loading-images", "null-store", &["c-dispositions", "loading-images"], Expect::Report),
+    case("held-locks", "null-store", &["c-dispositions", "held-locks"], Expect::Report),
+    case("held-locks-200-threads", "null-store", &["c-dispositions", "held-locks"], Expect::Report).with_threads(200),
+    case("held-locks-abort", "abort", &["c-dispositions", "held-locks"], Expect::Report),
+];
+
+/// What is said of a behaviour that this system can't show.
+struct Skipped(String);
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if std::env::args().any(|argument| argument == "--list") {
+        return;
+    }
+    let every_fault = FAULTS.iter().map(|fault| {
+        // A child of fork has none of Coroner's threads there, and what it inherits are its parent's ports (docs/darwin.md).
+        let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
+        let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
+        let alone = case(fault.name, fault.name, &[], expect);
+        // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was sent.
+        if fault.name == "bad-system-call" { alone.needing(Needs::RealKernel) } else { alone }
+    });
+    let all: Vec<Behaviour> = every_fault.chain(BEHAVIOURS.iter().chain(OF_THIS_SYSTEM).copied()).collect();
+    let chosen: Vec<(usize, Behaviour)> = all
+        .into_iter()
+        .enumerate()
+        .filter(|(_, behaviour)| words.is_empty() || words.iter().any(|word| behaviour.name.contains(word.as_str())))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(4);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((number, behaviour)) = chosen.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let verdict = match run(behaviour) {
+                        Ok(None) => "ok".to_owned(),
+                        Ok(Some(Skipped(why))) => format!("skipped: {why}"),
+                        Err(error) => {
+                            failed.lock().expect("no thread panicked").push(behaviour.name);
+                            format!("FAILED\n      {error:#}")
+                        }
+                    };
+                    println!("{number:03} {:32} {verdict}", behaviour.name);
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().expect("no thread panicked");
+    failed.sort_unstable();
+    println!(
+        "\n{} behaviours, {} failed{}{}",
+        chosen.len(),
+        failed.len(),
+        if failed.is_empty() { "" } else { ": " },
+        failed.join(", ")
+    );
+    if !failed.is_empty() {
+        std::process::exit(1);
+    }
+}
+
+/// Runs one behaviour; `Some` where the system can't show it.
+fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
+    let emulated = std::env::var_os("CORONER_TEST_RUNNER").is_some();
+    if emulated && behaviour.needs != Needs::Nothing {
+        return Ok(Some(Skipped("not under an emulator".to_owned())));
+    }
+    if behaviour.fault != "two-threads" {
+        return run_once(behaviour, &mut 0);
+    }
+    // Two threads that crash at the same moment: whether the second is stopped before its fault is chance, and likely on a
+    // busy machine. Both are in every report; the second's fault must be seen in one.
+    let mut seconds = 0;
+    for times in 1..=200 {
+        if let Some(skipped) = run_once(behaviour, &mut seconds)? {
+            return Ok(Some(skipped));
+        }
+        if seconds > 0 && times >= 6 {
+            return Ok(None);
+        }
+    }
+    bail!("in 200 runs no second crash was seen")
+}
+
+fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option<Skipped>> {
+    let folder = tempfile::tempdir()?;
+    let disk = match behaviour.needs {
+        Needs::SmallDisk => match SmallDisk::mount(folder.path().join("disk")) {
+            Ok(disk) => Some(disk),
+            Err(error) => return Ok(Some(Skipped(format!("no small disk: {error:#}")))),
+        },
+        Needs::Namespace if !may_unshare() => {
+            return Ok(Some(Skipped("no right to make a PID namespace".to_owned())));
+        }
+        _ => None,
+    };
+    let store = disk.as_ref().map_or_else(|| folder.path().join("store"), |disk| disk.0.join("store"));
+    let process = Run {
+        program: Path::new(env!("CARGO_BIN_EXE_crash_program")),
+        fault: behaviour.fault,
+        threads: behaviour.threads,
+        conditions: behaviour.conditions,
+        first_process: behaviour.needs == Needs::Namespace,
+    };
+    // Without Coroner there is no store to fill, and no call of it to make.
+    let only_with = ["full-disk", "ignore-next-signal", "chain-first", "silent-fork", "reinstalled"];
+    let without: Vec<&str> =
+        behaviour.conditions.iter().copied().filter(|condition| !only_with.contains(condition)).collect();
+    let before = Run { conditions: &without, ..process.clone() }.run(None).context("without Coroner")?;
+    let after = process.run(Some(&store)).context("with Coroner")?;
+    *seconds += check(behaviour, &before, &after, &store).with_context(|| {
+        format!("it ended with {} after {:?} and said {:?}", after.status, after.time, after.output)
+    })?;
+    Ok(None)
+}
+
+fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> anyhow::Result<usize> {
+    ensure!(after.status.code() != Some(POISONED_EXIT), "memory was asked for on the crash path");
+    let same = (before.status.code(), before.status.signal()) == (after.status.code(), after.status.signal());
+    // The first process of a namespace can't be killed by a signal that it sends itself; what a bare program does then (the
+    // C library's abort executes `hlt`) is an accident. With Coroner it exits as a shell would say it.
+    let signal = coroner_faults::find(behaviour.fault).map(|fault| fault.ending);
+    let same = same
+        || (behaviour.needs == Needs::Namespace
+            && matches!(signal, Some(Ending::Signal(number) | Ending::Either(number, _)) if after.status.code() == Some(128 + number)));
+    ensure!(same, "without Coroner it ends with {}", before.status);
+    if matches!(behaviour.expect, Expect::End) {
+        return Ok(0);
+    }
+    if behaviour.conditions.iter().any(|condition| condition.contains("-port")) {
+        ensure!(after.output.starts_with("earlier port: exception 1 code "), "the earlier port was given nothing");
+        ensure!(before.output == after.output, "without Coroner the earlier port says {:?}", before.output);
+    }
+    if behaviour.conditions.contains(&"exiting-handler") {
+        ensure!(after.status.code() == Some(HANDLER_EXIT), "the handler that was there before did not end it");
+        ensure!(before.output == after.output, "the handler that was there before was given {:?} then", before.output);
+    }
+    let files = report_files(store)?;
+    let found = reports(store)?;
+    if matches!(behaviour.expect, Expect::Nothing) {
+        ensure!(found.is_empty(), "there are reports: {files:?}");
+        return Ok(0);
+    }
+    let [report] = &found[..] else { bail!("there are {} reports and not one: {files:?}", found.len()) };
+    let fault: &Fault = coroner_faults::find(behaviour.fault).context("no such fault")?;
+    if let Ending::Child(signal) = fault.ending {
+        let expected = format!("child ended by signal {signal}");
+        ensure!(after.output.contains(&expected), "the child did not end by signal {signal}");
+    }
+    match behaviour.expect {
+        Expect::ReportAndSurvival => {
+            ensure!(after.status.success(), "the process did not go on");
+            report_is_right(report, fault, behaviour.threads)
+        }
+        Expect::ReportOfOne => {
+            report_is_right(report, fault, 0).or_else(|error| {
+                let why = report.threads.iter().filter(|thread| thread.not_captured.is_some()).count();
+                // What is left out is said.
+                if why == behaviour.threads { Ok(()) } else { Err(error) }
+            })
+        }
+        // A child of fork has no other threads.
+        _ if matches!(fault.ending, Ending::Child(_)) => report_is_right(report, fault, 0),
+        _ => report_is_right(report, fault, behaviour.threads),
+    }?;
+    Ok(report.crash.as_ref().map_or(0, |crash| crash.second_crashes.len()))
+}
+
+/// A file system of a few megabytes, gone when dropped.
+struct SmallDisk(PathBuf);
+
+#[cfg(not(target_os = "linux"))]
+impl SmallDisk {
+    fn mount(_: PathBuf) -> anyhow::Result<SmallDisk> {
+        bail!("it is mounted on Linux only")
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl SmallDisk {
+    fn mount(at: PathBuf) -> anyhow::Result<SmallDisk> {
+        std::fs::create_dir(&at)?;
+        let target = std::ffi::CString::new(at.as_os_str().as_encoded_bytes())?;
+        // SAFETY: all strings end in NUL and outlive the call.
+        let failed =
+            unsafe { libc::mount(c"none".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=4m".as_ptr().cast()) };
+        ensure!(failed == 0, "{}", std::io::Error::last_os_error());
+        Ok(SmallDisk(at))
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        if let Ok(target) = std::ffi::CString::new(self.0.as_os_str().as_encoded_bytes()) {
+            // SAFETY: the string ends in NUL.
+            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+        }
+    }
+}
+
+fn may_unshare() -> bool {
+    let command = std::process::Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).output();
+    command.is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,163 @@
+//! Rust panics, each in a real process: what becomes a crash, what a report that the process survives, what a breadcrumb.
+//!
+//! With `panic = "abort"` the program is another one: `cargo xtask test` builds it and names it in `CORONER_PANIC_ABORT_PROGRAM`.
+#![cfg(target_os = "linux")]
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+
+use coroner_report::model::{CrashFlag, Exception, Report};
+use coroner_report::wire::{Language, Monitor};
+use coroner_tests::process::{Ended, Run, report_files, reports};
+
+fn program() -> PathBuf {
+    env!("CARGO_BIN_EXE_panic_program").into()
+}
+
+/// Runs it and reads what it left.
+fn run(program: &Path, act: &str) -> (Ended, Vec<Report>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run { program, fault: act, threads: 0, conditions: &[], first_process: false };
+    let ended = run.run(Some(folder.path())).unwrap();
+    let reports = reports(folder.path()).unwrap();
+    (ended, reports, folder)
+}
+
+/// The last parts of the names of an exception's frames.
+fn functions(exception: &Exception) -> Vec<String> {
+    let names = exception.frames.iter().flat_map(|frame| {
+        let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.clone());
+        inlined.chain(frame.function.clone())
+    });
+    names.map(|name| name.rsplit("::").next().unwrap_or_default().to_owned()).collect()
+}
+
+fn is_panic(exception: &Exception, kind: &str, message: &str, function: &str) {
+    assert_eq!(exception.language, Language::RUST);
+    assert_eq!(exception.type_name.as_deref(), Some(kind));
+    assert_eq!(exception.message.as_deref(), Some(message));
+    let location = exception.location.as_deref().unwrap();
+    assert!(location.contains("panic_program.rs:"), "{location}");
+    assert!(functions(exception).contains(&function.to_owned()), "{:?}", functions(exception));
+}
+
+fn one(reports: &[Report]) -> &Report {
+    let [report] = reports else { panic!("{} reports", reports.len()) };
+    assert!(report.complete, "{:?}", report.problems);
+    assert_eq!(report.crash.as_ref().unwrap().monitor, Monitor::PANIC);
+    report
+}
+
+#[test]
+fn a_panic_of_main_is_the_cause_of_the_crash() {
+    let (ended, reports, _folder) = run(&program(), "main");
+    assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
+    assert!(ended.output.contains("the hook before: panicked at"), "{}", ended.output);
+    let report = one(&reports);
+    let crash = report.crash.as_ref().unwrap();
+    assert!(crash.signal.is_none() && !crash.has(CrashFlag::NotFatal));
+    assert_eq!(crash.message.as_deref(), Some("out of cheese"));
+    assert!(crash.location.as_deref().unwrap().contains("panic_program.rs:"));
+    let [exception] = &report.exceptions[..] else { panic!("{:?}", report.exceptions) };
+    is_panic(exception, "panic", "out of cheese", "panics");
+    assert!(functions(exception).contains(&"main".to_owned()));
+    assert!(report.crashed_thread().unwrap().main);
+}
+
+#[test]
+fn a_caught_panic_is_a_breadcrumb() {
+    let (ended, reports, _folder) = run(&program(), "caught");
+    assert_eq!((ended.status.code(), reports.len()), (Some(0), 0), "{}", ended.output);
+    let (ended, reports, folder) = run(&program(), "caught-then-abort");
+    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
+    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
+    assert_eq!(report.crash.as_ref().unwrap().monitor, Monitor::SIGNAL);
+    assert!(report.exceptions.is_empty());
+    let state = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path().join("state");
+    let facts = coroner_report::model::RunFacts::read(&std::fs::read(state).unwrap()).unwrap();
+    let breadcrumb = facts.breadcrumbs.last().unwrap();
+    assert_eq!(breadcrumb.message.as_deref(), Some("panic caught: out of cheese"));
+}
+
+#[test]
+fn a_panic_that_ends_a_thread_is_reported_and_survived() {
+    let (ended, reports, _folder) = run(&program(), "thread");
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    let report = one(&reports);
+    assert!(report.crash.as_ref().unwrap().has(CrashFlag::NotFatal));
+    is_panic(&report.exceptions[0], "panic that ended its thread", "out of bread", "panics");
+    assert_eq!(report.crashed_thread().unwrap().name.as_deref(), Some("baker"));
+
+    // Joined and unwrapped, it is the main thread's panic, too.
+    let (ended, reports, _folder) = run(&program(), "thread-unwrapped");
+    assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
+    let fatal: Vec<bool> =
+        reports.iter().map(|report| !report.crash.as_ref().unwrap().has(CrashFlag::NotFatal)).collect();
+    assert_eq!(fatal, [true, false], "the crash has the first file");
+}
+
+#[test]
+fn a_panic_while_panicking_is_one_death_with_both() {
+    for act in ["twice", "twice-caught"] {
+        let (ended, reports, _folder) = run(&program(), act);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
+        let report = one(&reports);
+        assert!(!report.crash.as_ref().unwrap().has(CrashFlag::NotFatal));
+        let [second, first] = &report.exceptions[..] else { panic!("{:?}", report.exceptions) };
+        is_panic(second, "panic while panicking", "the second panic", "panic_in_drop");
+        is_panic(first, "panic", "out of cheese", "panics");
+    }
+}
+
+#[test]
+fn a_panic_in_a_function_that_cannot_unwind() {
+    let (ended, reports, _folder) = run(&program(), "cannot-unwind");
+    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
+    is_panic(&one(&reports).exceptions[0], "panic in a function that cannot unwind", "out of hope", "cannot_unwind");
+}
+
+#[test]
+fn after_an_uninstall_the_hook_before_is_all_there_is() {
+    let (ended, reports, _folder) = run(&program(), "uninstalled");
+    assert_eq!((ended.status.code(), reports.len()), (Some(101), 0), "{}", ended.output);
+    assert!(ended.output.contains("the hook before: panicked at"), "{}", ended.output);
+}
+
+#[test]
+fn handled_errors_are_reported_up_to_sixteen_and_are_no_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program();
+    let run = Run { program: &program, fault: "handled", threads: 0, conditions: &[], first_process: false };
+    let ended = run.run(Some(folder.path())).unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    let files = report_files(folder.path()).unwrap();
+    let mut reports: Vec<Report> = files.iter().map(|path| Report::read_file(path).unwrap()).collect();
+    assert_eq!(ended.output.matches("reported: true").count(), 16, "{}", ended.output);
+    assert_eq!(reports.len(), 16);
+    for report in &reports {
+        let crash = report.crash.as_ref().unwrap();
+        assert_eq!((crash.monitor, crash.has(CrashFlag::NotFatal)), (Monitor::USER, true));
+        assert_eq!(crash.message.as_deref(), Some("the fridge is empty"));
+    }
+    coroner::SymbolSearch::default().symbolicate(&mut reports[0]);
+    assert!(functions(&reports[0].exceptions[0]).contains(&"main".to_owned()));
+    let config = coroner::Config::new("com.example.panics").store_dir(folder.path()).no_sinks();
+    let coroner = coroner::install(config).unwrap();
+    assert_eq!(coroner.last_run().outcome, coroner::Outcome::CleanExit);
+    coroner.uninstall();
+}
+
+#[test]
+fn with_panic_abort_every_panic_is_the_cause() {
+    let Some(program) = std::env::var_os("CORONER_PANIC_ABORT_PROGRAM").map(PathBuf::from) else {
+        eprintln!("skipped: CORONER_PANIC_ABORT_PROGRAM names no program built with panic = \"abort\"");
+        return;
+    };
+    for (act, message) in [("main", "out of cheese"), ("caught", "out of cheese"), ("thread", "out of bread")] {
+        let (ended, reports, _folder) = run(&program, act);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
+        let report = one(&reports);
+        assert!(!report.crash.as_ref().unwrap().has(CrashFlag::NotFatal));
+        is_panic(&report.exceptions[0], "panic", message, "panics");
+    }
+}

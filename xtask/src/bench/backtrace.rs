@@ -1,0 +1,113 @@
+//! `cargo xtask bench backtrace`: live backtraces beside the `backtrace` crate, `std::backtrace` and glibc.
+//!
+//! Builds and runs `backtrace-bench` (in `xtask/backtrace-bench`) in several fresh processes; each figure is the median over
+//! processes of the least round.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Rounds in each process.
+    #[arg(long, default_value_t = 30)]
+    rounds: u32,
+    /// Processes.
+    #[arg(long, default_value_t = 5)]
+    processes: usize,
+}
+
+/// What the program prints.
+#[derive(Deserialize)]
+struct Printed {
+    name: String,
+    ns: f64,
+    frames: usize,
+}
+
+/// A comparison.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    ours: f64,
+    peer: f64,
+    unit: &'static str,
+    /// How often ours goes into the peer's.
+    ratio: f64,
+}
+
+/// Ours, and the peers that do the same.
+const PAIRS: [(&str, &[&str]); 2] = [
+    ("ours: capture", &["glibc backtrace: capture", "backtrace crate: capture", "std::backtrace: capture"]),
+    (
+        "ours: capture and names (hit)",
+        &[
+            "glibc backtrace_symbols: names",
+            "backtrace crate: capture and names (warm)",
+            "std::backtrace: capture and names (warm)",
+        ],
+    ),
+];
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// Where the program can't be built or run, or a capture has not the frames that are there.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let folder = tools::target_dir().join("bench");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--package", "backtrace-bench", "--target-dir"]);
+    let status = command.arg(&folder).current_dir(tools::workspace_root()).status().context("running cargo")?;
+    ensure!(status.success(), "backtrace-bench could not be built");
+    let program = folder.join("release/backtrace-bench");
+
+    let mut all: BTreeMap<String, (Vec<f64>, usize)> = BTreeMap::new();
+    for _ in 0..arguments.processes.max(1) {
+        let output = Command::new(&program).arg(arguments.rounds.to_string()).output().context("backtrace-bench")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "backtrace-bench ended with {}: {errors}", output.status);
+        for line in String::from_utf8(output.stdout)?.lines() {
+            let printed: Printed = serde_json::from_str(line).with_context(|| format!("what it prints: {line}"))?;
+            ensure!(printed.frames == 64, "{}: {} frames instead of 64", printed.name, printed.frames);
+            all.entry(printed.name).or_default().0.push(printed.ns);
+        }
+    }
+    let medians: BTreeMap<&str, f64> = all
+        .iter_mut()
+        .map(|(name, (times, _))| {
+            times.sort_by(f64::total_cmp);
+            (name.as_str(), times[times.len() / 2])
+        })
+        .collect();
+    println!("64 frames (least round; median of {} processes)", arguments.processes.max(1));
+    for (name, time) in &medians {
+        println!("    {name:<46} {time:>12.0} ns  {:>9.2} ns/frame", time / 64.0);
+    }
+    let mut rows = Vec::new();
+    println!("\n{:<80} {:>10} {:>12} {:>8}", "ours: peer", "ours ns", "peer ns", "ratio");
+    for (ours, peers) in PAIRS {
+        for peer in peers {
+            let (Some(our), Some(time)) = (medians.get(ours), medians.get(peer)) else { continue };
+            let row = Row { name: format!("{ours}: {peer}"), ours: *our, peer: *time, unit: "ns", ratio: time / our };
+            println!("{:<80} {:>10.0} {:>12.0} {:>7.1}x", row.name, row.ours, row.peer, row.ratio);
+            rows.push(row);
+        }
+    }
+    if arguments.json {
+        let figures: serde_json::Map<String, serde_json::Value> =
+            medians.iter().map(|(name, time)| ((*name).to_owned(), serde_json::json!(time))).collect();
+        println!(
+            "{}",
+            serde_json::json!({ "chore": "bench backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures })
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! `cargo xtask bench capture`.
+//!
+//! From the fault to the last byte of the report on disk, for processes of 1, 10, 100 and 1,000 threads (the others parked
+//! eleven frames deep), and to the end of the process, beside minidump-writer in a forked child and no reporter at all.
+//! All take turns in every round. With `--names` the dying process looks for names, as it does by default on Apple's systems; what
+//! they took of our time is told apart: the peer finds none, and everything else is on disk before them.
+//!
+//! The program (`xtask/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
+//! writes to the report file, and takes the time of the last; the end of the process it has from a pidfd.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use coroner_report::wire::Phase;
+use serde::Serialize;
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Rounds; the median of them is what counts. One more is run first and thrown away.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// How many threads the process has.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000])]
+    threads: Vec<usize>,
+    /// Let the dying process look for names, as on Apple's systems; the peer finds none.
+    #[arg(long)]
+    names: bool,
+}
+
+const REPORTERS: [&str; 3] = ["coroner", "minidump-writer", "none"];
+
+/// How long a process may take.
+const LIMIT_MS: i32 = 30_000;
+
+/// One crash.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    /// From the fault to the last byte of the report, and to the end of the process, in nanoseconds.
+    report: u64,
+    exit: u64,
+    bytes: u64,
+    /// What of `report` names took: the last thing before its end.
+    names: u64,
+}
+
+/// A comparison.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    threads: usize,
+    /// Milliseconds from fault to report: median, least and most.
+    ours: f64,
+    ours_range: [f64; 2],
+    peer: f64,
+    peer_range: [f64; 2],
+    unit: &'static str,
+    /// How often ours goes into the peer's.
+    ratio: f64,
+    /// Milliseconds of ours that names took.
+    names: f64,
+    /// Milliseconds from fault to the end of the process: ours, the peer's, without a reporter.
+    exit: [f64; 3],
+    /// Size of the report: ours, the peer's.
+    bytes: [u64; 2],
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// Where a program can't be built or run, hangs, or leaves no report.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    ensure!(arguments.rounds > 0 && !arguments.threads.is_empty(), "nothing to measure");
+    let programs = [build("coroner")?, build("minidump-writer")?, build("none")?];
+    let mut rows: Vec<Row> = Vec::new();
+    println!(
+        "{:>7}  {:<16} {:>28} {:>10} {:>12} {:>14}",
+        "threads", "reporter", "fault to report, ms", "to exit", "bytes", "of it names"
+    );
+    for threads in &arguments.threads {
+        let mut samples: [Vec<Sample>; 3] = Default::default();
+        for round in 0..=arguments.rounds {
+            for ((reporter, program), samples) in REPORTERS.iter().zip(&programs).zip(&mut samples) {
+                let sample = crash(program, reporter, *threads, arguments.names)
+                    .with_context(|| format!("{reporter} with {threads} threads"))?;
+                if round > 0 {
+                    samples.push(sample);
+                }
+            }
+        }
+        for (reporter, samples) in REPORTERS.iter().zip(&samples) {
+            let (report, range) = times(samples, |sample| sample.report);
+            let (exit, _) = times(samples, |sample| sample.exit);
+            let bytes = median(samples.iter().map(|sample| sample.bytes));
+            if *reporter == "none" {
+                println!("{threads:>7}  {reporter:<16} {:>28} {exit:>10.2}", "");
+            } else {
+                let times = format!("{report:.2} [{:.2}..{:.2}]", range[0], range[1]);
+                let names = times_of_names(samples);
+                println!("{threads:>7}  {reporter:<16} {times:>28} {exit:>10.2} {bytes:>12} {names:>14.2}");
+            }
+        }
+        let [ours, peer, none] = &samples;
+        let (our_report, ours_range) = times(ours, |sample| sample.report);
+        let (peer_report, peer_range) = times(peer, |sample| sample.report);
+        let exit = [ours, peer, none].map(|samples| times(samples, |sample| sample.exit).0);
+        let bytes = [ours, peer].map(|samples| median(samples.iter().map(|sample| sample.bytes)));
+        println!("{:>7}  ratio {:.1}", "", peer_report / our_report);
+        rows.push(Row {
+            name: format!("fault to report, {threads} threads: coroner / minidump-writer"),
+            threads: *threads,
+            ours: our_report,
+            ours_range,
+            peer: peer_report,
+            peer_range,
+            unit: "ms",
+            ratio: peer_report / our_report,
+            names: times_of_names(ours),
+            exit,
+            bytes,
+        });
+    }
+    let least = rows.iter().min_by_key(|row| row.threads);
+    let most = rows.iter().max_by_key(|row| row.threads);
+    let mut bytes_per_thread = None;
+    if let (Some(least), Some(most)) = (least, most)
+        && most.threads > least.threads
+    {
+        let more = (most.threads - least.threads) as u64;
+        let per_thread = [0, 1].map(|which| most.bytes[which].saturating_sub(least.bytes[which]) / more);
+        println!("bytes for each further thread: {} (minidump-writer {})", per_thread[0], per_thread[1]);
+        bytes_per_thread = Some(per_thread);
+    }
+    if arguments.json {
+        println!("{}", serde_json::json!({ "bench": "capture", "rows": rows, "bytes_per_thread": bytes_per_thread }));
+    }
+    Ok(())
+}
+
+/// The median of what names took, in milliseconds.
+fn times_of_names(samples: &[Sample]) -> f64 {
+    times(samples, |sample| sample.names).0
+}
+
+/// Median, least and most of one time, in milliseconds.
+fn times(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> (f64, [f64; 2]) {
+    let all = || samples.iter().map(&of);
+    let milliseconds = |nanoseconds: u64| std::time::Duration::from_nanos(nanoseconds).as_secs_f64() * 1e3;
+    let (least, most) = (all().min().unwrap_or(0), all().max().unwrap_or(0));
+    (milliseconds(median(all())), [milliseconds(least), milliseconds(most)])
+}
+
+pub(super) fn median(values: impl Iterator<Item = u64>) -> u64 {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// Builds the program with one reporter, as an app would ship it.
+pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
+    let folder = tools::target_dir().join("bench-capture").join(reporter);
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(&folder).arg("--manifest-path");
+    command.arg(tools::workspace_root().join("xtask/capture-bench/Cargo.toml"));
+    if reporter != "none" {
+        command.args(["--features", reporter]);
+    }
+    let status = command.status().context("running cargo")?;
+    ensure!(status.success(), "capture-bench could not be built with {reporter}");
+    Ok(folder.join("release/capture-bench"))
+}
+
+/// Lets one process crash.
+fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow::Result<Sample> {
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new(program);
+    if names {
+        command.env("CAPTURE_BENCH_NAMES", "1");
+    }
+    let mut child = command
+        .arg(folder.path())
+        .arg(threads.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {}", program.display()))?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let report = PathBuf::from(line.trim_end());
+    ensure!(report.is_file(), "there is no file {line:?} for the report");
+    let watch = watch(&report)?;
+    let process = pidfd(child.id())?;
+    // All threads are in their waits by then.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    child.stdin.take().context("no input")?.write_all(b"\n")?;
+
+    let mut last_write = 0;
+    let exit = loop {
+        let mut ready =
+            [process.as_raw_fd(), watch.as_raw_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: two descriptors that are open.
+        let count = unsafe { libc::poll(ready.as_mut_ptr(), 2, LIMIT_MS) };
+        let time = now();
+        if count == 0 {
+            child.kill()?;
+            child.wait()?;
+            bail!("it hangs");
+        }
+        if ready[1].revents != 0 {
+            drain(&watch);
+            last_write = time;
+        }
+        if ready[0].revents != 0 {
+            break time;
+        }
+    };
+    let status = child.wait()?;
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    ensure!(signal == Some(libc::SIGSEGV), "it ended with {status}");
+    let started = fs::read(folder.path().join("started"))?;
+    let started = u64::from_le_bytes(started.get(..8).context("no time was written")?.try_into()?);
+    let bytes = fs::metadata(&report)?.len();
+    if reporter != "none" {
+        ensure!(last_write > started && bytes > 100, "there is no report");
+    }
+    let names = if reporter == "coroner" { is_whole(&report, threads, names)? } else { 0 };
+    Ok(Sample { report: last_write.saturating_sub(started), exit: exit.saturating_sub(started), bytes, names })
+}
+
+/// A fast report that lacks something is no report. Answers the nanoseconds that its names took.
+fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<u64> {
+    let report = coroner::Report::read_file(report)?;
+    ensure!(report.complete, "the report is not complete: {:?}", report.problems);
+    let parked = report.threads.iter().filter(|thread| !thread.crashed);
+    let deep = parked.filter(|thread| thread.registers.is_some() && thread.frames.len() > 11).count();
+    ensure!(deep + 1 == threads, "{deep} other threads have all their frames, of {}", threads - 1);
+    ensure!(report.symbol_names.is_empty() != names, "there are {} names", report.symbol_names.len());
+    let phases = report.end.iter().flat_map(|end| &end.phases);
+    Ok(phases.filter(|phase| phase.phase == Phase::SYMBOL_NAMES).map(|phase| phase.ns).sum())
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, as the program takes it.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// An inotify descriptor that is readable when the file was written to or cut.
+fn watch(file: &Path) -> anyhow::Result<OwnedFd> {
+    let path = std::ffi::CString::new(file.as_os_str().as_encoded_bytes())?;
+    // SAFETY: a new descriptor, owned here; the path ends in NUL.
+    unsafe {
+        let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
+        ensure!(fd >= 0, "inotify: {}", std::io::Error::last_os_error());
+        let watch = OwnedFd::from_raw_fd(fd);
+        let added = libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_MODIFY);
+        ensure!(added >= 0, "watching {}: {}", file.display(), std::io::Error::last_os_error());
+        Ok(watch)
+    }
+}
+
+/// Takes all events, so that the next poll waits for a further one.
+fn drain(watch: &OwnedFd) {
+    let mut buffer = [0_u8; 4096];
+    // SAFETY: a buffer of that size; the descriptor does not block.
+    while unsafe { libc::read(watch.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) } > 0 {}
+}
+
+/// A descriptor that is readable when the process has ended.
+fn pidfd(pid: u32) -> anyhow::Result<OwnedFd> {
+    // SAFETY: a new descriptor, owned here.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        ensure!(fd >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}

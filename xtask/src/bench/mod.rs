@@ -1,0 +1,46 @@
+//! `cargo xtask bench`: what things cost, beside what peers need for the same in the same run.
+//!
+//! Nothing here fails for being slow: machines differ, and only ratios within one run mean anything. What fails is a
+//! result that is wrong.
+
+use clap::Subcommand;
+
+mod backtrace;
+mod capture;
+mod install;
+mod symbols;
+mod throw;
+mod unwind;
+
+/// What is measured. A new benchmark is one module and one line here.
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// Live backtraces: capture and names; beside `backtrace`, `std::backtrace`, glibc.
+    Backtrace(backtrace::Arguments),
+    /// A crash, from the fault to the report on disk, with up to 1,000 threads; beside minidump-writer.
+    Capture(capture::Arguments),
+    /// Installing, at a first launch and at later ones; beside crash-handler.
+    Install(install::Arguments),
+    /// Naming addresses: 64 from nothing, with and without lines, and the steady state; beside object, addr2line, SymCache
+    /// and blazesym.
+    Symbols(symbols::Arguments),
+    /// A C++ throw and its catch, with the throw's stack taken and without; beside glibc's `backtrace()` at each throw.
+    Throw(throw::Arguments),
+    /// Walking stacks: cold, warm, first, deep; beside libgcc, glibc, libunwind, `backtrace`, framehop, frame pointers.
+    Unwind(unwind::Arguments),
+}
+
+/// Runs one benchmark.
+///
+/// # Errors
+/// Where it can't be built or run, or its results are wrong.
+pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+    match bench {
+        Bench::Backtrace(arguments) => backtrace::run(arguments),
+        Bench::Capture(arguments) => capture::run(arguments),
+        Bench::Install(arguments) => install::run(arguments),
+        Bench::Symbols(arguments) => symbols::run(arguments),
+        Bench::Throw(arguments) => throw::run(arguments),
+        Bench::Unwind(arguments) => unwind::run(arguments),
+    }
+}

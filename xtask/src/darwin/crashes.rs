@@ -1,0 +1,114 @@
+//! Whole programs that install Coroner and die: the table of behaviours of `coroner-tests`, run as Mach-O programs; what the
+//! linked program needs of the system; and one death's report, read by the next launch and by Linux's `coroner` alike.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context, ensure};
+use object::{LittleEndian, macho::MachHeader64, read::macho::MachHeader as _};
+use serde_json::Value;
+
+use super::{
+    Row,
+    kit::{Kit, succeed},
+};
+use crate::tools;
+
+/// The library that a thread of `loading-images` loads.
+const PLUGIN: &str = "plugin.c";
+
+/// Runs what belongs to crashes, if `only` names it. Under an emulator, where it takes many minutes (each report's names are
+/// looked up there, too), only if it does; the crash path's own deaths, which [`super::crates`] runs, are run there always.
+pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
+    let parts: [(&str, fn(&Kit) -> anyhow::Result<()>); 4] = [
+        ("crashes: tests of the app's side", app),
+        ("crashes", behaviours),
+        ("crashes: linked libraries", libraries),
+        ("crashes: who reads the report", readers),
+    ];
+    let wanted = |name: &str| only.map_or(!kit.arch.emulated(), |only| name.contains(only));
+    let row = |(name, part): &(&str, fn(&Kit) -> anyhow::Result<()>)| {
+        Row::new((*name).to_owned(), kit.arch, part(kit).map_err(|error| format!("{error:#}")))
+    };
+    parts.iter().filter(|(name, _)| wanted(name)).map(row).collect()
+}
+
+/// The data directory, the store, deliveries, facts of the system and of the bundle; the faults' own endings.
+fn app(kit: &Kit) -> anyhow::Result<()> {
+    succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--package", "coroner-faults", "--lib"]))
+}
+
+/// Every fault and every behaviour of the table.
+fn behaviours(kit: &Kit) -> anyhow::Result<()> {
+    let mut command = kit.cargo("test");
+    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours"]);
+    succeed(command.env("CORONER_TEST_LIBRARY", kit.build(PLUGIN)?))
+}
+
+/// The program that dies, built and where it is.
+///
+/// # Errors
+/// It does not compile.
+pub(crate) fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
+    succeed(kit.cargo("build").args(["--quiet", "--package", "coroner-tests", "--bin", "crash_program"]))?;
+    Ok(tools::target_dir().join(kit.arch.target()).join("debug/crash_program"))
+}
+
+/// The install names of the libraries that a linked program loads.
+fn loaded_by(path: &Path) -> anyhow::Result<Vec<String>> {
+    let file = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let header = MachHeader64::<LittleEndian>::parse(&*file, 0)?;
+    let mut commands = header.load_commands(LittleEndian, &*file, 0)?;
+    let mut names = Vec::new();
+    while let Some(command) = commands.next()? {
+        if let Some(library) = command.dylib()? {
+            names.push(String::from_utf8_lossy(command.string(LittleEndian, library.dylib.name)?).into_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// An app that links Coroner needs libSystem and nothing else.
+fn libraries(kit: &Kit) -> anyhow::Result<()> {
+    let names = loaded_by(&program(kit)?)?;
+    ensure!(names == ["/usr/lib/libSystem.B.dylib"], "it loads {}", names.join(", "));
+    Ok(())
+}
+
+/// What both readers must agree on: what happened, and each thread's frames by address.
+fn essence(report: &Value) -> Value {
+    let frames = |thread: &Value| -> Vec<Value> {
+        thread["frames"].as_array().into_iter().flatten().map(|frame| frame["address"].clone()).collect()
+    };
+    let threads = report["threads"].as_array().into_iter().flatten();
+    let threads: Vec<_> =
+        threads.map(|thread| serde_json::json!([thread["tid"], thread["name"], frames(thread)])).collect();
+    serde_json::json!({ "crash": report["crash"], "threads": threads, "images": report["images"] })
+}
+
+/// A program dies; its next launch delivers the report, and Linux's command reads the same from it.
+fn readers(kit: &Kit) -> anyhow::Result<()> {
+    let program = program(kit)?;
+    let folder = tempfile::tempdir()?;
+    let store = folder.path().join("store");
+    let run = |fault: &str| kit.run(&program).arg(&store).args([fault, "3"]).output();
+    let died = run("null-store")?;
+    ensure!(!died.status.success(), "it did not die: {}", died.status);
+    let next = run("deliver")?;
+    let said = String::from_utf8_lossy(&next.stdout).into_owned() + &String::from_utf8_lossy(&next.stderr);
+    ensure!(next.status.success() && said.contains("the last run crashed"), "the next launch said {said:?}");
+
+    let mut delivered = fs::read_dir(store.join("reports"))?.collect::<Result<Vec<_>, _>>()?;
+    delivered.retain(|file| file.path().extension().is_some_and(|kind| kind == "coroner"));
+    let [report] = &delivered[..] else { anyhow::bail!("{} reports were delivered and not one", delivered.len()) };
+    let theirs: Value = serde_json::from_slice(&fs::read(report.path().with_extension("json"))?)?;
+    let mut show = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    show.args(["run", "--quiet", "--package", "coroner-cli", "--", "show", "--format", "json"]);
+    let shown = show.arg(report.path()).current_dir(tools::workspace_root()).output()?;
+    ensure!(shown.status.success(), "coroner show: {}", String::from_utf8_lossy(&shown.stderr));
+    let ours: Value = serde_json::from_slice(&shown.stdout)?;
+    for (reader, read) in [("the next launch", &theirs), ("coroner show", &ours)] {
+        ensure!(read["crash"]["mach"]["name"] == "EXC_BAD_ACCESS", "{reader} reads {}", read["crash"]);
+    }
+    ensure!(essence(&theirs) == essence(&ours), "they read {} and {}", essence(&theirs), essence(&ours));
+    Ok(())
+}

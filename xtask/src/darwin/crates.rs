@@ -1,0 +1,53 @@
+//! The tests of Coroner's own crates, as Mach-O programs.
+
+use super::{
+    Row, cxx,
+    kit::{Kit, succeed},
+};
+use crate::tools;
+
+/// The crates, and which of their tests where not all: those that damage every byte of a file say nothing of the system, and
+/// take minutes under an emulator; those that compile with this machine's compilers have none there.
+const CRATES: &[(&str, &[&str])] = &[
+    (
+        "coroner-report",
+        &["--lib", "--test", "encoder", "--test", "round_trip", "--test", "run_state", "--test", "text"],
+    ),
+    // This program's own Mach-O file and image.
+    ("coroner-symbols", &["--lib", "--test", "macho", "--test", "scan"]),
+    // Compact unwind, DWARF and Swift's async frames of this program's own.
+    ("coroner-unwind", &["--tests"]),
+    ("coroner-machine", &["--lib"]),
+    // Real deaths, each with its report; faults of the crash path itself.
+    ("coroner-capture", &["--features", "fault-injection", "--lib", "--test", "darwin", "--test", "recrash"]),
+];
+
+/// Runs the tests of the crates whose name contains `only`.
+pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
+    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+    let tests = |(name, options): &(&str, &[&str])| {
+        let mut command = kit.cargo("test");
+        command.args(["--quiet", "--no-fail-fast", "--package", name]).args(*options);
+        let verdict = succeed(&mut command).map_err(|error| format!("{error:#}"));
+        Row::new(format!("tests of {name}"), kit.arch, verdict)
+    };
+    CRATES.iter().filter(|(name, _)| wanted(name)).map(tests).collect()
+}
+
+/// Deaths by exceptions of languages, if `only` names them: with C++ libraries that are built first.
+pub(super) fn exceptions(kit: &Kit, only: Option<&str>) -> Option<Row> {
+    const NAME: &str = "deaths by exceptions";
+    if only.is_some_and(|only| !NAME.contains(only)) {
+        return None;
+    }
+    let verdict = || {
+        let tests = tools::workspace_root().join("crates/coroner-capture/tests/darwin_exceptions");
+        let throws = cxx::build_library(kit, &tests.join("throws.cpp"))?;
+        let foundation = kit.build_library(&tests.join("foundation.c"))?;
+        let mut command = kit.cargo("test");
+        command.args(["--quiet", "--package", "coroner-capture", "--features", "fault-injection,interpose-cxa-throw"]);
+        command.args(["--test", "darwin_exceptions"]).env("CORONER_TEST_THROWS", throws);
+        succeed(command.env("CORONER_TEST_FOUNDATION", foundation))
+    };
+    Some(Row::new(NAME.to_owned(), kit.arch, verdict().map_err(|error| format!("{error:#}"))))
+}

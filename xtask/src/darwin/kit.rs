@@ -1,0 +1,270 @@
+//! What is needed to build and run Mach-O programs of an architecture: linker, host, the system's unwinder.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, ensure};
+
+use super::fixtures::LIBRARIES;
+use crate::tools;
+
+/// Linker wrapper for Rust programs, from PyPI: `zig cc` with what rustc's arguments need.
+const CARGO_ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
+
+/// An architecture of Darwin's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Arch {
+    #[value(name = "x86_64")]
+    X86_64,
+    #[value(name = "arm64")]
+    Arm64,
+}
+
+impl Arch {
+    pub(crate) const ALL: [Arch; 2] = [Arch::X86_64, Arch::Arm64];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Arm64 => "arm64",
+        }
+    }
+
+    /// The Rust target of programs.
+    pub(crate) const fn target(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64-apple-darwin",
+            Arch::Arm64 => "aarch64-apple-darwin",
+        }
+    }
+
+    /// The Rust target of the host that runs them.
+    const fn host(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64-unknown-linux-gnu",
+            Arch::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// Zig's target.
+    pub(super) const fn zig(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64-macos-none",
+            Arch::Arm64 => "aarch64-macos-none",
+        }
+    }
+
+    /// Whether this machine needs an emulator for it.
+    pub(crate) fn emulated(self) -> bool {
+        match self {
+            Arch::X86_64 => cfg!(not(target_arch = "x86_64")),
+            Arch::Arm64 => cfg!(not(target_arch = "aarch64")),
+        }
+    }
+}
+
+/// Everything that is needed to build and run Mach-O programs of an architecture.
+pub(crate) struct Kit {
+    pub(super) arch: Arch,
+    pub(super) zig: PathBuf,
+    linker: PathBuf,
+    /// Where the system's own libraries are.
+    pub(super) libraries: PathBuf,
+    pub(super) programs: PathBuf,
+    /// The words before a program's path.
+    runner: Vec<String>,
+}
+
+/// Where things are built: `target/darwin`, wherever the target folder is.
+pub(super) fn target_folder() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| tools::workspace_root().join("target"), PathBuf::from);
+    std::path::absolute(&target).unwrap_or(target).join("darwin")
+}
+
+pub(super) fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let said = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("running {said}"))?;
+    let last = command.get_args().last().unwrap_or_default().to_string_lossy();
+    ensure!(status.success(), "{said} … {last} failed ({status})");
+    Ok(())
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// The linker of an architecture's Rust programs, and the target's standard library.
+///
+/// # Errors
+/// Where a tool can't be had.
+pub(crate) fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
+    let zig = tools::zig()?;
+    let zigbuild = tools::python_package(CARGO_ZIGBUILD)?.join("bin/cargo-zigbuild");
+    tools::rust_target(arch.target())?;
+    let folder = target_folder();
+    fs::create_dir_all(&folder)?;
+    let linker = folder.join(format!("link-{}.sh", arch.name()));
+    // Rust's std names libiconv, of which nothing is used.
+    let script = format!(
+        "#!/bin/sh\nCARGO_ZIGBUILD_ZIG_PATH='{}' exec '{}' zig cc -- -target {} \"$@\" -Wl,-dead_strip_dylibs\n",
+        zig.display(),
+        zigbuild.display(),
+        arch.zig()
+    );
+    fs::write(&linker, script)?;
+    fs::set_permissions(&linker, fs::Permissions::from_mode(0o755))?;
+    Ok(linker)
+}
+
+impl Kit {
+    /// Sets up tools, the host and the unwinder's library.
+    ///
+    /// # Errors
+    /// Where a tool can't be had or something doesn't compile.
+    pub(crate) fn set_up(arch: Arch) -> anyhow::Result<Kit> {
+        let zig = tools::zig()?;
+        let linker = linker(arch)?;
+        let folder = target_folder();
+        let (libraries, programs) =
+            (folder.join("libraries").join(arch.name()), folder.join("programs").join(arch.name()));
+        fs::create_dir_all(&libraries)?;
+        fs::create_dir_all(&programs)?;
+
+        let host = build_host(arch, &folder)?;
+        build_unwinder(arch, &zig, &libraries)?;
+        let mut runner = Vec::new();
+        let mut options = vec!["--libraries".to_owned(), text(&libraries)];
+        if arch.emulated() {
+            let emulator = find_on_path("qemu-aarch64-static").context("no qemu-aarch64-static on the path")?;
+            options.extend(["--launcher".to_owned(), text(&emulator)]);
+            runner.push(text(&emulator));
+        }
+        runner.push(text(&host));
+        runner.extend(options);
+        Ok(Kit { arch, zig, linker, libraries, programs, runner })
+    }
+
+    /// What cargo needs for this architecture's target: linker and runner.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let target = self.arch.target().to_uppercase().replace('-', "_");
+        vec![
+            (format!("CARGO_TARGET_{target}_LINKER"), text(&self.linker)),
+            (format!("CARGO_TARGET_{target}_RUNNER"), self.runner.join(" ")),
+        ]
+    }
+
+    /// `cargo SUBCOMMAND` for this architecture's target, with linker and runner set.
+    pub(crate) fn cargo(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.arg(subcommand).args(["--target", self.arch.target()]).envs(self.environment());
+        command.current_dir(tools::workspace_root());
+        command
+    }
+
+    /// A command that runs a Mach-O program.
+    pub(crate) fn run(&self, program: &Path) -> Command {
+        let mut command = Command::new(&self.runner[0]);
+        command.args(&self.runner[1..]).arg(program);
+        command
+    }
+
+    /// Builds a fixture by its file name; a C file whose name is in [`LIBRARIES`] becomes a dylib.
+    pub(super) fn build(&self, source: &str) -> anyhow::Result<PathBuf> {
+        let fixtures = tools::workspace_root().join("fixtures/darwin");
+        let (stem, kind) = source.split_once('.').context("a source without an extension")?;
+        let library = LIBRARIES.contains(&source);
+        let output = self.programs.join(if library { format!("{stem}.dylib") } else { stem.to_owned() });
+        let mut command = if kind == "rs" {
+            let mut command = Command::new("rustc");
+            command.args(["--edition", "2024", "-O", "-g", "--target", self.arch.target(), "-C"]);
+            command.arg(format!("linker={}", self.linker.display())).stderr(Stdio::null());
+            command
+        } else {
+            let mut command = Command::new(&self.zig);
+            command.args(["cc", "-target", self.arch.zig(), "-O1", "-g", "-fno-omit-frame-pointer"]);
+            command.args(["-fno-sanitize=all", "-funwind-tables", "-Wno-unknown-attributes"]);
+            if library {
+                command.arg("-dynamiclib");
+            }
+            command
+        };
+        succeed(command.arg(fixtures.join(source)).arg("-o").arg(&output))
+            .with_context(|| format!("building {source}"))?;
+        Ok(output)
+    }
+
+    /// Builds a library of one C file.
+    pub(super) fn build_library(&self, source: &Path) -> anyhow::Result<PathBuf> {
+        let name = source.file_stem().context("a source without a name")?.to_string_lossy();
+        let library = self.programs.join(format!("{name}.dylib"));
+        let mut command = Command::new(&self.zig);
+        command.args(["cc", "-target", self.arch.zig(), "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize=all"]);
+        command.args(["-funwind-tables", "-fvisibility=hidden", "-Wall", "-dynamiclib", "-install_name"]).arg(&library);
+        succeed(command.arg(source).arg("-o").arg(&library)).context("building a library")?;
+        Ok(library)
+    }
+}
+
+fn find_on_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Builds `darwin-host` for the machine that stands for the architecture. On another machine it is a static program: it
+/// needs no library of that machine's.
+fn build_host(arch: Arch, folder: &Path) -> anyhow::Result<PathBuf> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--package", "darwin-host", "--target", arch.host()]);
+    command.arg("--target-dir").arg(folder.join("host")).current_dir(tools::workspace_root());
+    if arch.emulated() {
+        ensure!(arch == Arch::Arm64, "x86_64 programs need an x86_64 machine");
+        tools::rust_target(arch.host())?;
+        tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+        if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
+            tools::install_debian_package("libc6-dev-arm64-cross")?;
+        }
+        tools::debian_package("qemu-user-static", "qemu-aarch64-static")?;
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static");
+    }
+    succeed(command.env_remove("RUSTFLAGS")).context("building darwin-host")?;
+    Ok(folder.join("host").join(arch.host()).join("release/darwin-host"))
+}
+
+/// Builds `libunwind.dylib`, which macOS has among libSystem's libraries, once per version of zig.
+fn build_unwinder(arch: Arch, zig: &Path, libraries: &Path) -> anyhow::Result<()> {
+    let library = libraries.join("libunwind.dylib");
+    let stamp = libraries.join(format!("libunwind-of-{}-{}", tools::ZIGLANG.0, tools::ZIGLANG.1));
+    if library.is_file() && stamp.is_file() {
+        return Ok(());
+    }
+    let sources = zig.parent().context("zig has no folder")?.join("lib/libunwind");
+    let mut objects = Vec::new();
+    for source in [
+        "libunwind.cpp",
+        "UnwindLevel1.c",
+        "UnwindLevel1-gcc-ext.c",
+        "UnwindRegistersRestore.S",
+        "UnwindRegistersSave.S",
+    ] {
+        let object = libraries.join(format!("{source}.o"));
+        let cpp = Path::new(source).extension().is_some_and(|e| e == "cpp");
+        let mut command = Command::new(zig);
+        command.args([if cpp { "c++" } else { "cc" }, "-target", arch.zig(), "-O2", "-funwind-tables", "-DNDEBUG"]);
+        command.args(["-D_LIBUNWIND_IS_NATIVE_ONLY", "-fno-sanitize=all"]);
+        if cpp {
+            command.args(["-std=c++17", "-fno-exceptions", "-fno-rtti", "-nostdlib++"]);
+        }
+        command.arg("-I").arg(sources.join("include")).arg("-I").arg(sources.join("src"));
+        succeed(command.arg("-c").arg(sources.join("src").join(source)).arg("-o").arg(&object))?;
+        objects.push(object);
+    }
+    let mut link = Command::new(zig);
+    link.args(["cc", "-target", arch.zig(), "-dynamiclib", "-install_name", "/usr/lib/system/libunwind.dylib"]);
+    succeed(link.args(&objects).arg("-o").arg(&library)).context("linking libunwind")?;
+    fs::write(stamp, "")?;
+    Ok(())
+}

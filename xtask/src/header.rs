@@ -1,0 +1,41 @@
+//! `cargo xtask header`: makes the C header from the sources of `coroner-ffi`.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Change nothing; fail if the header is not what the sources make
+    #[arg(long)]
+    check: bool,
+}
+
+/// Writes `coroner.h`, or checks that it is current.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/coroner-ffi");
+    let path = ffi.join("include/coroner.h");
+    let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).map_err(anyhow::Error::msg)?;
+    let bindings = cbindgen::Builder::new()
+        .with_crate(&ffi)
+        .with_config(config)
+        .generate()
+        .context("the header can't be made from crates/coroner-ffi")?;
+    let mut header = Vec::new();
+    bindings.write(&mut header);
+    // Rust's heading for what a caller of an unsafe function vouches for; to C every function is one.
+    let header = String::from_utf8(header)?.replace("// # Safety", "// The caller sees to it that:");
+    let current = std::fs::read_to_string(&path).unwrap_or_default();
+    if current == header {
+        println!("crates/coroner-ffi/include/coroner.h is current");
+    } else if arguments.check {
+        bail!(
+            "crates/coroner-ffi/include/coroner.h is not what its sources make: run `cargo xtask header` and commit it"
+        );
+    } else {
+        std::fs::create_dir_all(path.parent().context("the header has no folder")?)?;
+        std::fs::write(&path, header)?;
+        println!("wrote crates/coroner-ffi/include/coroner.h");
+    }
+    Ok(())
+}

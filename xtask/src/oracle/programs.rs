@@ -1,0 +1,237 @@
+//! The matrix of programs and how each is built.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::SystemTime,
+};
+
+use anyhow::{Context, ensure};
+
+use crate::tools;
+
+/// A target of the oracle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    MachoArm64,
+    MachoX86_64,
+    ElfX86_64,
+    ElfArm64,
+}
+
+impl Target {
+    pub(super) const ALL: [Target; 4] = [Target::MachoArm64, Target::MachoX86_64, Target::ElfX86_64, Target::ElfArm64];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Target::MachoArm64 => "macho-arm64",
+            Target::MachoX86_64 => "macho-x86_64",
+            Target::ElfX86_64 => "elf-x86_64",
+            Target::ElfArm64 => "elf-arm64",
+        }
+    }
+
+    const fn rust(self) -> &'static str {
+        match self {
+            Target::MachoArm64 => "aarch64-apple-darwin",
+            Target::MachoX86_64 => "x86_64-apple-darwin",
+            Target::ElfX86_64 => "x86_64-unknown-linux-gnu",
+            Target::ElfArm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    const fn is_macho(self) -> bool {
+        matches!(self, Target::MachoArm64 | Target::MachoX86_64)
+    }
+}
+
+/// A language with an optimisation level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// C by the target's usual compiler: gcc for ELF, clang for Mach-O.
+    C(&'static str),
+    /// C by clang, for ELF, as on Android.
+    Clang(&'static str),
+    /// C by clang at `-Os`, with what functions have in common outlined, as Apple's compilers do for size (arm64).
+    Outlined,
+    /// Rust at `-O3`.
+    Rust,
+    /// Rust at `-O3` with `panic=abort`: no unwind tables but those that the target always has.
+    RustAbort,
+}
+
+/// One program of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Build {
+    pub(super) target: Target,
+    pub(super) source: Source,
+    pub(super) frame_pointers: bool,
+}
+
+impl Build {
+    /// All of them.
+    pub(super) fn all() -> Vec<Build> {
+        let mut builds = Vec::new();
+        for target in Target::ALL {
+            for source in [Source::C("-O0"), Source::C("-O2"), Source::C("-Os"), Source::Rust] {
+                for frame_pointers in [true, false] {
+                    builds.push(Build { target, source, frame_pointers });
+                }
+            }
+        }
+        // Beyond the matrix: outlined functions, clang's ELF, programs that don't unwind.
+        let more = [
+            (Target::MachoArm64, Source::Outlined),
+            (Target::MachoArm64, Source::RustAbort),
+            (Target::ElfX86_64, Source::Clang("-O2")),
+            (Target::ElfX86_64, Source::Clang("-Os")),
+            (Target::ElfArm64, Source::Clang("-O2")),
+            (Target::ElfArm64, Source::Outlined),
+            (Target::ElfArm64, Source::RustAbort),
+        ];
+        for (target, source) in more {
+            for frame_pointers in [true, false] {
+                builds.push(Build { target, source, frame_pointers });
+            }
+        }
+        builds
+    }
+
+    /// Whether the goal holds for it. Outlined parts of functions may be half a prologue, which neither format of unwind
+    /// data can describe for both sides of the call: such programs are shown, to know how far the walker gets without
+    /// the information.
+    pub(super) fn is_judged(self) -> bool {
+        self.source != Source::Outlined
+    }
+
+    /// Whether parts of functions are outlined.
+    pub(super) fn is_outlined(self) -> bool {
+        self.source == Source::Outlined
+    }
+
+    /// A name as `macho-arm64-c-O2-nofp`, which is also the file's.
+    pub(crate) fn name(self) -> String {
+        let source = match self.source {
+            Source::C(level) => format!("c{level}"),
+            Source::Clang(level) => format!("clang{level}"),
+            Source::Outlined => String::from("clang-outlined"),
+            Source::Rust => String::from("rust-O3"),
+            Source::RustAbort => String::from("rust-O3-abort"),
+        };
+        format!("{}-{source}-{}", self.target.name(), if self.frame_pointers { "fp" } else { "nofp" })
+    }
+
+    /// The program's file, built if it is missing or older than its sources or this chore.
+    ///
+    /// # Errors
+    /// Where a compiler is missing and can't be had, or fails; the message holds what it said.
+    pub(crate) fn file(self, cache: &Path) -> anyhow::Result<PathBuf> {
+        let sources = tools::workspace_root().join("fixtures/oracle");
+        let file = cache.join(self.name());
+        let inputs = ["program.c", "shapes.h", "program.rs", "libSystem.tbd"].map(|name| sources.join(name));
+        let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let newest = inputs.iter().filter_map(|path| modified(path)).max().unwrap_or(SystemTime::UNIX_EPOCH);
+        let stamp = cache.join(format!("{}.command", self.name()));
+        let command = match self.source {
+            Source::C(level) | Source::Clang(level) => self.c(level, &sources, &file)?,
+            Source::Outlined => self.c("-Os", &sources, &file)?,
+            Source::Rust | Source::RustAbort => self.rust(&sources, cache, &file)?,
+        };
+        let line = format!("{command:?}");
+        if modified(&file).is_some_and(|built| built > newest)
+            && fs::read_to_string(&stamp).is_ok_and(|old| old == line)
+        {
+            return Ok(file);
+        }
+        run(command)?;
+        fs::write(stamp, line)?;
+        Ok(file)
+    }
+
+    fn c(self, level: &str, sources: &Path, file: &Path) -> anyhow::Result<Command> {
+        let mut command = match self.target {
+            Target::ElfX86_64 | Target::ElfArm64 if !matches!(self.source, Source::C(_)) => {
+                let mut zig = Command::new(tools::zig()?);
+                let arch = if self.target == Target::ElfArm64 { "aarch64" } else { "x86_64" };
+                zig.args([
+                    "cc",
+                    "-target",
+                    &format!("{arch}-linux-gnu"),
+                    "-fno-sanitize=all",
+                    "-Wl,--allow-shlib-undefined",
+                ]);
+                zig
+            }
+            Target::ElfX86_64 => {
+                tools::debian_package("gcc", "gcc")?;
+                Command::new("gcc")
+            }
+            // clang's CFI of arm64 prologues was inexact where this was measured (version 14); gcc's isn't.
+            Target::ElfArm64 => {
+                tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+                Command::new("aarch64-linux-gnu-gcc")
+            }
+            Target::MachoArm64 | Target::MachoX86_64 => {
+                let mut zig = Command::new(tools::zig()?);
+                let target = if self.target == Target::MachoArm64 { "aarch64-macos" } else { "x86_64-macos" };
+                zig.args(["cc", "-target", target, "-fno-sanitize=all", "-Wl,-undefined,dynamic_lookup"]);
+                zig
+            }
+        };
+        // With -ffreestanding no unwind data are emitted unless they are asked for.
+        command.args([
+            level,
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            "-ffreestanding",
+            "-fno-stack-protector",
+            "-funwind-tables",
+        ]);
+        if self.source == Source::Outlined {
+            command.args(["-moutline", "-mllvm", "-enable-machine-outliner=always"]);
+        }
+        command.arg(if self.frame_pointers { "-fno-omit-frame-pointer" } else { "-fomit-frame-pointer" });
+        command.arg("-o").arg(file).arg(sources.join("program.c"));
+        Ok(command)
+    }
+
+    fn rust(self, sources: &Path, cache: &Path, file: &Path) -> anyhow::Result<Command> {
+        tools::rust_target(self.target.rust())?;
+        let mut command = Command::new("rustc");
+        command.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=program", "-Copt-level=3", "-Aunused"]);
+        command.args(["--target", self.target.rust()]);
+        command.arg(format!("-Cforce-frame-pointers={}", if self.frame_pointers { "yes" } else { "no" }));
+        if self.source == Source::RustAbort {
+            command.arg("-Cpanic=abort");
+        }
+        if self.target == Target::ElfArm64 {
+            tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+            command.arg("-Clinker=aarch64-linux-gnu-gcc");
+        }
+        if self.target.is_macho() {
+            // LLVM's linker of the toolchain itself, which writes __unwind_info as Apple's does; it wants files that
+            // satisfy -lSystem and its kin.
+            let stubs = cache.join("stubs");
+            fs::create_dir_all(&stubs)?;
+            for library in ["libSystem.tbd", "libc.tbd", "libm.tbd"] {
+                // Two builds may do this at once: the file appears whole or not at all.
+                let partial = stubs.join(format!("{library}.{}", self.name()));
+                fs::copy(sources.join("libSystem.tbd"), &partial)?;
+                fs::rename(&partial, stubs.join(library))?;
+            }
+            command.arg(format!("-Clinker={}", tools::rust_lld()?.display()));
+            command.args(["-Clinker-flavor=ld64.lld", "-Clink-arg=-undefined", "-Clink-arg=dynamic_lookup"]);
+            command.arg("-Clink-arg=-no_fixup_chains").arg(format!("-Clink-arg=-L{}", stubs.display()));
+        }
+        command.arg("-o").arg(file).arg(sources.join("program.rs"));
+        Ok(command)
+    }
+}
+
+fn run(mut command: Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Minidumps made of our reports, by Breakpad's own processor: does it find the frames that our report says?
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::{Bench, Row, output};
+
+/// Ways to die, and what the processor calls them.
+const DEATHS: [(&str, &str); 4] =
+    [("null-store", "SIGSEGV"), ("divide-by-zero", "SIGFPE"), ("abort", "SIGABRT"), ("illegal-instruction", "SIGILL")];
+
+/// A stack that the processor can't walk so far proves nothing.
+const FEWEST: usize = 4;
+
+/// Compares for some ways to die.
+pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut last = None;
+    for (fault, signal) in DEATHS {
+        let (ours, theirs) = both(bench, fault).with_context(|| format!("fault {fault}"))?;
+        let mut problems = compare(&ours, &theirs);
+        if !theirs["reason"].as_str().is_some_and(|reason| reason.starts_with(signal)) {
+            problems.push(format!("the processor calls it {}", theirs["reason"]));
+        }
+        rows.push(Row::new("minidump", fault, problems));
+        last = Some((ours, theirs));
+    }
+    // An instrument that can't say no says nothing: one wrong address has to be found.
+    let (mut ours, theirs) = last.context("no fault")?;
+    ours["threads"][0]["frames"][2]["address"] = json!("0x1");
+    let problems =
+        if compare(&ours, &theirs).is_empty() { vec!["a wrong address was not found".to_owned()] } else { Vec::new() };
+    rows.push(Row::new("minidump", "the comparison finds what is wrong", problems));
+    Ok(rows)
+}
+
+/// What our report says of a death, and what the processor makes of its minidump.
+fn both(bench: &Bench, fault: &str) -> anyhow::Result<(Value, Value)> {
+    let store = bench.folder(&format!("minidump/{fault}"))?;
+    // Nothing listens at that address, and nothing is to be sent.
+    let words = [&format!("fault={fault}"), "stack=32768", "no-symbols"];
+    bench.program("sentry_app").arg(&store).arg("http://key@127.0.0.1:9/1").args(words).output()?;
+    let run = std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path();
+    let dump = store.join("report.dmp");
+    let converted = bench.program("coroner").arg("convert").arg(&run).args(["--to", "minidump"]).output()?;
+    ensure!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr).trim());
+    std::fs::write(&dump, converted.stdout)?;
+    let ours = output(bench.program("coroner").arg("show").arg(&run).args(["--format", "json", "--thread", "all"]))?;
+    let theirs = output(bench.python("minidump_frames.py")?.arg(&dump).arg(&bench.programs))?;
+    Ok((serde_json::from_str(&ours)?, serde_json::from_str(&theirs)?))
+}
+
+/// The address that a frame's name is looked up by.
+fn lookup(frame: &Value) -> Option<u64> {
+    let address = u64::from_str_radix(frame["address"].as_str()?.trim_start_matches("0x"), 16).ok()?;
+    Some(if frame["address_kind"] == "instruction" { address } else { address.wrapping_sub(1) })
+}
+
+/// What is wrong: of the crashed thread all frames have to be the same, of the others, whose stacks are not there, the first.
+fn compare(ours: &Value, theirs: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    let threads = |side: &Value| side["threads"].as_array().cloned().unwrap_or_default();
+    let (our_threads, their_threads) = (threads(ours), threads(theirs));
+    if our_threads.len() != their_threads.len() {
+        problems.push(format!("{} threads became {}", our_threads.len(), their_threads.len()));
+    }
+    for (our, their) in our_threads.iter().zip(&their_threads) {
+        let tid = &our["tid"];
+        if tid != &their["id"] {
+            problems.push(format!("thread {tid} became {}", their["id"]));
+        }
+        let our_frames: Vec<u64> = our["frames"].as_array().into_iter().flatten().filter_map(lookup).collect();
+        let found = their["frames"].as_array().cloned().unwrap_or_default();
+        // What a processor guesses where its rules end is nobody's frame.
+        let known = found.iter().take_while(|frame| matches!(frame["trust"].as_str(), Some("context" | "cfi")));
+        let their_frames: Vec<u64> = known.filter_map(|frame| frame["address"].as_u64()).collect();
+        let number = if our["crashed"] == true { our_frames.len() } else { our_frames.len().min(1) };
+        if our_frames.get(..number) != their_frames.get(..number) {
+            problems.push(format!("thread {tid}: {our_frames:x?} became {their_frames:x?}"));
+        }
+        if our["crashed"] == true && number < FEWEST {
+            problems.push(format!("the crashed thread has {number} frames only"));
+        }
+    }
+    problems
+}

@@ -1,0 +1,167 @@
+//! `cargo xtask sentry`: is what we send what Sentry's own ingestion takes, without a change? Real software answers.
+//!
+//! * **relay**: the event of every fault of the table (a real process that dies), and of kinds that this machine can't make, goes
+//!   through Relay's normaliser (PyPI `sentry-relay`), which may neither complain nor lose or change a value; **relay-darwin** does the same with Mach-O programs on `darwin-host`;
+//! * **bugsink**: an app crashes, is started again, and delivers to a Bugsink server (PyPI `bugsink`) on the loopback interface;
+//!   what is in the server's database is compared with what was sent;
+//! * **debug ids**: `sentry-cli` (PyPI) says the same of the images' identities as our events, for ELF and Mach-O, and uploads
+//!   debug files to that server;
+//! * **minidump**: Breakpad's processor (PyPI `symbolic`) walks the stacks of the minidumps that are made of our reports, and finds
+//!   the frames that the reports have.
+//!
+//! The packages are test instruments under licences of their own (Bugsink's is PolyForm Shield); nothing of them is in Coroner.
+
+mod bugsink;
+mod debug_ids;
+mod minidump;
+mod relay;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with a row a check as the last line
+    #[arg(long)]
+    json: bool,
+    /// Only the check of that name
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// What the checks work with.
+pub(crate) struct Bench {
+    /// The Python environment.
+    venv: PathBuf,
+    /// The programs that were built.
+    programs: PathBuf,
+    /// A folder for what they leave.
+    scratch: tempfile::TempDir,
+}
+
+/// One thing that was checked, and what is wrong with it.
+pub(crate) struct Row {
+    check: &'static str,
+    what: String,
+    problems: Vec<String>,
+}
+
+impl Row {
+    pub(crate) fn new(check: &'static str, what: impl Into<String>, problems: Vec<String>) -> Self {
+        Self { check, what: what.into(), problems }
+    }
+}
+
+type Check = fn(&Bench) -> anyhow::Result<Vec<Row>>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("relay", relay::check),
+    ("relay-darwin", relay::check_darwin),
+    ("debug-ids", debug_ids::check),
+    ("minidump", minidump::check),
+    ("bugsink", bugsink::check),
+];
+
+/// Runs the checks.
+///
+/// # Errors
+/// Where something can't be set up, or a check finds a problem.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let bench = Bench::set_up()?;
+    let mut rows = Vec::new();
+    for (name, check) in CHECKS {
+        if arguments.only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
+        let began = Instant::now();
+        let found = check(&bench).with_context(|| format!("the check `{name}` could not be made"))?;
+        ensure!(!found.is_empty(), "the check `{name}` looked at nothing");
+        for row in &found {
+            println!("{} {name}: {}", if row.problems.is_empty() { "ok  " } else { "FAIL" }, row.what);
+            row.problems.iter().take(20).for_each(|problem| println!("       {problem}"));
+        }
+        println!("     {name}: {} in {:.1} s", found.len(), began.elapsed().as_secs_f64());
+        rows.extend(found);
+    }
+    let failed = rows.iter().filter(|row| !row.problems.is_empty()).count();
+    if arguments.json {
+        let list: Vec<_> = rows
+            .iter()
+            .map(|row| serde_json::json!({ "check": row.check, "what": row.what, "ok": row.problems.is_empty(), "problems": row.problems }))
+            .collect();
+        println!("{}", serde_json::json!({ "chore": "sentry", "pass": failed == 0, "rows": list }));
+    }
+    ensure!(failed == 0, "{failed} of {} are wrong", rows.len());
+    Ok(())
+}
+
+impl Bench {
+    fn set_up() -> anyhow::Result<Self> {
+        let venv = tools::python_environment("sentry", include_str!("requirements.txt"))?;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "coroner-tests",
+                "-p",
+                "coroner-cli",
+                "-p",
+                "coroner-sentry",
+                "--bins",
+                "--examples",
+            ])
+            .current_dir(tools::workspace_root())
+            .status()?;
+        ensure!(status.success(), "the programs could not be built");
+        let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;
+        Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch })
+    }
+
+    /// A program that was built.
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        command.env_remove("SENTRY_DSN").env("RUST_BACKTRACE", "0");
+        command
+    }
+
+    /// A program of the Python environment.
+    fn tool(&self, name: &str) -> Command {
+        Command::new(self.venv.join("bin").join(name))
+    }
+
+    /// A Python script that is part of this program, given to the environment's Python.
+    fn python(&self, script: &str) -> anyhow::Result<Command> {
+        let path = tools::workspace_root().join("xtask/src/sentry").join(script);
+        ensure!(path.is_file(), "there is no {}", path.display());
+        let mut command = self.tool("python");
+        command.arg(path);
+        Ok(command)
+    }
+
+    fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.scratch.path().join(name);
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder)
+    }
+}
+
+/// What a command printed.
+///
+/// # Errors
+/// It can't be run, or fails; the message ends with what it said.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let name = Path::new(command.get_program()).display().to_string();
+    let output = command.output().with_context(|| format!("running {name}"))?;
+    if !output.status.success() {
+        bail!("{name} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,81 @@
+//! Building what apps ship: the crash path, linked as in a release.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::darwin;
+
+/// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
+const PROFILE: &str = "ship";
+
+/// What is built for each target: the least app in Rust that installs crash time.
+const APP: [&str; 6] =
+    ["--package", "coroner-capture", "--example", "crash", "--features", "coroner-capture/interpose-cxa-throw"];
+/// What is built for this machine besides: the shared library for C apps, which is position-independent and has its
+/// thread-locals, if any, behind `__tls_get_addr`.
+const LIBRARY: [&str; 3] = ["--package", "coroner-ffi", "--lib"];
+
+/// Builds the artefacts of a target; answers where they are.
+///
+/// # Errors
+/// Where cargo fails; it has said why.
+pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = cargo(target, &APP)?;
+    if target.starts_with(std::env::consts::ARCH) && !target.contains("-apple-") {
+        found.extend(cargo(target, &LIBRARY)?);
+    }
+    Ok(found)
+}
+
+/// Runs `cargo build` and answers the linked programs and shared libraries that it made.
+fn cargo(target: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            PROFILE,
+            "--target",
+            target,
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(what)
+        .envs(environment(target)?)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("running cargo")?;
+    ensure!(output.status.success(), "cargo could not build {} for {target}", what.join(" "));
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        if let Some(executable) = message["executable"].as_str() {
+            found.push(PathBuf::from(executable));
+        } else if message["reason"] == "compiler-artifact" {
+            let shared = message["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == "cdylib"));
+            let files = message["filenames"].as_array().into_iter().flatten().filter_map(|file| file.as_str());
+            found.extend(files.filter(|file| shared && file.ends_with(".so")).map(PathBuf::from));
+        }
+    }
+    ensure!(!found.is_empty(), "cargo built nothing that is linked of {} for {target}", what.join(" "));
+    Ok(found)
+}
+
+/// What cargo needs for a target: a linker for a foreign one.
+fn environment(target: &str) -> anyhow::Result<Option<(String, String)>> {
+    let name = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+    Ok(linker(target)?.map(|linker| (name, linker)))
+}
+
+/// The linker of a foreign target: Debian's cross compiler, or Zig's for Mach-O.
+///
+/// # Errors
+/// Where Zig's can't be had.
+pub(super) fn linker(target: &str) -> anyhow::Result<Option<String>> {
+    if let Some(arch) = darwin::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
+        return darwin::linker(arch).map(|path| Some(path.to_string_lossy().into_owned()));
+    }
+    let foreign = target == "aarch64-unknown-linux-gnu" && !cfg!(target_arch = "aarch64");
+    Ok(foreign.then(|| "aarch64-linux-gnu-gcc".to_owned()))
+}

@@ -1,0 +1,39 @@
+//! Source lines of instructions, where the program has line tables.
+
+use std::path::Path;
+
+/// The line tables of a program.
+pub(super) struct Lines(Option<addr2line::Loader>);
+
+impl Lines {
+    pub(super) fn of(program: &Path) -> Lines {
+        Lines(addr2line::Loader::new(program).ok())
+    }
+
+    /// Where an instruction comes from: its own line, then the lines that it was inlined into, as `file:line function`.
+    pub(super) fn of_instruction(&self, address: u64) -> Vec<String> {
+        let mut lines = Vec::new();
+        let Some(mut frames) = self.0.as_ref().and_then(|loader| loader.find_frames(address).ok()) else {
+            return lines;
+        };
+        while let Ok(Some(frame)) = frames.next() {
+            let Some(location) = frame.location else { continue };
+            let function = frame.function.and_then(|name| Some(name.demangle().ok()?.into_owned())).unwrap_or_default();
+            let file = location.file.unwrap_or_default();
+            let file = file.split_once("/library/").map_or_else(
+                || shortened(file).to_owned(),
+                // The standard library's own sources, wherever they were built.
+                |(_, rest)| format!("library/{rest}"),
+            );
+            let function = format!("{:#}", rustc_demangle::demangle(&function));
+            lines.push(format!("{file}:{} {function}", location.line.unwrap_or_default()));
+        }
+        lines
+    }
+}
+
+/// A path inside the workspace, relative to it.
+fn shortened(file: &str) -> &str {
+    let root = crate::tools::workspace_root();
+    Path::new(file).strip_prefix(root).ok().and_then(Path::to_str).unwrap_or(file)
+}

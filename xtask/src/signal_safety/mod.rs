@@ -1,0 +1,295 @@
+//! `cargo xtask signal-safety`: is everything that a crash can reach safe to run in a crash?
+//!
+//! Not the sources but the linked program answers: its machine code is decoded, and everything is followed that is
+//! reachable from each entry point of crash time ([`ENTRIES`]): calls and jumps, functions whose address is taken,
+//! pointers in data that is referred to (vtables, tables of functions), and imports by name. What may be reached is in a
+//! list ([`ALLOWED`]); anything else fails, with the way that leads there. `--self-test` proves the proof: it is run on a
+//! program that breaks every rule on purpose, and each must be found.
+//!
+//! ELF and Mach-O alike, each with lists of its own: on Apple's systems no system call may be made by its number, and what
+//! allocates on first use is any thread-local.
+//!
+//! What it can't see: where a call through a register goes. Such calls must be on the list with a reason; what they can
+//! reach is followed anyhow where the address is taken in reachable code.
+
+mod artefact;
+mod decode;
+mod graph;
+mod lines;
+mod program;
+mod rules;
+mod self_test;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use graph::{Finding, Graph, Reached};
+use lines::Lines;
+use program::{Function, Machine, Program};
+use rules::Rules;
+
+/// Entry points, and what they may reach.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    entries: &'static str,
+    allowed: &'static str,
+}
+
+/// Of one kind of system: where crash time begins, and where code of Coroner's runs in a healthy process that must be nearly as
+/// careful (a C++ throw), which may reach what crash time may and more.
+#[derive(Clone, Copy, Debug)]
+struct Lists {
+    crash: List,
+    throw: Option<List>,
+}
+
+const LINUX: Lists = Lists {
+    crash: List { entries: include_str!("entries.txt"), allowed: include_str!("allowed.txt") },
+    throw: Some(List { entries: include_str!("throw_entries.txt"), allowed: include_str!("throw_allowed.txt") }),
+};
+const DARWIN: Lists = Lists {
+    crash: List { entries: include_str!("entries_darwin.txt"), allowed: include_str!("allowed_darwin.txt") },
+    throw: None,
+};
+
+/// The lists of a system, read, and whether anything was proved by them.
+#[derive(Debug)]
+struct System {
+    lists: Lists,
+    crash: Rules,
+    throw: Rules,
+    used: bool,
+}
+
+impl System {
+    fn read(lists: Lists) -> anyhow::Result<System> {
+        let more = lists.throw.map_or("", |list| list.allowed);
+        let throw = Rules::parse(&format!("{}\n{more}", lists.crash.allowed))?;
+        Ok(System { lists, crash: Rules::parse(lists.crash.allowed)?, throw, used: false })
+    }
+
+    /// The verdict on a program of that system.
+    fn prove(&mut self, path: &Path, program: &Program) -> anyhow::Result<Verdict> {
+        self.used = true;
+        let mut verdict = prove(program, self.lists.crash.entries, &self.crash)
+            .with_context(|| format!("proving {}", path.display()))?;
+        if let Some(throw) = self.lists.throw {
+            let throws = prove(program, throw.entries, &self.throw)?;
+            verdict.entries.extend(throws.entries);
+            verdict.missing.extend(throws.missing);
+        }
+        Ok(verdict)
+    }
+
+    /// What crash time's list allows and nothing needed.
+    fn unused(&self) -> Vec<&str> {
+        if self.used { self.crash.unused() } else { Vec::new() }
+    }
+}
+
+/// What is proved if nothing else is asked for.
+const TARGETS: [&str; 4] =
+    ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-apple-darwin"];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Prove this linked program or library instead of building what apps ship
+    #[arg(long, value_name = "FILE")]
+    artefact: Vec<PathBuf>,
+    /// Build and prove for these targets
+    #[arg(long, value_name = "TARGET", default_values = TARGETS)]
+    target: Vec<String>,
+    /// Prove that the proof fails where it must, on a program that breaks every rule on purpose
+    #[arg(long)]
+    self_test: bool,
+    /// List every function that can be reached, too
+    #[arg(long)]
+    list: bool,
+    /// End with one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The verdict on one artefact.
+#[derive(Debug)]
+struct Verdict {
+    machine: Machine,
+    entries: BTreeMap<String, Reached>,
+    missing: Vec<String>,
+}
+
+impl Verdict {
+    /// Each thing that is wrong once, with the entries that lead to it.
+    fn findings(&self) -> Vec<(&Finding, Vec<&str>)> {
+        let mut found: Vec<(&Finding, Vec<&str>)> = Vec::new();
+        for (entry, reached) in &self.entries {
+            for finding in &reached.findings {
+                match found.iter_mut().find(|(known, _)| known.offence == finding.offence && known.what == finding.what)
+                {
+                    Some((_, entries)) => entries.push(entry),
+                    None => found.push((finding, vec![entry])),
+                }
+            }
+        }
+        found.sort_by(|(a, _), (b, _)| (a.offence, &a.what).cmp(&(b.offence, &b.what)));
+        found
+    }
+
+    fn is_safe(&self) -> bool {
+        self.missing.is_empty() && self.entries.values().all(|reached| reached.findings.is_empty())
+    }
+}
+
+/// Runs the chore.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.self_test {
+        return self_test::run(&arguments.target);
+    }
+    let mut artefacts = arguments.artefact.clone();
+    if artefacts.is_empty() {
+        for target in &arguments.target {
+            artefacts.extend(artefact::build(target)?);
+        }
+    }
+    let (mut linux, mut darwin) = (System::read(LINUX)?, System::read(DARWIN)?);
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    for path in &artefacts {
+        let program = Program::read(path)?;
+        let system = if program.is_macho() { &mut darwin } else { &mut linux };
+        let verdict = system.prove(path, &program)?;
+        print(path, &verdict, arguments.list);
+        failed += usize::from(!verdict.is_safe());
+        rows.push(row(path, &verdict));
+    }
+    let unused = [linux.unused(), darwin.unused()].concat();
+    if arguments.artefact.is_empty() && !unused.is_empty() {
+        println!("\nallowed, but nothing needs it: {}", unused.join(", "));
+    }
+    if arguments.json {
+        println!("{}", serde_json::json!({ "chore": "signal-safety", "pass": failed == 0, "artefacts": rows }));
+    }
+    ensure!(failed == 0, "{failed} of {} artefacts can reach what a crash must not", artefacts.len());
+    Ok(())
+}
+
+/// One line of the list of entry points: `[MACHINE:]PATH -- when it runs`.
+fn entry_paths(entries: &str, machine: Machine) -> anyhow::Result<Vec<&str>> {
+    let mut paths = Vec::new();
+    for line in entries.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (path, _when) =
+            line.split_once(" -- ").with_context(|| format!("{line:?}: it is not said when it runs"))?;
+        let path = path.trim();
+        let only = [("x86_64:", Machine::X86_64), ("aarch64:", Machine::Aarch64)]
+            .into_iter()
+            .find_map(|(prefix, only)| path.strip_prefix(prefix).map(|rest| (rest, only)));
+        match only {
+            Some((rest, only)) if only == machine => paths.push(rest),
+            Some(_) => {}
+            None => paths.push(path),
+        }
+    }
+    Ok(paths)
+}
+
+/// Searches a linked program from each entry point.
+fn prove(program: &Program, entries: &str, rules: &Rules) -> anyhow::Result<Verdict> {
+    let graph = Graph::new(program);
+    let mut verdict = Verdict { machine: program.machine, entries: BTreeMap::new(), missing: Vec::new() };
+    for wanted in entry_paths(entries, program.machine)? {
+        let found: Vec<&Function> =
+            program.functions().filter(|function| rules::is_path(&function.name, wanted)).collect();
+        if found.is_empty() {
+            verdict.missing.push(wanted.to_owned());
+        }
+        for entry in found {
+            verdict.entries.insert(entry.name.clone(), graph.search(entry, rules));
+        }
+    }
+    Ok(verdict)
+}
+
+fn print(path: &Path, verdict: &Verdict, list: bool) {
+    println!("{} ({:?})", path.display(), verdict.machine);
+    for (entry, reached) in &verdict.entries {
+        println!(
+            "  {} {entry}: {} functions, {} imports, {} system calls, {} calls through pointers",
+            if reached.findings.is_empty() { "ok  " } else { "FAIL" },
+            reached.functions.len(),
+            reached.imports.len(),
+            reached.system_calls.len(),
+            reached.indirect.len(),
+        );
+        let words = |words: &std::collections::BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(" ");
+        if !reached.imports.is_empty() {
+            println!("         imports: {}", words(&reached.imports));
+        }
+        if !reached.system_calls.is_empty() {
+            println!("         system calls: {}", words(&reached.system_calls));
+        }
+        for (function, reason) in &reached.indirect {
+            println!("         calls through a pointer: {function}: {reason}");
+        }
+        if !reached.thread_locals.is_empty() {
+            println!("         reads the thread pointer: {}", words(&reached.thread_locals));
+        }
+        if list {
+            for function in &reached.functions {
+                println!("         {function}");
+            }
+        }
+    }
+    for missing in &verdict.missing {
+        println!("  FAIL {missing}: no such function: renamed, or nothing refers to it");
+    }
+    let lines = Lines::of(path);
+    for (finding, entries) in verdict.findings() {
+        println!("\n  {} {}", finding.what, finding.offence.describe());
+        if entries.len() > 1 {
+            println!("    reachable from {} entry points, for example:", entries.len());
+        }
+        for step in &finding.way {
+            println!("    {}", step.function);
+            for line in lines.of_instruction(step.at) {
+                println!("        {line}");
+            }
+        }
+        println!("    {}", finding.what);
+    }
+}
+
+fn row(path: &Path, verdict: &Verdict) -> serde_json::Value {
+    let entries: Vec<_> = verdict
+        .entries
+        .iter()
+        .map(|(entry, reached)| {
+            serde_json::json!({
+                "entry": entry,
+                "functions": reached.functions.len(),
+                "imports": reached.imports,
+                "system_calls": reached.system_calls,
+                "indirect": reached.indirect,
+                "pass": reached.findings.is_empty(),
+            })
+        })
+        .collect();
+    let findings: Vec<_> = verdict
+        .findings()
+        .iter()
+        .map(|(finding, _)| {
+            let way: Vec<&str> = finding.way.iter().map(|step| step.function.as_str()).collect();
+            serde_json::json!({ "offence": finding.offence, "what": finding.what, "way": way })
+        })
+        .collect();
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    serde_json::json!({
+        "artefact": name,
+        "machine": format!("{:?}", verdict.machine),
+        "entries": entries,
+        "missing": verdict.missing,
+        "findings": findings,
+        "pass": verdict.is_safe(),
+    })
+}

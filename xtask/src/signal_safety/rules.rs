@@ -1,0 +1,357 @@
+//! What crash-time code may do: the checked-in lists, and what kind of offence anything else is.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail};
+
+use super::program::Machine;
+
+/// Why something reachable may not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Offence {
+    /// A panic, or what comes of one.
+    Panic,
+    /// `core::fmt`: large, recursive, and full of panics.
+    Formatting,
+    /// It allocates or frees.
+    Allocator,
+    /// It takes a lock, which the crashed thread may hold.
+    Lock,
+    /// A thread-local variable whose first use allocates.
+    LazyThreadLocal,
+    /// Rust's standard library.
+    StandardLibrary,
+    /// A function of another library that is not on the list.
+    Import,
+    /// A function of a crate that is not a crash-time one.
+    ForeignFunction,
+    /// A call through a pointer that is not on the list: what it reaches can't be proved.
+    UnknownCall,
+    /// A system call that is not on the list, or whose number is not in the code.
+    SystemCall,
+    /// Code that no symbol names.
+    Nameless,
+    /// Imports are bound on their first call, by the dynamic linker, which takes locks.
+    LazyBinding,
+}
+
+impl Offence {
+    /// In words.
+    pub(super) fn describe(self) -> &'static str {
+        match self {
+            Offence::Panic => "panics",
+            Offence::Formatting => "formats text",
+            Offence::Allocator => "allocates or frees memory",
+            Offence::Lock => "takes a lock",
+            Offence::LazyThreadLocal => "uses a thread-local that is made on first use",
+            Offence::StandardLibrary => "enters the standard library",
+            Offence::Import => "calls a library function that is not on the list",
+            Offence::ForeignFunction => "enters a crate that is not a crash-time one",
+            Offence::UnknownCall => "calls through a pointer that is not on the list",
+            Offence::SystemCall => "makes a system call that is not on the list",
+            Offence::Nameless => "enters code without a name",
+            Offence::LazyBinding => "binds imports lazily",
+        }
+    }
+}
+
+/// Parts of demangled names that tell an offence whatever crate they are in. The first that matches decides.
+const MARKS: &[(&str, Offence)] = &[
+    ("core::panicking::", Offence::Panic),
+    ("core::option::unwrap_failed", Offence::Panic),
+    ("core::option::expect_failed", Offence::Panic),
+    ("core::result::unwrap_failed", Offence::Panic),
+    ("core::cell::panic_", Offence::Panic),
+    ("core::slice::index::slice_", Offence::Panic),
+    ("core::slice::copy_from_slice_impl::len_mismatch_fail", Offence::Panic),
+    ("len_mismatch_fail", Offence::Panic),
+    ("core::str::slice_error_fail", Offence::Panic),
+    ("core::alloc::layout::", Offence::Allocator),
+    ("rust_begin_unwind", Offence::Panic),
+    ("rust_panic", Offence::Panic),
+    ("rust_eh_personality", Offence::Panic),
+    ("std::panicking::", Offence::Panic),
+    ("_Unwind_", Offence::Panic),
+    ("core::fmt::", Offence::Formatting),
+    ("alloc::fmt::", Offence::Formatting),
+    ("__rust_alloc", Offence::Allocator),
+    ("__rust_dealloc", Offence::Allocator),
+    ("__rust_realloc", Offence::Allocator),
+    ("__rust_no_alloc", Offence::Allocator),
+    ("__rdl_", Offence::Allocator),
+    ("__rg_", Offence::Allocator),
+    ("alloc::alloc::", Offence::Allocator),
+    ("alloc::raw_vec::", Offence::Allocator),
+    ("std::alloc::", Offence::Allocator),
+    ("std::thread::local", Offence::LazyThreadLocal),
+    ("std::sys::thread_local", Offence::LazyThreadLocal),
+    ("std::sync::", Offence::Lock),
+    ("std::sys::sync::", Offence::Lock),
+    ("alloc::", Offence::Allocator),
+    ("std::", Offence::StandardLibrary),
+];
+
+/// Names of C functions that tell an offence.
+const IMPORT_MARKS: &[(&str, Offence)] = &[
+    ("malloc", Offence::Allocator),
+    ("calloc", Offence::Allocator),
+    ("realloc", Offence::Allocator),
+    ("free", Offence::Allocator),
+    ("aligned_alloc", Offence::Allocator),
+    ("posix_memalign", Offence::Allocator),
+    ("__tls_get_addr", Offence::LazyThreadLocal),
+    ("___tls_get_addr", Offence::LazyThreadLocal),
+    ("_tlv_bootstrap", Offence::LazyThreadLocal),
+    ("__cxa_thread_atexit_impl", Offence::LazyThreadLocal),
+    ("abort", Offence::Panic),
+];
+
+/// Starts of names of C functions that tell an offence.
+const IMPORT_PREFIXES: &[(&str, Offence)] = &[
+    ("_Unwind_", Offence::Panic),
+    ("pthread_mutex_", Offence::Lock),
+    ("pthread_rwlock_", Offence::Lock),
+    ("pthread_cond_", Offence::Lock),
+    ("pthread_once", Offence::Lock),
+    ("sem_", Offence::Lock),
+    ("flock", Offence::Lock),
+    ("pthread_getspecific", Offence::LazyThreadLocal),
+    ("pthread_setspecific", Offence::LazyThreadLocal),
+];
+
+#[derive(Clone, Debug)]
+struct Allowed {
+    kind: Kind,
+    name: String,
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Crate,
+    Function,
+    Import,
+    Indirect,
+    Landing,
+    /// With its numbers on x86_64 and arm64, where the machine has it.
+    SystemCall(Option<u32>, Option<u32>),
+}
+
+/// The lists.
+#[derive(Debug)]
+pub(super) struct Rules {
+    allowed: Vec<Allowed>,
+    used: RefCell<BTreeSet<usize>>,
+}
+
+impl Rules {
+    /// Reads the allow-list; its head says how it is written.
+    ///
+    /// # Errors
+    /// Where a line can't be understood: which, and why.
+    pub(super) fn parse(text: &str) -> anyhow::Result<Rules> {
+        let mut allowed = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let at = || format!("line {} of the allow-list: {line:?}", index + 1);
+            let (what, reason) = line.split_once(" -- ").with_context(|| format!("{}: no reason is given", at()))?;
+            let what = what.trim();
+            let (kind, name) = what.split_once(char::is_whitespace).with_context(|| format!("{}: no name", at()))?;
+            let mut name = name.trim().to_owned();
+            let kind = match kind {
+                "crate" => Kind::Crate,
+                "function" => Kind::Function,
+                "import" => Kind::Import,
+                "indirect" => Kind::Indirect,
+                "landing" => Kind::Landing,
+                "syscall" => {
+                    let words: Vec<&str> = name.split_whitespace().collect();
+                    let number = |word: &str| match word {
+                        "-" => Ok(None),
+                        word => word.parse().map(Some).with_context(|| format!("{}: no number: {word:?}", at())),
+                    };
+                    let [call, x86_64, aarch64] = words[..] else {
+                        bail!("{}: a system call has a name and two numbers", at())
+                    };
+                    let kind = Kind::SystemCall(number(x86_64)?, number(aarch64)?);
+                    name = call.to_owned();
+                    kind
+                }
+                other => bail!("{}: no kind {other:?}", at()),
+            };
+            allowed.push(Allowed { kind, name, reason: reason.trim().to_owned() });
+        }
+        Ok(Rules { allowed, used: RefCell::default() })
+    }
+
+    /// The reason for which something of a kind is allowed, if it is.
+    fn find(&self, matches: impl Fn(&Allowed) -> bool) -> Option<&Allowed> {
+        let index = self.allowed.iter().position(matches)?;
+        self.used.borrow_mut().insert(index);
+        self.allowed.get(index)
+    }
+
+    /// Whether a function (of the program or another library) is called by landing pads alone: only while a panic unwinds.
+    /// It is not followed. What begins a panic is refused everywhere, so that none ever runs.
+    pub(super) fn is_landing(&self, name: &str) -> bool {
+        let name = name.split('@').next().unwrap_or(name);
+        self.find(|allowed| allowed.kind == Kind::Landing && allowed.name == name).is_some()
+    }
+
+    /// Whether a function of the program itself may be reached.
+    pub(super) fn function(&self, name: &str) -> Result<(), Offence> {
+        if self.find(|allowed| allowed.kind == Kind::Function && is_path(name, &allowed.name)).is_some() {
+            return Ok(());
+        }
+        // A mark counts at the start of a path only: `alloc::` is not to be found in `coroner::alloc::`.
+        let at_path_start = |mark: &str| {
+            name.match_indices(mark)
+                .any(|(at, _)| at == 0 || !name[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'))
+        };
+        let anywhere = ["rust_begin_unwind", "len_mismatch_fail", "__rust_alloc", "__rust_dealloc", "__rust_realloc"];
+        for (mark, offence) in MARKS {
+            if at_path_start(mark) || (anywhere.contains(mark) && name.contains(mark)) {
+                return Err(*offence);
+            }
+        }
+        let home = crate_of(name);
+        match self.find(|allowed| allowed.kind == Kind::Crate && allowed.name == home) {
+            Some(_) => Ok(()),
+            None => self.import(name).map_err(|offence| match offence {
+                // A C function that is linked in, such as libgcc's: it has a name of its own.
+                Offence::Import => Offence::ForeignFunction,
+                other => other,
+            }),
+        }
+    }
+
+    /// Whether a function of another library may be called.
+    pub(super) fn import(&self, name: &str) -> Result<(), Offence> {
+        let name = name.split('@').next().unwrap_or(name);
+        if self.find(|allowed| allowed.kind == Kind::Import && allowed.name == name).is_some() {
+            return Ok(());
+        }
+        let exact = IMPORT_MARKS.iter().find(|(mark, _)| name == *mark);
+        let prefix = IMPORT_PREFIXES.iter().find(|(mark, _)| name.starts_with(mark));
+        Err(exact.or(prefix).map_or(Offence::Import, |(_, offence)| *offence))
+    }
+
+    /// The reason for which that function may call through pointers.
+    pub(super) fn indirect(&self, name: &str) -> Option<&str> {
+        self.find(|allowed| allowed.kind == Kind::Indirect && is_path(name, &allowed.name))
+            .map(|allowed| allowed.reason.as_str())
+    }
+
+    /// The name of a system call that may be made.
+    pub(super) fn system_call(&self, machine: Machine, number: u32) -> Option<&str> {
+        let is = |allowed: &Allowed| match allowed.kind {
+            Kind::SystemCall(x86_64, aarch64) => {
+                Some(number) == if machine == Machine::X86_64 { x86_64 } else { aarch64 }
+            }
+            _ => false,
+        };
+        self.find(is).map(|allowed| allowed.name.as_str())
+    }
+
+    /// What the list allows and nothing needed: it only makes the list longer.
+    pub(super) fn unused(&self) -> Vec<&str> {
+        let used = self.used.borrow();
+        let idle = |(index, allowed): (usize, &'_ Allowed)| {
+            (!used.contains(&index) && allowed.kind != Kind::Crate).then_some(index)
+        };
+        self.allowed.iter().enumerate().filter_map(idle).map(|index| self.allowed[index].name.as_str()).collect()
+    }
+}
+
+/// Whether `name` is the path `wanted` or ends in it at a path's border. A `*` at the end of `wanted` stands for any
+/// further letters of a name without a path.
+pub(super) fn is_path(name: &str, wanted: &str) -> bool {
+    if let Some(start) = wanted.strip_suffix('*') {
+        return name.starts_with(start) && !name.contains("::");
+    }
+    name.strip_suffix(wanted).is_some_and(|rest| rest.is_empty() || rest.ends_with("::") || rest.ends_with('<'))
+}
+
+/// The crate that a demangled name is of: `a` of `a::b::c`, of `<a::B as d::E>::f` and of `<&mut a::B>::f`.
+fn crate_of(name: &str) -> &str {
+    let mut rest = name;
+    loop {
+        let before = rest;
+        rest = rest.trim_start_matches(['<', '&', '[', '(', '*', ' ']);
+        for word in ["mut ", "const ", "dyn "] {
+            rest = rest.strip_prefix(word).unwrap_or(rest);
+        }
+        if rest == before {
+            break;
+        }
+    }
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+    let found = &rest[..end];
+    // `<A as c::D<B>>::f` with a type parameter: code of the trait's own crate.
+    let is_parameter = found.len() <= 2 && found.chars().all(|c| c.is_ascii_uppercase());
+    match rest[end..].strip_prefix(" as ") {
+        Some(of) if is_parameter => crate_of(of),
+        _ => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules::parse(
+            "# comment\n crate coroner_x -- crash time\n crate core -- no state\nimport memcpy -- the compiler's\n\
+             indirect coroner_x::chain::call -- the app's own\nsyscall gettid 186 178 -- who am I\nsyscall fork 57 - -- x",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn functions() {
+        let rules = rules();
+        assert_eq!(rules.function("coroner_x::a"), Ok(()));
+        assert_eq!(rules.function("<coroner_x::A as core::ops::Drop>::drop"), Ok(()));
+        assert_eq!(rules.function("<&mut coroner_x::A as core::fmt::Debug>::fmt"), Err(Offence::Formatting));
+        assert_eq!(rules.function("core::panicking::panic_bounds_check"), Err(Offence::Panic));
+        assert_eq!(rules.function("core::slice::index::slice_end_index_len_fail"), Err(Offence::Panic));
+        assert_eq!(rules.function("core::slice::index::slice_index_fail"), Err(Offence::Panic));
+        assert_eq!(rules.function("alloc::vec::Vec<T>::push"), Err(Offence::Allocator));
+        assert_eq!(rules.function("__rustc::__rust_alloc"), Err(Offence::Allocator));
+        assert_eq!(rules.function("std::io::stdio::_print"), Err(Offence::StandardLibrary));
+        assert_eq!(rules.function("coroner_x::alloc::take"), Ok(()));
+        assert_eq!(rules.function("serde::de::x"), Err(Offence::ForeignFunction));
+        assert_eq!(rules.function("memcpy"), Ok(()));
+        assert_eq!(rules.function("<A as core::slice::cmp::SlicePartialEq<B>>::equal"), Ok(()));
+        assert_eq!(rules.function("<A as serde::X>::f"), Err(Offence::ForeignFunction));
+        assert!(is_path("__aarch64_cas4_acq", "__aarch64_*") && !is_path("x::__aarch64_cas4", "x::*"));
+    }
+
+    #[test]
+    fn imports_calls_and_system_calls() {
+        let rules = rules();
+        assert_eq!(rules.import("memcpy@GLIBC_2.14"), Ok(()));
+        assert_eq!(rules.import("getenv"), Err(Offence::Import));
+        assert_eq!(rules.import("pthread_mutex_lock"), Err(Offence::Lock));
+        assert_eq!(rules.import("__tls_get_addr"), Err(Offence::LazyThreadLocal));
+        assert_eq!(rules.indirect("coroner_x::chain::call"), Some("the app's own"));
+        assert_eq!(rules.indirect("coroner_x::chain::recall"), None);
+        assert_eq!(rules.system_call(Machine::X86_64, 186), Some("gettid"));
+        assert_eq!(rules.system_call(Machine::Aarch64, 178), Some("gettid"));
+        assert_eq!(rules.system_call(Machine::Aarch64, 57), None);
+        assert_eq!(rules.unused(), ["fork"]);
+    }
+
+    #[test]
+    fn a_line_without_reason_is_refused() {
+        let error = Rules::parse("crate a -- b\nimport strlen").unwrap_err();
+        assert!(format!("{error:#}").contains("line 2"), "{error:#}");
+        assert!(Rules::parse("syscall read 0 -- x").is_err());
+        assert!(Rules::parse("macro x -- y").is_err());
+    }
+}

@@ -1,0 +1,288 @@
+//! `cargo xtask test`: README's second command. Sets up what the tests need and runs them all.
+//!
+//! Steps are independent of each other and all of them run, unless `--stop` is given; the exit status says whether all
+//! passed. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
+//! Unicorn (PyPI, under `target/tools`).
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with a row a step as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only steps whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Print the steps' names and end.
+    #[arg(long)]
+    list: bool,
+    /// End at the first step that fails.
+    #[arg(long)]
+    stop: bool,
+}
+
+/// Runs commands that must succeed.
+type Step = fn() -> anyhow::Result<()>;
+
+/// The steps, cheap and telling ones first.
+const STEPS: &[(&str, Step)] = &[
+    ("format", || cargo(&["fmt", "--all", "--check"])),
+    // Lints that are errors by themselves (clippy::correctness) fail; the others are advice.
+    ("lints", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets"])),
+    ("tests", tests),
+    ("C++ exceptions, static runtime", static_cxx_runtime),
+    ("panics that abort", panic_abort),
+    ("faults of the crash path", || cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])),
+    ("tests on arm64", || twice(arm64)),
+    ("documentation", documentation),
+    ("C header is current", || chore(&["header", "--check"])),
+    ("other systems compile", other_systems),
+    ("benches compile", benches),
+    ("darwin", || twice(|| chore(&["darwin"]))),
+    ("signal safety", || chore(&["signal-safety"])),
+    ("signal safety can fail", || chore(&["signal-safety", "--self-test"])),
+    ("events through Relay", || chore(&["sentry", "--only", "relay"])),
+    ("events of macOS through Relay", || chore(&["sentry", "--only", "relay-darwin"])),
+    ("minidumps by Breakpad", || chore(&["sentry", "--only", "minidump"])),
+    ("delivery to Bugsink", || twice(|| chore(&["sentry", "--only", "bugsink"]))),
+    ("debug ids", || chore(&["sentry", "--only", "debug-ids"])),
+    ("oracle", || chore(&["oracle"])),
+    ("fuzz", || chore(&["fuzz"])),
+];
+
+/// Linux on arm64 has them all; these have tests whose programs qemu-user can run.
+const ON_ARM64: [&str; 3] = ["coroner-machine", "coroner-report", "coroner-capture"];
+
+const ARM64: &str = "aarch64-unknown-linux-gnu";
+
+/// Runs a program of that target, with Debian's C library for it.
+const QEMU: &str = "qemu-aarch64-static -L /usr/aarch64-linux-gnu";
+
+/// Runs the steps.
+///
+/// # Errors
+/// Where a step fails; the steps' own output says why.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let steps: Vec<_> = STEPS.iter().filter(|(name, _)| wanted(name)).collect();
+    if arguments.list {
+        for (name, _) in &steps {
+            println!("{name}");
+        }
+        return Ok(());
+    }
+    let mut rows: Vec<(&str, Duration, Result<(), String>)> = Vec::new();
+    for (name, step) in &steps {
+        println!("\n=== {name}");
+        let began = Instant::now();
+        let outcome = step().map_err(|error| format!("{error:#}"));
+        if let Err(error) = &outcome {
+            println!("FAILED {name}: {error}");
+        }
+        let failed = outcome.is_err();
+        rows.push((name, began.elapsed(), outcome));
+        if failed && arguments.stop {
+            break;
+        }
+    }
+    println!();
+    for (name, time, outcome) in &rows {
+        println!("{} {name:<28} {:>6.1} s", if outcome.is_ok() { "ok  " } else { "FAIL" }, time.as_secs_f64());
+    }
+    let failed = rows.iter().filter(|row| row.2.is_err()).count();
+    println!("{} passed, {failed} failed", rows.len() - failed);
+    if arguments.json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(name, time, outcome)| {
+                let (ok, error) = (outcome.is_ok(), outcome.as_ref().err());
+                serde_json::json!({ "step": name, "ok": ok, "seconds": time.as_secs_f64(), "error": error })
+            })
+            .collect();
+        println!("{}", serde_json::json!({ "chore": "test", "pass": failed == 0, "rows": rows }));
+    }
+    if failed > 0 {
+        bail!("{failed} of {} steps failed", steps.len());
+    }
+    Ok(())
+}
+
+/// Runs cargo in the workspace.
+fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
+    succeed(command("cargo").args(arguments))
+}
+
+/// Runs another chore, as a process of its own.
+fn chore(arguments: &[&str]) -> anyhow::Result<()> {
+    let this = std::env::current_exe().context("this program's own path")?;
+    succeed(Command::new(this).args(arguments).current_dir(tools::workspace_root()))
+}
+
+fn command(program: &str) -> Command {
+    let cargo = std::env::var_os("CARGO").filter(|_| program == "cargo");
+    let mut command = Command::new(cargo.unwrap_or_else(|| program.into()));
+    command.current_dir(tools::workspace_root());
+    command
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("running {}", command.get_program().to_string_lossy()))?;
+    if !status.success() {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        bail!("{} {} ended with {status}", command.get_program().to_string_lossy(), arguments.join(" "));
+    }
+    Ok(())
+}
+
+/// A step of real processes that are waited for, under an emulator or with a server: as in [`tests`], a failure must show itself
+/// twice, and both are printed.
+fn twice(step: Step) -> anyhow::Result<()> {
+    step().or_else(|error| {
+        println!("FAILED ONCE: {error:#}; again");
+        step()
+    })
+}
+
+/// All tests of this machine. They start hundreds of real processes and wait for them; on a machine that is busy with other
+/// things one may come late, so that a failure must show itself twice: the test programs that failed are run again. Both runs
+/// are printed.
+fn tests() -> anyhow::Result<()> {
+    let mut all = command("cargo");
+    all.args(["test", "--workspace", "--no-fail-fast"]).stderr(Stdio::piped());
+    let mut child = all.spawn().context("running cargo")?;
+    // Cargo names them in the end, each in a line of its own: `-p PACKAGE --test NAME`.
+    let mut failed: Vec<String> = Vec::new();
+    for line in BufReader::new(child.stderr.take().context("cargo's output")?).lines() {
+        let line = line.context("reading what cargo says")?;
+        eprintln!("{line}");
+        let named = line.trim_start().strip_prefix("`-p ").and_then(|rest| rest.strip_suffix('`'));
+        failed.extend(named.map(|rest| format!("-p {rest}")));
+    }
+    let status = child.wait().context("waiting for cargo")?;
+    if status.success() {
+        return Ok(());
+    }
+    ensure!(!failed.is_empty(), "cargo test --workspace ended with {status}");
+    failed.retain(|target| {
+        println!("FAILED ONCE: {target}; again");
+        let mut words = vec!["test"];
+        words.extend(target.split(' '));
+        cargo(&words).is_err()
+    });
+    ensure!(failed.is_empty(), "failed twice: {}", failed.join(", "));
+    Ok(())
+}
+
+/// C++ exceptions where the C++ runtime is linked into the program, which needs another build of the library.
+fn static_cxx_runtime() -> anyhow::Result<()> {
+    libcxx()?;
+    cargo(&[
+        "test",
+        "-p",
+        "coroner-ffi",
+        "--no-default-features",
+        "--features",
+        "wrap-cxa-throw",
+        "--test",
+        "exceptions",
+    ])
+}
+
+/// LLVM's C++ runtime, beside the compiler's own. Where it can't be had, its tests say that they are skipped.
+fn libcxx() -> anyhow::Result<()> {
+    for package in ["libc++-dev", "libc++abi-dev"] {
+        let known = Command::new("dpkg").args(["-s", package]).output().is_ok_and(|output| output.status.success());
+        if !known && tools::on_path("apt-get") {
+            tools::install_debian_package(package)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tests of panics with a program that is built with `panic = "abort"`, throughout.
+fn panic_abort() -> anyhow::Result<()> {
+    let folder = tools::target_dir().join("panic-abort");
+    let mut build = command("cargo");
+    build.args(["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program"]).arg("--target-dir").arg(&folder);
+    succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
+    let mut test = command("cargo");
+    test.args(["test", "-p", "coroner-tests", "--test", "panics"]);
+    succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", folder.join("debug/panic_program")))
+}
+
+/// The tests of crash time on arm64, under qemu-user.
+fn arm64() -> anyhow::Result<()> {
+    tools::rust_target(ARM64)?;
+    tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+    tools::debian_package("qemu-user-static", "qemu-aarch64-static")?;
+    let mut crates = vec!["--features", "coroner-capture/fault-injection"];
+    crates.extend(ON_ARM64.iter().flat_map(|package| ["-p", package]));
+    let runs: [(&[&str], Option<&str>); 3] = [
+        (&crates, None),
+        // Its tests fork; a fork of an emulator whose other threads are at work may come into the world with its locks held.
+        (&["-p", "coroner-unwind"], Some("1")),
+        // Of the end-to-end tests those that start their programs by the runner.
+        (&["-p", "coroner-tests", "--test", "behaviours"], None),
+    ];
+    for (arguments, threads) in runs {
+        let mut command = command("cargo");
+        command
+            .args(["test", "--target", ARM64])
+            .args(arguments)
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", QEMU)
+            // For tests that start programs of their own.
+            .env("CORONER_TEST_RUNNER", QEMU);
+        if let Some(threads) = threads {
+            command.env("RUST_TEST_THREADS", threads);
+        }
+        succeed(&mut command)?;
+    }
+    Ok(())
+}
+
+/// The documentation, with every link leading somewhere.
+fn documentation() -> anyhow::Result<()> {
+    let mut command = command("cargo");
+    // The command's and the library's documentation have the same name, `coroner`: the library's is the one that counts.
+    command.args(["doc", "--quiet", "--workspace", "--no-deps", "--exclude", "coroner-cli", "--lib"]);
+    succeed(command.env("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links"))
+}
+
+/// What must compile where nothing of it can be run here.
+fn other_systems() -> anyhow::Result<()> {
+    // The upper ones bring those that they stand on.
+    let packages = ["coroner-machine", "coroner-capture", "coroner", "coroner-ffi", "coroner-apple-report"];
+    for target in ["aarch64-linux-android", "aarch64-apple-ios", "aarch64-apple-darwin", "x86_64-apple-darwin"] {
+        tools::rust_target(target)?;
+        let mut command = command("cargo");
+        command.args(["check", "--quiet", "--target", target]);
+        for package in packages {
+            command.args(["-p", package]);
+        }
+        succeed(&mut command)?;
+        println!("{target}: {}", packages.join(", "));
+    }
+    Ok(())
+}
+
+/// The programs of benches, which are workspaces of their own, with their lock files as they are.
+fn benches() -> anyhow::Result<()> {
+    for package in ["capture-bench", "symbols-bench", "throw-bench"] {
+        let manifest = tools::workspace_root().join("xtask").join(package).join("Cargo.toml");
+        let mut command = command("cargo");
+        command.args(["check", "--quiet", "--locked", "--manifest-path"]).arg(manifest);
+        command.arg("--target-dir").arg(tools::target_dir().join("benches"));
+        succeed(&mut command)?;
+        println!("{package}");
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Foreign tools that chores need, at pinned versions, set up once under `target/tools`.
+//!
+//! * PyPI packages ([`python_package`]) are unpacked by `pip install --target`, each into a folder of its own named by
+//!   package and version; nothing is installed into the system's Python.
+//! * Debian packages ([`debian_package`]) are installed by `apt-get` where the machine allows it (root, a reachable
+//!   mirror), and are an error that says so where it doesn't.
+//!
+//! Registries are those that the machine's pip and apt are configured with; no host is named here. Two chores may run
+//! at once: a folder is filled beside its place and renamed into it, under a file lock.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail, ensure};
+
+/// The C compiler and linker for Mach-O (`zig cc`), from PyPI; its package carries the macOS libSystem stubs and headers.
+pub(crate) const ZIGLANG: (&str, &str) = ("ziglang", "0.17.0");
+
+/// The CPU emulator (a QEMU without its devices), from PyPI; its package carries the shared library.
+pub(crate) const UNICORN: (&str, &str) = ("unicorn", "2.1.4");
+
+/// The workspace's root: the folder above xtask's own.
+pub(crate) fn workspace_root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}
+
+/// Where tools live. It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
+pub(crate) fn tools_dir() -> PathBuf {
+    workspace_root().join("target/tools")
+}
+
+/// Where chores build what they need: cargo's own target folder.
+pub(crate) fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
+}
+
+/// The folder that holds `package` of that `version`, unpacked there by pip if it isn't yet.
+///
+/// # Errors
+/// Where pip is missing, or can't find or unpack the package; the message ends with what pip said.
+pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBuf> {
+    let tools = tools_dir();
+    let place = tools.join(format!("{package}-{version}"));
+    if place.is_dir() {
+        return Ok(place);
+    }
+    fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
+    let lock = fs::File::create(tools.join(format!("{package}-{version}.lock")))?;
+    lock.lock().context("waiting for another chore that sets up the same tool")?;
+    if place.is_dir() {
+        return Ok(place);
+    }
+    eprintln!("setting up {package} {version}");
+    let beside = tools.join(format!("{package}-{version}.partial"));
+    if beside.is_dir() {
+        fs::remove_dir_all(&beside)?;
+    }
+    let output = Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"])
+        .arg("--target")
+        .arg(&beside)
+        .arg(format!("{package}=={version}"))
+        .output()
+        .context("running python3 (needed for tools from PyPI)")?;
+    ensure!(
+        output.status.success(),
+        "pip could not install {package}=={version}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    fs::rename(&beside, &place).with_context(|| format!("moving {package} into {}", place.display()))?;
+    Ok(place)
+}
+
+/// A Python environment with exactly the packages of `requirements`, each pinned; its programs are in `bin`.
+///
+/// # Errors
+/// Where Python or its `venv` is missing, or pip can't find or unpack a package; the message ends with what was said.
+pub(crate) fn python_environment(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
+    let tools = tools_dir();
+    fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
+    // An environment knows its own place, so it is made there, and is whole once the list stands in it.
+    let place = tools.join(format!("python-{name}"));
+    let whole = place.join("requirements.txt");
+    let is_whole = || fs::read_to_string(&whole).is_ok_and(|made| made == requirements);
+    let lock = fs::File::create(tools.join(format!("python-{name}.lock")))?;
+    lock.lock().context("waiting for another chore that sets up the same tool")?;
+    if is_whole() {
+        return Ok(place);
+    }
+    eprintln!("setting up Python packages for {name}");
+    if place.is_dir() {
+        fs::remove_dir_all(&place)?;
+    }
+    let wanted = tools.join(format!("python-{name}.txt"));
+    fs::write(&wanted, requirements)?;
+    let run = |command: &mut Command| -> anyhow::Result<()> {
+        let output = command.output().context("running Python (needed for tools from PyPI)")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    };
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&place));
+    made.or_else(|_| {
+        // Debian has it in a package of its own.
+        install_debian_package("python3-venv")?;
+        run(Command::new("python3").args(["-m", "venv"]).arg(&place))
+    })
+    .context("making a Python environment")?;
+    let pip =
+        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "-r"];
+    run(Command::new(place.join("bin/python")).args(pip).arg(&wanted))
+        .context("pip could not install what is needed")?;
+    fs::rename(&wanted, &whole)?;
+    Ok(place)
+}
+
+/// The `zig` executable; `zig cc -target aarch64-macos` is a C compiler and linker for Mach-O.
+///
+/// # Errors
+/// As [`python_package`].
+pub(crate) fn zig() -> anyhow::Result<PathBuf> {
+    Ok(python_package(ZIGLANG)?.join("ziglang/zig"))
+}
+
+/// The emulator's shared library.
+///
+/// # Errors
+/// As [`python_package`]; also where the package holds no shared library for this machine.
+pub(crate) fn unicorn_library() -> anyhow::Result<PathBuf> {
+    let folder = python_package(UNICORN)?.join("unicorn/lib");
+    for name in ["libunicorn.so.2", "libunicorn.2.dylib"] {
+        let library = folder.join(name);
+        if library.is_file() {
+            return Ok(library);
+        }
+    }
+    bail!("no libunicorn in {}", folder.display())
+}
+
+/// Makes sure that `target`'s standard library is installed in the toolchain in use.
+///
+/// # Errors
+/// Where neither rustc has it nor rustup can add it.
+pub(crate) fn rust_target(target: &str) -> anyhow::Result<()> {
+    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    if libdir.status.success() && Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir() {
+        return Ok(());
+    }
+    // Once more: two that add at the same time take each other's download away.
+    for _ in 0..2 {
+        let status = Command::new("rustup").args(["target", "add", target]).status().context("running rustup")?;
+        if status.success() {
+            return Ok(());
+        }
+    }
+    bail!("rustup could not add the target {target}")
+}
+
+/// Whether a program of that name is on the path.
+pub(crate) fn on_path(program: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+/// Makes sure that `program` exists, installing Debian's `package` if it doesn't.
+///
+/// # Errors
+/// Where it doesn't exist and apt can't install it (no Debian, not root, no mirror); the message says so.
+pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
+    if on_path(program) {
+        return Ok(());
+    }
+    install_debian_package(package)?;
+    ensure!(on_path(program), "Debian's {package} was installed but holds no {program}");
+    Ok(())
+}
+
+/// Installs Debian's `package`, whether or not it was there before.
+///
+/// # Errors
+/// Where apt can't (no Debian, not root, no mirror); the message ends with what apt said.
+pub(crate) fn install_debian_package(package: &str) -> anyhow::Result<()> {
+    ensure!(on_path("apt-get"), "{package} is missing and this machine has no apt-get to install it");
+    eprintln!("installing Debian's {package}");
+    let install = || {
+        Command::new("apt-get")
+            .args(["install", "-y", "-qq", "--no-install-recommends", package])
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .output()
+    };
+    let mut output = install()?;
+    if !output.status.success() {
+        // The index of packages may be older than the mirror.
+        let _ = Command::new("apt-get").args(["update", "-qq"]).output()?;
+        output = install()?;
+    }
+    ensure!(
+        output.status.success(),
+        "apt-get could not install {package}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+/// LLVM's linker that comes with the Rust toolchain; `-flavor darwin` links Mach-O without an SDK.
+///
+/// # Errors
+/// Where the toolchain has none.
+pub(crate) fn rust_lld() -> anyhow::Result<PathBuf> {
+    let ask = |arguments: &[&str]| -> anyhow::Result<String> {
+        let output = Command::new("rustc").args(arguments).output().context("running rustc")?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let (sysroot, version) = (ask(&["--print", "sysroot"])?, ask(&["-vV"])?);
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
+    let lld = Path::new(&sysroot).join("lib/rustlib").join(host).join("bin/rust-lld");
+    ensure!(lld.is_file(), "the toolchain has no rust-lld at {}", lld.display());
+    Ok(lld)
+}

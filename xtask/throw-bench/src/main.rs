@@ -1,0 +1,81 @@
+//! Throws and catches, timed: `throw-bench STORE DEPTH THREADS ROUNDS same|varied`.
+//!
+//! How the stack of a throw is taken is chosen when it is built: `coroner`, `backtrace` (glibc's), or not at all. Prints the
+//! nanoseconds that a round took, and how many throws were captured.
+
+unsafe extern "C" {
+    fn throw_and_catch(depth: i32, rounds: i64, varied: bool) -> i64;
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, store, depth, threads, rounds, stacks] = &arguments[..] else {
+        eprintln!("usage: throw-bench STORE DEPTH THREADS ROUNDS same|varied");
+        std::process::exit(2);
+    };
+    let depth: i32 = depth.parse().expect("a depth");
+    let threads: usize = threads.parse().expect("a number of threads");
+    let rounds: i64 = rounds.parse().expect("a number of rounds");
+    install(store);
+    let run = |rounds: i64| {
+        // SAFETY: throws and catches its own exceptions.
+        let caught = unsafe { throw_and_catch(depth, rounds, stacks == "varied") };
+        assert_eq!(caught, rounds, "every throw is caught");
+    };
+    let started = std::sync::Barrier::new(threads);
+    let mut times: Vec<u64> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    run(200);
+                    started.wait();
+                    // The processor time of the thread: a machine of few processors runs eight threads in turns.
+                    let began = thread_time();
+                    run(rounds);
+                    thread_time() - began
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+    });
+    times.sort_unstable();
+    let total: u64 = times.iter().sum();
+    println!("{} {}", total as f64 / (threads as f64 * rounds as f64), captured());
+}
+
+/// Nanoseconds that this thread has run.
+fn thread_time() -> u64 {
+    #[repr(C)]
+    struct Time {
+        seconds: i64,
+        nanoseconds: i64,
+    }
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut Time) -> i32;
+    }
+    /// `CLOCK_THREAD_CPUTIME_ID`.
+    const THREAD: i32 = 3;
+    let mut time = Time { seconds: 0, nanoseconds: 0 };
+    // SAFETY: writes one `timespec`.
+    unsafe { clock_gettime(THREAD, &raw mut time) };
+    time.seconds as u64 * 1_000_000_000 + time.nanoseconds as u64
+}
+
+#[cfg(feature = "coroner")]
+fn install(store: &str) {
+    let store = std::ffi::CString::new(store).expect("a path");
+    coroner_capture::install(&coroner_capture::Setup::new(&store)).expect("Coroner can be installed");
+}
+
+#[cfg(not(feature = "coroner"))]
+fn install(_store: &str) {}
+
+#[cfg(feature = "coroner")]
+fn captured() -> u64 {
+    coroner_capture::throws_captured()
+}
+
+#[cfg(not(feature = "coroner"))]
+fn captured() -> u64 {
+    0
+}
