@@ -48,10 +48,12 @@ struct Inner {
 struct Work {
     /// There is a thread.
     running: bool,
-    /// Something has come since its last round began.
-    asked: bool,
-    /// Rounds that have come to their end.
-    rounds: u64,
+    /// How often something was asked for.
+    asked: u64,
+    /// How much of that had been asked for when the last round began.
+    begun: u64,
+    /// How much of it the last round that came to its end had seen.
+    served: u64,
     /// What the last of them left.
     last: Round,
 }
@@ -346,8 +348,14 @@ impl Client {
 
     /// Starts sending in the background, if it isn't going on.
     pub fn wake(&self) {
+        self.ask();
+    }
+
+    /// Asks for a round, and says which [`Work::served`] tells that one that began after this call is over.
+    fn ask(&self) -> u64 {
         let mut work = locked(&self.inner.state);
-        work.asked = true;
+        work.asked += 1;
+        let asked = work.asked;
         if !work.running {
             let inner = Arc::clone(&self.inner);
             let thread = std::thread::Builder::new().name("coroner-sentry".into());
@@ -358,16 +366,16 @@ impl Client {
         }
         drop(work);
         self.inner.changed.notify_all();
+        asked
     }
 
     /// Sends what may be sent now, and waits for it, at most `timeout`. Says whether nothing is left.
     pub fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
-        let before = locked(&self.inner.state).rounds;
-        self.wake();
+        // A round that is going on may have begun before what is to be flushed came: it is not the one to wait for.
+        let asked = self.ask();
         let mut work = locked(&self.inner.state);
-        // A round that was going on may have begun before what is to be flushed came.
-        while work.asked || work.rounds == before {
+        while work.served < asked {
             if !work.running {
                 return false;
             }
@@ -386,24 +394,24 @@ impl Inner {
     fn run(&self) {
         let mut work = locked(&self.state);
         loop {
-            work.asked = false;
+            work.begun = work.asked;
             drop(work);
             let round = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sender.round()));
             // What made a round panic will do so again.
             let round = round.unwrap_or(Round { left: 1, again: None });
             work = locked(&self.state);
-            work.rounds += 1;
+            work.served = work.begun;
             work.last = round;
             self.changed.notify_all();
             let Some(again) = round.again else {
-                if work.asked {
+                if work.asked > work.begun {
                     continue;
                 }
                 work.running = false;
                 return;
             };
             let until = Instant::now() + again.min(LONGEST_SLEEP);
-            while !work.asked {
+            while work.asked == work.begun {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
