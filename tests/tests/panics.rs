@@ -39,6 +39,13 @@ fn is_panic(exception: &Exception, kind: &str, message: &str, function: &str) {
     let location = exception.location.as_deref().unwrap();
     assert!(location.contains("panic_program.rs:"), "{location}");
     assert!(functions(exception).contains(&function.to_owned()), "{:?}", functions(exception));
+    is_without_coroner(exception);
+}
+
+/// The stack begins where Coroner was called from.
+fn is_without_coroner(exception: &Exception) {
+    let names: Vec<&str> = exception.frames.iter().filter_map(|frame| frame.function.as_deref()).collect();
+    assert!(!names.iter().any(|name| name.trim_start_matches('<').starts_with("coroner::")), "{names:#?}");
 }
 
 fn one(reports: &[Report]) -> &Report {
@@ -140,7 +147,9 @@ fn handled_errors_are_reported_up_to_sixteen_and_are_no_crash() {
         assert_eq!(crash.message.as_deref(), Some("the fridge is empty"));
     }
     coroner::SymbolSearch::default().symbolicate(&mut reports[0]);
-    assert!(functions(&reports[0].exceptions[0]).contains(&"main".to_owned()));
+    let error = &reports[0].exceptions[0];
+    assert_eq!(error.frames[0].function.as_deref(), Some("panic_program::main"));
+    is_without_coroner(error);
     let config = coroner::Config::new("com.example.panics").store_dir(folder.path()).no_sinks();
     let coroner = coroner::install(config).unwrap();
     assert_eq!(coroner.last_run().outcome, coroner::Outcome::CleanExit);

@@ -7,7 +7,7 @@ use coroner_report::model::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Context, Failure};
-use crate::summary::{State, Summary};
+use crate::summary::{self, State, Summary};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
@@ -158,13 +158,17 @@ fn function_in_json(path: &Path) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     let images = json.get("images")?.as_array()?;
     let program = images.iter().find(|image| image["is_main"] == true).and_then(|image| image["path"].as_str());
-    let crashed = json.get("threads")?.as_array()?.iter().find(|thread| thread["crashed"] == true)?;
-    let frames = crashed.get("frames")?.as_array()?;
-    let own = frames.iter().filter(|frame| program.is_some() && frame["module"].as_str() == program);
-    let name = |frame: &serde_json::Value| {
-        frame["inlined"][0]["function"].as_str().or(frame["function"].as_str()).map(ToOwned::to_owned)
+    let crashed = json.get("threads")?.as_array()?.iter().find(|thread| thread["crashed"] == true);
+    let frames = match json["exceptions"][0]["frames"].as_array() {
+        Some(thrown) if !thrown.is_empty() => thrown,
+        _ => crashed?.get("frames")?.as_array()?,
     };
-    own.chain(frames).find_map(name)
+    let functions = frames.iter().flat_map(|frame| {
+        let own = program.is_some() && frame["module"].as_str() == program;
+        let inlined = frame["inlined"].as_array().into_iter().flatten();
+        inlined.chain([frame]).filter_map(|function| function["function"].as_str()).map(move |name| (name, own))
+    });
+    summary::first_to_look_at(functions).map(ToOwned::to_owned)
 }
 
 fn timestamp(time: std::time::SystemTime) -> Timestamp {

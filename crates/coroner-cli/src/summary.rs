@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, Frame};
+use coroner_report::model::{CrashFlag, Frame, is_runtime_function};
 use serde::Serialize;
 
 /// What a list shows of a report.
@@ -78,7 +78,8 @@ fn what(report: &Report) -> String {
     if let Some(address) = crash.address.filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, " at {address}");
     }
-    if let Some(message) = &crash.message {
+    // What an exception says was said above.
+    if let Some(message) = crash.message.as_ref().filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, ": {}", first_line(message));
     }
     what
@@ -88,19 +89,33 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The innermost function of a frame, which may have been inlined into the frame's own.
-fn name(frame: &Frame) -> Option<&str> {
-    frame.inlined.first().and_then(|inlined| inlined.function.as_deref()).or(frame.function.as_deref())
+/// The functions of a frame, the innermost first: those that were inlined, then the one that the code belongs to.
+fn names(frame: &Frame) -> impl Iterator<Item = &str> + Clone {
+    frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref()).chain(frame.function.as_deref())
 }
 
 /// The function to look at first: the innermost of the app's own, or, where it is not known which those are, the
-/// innermost of the program itself, else the innermost with a name.
+/// innermost of the program itself that is no runtime's, else the innermost with a name. Of the stack of a throw, if there is
+/// one.
 fn function(report: &Report) -> Option<&str> {
-    let frames = &report.crashed_thread()?.frames;
+    let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
+    let frames = match thrown {
+        Some(frames) => frames,
+        None => &report.crashed_thread()?.frames,
+    };
     let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-    let own = |frame: &&Frame| match frame.in_app {
+    let is_own = |frame: &Frame| match frame.in_app {
         Some(own) => own,
         None => program.is_some() && frame.module.as_deref() == program,
     };
-    frames.iter().filter(own).find_map(name).or_else(|| frames.iter().find_map(name))
+    first_to_look_at(frames.iter().flat_map(|frame| {
+        let own = is_own(frame);
+        names(frame).map(move |name| (name, own))
+    }))
+}
+
+/// Of the functions of a stack, the innermost first, each with whether its image is the app's own: the one to look at first.
+pub(crate) fn first_to_look_at<'a>(functions: impl Iterator<Item = (&'a str, bool)> + Clone) -> Option<&'a str> {
+    let own = functions.clone().find(|(name, own)| *own && !is_runtime_function(name));
+    own.or_else(|| functions.clone().next()).map(|(name, _)| name)
 }

@@ -34,6 +34,7 @@ pub unsafe extern "C" fn coroner_report_exception(
     kind: *const c_char,
     message: *const c_char,
 ) -> Status {
+    let registers = coroner::here();
     guarded(|| {
         let Ok(language @ 1..=4) = u8::try_from(language) else {
             return Err(fail(Status::InvalidArgument, format!("{language} is no `coroner_exception_language`")));
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn coroner_report_exception(
         };
         installed()?;
         let handled = HandledException { language: Language(language), kind, message, location: None };
-        if coroner::report_exception(&handled) {
+        if coroner::report_exception_above(&handled, &registers) {
             return Ok(());
         }
         Err(fail(Status::Full, "16 exceptions of this run are reported, or there is no space for another report"))

@@ -191,3 +191,44 @@ fn pieces_have_styles() {
     let multiline = styled.0.iter().filter(|(style, text)| text.contains('\n') && *style == Style::Function).count();
     assert_eq!(multiline, 0);
 }
+
+#[test]
+fn a_recursion_is_shown_by_its_first_rounds() {
+    let mut report = report();
+    let thread = &mut report.threads[0];
+    let one = thread.frames[0].clone();
+    let at = |address: u64| {
+        let mut frame = one.clone();
+        frame.address.0 = address;
+        frame.inlined.clear();
+        frame.function = Some(format!("f{address:x}"));
+        frame
+    };
+    // f1, then 100 rounds of f2 and f3 with a gap among them, then six of f4, then four of f5, which are not worth a line.
+    let rounds = (0..100).flat_map(|_| [at(0x22), at(0x33)]);
+    thread.frames = [at(0x11)].into_iter().chain(rounds).collect();
+    thread.frames.extend((0..6).map(|_| at(0x44)).chain((0..4).map(|_| at(0x55))));
+    thread.skipped = vec![coroner_report::model::Skipped { after: 101, count: 1000 }];
+    let options = TextOptions { threads: "crashed".parse().unwrap(), registers: false, ..TextOptions::default() };
+    let text = report.to_text(&options);
+    let body = text.split("Thread 0 crashed").nth(1).unwrap();
+    let lines: Vec<String> = body
+        .lines()
+        .filter(|line| line.contains("times more") || line.contains("left out") || line.contains(" f"))
+        .map(|line| line.split_whitespace().filter(|word| !word.starts_with("0x")).collect::<Vec<_>>().join(" "))
+        .collect();
+    let counts: Vec<&str> = lines.iter().filter(|line| line.starts_with('…')).map(String::as_str).collect();
+    assert_eq!(
+        counts,
+        [
+            "… these 2 frames 48 times more …",
+            "… 1000 frames left out …",
+            "… these 2 frames 48 times more …",
+            "… this frame 4 times more …"
+        ]
+    );
+    // Frames keep their numbers: 1 + 200 + 1000 + 6 come before the first of f5.
+    let last: Vec<&String> = lines.iter().filter(|line| line.contains("f55")).collect();
+    assert_eq!(last.len(), 4);
+    assert!(last[0].starts_with("1207 "), "{last:?}");
+}

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use coroner_capture::exception::{self, Ending};
 use coroner_capture::live;
+use coroner_machine::registers::Registers;
 use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Monitor};
 
 pub use coroner_report::wire::Language;
@@ -37,23 +38,36 @@ pub struct HandledException<'a> {
 /// };
 /// coroner::report_exception(&exception);
 /// ```
+#[inline(never)]
 pub fn report_exception(handled: &HandledException<'_>) -> bool {
-    let frames = throw_frames();
-    exception::report(&live::here(), Monitor::USER, &[wire(handled, &frames)], Ending::GoesOn)
+    report_exception_above(handled, &live::here())
 }
+
+/// For bindings, whose own frames are not to be in the stack either: reports with the stack of the caller of the function that
+/// `registers` are of ([`here`]).
+#[doc(hidden)]
+pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
+    let frames = frames_above(registers);
+    exception::report(registers, Monitor::USER, &[wire(handled, &frames)], Ending::GoesOn)
+}
+
+#[doc(hidden)]
+pub use coroner_capture::live::here;
 
 /// Reports an error that was handled, with its [sources](Error::source) as its causes, up to eight. Like [`report_exception`].
 ///
 /// The type is that of the reference: of a `&dyn Error` it can't be known.
+#[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
+    let registers = live::here();
     let mut texts = vec![(kind, error.to_string())];
     let mut source = error.source();
     while let Some(cause) = source.filter(|_| texts.len() < 8) {
         texts.push(("cause", cause.to_string()));
         source = cause.source();
     }
-    let frames = throw_frames();
+    let frames = frames_above(&registers);
     let all: Vec<Exception<'_>> = texts
         .iter()
         .enumerate()
@@ -62,7 +76,7 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
             wire(&handled, if index == 0 { &frames } else { &[] })
         })
         .collect();
-    exception::report(&live::here(), Monitor::USER, &all, Ending::GoesOn)
+    exception::report(&registers, Monitor::USER, &all, Ending::GoesOn)
 }
 
 fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a> {
@@ -77,9 +91,10 @@ fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a
     }
 }
 
-/// The calling thread's frames as the report format has them.
-pub(crate) fn throw_frames() -> Vec<Frame> {
-    let backtrace = Backtrace::current();
+/// The stack of the caller of a function that is running on this thread, as the report format has it. `registers` are that
+/// function's, whose own frame is none of the app's.
+pub(crate) fn frames_above(registers: &Registers) -> Vec<Frame> {
+    let backtrace = Backtrace::above(registers);
     let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {
         let is_instruction = backtrace.lookup_address(index) == Some(*pc);
         let address_kind = if is_instruction { AddressKind::INSTRUCTION } else { AddressKind::RETURN };

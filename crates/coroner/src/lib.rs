@@ -45,6 +45,8 @@ pub use coroner_report::run_state::Level;
 pub use coroner_sentry as sentry;
 pub use data_dir::default_store_dir;
 pub use exception::{HandledException, Language, report_error, report_exception};
+#[doc(hidden)]
+pub use exception::{here, report_exception_above};
 pub use install::{Coroner, InstallError, attach_current_thread, ignore_next_signal, install, installed};
 pub use last_run::{LastRun, Outcome};
 pub use processing::{InvalidReport, SymbolSearch};

@@ -12,6 +12,7 @@ mod crash;
 mod image;
 mod names;
 mod run;
+mod runtime;
 mod thread;
 mod value;
 
@@ -22,6 +23,7 @@ pub use crash::{
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{AppFacts, Breadcrumb, DeviceFacts, Lifecycle, OsFacts, RunFacts, Session};
+pub use runtime::is_runtime_function;
 pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 

@@ -236,22 +236,37 @@ impl Writer<'_> {
 
     fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         let width = frames.iter().map(|frame| module_name(frame).chars().count()).max().unwrap_or(0).clamp(6, 32);
-        let mut left_out = skipped.iter().peekable();
         // Frames keep the number that they have in the whole stack.
-        let mut number = 0;
-        for (index, frame) in frames.iter().enumerate() {
-            while let Some(skipped) = left_out.next_if(|skipped| skipped.after <= index) {
-                self.left_out(skipped)?;
-                number += skipped.count;
-            }
-            self.frame(number, frame, width)?;
-            number += 1;
+        let (mut number, mut begin) = (0, 0);
+        for skipped in skipped {
+            let end = skipped.after.clamp(begin, frames.len());
+            self.run_of_frames(number, &frames[begin..end], width)?;
+            self.line(Style::Faint, &format!("     … {} frames left out …\n", skipped.count))?;
+            number += (end - begin) as u64 + skipped.count;
+            begin = end;
         }
-        left_out.try_for_each(|skipped| self.left_out(skipped))
+        self.run_of_frames(number, &frames[begin..], width)
     }
 
-    fn left_out(&mut self, skipped: &Skipped) -> fmt::Result {
-        self.line(Style::Faint, &format!("     … {} frames left out …\n", skipped.count))
+    /// Frames without a gap between them. Of a recursion the first two rounds are shown.
+    fn run_of_frames(&mut self, mut number: u64, mut frames: &[Frame], width: usize) -> fmt::Result {
+        const SHOWN: usize = 2;
+        while !frames.is_empty() {
+            let (round, times) = recursion(frames);
+            let shown = round * times.min(SHOWN);
+            for frame in &frames[..shown] {
+                self.frame(number, frame, width)?;
+                number += 1;
+            }
+            if times > SHOWN {
+                let (what, more) = (if round == 1 { "this frame" } else { "these" }, times - SHOWN);
+                let frames = if round == 1 { String::new() } else { format!(" {round} frames") };
+                self.line(Style::Faint, &format!("     … {what}{frames} {more} times more …\n"))?;
+                number += (round * more) as u64;
+            }
+            frames = &frames[round * times..];
+        }
+        Ok(())
     }
 
     fn frame(&mut self, number: u64, frame: &Frame, width: usize) -> fmt::Result {
@@ -399,6 +414,23 @@ impl Writer<'_> {
         }
         Ok(())
     }
+}
+
+/// The recursion that frames begin with: how many frames one round has, and how often it is there. `(1, 1)` where there is none
+/// that is worth a line.
+fn recursion(frames: &[Frame]) -> (usize, usize) {
+    /// Functions that call each other in a circle.
+    const LONGEST: usize = 8;
+    const WORTH: usize = 5;
+    for round in 1..=LONGEST.min(frames.len()) {
+        let first = &frames[..round];
+        let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| a.address == b.address);
+        let times = frames.chunks_exact(round).take_while(|other| same(other)).count();
+        if times >= WORTH {
+            return (round, times);
+        }
+    }
+    (1, 1)
 }
 
 /// What is not empty, with spaces between.

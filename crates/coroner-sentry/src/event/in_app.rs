@@ -1,13 +1,9 @@
 //! Which code is the app's own.
 
-use coroner_report::model::Report;
+use coroner_report::model::{Report, is_runtime_function};
 
 use super::stacktrace::Frame;
 
-/// Functions of Rust's standard library, which is linked into the app's own image.
-const RUST_STD: [&str; 5] = ["std::", "core::", "alloc::", "__rust_", "rust_begin_unwind"];
-/// Functions of a program's start that the compiler or the C library puts into the app's own image.
-const START: [&str; 3] = ["_start", "__libc_start_main", "__libc_start_call_main"];
 /// Where systems keep their own images.
 const SYSTEM: [&str; 9] =
     ["/lib/", "/lib64/", "/usr/lib", "/usr/libexec/", "/System/", "/Library/Apple/", "/system/", "/apex/", "/vendor/"];
@@ -15,7 +11,8 @@ const SYSTEM: [&str; 9] =
 /// Which images are the app's own, by the paths and names of images.
 ///
 /// The default: the program itself, and every image beside it or below its directory (for a bundle: anywhere in it), unless it
-/// lies where the system keeps its own. Code of Rust's standard library is not the app's, though it is in its image.
+/// lies where the system keeps its own. Code of Rust's standard library and of Coroner is not the app's, though it is in its
+/// image.
 ///
 /// A pattern matches an image with that file name, or whose path begins with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,14 +65,8 @@ impl<'r> InApp<'r> {
         let is_program = self.program == Some(package.as_str());
         let beside = self.home.is_some_and(|home| package.starts_with(home));
         let systems = SYSTEM.iter().any(|system| package.starts_with(system));
-        (is_program || beside && !systems) && !is_runtime(frame.function.as_deref().unwrap_or_default())
+        (is_program || beside && !systems) && !is_runtime_function(frame.function.as_deref().unwrap_or_default())
     }
-}
-
-/// Whether a function is of a language's runtime. `<T as core::fmt::Display>::fmt` is of who wrote `T`.
-fn is_runtime(function: &str) -> bool {
-    let implementor = function.strip_prefix('<').unwrap_or(function);
-    RUST_STD.iter().any(|prefix| implementor.starts_with(prefix)) || START.contains(&function)
 }
 
 fn matches(path: &str, pattern: &str) -> bool {
@@ -115,6 +106,7 @@ mod tests {
         assert!(!own("/opt/paint/bin/paint", "core::panicking::panic"));
         assert!(!own("/opt/paint/bin/paint", "<alloc::vec::Vec<T> as core::ops::Index>::index"));
         assert!(!own("/opt/paint/bin/paint", "_start"));
+        assert!(!own("/opt/paint/bin/paint", "coroner::report_exception"));
         assert!(!own("/usr/lib/libc.so.6", "abort"));
         let mac = "/Applications/Paint.app/Contents/MacOS/Paint";
         let own = |package| is(mac, &InAppRules::default(), package, "f");

@@ -127,6 +127,11 @@ impl Backtrace {
         Self::walk(&registers, &options)
     }
 
+    /// The stack of the caller of a function that is running on this thread: `registers` are that function's.
+    pub(crate) fn above(registers: &Registers) -> Backtrace {
+        Self::walk(registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
+    }
+
     /// The stack of another thread of this process, by the number that the system gives it ([`thread_id`] of that thread). The
     /// thread is stopped (on Linux by a signal), stands still for the microseconds that the walk takes, and goes on.
     ///

@@ -34,7 +34,7 @@ use coroner_machine::registers::Registers;
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Exception, Frame, Language, Monitor};
 
-use crate::exception::throw_frames;
+use crate::exception::frames_above;
 use crate::scope::{Breadcrumb, add_breadcrumb};
 use landing::Landing;
 
@@ -113,7 +113,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
         recent.panics.push(Panic {
             message: message.to_owned(),
             location: info.location().map(ToString::to_string),
-            frames: throw_frames(),
+            frames: frames_above(registers),
         });
         let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
         match landing {

@@ -1,0 +1,65 @@
+//! Functions that no app wrote, though they are in its image: what a compiler or a library put there.
+
+/// Rust's standard library, and the crates that are Coroner.
+const CRATES: [&str; 13] = [
+    "std::",
+    "core::",
+    "alloc::",
+    "__rust_",
+    "rust_begin_unwind",
+    "__rustc::",
+    "coroner::",
+    "coroner_capture::",
+    "coroner_ffi::",
+    "coroner_machine::",
+    "coroner_report::",
+    "coroner_scan::",
+    "coroner_unwind::",
+];
+
+/// What starts a program.
+const START: [&str; 3] = ["_start", "__libc_start_main", "__libc_start_call_main"];
+
+/// Whether a function (by its demangled name) is of a language's runtime, of a program's start or of Coroner itself: not the
+/// one to look at first, whatever image it is in. `<paint::Brush as core::fmt::Display>::fmt` is of who wrote `Brush`, which of
+/// `<usize as core::fmt::Display>::fmt` is who wrote the trait.
+pub fn is_runtime_function(function: &str) -> bool {
+    let is_theirs = |path: &str| CRATES.iter().any(|prefix| path.starts_with(prefix));
+    let Some(implementation) = function.strip_prefix('<') else {
+        return is_theirs(function) || START.contains(&function);
+    };
+    let (implementor, of) = implementation.split_once(" as ").unwrap_or((implementation, ""));
+    let implementor = implementor.trim_start_matches(['&', '*', '[', '(']);
+    let implementor = implementor.strip_prefix("mut ").unwrap_or(implementor);
+    is_theirs(implementor) || (!implementor.contains("::") && is_theirs(of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_runtime_function;
+
+    #[test]
+    fn by_name() {
+        for function in [
+            "core::panicking::panic_fmt",
+            "<alloc::vec::Vec<T,A> as core::ops::index::Index<I>>::index",
+            "<usize as core::slice::index::SliceIndex<[T]>>::index",
+            "<&mut F as core::ops::function::FnOnce<A>>::call_once",
+            "__rustc::rust_begin_unwind",
+            "coroner::panic::install::{{closure}}",
+            "_start",
+        ] {
+            assert!(is_runtime_function(function), "{function}");
+        }
+        for function in [
+            "paint::fill",
+            "<paint::Picture as core::fmt::Display>::fmt",
+            "<u8 as paint::Ink>::mix",
+            "coroners::court",
+            "main",
+            "",
+        ] {
+            assert!(!is_runtime_function(function), "{function}");
+        }
+    }
+}
