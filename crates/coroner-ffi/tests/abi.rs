@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use coroner_ffi::config::{
     coroner_config_free, coroner_config_new, coroner_config_set_store_dir, coroner_config_set_version,
 };
+use coroner_ffi::exception::coroner_report_exception;
 use coroner_ffi::install::{coroner_install, coroner_last_run, coroner_uninstall};
 use coroner_ffi::scope::{
     coroner_add_breadcrumb, coroner_count_error, coroner_remove_context, coroner_remove_extra, coroner_set_context,
@@ -40,6 +41,13 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
         coroner_config_free(config);
         assert_eq!(CStr::from_ptr(coroner_version()).to_str().unwrap(), env!("CARGO_PKG_VERSION"));
     }
+}
+
+#[inline(never)]
+fn the_app_reports_an_exception() {
+    // SAFETY: both texts end with a NUL.
+    let reported = unsafe { coroner_report_exception(1, c"shop::Closed".as_ptr(), c"come back".as_ptr()) };
+    assert_eq!(reported, Status::Ok);
 }
 
 #[test]
@@ -86,6 +94,22 @@ fn install_once_at_a_time() {
         assert_eq!(facts.contexts["document"].to_json(), serde_json::json!({"pages": 3}));
         assert_eq!((facts.extra.len(), facts.fingerprint), (1, vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!((facts.level, facts.session.unwrap().errors), (Some(coroner::Level::WARNING), 1));
+
+        the_app_reports_an_exception();
+        let reports: Vec<_> = std::fs::read_dir(folder.path().join("store/runs"))
+            .unwrap()
+            .flat_map(|run| std::fs::read_dir(run.unwrap().path()).unwrap())
+            .filter_map(|file| coroner_report::Report::read_file(&file.unwrap().path()).ok())
+            .filter(|report| !report.exceptions.is_empty())
+            .collect();
+        let [mut report]: [coroner_report::Report; 1] = reports.try_into().unwrap();
+        coroner::SymbolSearch::default().symbolicate(&mut report);
+        let exception = &report.exceptions[0];
+        assert_eq!(
+            (exception.type_name.as_deref(), exception.message.as_deref()),
+            (Some("shop::Closed"), Some("come back"))
+        );
+        assert_eq!(exception.frames[0].function.as_deref(), Some("abi::the_app_reports_an_exception"));
 
         let mut last = std::mem::MaybeUninit::uninit();
         assert_eq!(coroner_last_run(last.as_mut_ptr()), Status::Ok);
