@@ -221,8 +221,8 @@ fn panic_abort() -> anyhow::Result<()> {
 /// The tests of crash time on arm64, under qemu-user.
 fn arm64() -> anyhow::Result<()> {
     tools::rust_target(ARM64)?;
-    tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
-    tools::debian_package("qemu-user-static", "qemu-aarch64-static")?;
+    tools::arm64_compiler()?;
+    tools::arm64_emulator()?;
     let mut crates = vec!["--features", "coroner-capture/fault-injection"];
     crates.extend(ON_ARM64.iter().flat_map(|package| ["-p", package]));
     let runs: [(&[&str], Option<&str>); 3] = [

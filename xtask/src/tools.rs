@@ -177,6 +177,26 @@ pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()>
     Ok(())
 }
 
+/// What compiles and links programs of Linux arm64: Debian's cross compiler, which comes without a C library of its own.
+///
+/// # Errors
+/// Where apt can't.
+pub(crate) fn arm64_compiler() -> anyhow::Result<()> {
+    debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+    if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
+        install_debian_package("libc6-dev-arm64-cross")?;
+    }
+    Ok(())
+}
+
+/// What runs programs of Linux arm64.
+///
+/// # Errors
+/// Where apt can't.
+pub(crate) fn arm64_emulator() -> anyhow::Result<()> {
+    debian_package("qemu-user-static", "qemu-aarch64-static")
+}
+
 /// Installs Debian's `package`, whether or not it was there before.
 ///
 /// # Errors

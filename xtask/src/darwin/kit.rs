@@ -222,11 +222,8 @@ fn build_host(arch: Arch, folder: &Path) -> anyhow::Result<PathBuf> {
     if arch.emulated() {
         ensure!(arch == Arch::Arm64, "x86_64 programs need an x86_64 machine");
         tools::rust_target(arch.host())?;
-        tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
-        if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
-            tools::install_debian_package("libc6-dev-arm64-cross")?;
-        }
-        tools::debian_package("qemu-user-static", "qemu-aarch64-static")?;
+        tools::arm64_compiler()?;
+        tools::arm64_emulator()?;
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static");
     }

@@ -169,7 +169,7 @@ impl Build {
             }
             // clang's CFI of arm64 prologues was inexact where this was measured (version 14); gcc's isn't.
             Target::ElfArm64 => {
-                tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+                tools::arm64_compiler()?;
                 Command::new("aarch64-linux-gnu-gcc")
             }
             Target::MachoArm64 | Target::MachoX86_64 => {
@@ -207,7 +207,7 @@ impl Build {
             command.arg("-Cpanic=abort");
         }
         if self.target == Target::ElfArm64 {
-            tools::debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
+            tools::arm64_compiler()?;
             command.arg("-Clinker=aarch64-linux-gnu-gcc");
         }
         if self.target.is_macho() {
