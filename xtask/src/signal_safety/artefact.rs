@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::darwin;
+use crate::{darwin, tools};
 
 /// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
 const PROFILE: &str = "ship";
@@ -71,11 +71,15 @@ fn environment(target: &str) -> anyhow::Result<Option<(String, String)>> {
 /// The linker of a foreign target: Debian's cross compiler, or Zig's for Mach-O.
 ///
 /// # Errors
-/// Where Zig's can't be had.
+/// Where it can't be had.
 pub(super) fn linker(target: &str) -> anyhow::Result<Option<String>> {
     if let Some(arch) = darwin::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
         return darwin::linker(arch).map(|path| Some(path.to_string_lossy().into_owned()));
     }
     let foreign = target == "aarch64-unknown-linux-gnu" && !cfg!(target_arch = "aarch64");
-    Ok(foreign.then(|| "aarch64-linux-gnu-gcc".to_owned()))
+    if !foreign {
+        return Ok(None);
+    }
+    tools::arm64_compiler()?;
+    Ok(Some("aarch64-linux-gnu-gcc".to_owned()))
 }
