@@ -1,7 +1,7 @@
 //! Rules by address, computed once.
 
 use crate::arch::Architecture;
-use crate::frame::{AddressKind, Found};
+use crate::frame::{AddressKind, Found, FpUse};
 use crate::lookup::Heads;
 use crate::registers::RegisterFile;
 use crate::rule::{Row, Rule};
@@ -25,6 +25,17 @@ pub struct FoundRule {
 }
 
 impl FoundRule {
+    /// What the rule does with the frame pointer; that it needs it, where that can't be told.
+    #[inline]
+    pub(crate) fn fp_use<A: Architecture>(&self) -> FpUse {
+        match &self.rule {
+            Rule::Row(row) if row.cfa_register == A::FP => FpUse::Base,
+            Rule::Row(row) if row.saved_words::<A>(A::FP).is_some() => FpUse::Saved,
+            Rule::Row(_) | Rule::Outermost => FpUse::None,
+            _ => FpUse::Base,
+        }
+    }
+
     /// Whether the rule needs nothing but the frame's stack pointer, its frame pointer and what is saved on the stack.
     #[inline]
     pub(crate) fn is_by_stack<A: Architecture>(&self) -> bool {
@@ -142,6 +153,16 @@ const EMPTY: Entry = Entry {
 };
 
 impl Entry {
+    /// What the step does with the frame pointer.
+    #[inline]
+    pub(crate) fn fp_use(&self) -> FpUse {
+        match self.step {
+            Step { base: Base::FramePointer, .. } => FpUse::Base,
+            Step { frame_pointer: 0, .. } => FpUse::None,
+            _ => FpUse::Saved,
+        }
+    }
+
     /// What the caller is to be marked with.
     #[inline]
     pub(crate) fn found(&self) -> Found {

@@ -107,6 +107,17 @@ pub struct Frame {
     pub signal_trampoline: bool,
 }
 
+/// What the rule of a frame does with the frame pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FpUse {
+    /// Nothing: the caller's is the same as this frame's.
+    None,
+    /// The caller's was saved in this frame.
+    Saved,
+    /// The canonical frame address is relative to this frame's: the same rule and the same address have the same one.
+    Base,
+}
+
 impl Frame {
     /// The address to look up functions, lines and unwind data with: inside the call for a return address.
     #[inline]

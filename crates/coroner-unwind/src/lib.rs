@@ -105,7 +105,7 @@ pub mod walk;
 
 pub use arch::{Aarch64, Architecture, X86_64};
 pub use cache::RuleCache;
-pub use frame::{AddressKind, End, Found, Frame, Malformed, Problem};
+pub use frame::{AddressKind, End, Found, FpUse, Frame, Malformed, Problem};
 pub use frame_pointers::FramePointers;
 pub use image::{AddressRange, Image, ImageFormat, Images, Registered};
 pub use recorder::Recorder;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize
 use coroner_machine::memory::KernelCopy;
 
 use super::memory::OwnStack;
-use super::replay::{Replay, Start};
+use super::replay::{Likeness, Meeting, Replay, Start};
 use super::{FRAMES, KEPT, stamp};
 use crate::live::Reader;
 
@@ -37,20 +37,25 @@ pub(super) struct Frames {
 }
 
 impl Frames {
+    /// None.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Frames { pcs: [const { AtomicU64::new(0) }; FRAMES], found: [const { AtomicU8::new(0) }; FRAMES] }
+    }
+
+    /// The first `count`.
+    #[cfg(test)]
+    pub(super) fn first(&self, count: usize) -> impl PartialEq + core::fmt::Debug + use<> {
+        let frame = |index: usize| (self.pcs[index].load(Ordering::Relaxed), self.found[index].load(Ordering::Relaxed));
+        core::array::from_fn::<_, FRAMES, _>(|index| if index < count { frame(index) } else { (0, 0) })
+    }
+
     /// Writes one frame: its address, and the number of the way it was found.
     #[inline]
     pub(super) fn set(&self, index: usize, pc: u64, found: u8) {
         if let (Some(pc_at), Some(found_at)) = (self.pcs.get(index), self.found.get(index)) {
             pc_at.store(pc, Ordering::Relaxed);
             found_at.store(found, Ordering::Relaxed);
-        }
-    }
-
-    /// Writes the first `count` frames of others.
-    #[cold]
-    fn copy(&self, others: &Frames, count: usize) {
-        for (index, (pc, found)) in others.pcs.iter().zip(&others.found).take(count).enumerate() {
-            self.set(index, pc.load(Ordering::Relaxed), found.load(Ordering::Relaxed));
         }
     }
 }
@@ -219,7 +224,7 @@ fn first_time(key: usize) -> Option<&'static Slot> {
 }
 
 /// The calling thread's stack: lowest address, and that above the highest; both 0 where the system does not tell.
-fn stack_bounds() -> (u64, u64) {
+pub(super) fn stack_bounds() -> (u64, u64) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     // SAFETY: an attribute that pthread_getattr_np fills and pthread_attr_destroy empties; two words are written.
     unsafe {
@@ -307,37 +312,33 @@ impl Entered {
     }
 
     /// Takes a throw in: the one of the same object, which is over, or the oldest gives way. Its frames are those of the last
-    /// walk, if that would come out the same, or `fill` walks for them: it is given the number of that walk, and answers how
-    /// many there are.
+    /// walk, if that would come out the same, or `fill` walks for them: it is given where it may meet the last walk and its own
+    /// number, and answers how many there are.
     #[inline]
     pub(super) fn record(
         &mut self,
         object: u64,
         type_info: u64,
         start: &Start,
-        fill: impl FnOnce(&Frames, &Replay, u64) -> usize,
+        fill: impl FnOnce(&Frames, Meeting<'_>, u64) -> usize,
     ) {
         let slot = self.0;
         let same = slot.throws.iter().find(|throw| throw.object.load(Ordering::Relaxed) == object);
         let Some(throw) = same.or_else(|| self.oldest()) else { return };
         throw.object.store(0, Ordering::Relaxed);
         core::sync::atomic::fence(Ordering::Release);
-        let is_of = |throw: &&Throw, walk: u64| throw.walk.load(Ordering::Relaxed) == walk;
-        let source = slot.replay.of(start).and_then(|walk| {
-            if is_of(&throw, walk) { Some(throw) } else { slot.throws.iter().find(|throw| is_of(throw, walk)) }
-        });
-        if let Some(source) = source {
-            if !core::ptr::eq(source, throw) {
-                let count = source.count.load(Ordering::Relaxed);
-                throw.frames.copy(&source.frames, count as usize);
-                throw.count.store(count, Ordering::Relaxed);
-                throw.walk.store(source.walk.load(Ordering::Relaxed), Ordering::Relaxed);
+        let filled = match slot.replay.compare(start) {
+            // It has these frames already.
+            Likeness::Same(walk) if throw.walk.load(Ordering::Relaxed) == walk => None,
+            Likeness::Same(walk) => Some((slot.replay.copy_all(&throw.frames), walk)),
+            Likeness::Partly(meeting) => {
+                let walk = slot.walks.load(Ordering::Relaxed).wrapping_add(1);
+                slot.walks.store(walk, Ordering::Relaxed);
+                Some((fill(&throw.frames, meeting, walk), walk))
             }
-        } else {
-            let walk = slot.walks.load(Ordering::Relaxed).wrapping_add(1);
-            slot.walks.store(walk, Ordering::Relaxed);
-            let count = fill(&throw.frames, &slot.replay, walk).min(FRAMES);
-            throw.count.store(count as u32, Ordering::Relaxed);
+        };
+        if let Some((count, walk)) = filled {
+            throw.count.store(count.min(FRAMES) as u32, Ordering::Relaxed);
             throw.walk.store(walk, Ordering::Relaxed);
         }
         throw.type_info.store(type_info, Ordering::Relaxed);

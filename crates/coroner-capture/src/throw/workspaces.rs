@@ -10,6 +10,7 @@ use coroner_machine::images;
 use coroner_unwind::RuleCache;
 
 use super::memory::OwnStack;
+use super::replay::Notes;
 use super::stamp;
 use crate::os::files;
 use crate::os::images::for_unwinder;
@@ -37,11 +38,14 @@ static PLACES_OF_ALL: [Place; PLACES] =
 
 /// An empty cache, to be copied: a new one is too large for the stack of a small thread.
 static EMPTY: RuleCache = RuleCache::new();
+/// The same, of the notes of a walk.
+static NO_NOTES: Notes = Notes::NONE;
 
 /// What one walk needs.
 struct Space {
     rules: RuleCache,
     images: Listed,
+    notes: Notes,
     /// What the dynamic linker's list was when it was read last.
     fingerprint: u64,
     /// When it was compared last.
@@ -97,9 +101,10 @@ fn made(place: &Place) -> Option<usize> {
     let at = files::map(size_of::<Space>()).ok()?;
     let table = images::Images::map(CAPACITY).ok()?;
     let space = at as *mut Space;
-    // SAFETY: a fresh mapping of that size, page-aligned; the cache is plain data without a destructor.
+    // SAFETY: a fresh mapping of that size, page-aligned; the cache and the notes are plain data without a destructor.
     unsafe {
         core::ptr::copy_nonoverlapping(&raw const EMPTY, &raw mut (*space).rules, 1);
+        core::ptr::copy_nonoverlapping(&raw const NO_NOTES, &raw mut (*space).notes, 1);
         (&raw mut (*space).images).write(Listed { table, generation: 0, missed: Cell::new(false) });
         (&raw mut (*space).fingerprint).write(0);
         (&raw mut (*space).compared).write(0);
@@ -114,9 +119,14 @@ impl Workspace {
         self.number
     }
 
-    /// The cache of rules, and the images.
-    pub(super) fn parts(&mut self) -> (&mut RuleCache, &Listed) {
-        (&mut self.space.rules, &self.space.images)
+    /// The cache of rules, the images, and where a walk's notes go.
+    pub(super) fn parts(&mut self) -> (&mut RuleCache, &Listed, &mut Notes) {
+        (&mut self.space.rules, &self.space.images, &mut self.space.notes)
+    }
+
+    /// What the last walk came by.
+    pub(super) fn notes(&self) -> &Notes {
+        &self.space.notes
     }
 
     /// What the dynamic linker's list was when it was compared last; 0 where it could not be read.

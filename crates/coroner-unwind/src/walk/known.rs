@@ -7,7 +7,7 @@
 use super::Walker;
 use crate::arch::Architecture;
 use crate::cache::{Base, Place, RuleCache};
-use crate::frame::{AddressKind, Frame};
+use crate::frame::{AddressKind, FpUse, Frame};
 use crate::image::Images;
 use crate::registers::RegisterFile;
 use crate::swift_async::{SwiftAsync, is_marked};
@@ -70,6 +70,8 @@ struct Run {
     fp: u64,
     /// At most this many steps, [`LOGGED`] at most.
     steps: usize,
+    /// No step is made from a stack pointer that is this or above.
+    stop: u64,
     /// Bits of return addresses that count.
     mask: u64,
     /// Whether marks of async frames are looked for.
@@ -91,11 +93,11 @@ impl Run {
     /// expected.
     #[inline(never)]
     fn go<M: Memory, const BY_FRAME_POINTER: bool>(self, cache: &mut RuleCache, memory: &mut M) -> Ran {
-        let Run { mut place, mut sp, mut fp, steps, mask, follows_marks } = self;
+        let Run { mut place, mut sp, mut fp, steps, stop, mask, follows_marks } = self;
         let base = if BY_FRAME_POINTER { Base::FramePointer } else { Base::StackPointer };
         let current = cache.current();
         let mut done = 0;
-        while done < steps {
+        while done < steps && sp < stop {
             let step = &cache.entry(place).step;
             if step.base != base {
                 break;
@@ -142,16 +144,18 @@ impl Run {
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Goes on for at most `limit` frames while their rules and those of their callers are known, and calls `each` with every
-    /// frame that is left, until it says to stop. Where anything is otherwise the walk stands where it was.
+    /// frame that is left, until it says to stop or the stack pointer is `stop` or above. Where anything is otherwise the walk
+    /// stands where it was.
     #[inline]
     pub(super) fn walk_known(
         &mut self,
         limit: u32,
-        each: &mut impl FnMut(&Frame) -> ControlFlow<()>,
+        stop: u64,
+        each: &mut impl FnMut(&Frame, FpUse) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let last = self.frames.saturating_add(limit);
         loop {
-            let (ran, by_frame_pointer) = self.run_known(last);
+            let (ran, by_frame_pointer) = self.run_known(last, stop);
             if ran.steps == 0 {
                 return ControlFlow::Continue(());
             }
@@ -162,9 +166,10 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             for left in self.cache.log.0.iter().take(ran.steps) {
                 let frame = Frame { pc, sp, cfa: Some(left.cfa), found, kind, signal_trampoline: false };
                 (pc, sp) = (left.caller, left.cfa);
-                (found, kind) = (self.cache.entry(left.place).found(), AddressKind::ReturnAddress);
+                let entry = self.cache.entry(left.place);
+                (found, kind) = (entry.found(), AddressKind::ReturnAddress);
                 given += 1;
-                flow = each(&frame);
+                flow = each(&frame, entry.fp_use());
                 if flow.is_break() {
                     break;
                 }
@@ -174,9 +179,10 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Leaves frames, into the log only, until [`Self::frames`] would be `last`; and says by which register.
+    /// Leaves frames, into the log only, until [`Self::frames`] would be `last` or the stack pointer is `stop` or above; and says
+    /// by which register.
     #[inline]
-    fn run_known(&mut self, last: u32) -> (Ran, bool) {
+    fn run_known(&mut self, last: u32, stop: u64) -> (Ran, bool) {
         const NOTHING: (Ran, bool) = (Ran { steps: 0, place: Place::NONE, fp: 0 }, false);
         let Some(place) = self.known else { return NOTHING };
         let sp = self.registers.sp();
@@ -188,7 +194,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return NOTHING;
         }
         let follows_marks = self.options.swift_async != SwiftAsync::Ignore;
-        let mut run = Run { place, sp, fp: 0, steps, mask: self.mask, follows_marks };
+        let mut run = Run { place, sp, fp: 0, steps, stop, mask: self.mask, follows_marks };
         let by_frame_pointer = self.cache.entry(place).step.base == Base::FramePointer;
         if by_frame_pointer {
             let Ok(Some(fp)) = self.registers.address(A::FP, &mut self.memory) else { return NOTHING };

@@ -8,7 +8,7 @@ mod rules;
 use crate::arch::Architecture;
 use crate::cache::{FoundRule, Place, RuleCache};
 use crate::execute;
-use crate::frame::{AddressKind, End, Found, Frame, Problem};
+use crate::frame::{AddressKind, End, Found, FpUse, Frame, Problem};
 use crate::image::{Image, Images};
 use crate::lookup;
 use crate::registers::RegisterFile;
@@ -127,6 +127,8 @@ pub struct Walker<'c, A, M, I> {
     from_trampoline: bool,
     /// See [`Self::is_by_stack_alone`].
     by_stack: bool,
+    /// What the frame that was last stepped from does with the frame pointer.
+    fp_use: FpUse,
     problem: Option<Problem>,
     end: Option<End>,
 }
@@ -169,6 +171,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             image: Image::default(),
             from_trampoline: false,
             by_stack: true,
+            fp_use: FpUse::None,
             problem: None,
             end: None,
         }
@@ -233,7 +236,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&Frame) -> ControlFlow<()>) {
         loop {
-            if self.walk_known(u32::MAX, &mut each).is_break() {
+            if self.walk_known(u32::MAX, u64::MAX, &mut |frame, _| each(frame)).is_break() {
                 return;
             }
             let Some(frame) = self.next_by_any_means() else { return };
@@ -243,12 +246,30 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
+    /// As [`Self::for_each`], but it pauses, and answers true, before a frame whose stack pointer is `stop` or above. `each` is
+    /// also told what the frame's rule does with the frame pointer.
+    #[inline]
+    pub fn for_each_below(&mut self, stop: u64, mut each: impl FnMut(&Frame, FpUse) -> ControlFlow<()>) -> bool {
+        loop {
+            if self.walk_known(u32::MAX, stop, &mut each).is_break() {
+                return false;
+            }
+            if self.end.is_none() && self.registers.sp() >= stop {
+                return true;
+            }
+            let Some(frame) = self.next_by_any_means() else { return false };
+            if each(&frame, self.fp_use).is_break() {
+                return false;
+            }
+        }
+    }
+
     /// The next frame, beginning with the first; `None` after the last one, when [`Self::end`] says why it was the last.
     #[inline]
     pub fn next_frame(&mut self) -> Option<Frame> {
         let mut next = None;
         if self.end.is_none() {
-            let known = self.walk_known(1, &mut |frame| {
+            let known = self.walk_known(1, u64::MAX, &mut |frame, _| {
                 next = Some(*frame);
                 ControlFlow::Break(())
             });
@@ -283,7 +304,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             return Err(end);
         }
         let mut cfa = None;
-        let known = self.walk_known(1, &mut |frame| {
+        let known = self.walk_known(1, u64::MAX, &mut |frame, _| {
             cfa = frame.cfa;
             ControlFlow::Break(())
         });
@@ -339,6 +360,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             },
         }
         self.by_stack &= rule.is_by_stack::<A>();
+        self.fp_use = rule.fp_use::<A>();
         match self.execute(&rule, lookup) {
             Ok(cfa) => {
                 if self.contexts.is_none() {
