@@ -15,7 +15,7 @@ pub(crate) const REPORTS: &str = "reports";
 const SHORTEST_ID: usize = 2;
 
 /// Opens the report file at `path`: `.coroner` itself, or for `.json` the `.coroner` file beside it, which says more. Names are
-/// looked up if there are `symbols`; the crash itself may have found some.
+/// looked up if there are `symbols`; the crash itself may have found some. Types of exceptions are demangled in any case.
 pub(crate) fn open_file(path: &Path, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
     let raw = path.with_extension("coroner");
     if path.extension().is_some_and(|extension| extension == "json") && !raw.exists() {
@@ -24,6 +24,7 @@ pub(crate) fn open_file(path: &Path, symbols: Option<&SymbolSearch>) -> Result<R
     }
     let path = if path.extension().is_some_and(|extension| extension == "json") { &raw } else { path };
     let mut report = Report::read_file(path).context(format!("can't read `{}`", path.display()))?;
+    coroner_symbols::demangle_exception_types(&mut report);
     if let Some(symbols) = symbols {
         name_frames(&mut report, symbols);
     }

@@ -40,7 +40,7 @@ pub use {
     debug_id::DebugId,
     demangle::{Demangled, Language, demangle},
     error::SymbolError,
-    report::ImageSymbols,
+    report::{ImageSymbols, demangle_exception_types},
     symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
     symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
 };

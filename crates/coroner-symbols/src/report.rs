@@ -82,22 +82,37 @@ impl Symbolizer {
                 entry.named += usize::from(frame.function.is_some());
             }
         }
-        name_exception_types(report);
+        demangle_exception_types(report);
         symbols.into_iter().flatten().collect()
     }
 }
 
-/// C++ exceptions have the mangled names of their types, since demangling allocates.
-fn name_exception_types(report: &mut Report) {
-    for exception in report.exceptions.iter_mut().filter(|exception| exception.language == Language::CPP) {
-        if let Some(name) = &mut exception.type_name {
-            *name = demangle_cpp_type(name);
-        }
-    }
-    if let Some(crash) = report.crash.as_mut().filter(|crash| crash.monitor == Monitor::CPP_EXCEPTION)
+/// Names the types of C++ exceptions as their source does. A report has them mangled, since demangling allocates. For those who
+/// want no other symbols; [`Symbolizer::symbolicate_report`] does it, too.
+pub fn demangle_exception_types(report: &mut Report) {
+    let mut crash = report.crash.as_mut();
+    if report.exceptions.is_empty()
+        && let Some(crash) = crash.as_mut().filter(|crash| crash.monitor == Monitor::CPP_EXCEPTION)
         && let Some(name) = &mut crash.exception_type
     {
+        // It was cut before its exceptions.
         *name = demangle_cpp_type(name);
+    }
+    // The uncaught one is the first, and is that of the crash.
+    for exception in &mut report.exceptions {
+        let mut crash = crash.take();
+        if exception.language != Language::CPP || exception.raw_type_name.is_some() {
+            continue;
+        }
+        let Some(raw) = exception.type_name.take() else { continue };
+        let name = demangle_cpp_type(&raw);
+        if let Some(named) = crash.as_mut().and_then(|crash| crash.exception_type.as_mut())
+            && *named == raw
+        {
+            named.clone_from(&name);
+        }
+        exception.raw_type_name = (name != raw).then_some(raw);
+        exception.type_name = Some(name);
     }
 }
 
@@ -162,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::{SymbolFile, symbolizer::Match, symbolizer::Options};
+    use coroner_report::model::{Crash, Exception};
 
     /// Kind, load address, slide and size of the image of this test program.
     #[cfg(not(target_vendor = "apple"))]
@@ -288,5 +304,40 @@ mod tests {
         let frame = &report.threads[0].frames[0];
         assert!(frame.function.as_deref().unwrap().ends_with("landmark_of_this_test") && !frame.named_in_process);
         assert_eq!(frame.symbol_address, Some(Address(address)));
+    }
+
+    fn exception(language: Language, kind: &str) -> Exception {
+        Exception { language, type_name: Some(kind.into()), ..Exception::default() }
+    }
+
+    #[test]
+    fn types_are_demangled_once() {
+        let mut report = Report {
+            crash: Some(Crash { monitor: Monitor::USER, exception_type: Some("1i".into()), ..Crash::default() }),
+            exceptions: vec![
+                exception(Language::CPP, "1i"),
+                exception(Language::CPP, "i"),
+                exception(Language::OBJC, "i"),
+                exception(Language::CPP, "std::runtime_error"),
+            ],
+            ..Report::default()
+        };
+        for _ in 0..2 {
+            demangle_exception_types(&mut report);
+            let names: Vec<_> = report.exceptions.iter().map(|exception| exception.type_name.as_deref()).collect();
+            // A class `i` is not the `int` that its name would be next time.
+            assert_eq!(names, [Some("i"), Some("int"), Some("i"), Some("std::runtime_error")]);
+            let raw: Vec<_> = report.exceptions.iter().map(|exception| exception.raw_type_name.as_deref()).collect();
+            assert_eq!(raw, [Some("1i"), Some("i"), None, None]);
+            assert_eq!(report.crash.as_ref().unwrap().exception_type.as_deref(), Some("i"));
+        }
+        let crash = Crash {
+            monitor: Monitor::CPP_EXCEPTION,
+            exception_type: Some("St13runtime_error".into()),
+            ..Crash::default()
+        };
+        let mut torn = Report { crash: Some(crash), ..Report::default() };
+        demangle_exception_types(&mut torn);
+        assert_eq!(torn.crash.unwrap().exception_type.as_deref(), Some("std::runtime_error"));
     }
 }

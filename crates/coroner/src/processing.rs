@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use coroner_report::model::{CrashFlag, Id, Report, RunFacts};
 use coroner_report::reader::ReadError;
 use coroner_report::run_state::ExitKind;
-use coroner_symbols::{Options, Symbolizer};
+use coroner_symbols::{Options, Symbolizer, demangle_exception_types};
 
 use crate::bundle::is_written;
 use crate::last_run::{LastRun, Outcome};
@@ -60,8 +60,8 @@ impl std::error::Error for InvalidReport {
 }
 
 impl RawRun {
-    /// The run's reports, with the run state stitched in. Names are those that the crash itself found; see
-    /// [`SymbolSearch::symbolicate`] for more.
+    /// The run's reports, with the run state stitched in. Names of functions are those that the crash itself found (see
+    /// [`SymbolSearch::symbolicate`] for more), types of C++ exceptions are demangled.
     ///
     /// # Errors
     /// One of the files is no report. Files that were reserved and never written are not looked at.
@@ -76,6 +76,7 @@ pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport
     let bytes = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
     stitch(&mut report, &raw.state);
+    demangle_exception_types(&mut report);
     Ok(report)
 }
 

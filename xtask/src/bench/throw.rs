@@ -3,7 +3,8 @@
 //! A C++ throw and its catch, 10 and 50 frames apart, on one and on eight threads: with Coroner's capture of the throw's
 //! stack, with glibc's `backtrace()` in its place, and with neither. All take turns in every round; times are those that the
 //! threads ran, so that it does not matter how many processors there are. The stack is the same at each throw, as in most
-//! programs that throw often, or another one each time (`varied`), which no walk can be repeated for.
+//! programs that throw often, or up to six frames deeper each time (`varied`), or lies elsewhere each time from its outer frames on
+//! (`moved`), which is the worst for a capture that takes what it can from the throw before.
 //!
 //! What counts is the lower quartile of the rounds: what else runs on the machine makes times longer, never shorter.
 //!
@@ -34,7 +35,7 @@ pub(crate) struct Arguments {
 const WAYS: [&str; 3] = ["coroner", "backtrace", "none"];
 const DEPTHS: [u32; 2] = [10, 50];
 const THREADS: [u64; 2] = [1, 8];
-const STACKS: [&str; 2] = ["same", "varied"];
+const STACKS: [&str; 3] = ["same", "varied", "moved"];
 
 /// A comparison.
 #[derive(Serialize)]

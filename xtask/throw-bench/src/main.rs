@@ -1,25 +1,31 @@
-//! Throws and catches, timed: `throw-bench STORE DEPTH THREADS ROUNDS same|varied`.
+//! Throws and catches, timed: `throw-bench STORE DEPTH THREADS ROUNDS same|varied|moved`.
 //!
 //! How the stack of a throw is taken is chosen when it is built: `coroner`, `backtrace` (glibc's), or not at all. Prints the
 //! nanoseconds that a round took, and how many throws were captured.
 
 unsafe extern "C" {
-    fn throw_and_catch(depth: i32, rounds: i64, varied: bool) -> i64;
+    fn throw_and_catch(depth: i32, rounds: i64, stacks: i32) -> i64;
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, store, depth, threads, rounds, stacks] = &arguments[..] else {
-        eprintln!("usage: throw-bench STORE DEPTH THREADS ROUNDS same|varied");
+        eprintln!("usage: throw-bench STORE DEPTH THREADS ROUNDS same|varied|moved");
         std::process::exit(2);
     };
     let depth: i32 = depth.parse().expect("a depth");
     let threads: usize = threads.parse().expect("a number of threads");
     let rounds: i64 = rounds.parse().expect("a number of rounds");
+    let stacks = match stacks.as_str() {
+        "same" => 0,
+        "varied" => 1,
+        "moved" => 2,
+        other => panic!("no kind of stacks is called {other}"),
+    };
     install(store);
     let run = |rounds: i64| {
         // SAFETY: throws and catches its own exceptions.
-        let caught = unsafe { throw_and_catch(depth, rounds, stacks == "varied") };
+        let caught = unsafe { throw_and_catch(depth, rounds, stacks) };
         assert_eq!(caught, rounds, "every throw is caught");
     };
     let started = std::sync::Barrier::new(threads);

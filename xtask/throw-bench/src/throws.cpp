@@ -29,14 +29,26 @@ static __attribute__((noinline)) int frame(int depth, volatile int *deepest)
     return frame(depth - 1, deepest) + here;
 }
 
-// With `varied` no throw has the stack of the one before: it is up to six frames deeper.
-extern "C" long throw_and_catch(int depth, long rounds, bool varied)
+// Its own frame is one of `depth`, and of another size each time.
+static __attribute__((noinline)) int moved(int depth, volatile int *deepest, int changes)
+{
+    volatile char *room = static_cast<volatile char *>(__builtin_alloca(64 * (1 + changes)));
+    room[0] = 1;
+    return frame(depth - 1, deepest) + room[0];
+}
+
+// 0: every throw has the stack of the one before. 1: it is up to six frames deeper. 2: all of it lies elsewhere.
+extern "C" long throw_and_catch(int depth, long rounds, int stacks)
 {
     volatile int deepest = 0;
     long caught = 0;
     for (long round = 0; round < rounds; ++round) {
         try {
-            frame(varied ? depth + static_cast<int>(round % 7) : depth, &deepest);
+            const int changes = static_cast<int>(round % 7);
+            if (stacks == 2)
+                moved(depth, &deepest, changes);
+            else
+                frame(stacks == 1 ? depth + changes : depth, &deepest);
         } catch (const std::exception &) {
             ++caught;
         }

@@ -628,8 +628,11 @@ mod tests {
         let (stack, replay) = ([9; 16], Replay::none());
         let candidates = |saved: &[usize], needed: &[usize]| {
             let mut uses = [FpUse::None; 8];
-            saved.iter().for_each(|frame| uses[*frame] = FpUse::Saved);
-            needed.iter().for_each(|frame| uses[*frame] = FpUse::Base);
+            for (frames, fp_use) in [(saved, FpUse::Saved), (needed, FpUse::Base)] {
+                for frame in frames {
+                    uses[*frame] = fp_use;
+                }
+            }
             let start = keep_frames(&stack, uses, &replay);
             let mut met = meeting(&replay, &Start { sp: start.sp - 64, ..start });
             core::iter::from_fn(move || {

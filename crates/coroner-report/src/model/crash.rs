@@ -210,6 +210,9 @@ pub struct Exception {
     /// Its type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub type_name: Option<String>,
+    /// The type as its runtime named it, where [`Self::type_name`] is the source's name by now: C++ mangles them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raw_type_name: Option<String>,
     /// `what()`, the reason, the panic message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

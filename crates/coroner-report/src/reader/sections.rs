@@ -314,6 +314,7 @@ impl<'a> Builder<'a> {
         let exception = Exception {
             language: Language(fields.number(0).unwrap_or(0)),
             type_name: fields.text(1),
+            raw_type_name: None,
             message: fields.text(2),
             tid: fields.u64(3).unwrap_or(0),
             location: fields.text(4),
