@@ -57,13 +57,21 @@ impl Loaded {
         self.table.path(image)
     }
 
-    /// Whether all of these bytes are in an image's unwind data.
-    pub(crate) fn is_unwind_data(&self, address: u64, length: u64) -> bool {
+    /// Whether an image stays where it is, whatever other threads unload: the program, the dynamic linker, the kernel's own, the
+    /// one that this code is in, and the C library that it is linked with.
+    pub(crate) fn stays(&self, image: &images::Image) -> bool {
+        let here = Self::stays as *const () as u64;
+        let c_library = libc::getauxval as *const () as u64;
+        image.kind != ImageKind::Library || [here, c_library].iter().any(|address| image.range.contains(*address))
+    }
+
+    /// Whether all of these bytes are in an image's unwind data, and which image it is.
+    pub(crate) fn unwind_data_at(&self, address: u64, length: u64) -> Option<&images::Image> {
         let is_in = |range: images::AddressRange| {
             range.start <= address
                 && length <= range.end.saturating_sub(range.start).saturating_sub(address - range.start)
         };
-        self.table.find(address).is_some_and(|image| is_in(image.eh_frame_hdr) || is_in(image.eh_frame))
+        self.table.find(address).filter(|image| is_in(image.eh_frame_hdr) || is_in(image.eh_frame))
     }
 
     /// Images that found no room.

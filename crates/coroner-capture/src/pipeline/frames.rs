@@ -45,12 +45,14 @@ pub(crate) struct Depth {
     pub last: usize,
     /// Frames that are walked at most.
     pub walked: u32,
+    /// Words of stack that are searched where nothing else gives a caller.
+    pub scanned: u32,
 }
 
 /// The crashed thread: a stack overflow's hundred thousand frames are walked to their end.
-pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST, walked: 500_000 };
+pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST, walked: 500_000, scanned: 512 };
 /// Any other thread.
-pub(crate) const OTHER: Depth = Depth { first: 128, last: 32, walked: 20_000 };
+pub(crate) const OTHER: Depth = Depth { first: 128, last: 32, walked: 20_000, scanned: 512 };
 
 /// Walks from `registers` and adds the frames to `thread`, and what is to be named to `names`. Answers why the walk ended.
 #[expect(clippy::too_many_arguments, reason = "fields of the scratch, which are borrowed apart from each other")]
@@ -64,7 +66,7 @@ pub(crate) fn encode(
     names: &mut Addresses,
     depth: Depth,
 ) -> WalkEnd {
-    let options = Options { frames: depth.walked, ..Options::default() };
+    let options = Options { frames: depth.walked, scan_words: depth.scanned, ..Options::default() };
     let mut walker = Walker::<Native, _, _>::new(registers, memory, images, cache, options);
     let mut walked = 0_usize;
     // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.

@@ -4,6 +4,8 @@
 //! and for the images' unwind data, memory that no cache holds. So install walks a few frames of the stack that it is called
 //! on, with the code, the tables and the cache of rules that a crash will use.
 
+use core::ops::Range;
+
 use coroner_machine::memory::{KernelCopy, LoadGuarded, Memory, Unreadable, Windowed};
 use coroner_machine::registers::Registers;
 use coroner_report::wire::{Thread, ThreadEncoder};
@@ -16,11 +18,16 @@ use super::writer::{BUFFER, Writer};
 use crate::here::here;
 use crate::os::images::Loaded;
 
-/// A few: they are of the program and of the system's libraries, and all code of the unwinder runs.
-const FEW: Depth = Depth { first: 16, last: 1, walked: 16 };
+/// A few: they are of the program and of the system's libraries, and all code of the unwinder runs. Nothing is searched for on
+/// the stack, where addresses in any image may be found.
+const FEW: Depth = Depth { first: 16, last: 1, walked: 16, scanned: 0 };
 
 /// Walks the calling thread's stack (normal life, before anything watches: there is no handler yet that makes faults good).
-/// False where that would have met a bad address, or the kernel copies nothing.
+/// False where not even the first step could be made without a risk, or the kernel copies nothing.
+///
+/// Other threads run meanwhile, and may unload any library but those of [`Loaded::stays`]. So the walk is first made with reads
+/// that can't fault, as deep as it reads nothing but unwind data and code of images that stay, and this thread's stack; only
+/// then are these reads repeated as the loads that a crash will use.
 #[inline(never)]
 pub(crate) fn rehearse(scratch: &mut Scratch) -> bool {
     from(scratch, &here())
@@ -30,17 +37,32 @@ fn from(scratch: &mut Scratch, registers: &Registers) -> bool {
     let Some(copy) = KernelCopy::new() else { return false };
     let Scratch { buffer, ring, images, cache, names, .. } = scratch;
     let images: &Loaded = images;
+    let sp = registers.sp();
+    let stack = match images.mappings.at(sp) {
+        Ok(Some(stack)) => sp..stack.end,
+        _ => return false,
+    };
     let mut walk = Walk { buffer, ring, images, cache, addresses: &mut names.addresses };
-    let mut careful = Careful { images, windows: Windowed::new(copy), refused: false };
-    walk.through(registers, &mut careful);
-    if careful.refused {
-        // Somebody called whose frames are not as unwind data say. A crash may find out; this walk need not.
-        return false;
+    let mut careful = Careful { images, stack, windows: Windowed::new(copy), refused: false };
+    let mut depth = FEW;
+    walk.through(registers, &mut careful, depth);
+    while careful.refused {
+        // Somebody called who is in an image that may go, or whose frames are not as unwind data say. A crash may find out; this
+        // walk need not.
+        depth.walked /= 2;
+        if depth.walked < 2 {
+            // The first frame is known without reading anything.
+            walk.cache.clear();
+            return false;
+        }
+        careful.refused = false;
+        walk.through(registers, &mut careful, depth);
     }
-    walk.cache.clear();
-    // SAFETY: the same walk from the same registers has just read each of these addresses, and none was bad. They are in unwind
-    // data of loaded images, and in frames of callers, which stand still meanwhile.
-    walk.through(registers, unsafe { LoadGuarded::new() });
+    // SAFETY: the same walk, from the same registers and to the same depth, has just read each of these addresses, and none was
+    // bad: they are in frames of this thread's callers, which stand still and whose stack is in use, and in unwind data and code
+    // of images that nobody can unload. What mappings other threads make or remove changes no read: an address in no image is
+    // where the walk above would have been refused its next one.
+    walk.through(registers, unsafe { LoadGuarded::new() }, depth);
     walk.cache.clear();
     true
 }
@@ -55,29 +77,48 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn through(&mut self, registers: &Registers, memory: impl Memory) {
+    fn through(&mut self, registers: &Registers, memory: impl Memory, depth: Depth) {
+        self.cache.clear();
         let mut encoder = Writer::payload(self.buffer);
         let thread = Thread::default();
         let Some(mut thread) = ThreadEncoder::begin(&mut encoder, &thread) else { return };
         let (images, addresses) = (self.images, &mut *self.addresses);
-        let end = frames::encode(&mut thread, self.ring, registers, memory, images, self.cache, addresses, FEW);
+        let end = frames::encode(&mut thread, self.ring, registers, memory, images, self.cache, addresses, depth);
         thread.finish(end);
     }
 }
 
-/// Reads that need no handler of faults, and whether one was of a bad address. Unwind data are loaded, what else there is (the
-/// stack, code) is copied by the kernel.
+/// Reads that need no handler of faults, and whether one was of a bad address, or of memory that another thread may take away.
+/// Unwind data are loaded, what else there is (the stack, code) is copied by the kernel.
 struct Careful<'a> {
     images: &'a Loaded,
+    /// The walking thread's stack, from its stack pointer up.
+    stack: Range<u64>,
     windows: Windowed<KernelCopy, 4>,
     refused: bool,
 }
 
+impl Careful<'_> {
+    fn is_on_stack(&self, address: u64, length: u64) -> bool {
+        self.stack.start <= address && address.saturating_add(length) <= self.stack.end
+    }
+
+    fn is_in_what_stays(&self, address: u64, length: u64) -> bool {
+        let image = self.images.image_at(address);
+        image.is_some_and(|image| self.images.stays(image) && address.saturating_add(length) <= image.range.end)
+    }
+}
+
 impl Memory for Careful<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        if self.images.is_unwind_data(address, into.len() as u64) {
-            // SAFETY: sections of an image that is loaded and whose thread is in install, read as its headers were before.
+        let length = into.len() as u64;
+        if self.images.unwind_data_at(address, length).is_some_and(|image| self.images.stays(image)) {
+            // SAFETY: sections of an image that is loaded and can't be unloaded, read as its headers were before.
             return unsafe { LoadGuarded::new() }.read(address, into);
+        }
+        if !self.is_on_stack(address, length) && !self.is_in_what_stays(address, length) {
+            self.refused = true;
+            return Err(Unreadable { address });
         }
         self.windows.read(address, into).inspect_err(|_| self.refused = true)
     }
@@ -156,5 +197,21 @@ mod tests {
             registers.sp = nowhere;
         }
         assert!(!from(Turn::take().scratch(), &registers));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn loads_nothing_of_images_that_may_go() {
+        unsafe extern "C" {
+            fn _Unwind_Backtrace();
+        }
+        let mut turn = Turn::take();
+        let scratch = turn.scratch();
+        let mut registers = here();
+        registers.pc = _Unwind_Backtrace as *const () as u64;
+        let image = scratch.images.image_at(registers.pc).unwrap();
+        assert!(!scratch.images.stays(image), "libgcc_s is a library like others");
+        assert!(!from(scratch, &registers), "the first step needs its unwind data");
+        assert!(from(scratch, &here()) || KernelCopy::new().is_none(), "and not for ever");
     }
 }
