@@ -46,6 +46,7 @@ mod linux;
 mod monitor;
 mod path;
 mod pipeline;
+pub mod ranges;
 mod run;
 mod setup;
 // Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.

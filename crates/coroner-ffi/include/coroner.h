@@ -97,6 +97,36 @@ typedef struct {
     uint64_t ran_for_ms;
 } coroner_last_run_info;
 
+// A register that was saved; see coroner_unwind_rule.
+typedef struct {
+    // Its number in DWARF.
+    uint8_t number;
+    // Where it was saved: so many bytes from the canonical frame address, a multiple of 8, mostly below 0.
+    int32_t offset;
+} coroner_saved_register;
+
+// How the caller of a frame is found, at every instruction of a range: where the stack pointer was before the call (the canonical
+// frame address), and where, from there, the caller's registers were saved.
+//
+// Registers have the numbers of DWARF. x86_64: 7 is rsp, 6 rbp, 16 the return address; 3 (rbx) and 12 to 15 (r12 to r15) can be
+// saved, too. arm64: 31 is sp, 29 x29 (the frame pointer), 30 x30 (the return address); 19 to 28 can be saved, too.
+//
+// A frame record 0xd0 bytes above the stack pointer, as that of ART's generic JNI trampoline, is on x86_64 the canonical frame
+// address 7 + 0xe0 with {6, -16} and {16, -8} saved, on arm64 31 + 0xe0 with {29, -16} and {30, -8}.
+typedef struct {
+    // The canonical frame address is this register's value ...
+    uint8_t cfa_register;
+    // ... and so many bytes.
+    int32_t cfa_offset;
+    // The registers that were saved. Without 16 on x86_64 the return address is 8 bytes below the canonical frame address; without
+    // 30 on arm64 it is in x30. Those that a call preserves and that are not named are the caller's still.
+    const coroner_saved_register *saved;
+    // How many there are; with 0 `saved` may be NULL.
+    size_t saved_count;
+    // Stacks end in this range: a thread's or coroutine's first function. The rest is not looked at.
+    bool outermost;
+} coroner_unwind_rule;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -352,6 +382,25 @@ const char *coroner_last_error(void);
 
 // The version of this library, such as "0.1.0".
 const char *coroner_version(void);
+
+// Tells every walk of this process, of crashes and of live backtraces, how to find the caller of a frame whose program counter is in
+// the `size` bytes at `start`: code of a JIT, of an interpreter, of a trampoline. It comes before unwind data, frame pointers and
+// all else; where ranges overlap the shortest counts. The rule holds at every instruction of the range.
+//
+// It works before coroner_install and after coroner_uninstall as well. At most 512 ranges are registered at a time, beyond which this
+// answers CORONER_STATUS_FULL: a JIT registers each piece of memory that it maps, and not each function.
+//
+// `registration` gets a number to take the range back with, before the code goes; NULL if it never will be.
+//
+// The caller sees to it that:
+// `rule` points to a rule whose `saved` points to `saved_count` elements; `registration` is NULL or can be written.
+coroner_status coroner_register_unwind_range(const void *start,
+                                             size_t size,
+                                             const coroner_unwind_rule *rule,
+                                             uint64_t *registration);
+
+// Takes a range back that coroner_register_unwind_range registered under this number. CORONER_STATUS_INVALID_ARGUMENT where none is.
+coroner_status coroner_unregister_unwind_range(uint64_t registration);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -13,5 +13,6 @@ pub mod install;
 pub mod scope;
 pub mod status;
 mod text;
+pub mod unwind_range;
 
 pub use status::Status;

@@ -13,6 +13,9 @@ use coroner_ffi::scope::{
     coroner_set_extra, coroner_set_fingerprint, coroner_set_level, coroner_set_tag, coroner_set_user,
 };
 use coroner_ffi::status::{coroner_last_error, coroner_version};
+use coroner_ffi::unwind_range::{
+    SavedRegister, UnwindRule, coroner_register_unwind_range, coroner_unregister_unwind_range,
+};
 use coroner_ffi::{Status, install};
 
 fn last_error() -> String {
@@ -119,5 +122,76 @@ fn install_once_at_a_time() {
         assert_eq!(coroner_uninstall(), Status::NotInstalled);
         assert_eq!(coroner_install(configured()), Status::Ok, "{}", last_error());
         assert_eq!(coroner_uninstall(), Status::Ok);
+    }
+}
+
+#[test]
+fn ranges_are_registered_and_taken_back() {
+    let sp = coroner::UnwindRule::STACK_POINTER;
+    let saved = [
+        SavedRegister { number: coroner::UnwindRule::FRAME_POINTER, offset: -16 },
+        SavedRegister { number: coroner::UnwindRule::RETURN_ADDRESS, offset: -8 },
+    ];
+    let rule = UnwindRule {
+        cfa_register: sp,
+        cfa_offset: 0xe0,
+        saved: saved.as_ptr(),
+        saved_count: saved.len(),
+        outermost: false,
+    };
+    let start = 0x7000 as *const std::ffi::c_void;
+    let mut number = 0;
+    // SAFETY: null is allowed where a rule is asked for; the rules' registers are as many as they say.
+    unsafe {
+        assert_eq!(coroner_register_unwind_range(start, 16, null(), &raw mut number), Status::InvalidArgument);
+        assert_eq!(last_error(), "rule is NULL");
+        for (start, size) in [(start, 0), (start, usize::MAX), (null(), 16)] {
+            assert_eq!(
+                coroner_register_unwind_range(start, size, &raw const rule, &raw mut number),
+                Status::InvalidArgument
+            );
+            assert!(last_error().contains("range"), "{}", last_error());
+        }
+        let bad = [
+            UnwindRule { cfa_register: 77, ..rule },
+            UnwindRule { saved: null(), ..rule },
+            UnwindRule { saved_count: 33, ..rule },
+            UnwindRule { saved: &SavedRegister { number: 1, offset: -16 }, saved_count: 1, ..rule },
+        ];
+        for bad in &bad {
+            assert_eq!(coroner_register_unwind_range(start, 16, bad, &raw mut number), Status::InvalidArgument);
+            assert!(last_error().contains("rule"), "{}", last_error());
+        }
+        assert_eq!(number, 0, "nothing was registered");
+        assert_eq!(
+            coroner_register_unwind_range(start, 16, &raw const rule, &raw mut number),
+            Status::Ok,
+            "{}",
+            last_error()
+        );
+        assert_ne!(number, 0);
+        assert_eq!(coroner_unregister_unwind_range(number), Status::Ok);
+        for gone in [number, 0, u64::MAX] {
+            assert_eq!(coroner_unregister_unwind_range(gone), Status::InvalidArgument);
+        }
+        assert!(last_error().contains("no range"), "{}", last_error());
+
+        // As many as there is room for, with rules that save nothing, and the end of stacks.
+        let plain = UnwindRule { saved: null(), saved_count: 0, ..rule };
+        let end = UnwindRule { outermost: true, ..plain };
+        let mut numbers = Vec::new();
+        let full = loop {
+            let rule = if numbers.len() % 2 == 0 { &plain } else { &end };
+            match coroner_register_unwind_range(start, 16, rule, &raw mut number) {
+                Status::Ok => numbers.push(number),
+                status => break status,
+            }
+        };
+        assert_eq!((full, numbers.len()), (Status::Full, 512));
+        assert!(last_error().contains("512"), "{}", last_error());
+        for number in numbers {
+            assert_eq!(coroner_unregister_unwind_range(number), Status::Ok);
+        }
+        assert_eq!(coroner_register_unwind_range(start, 16, &raw const plain, null_mut()), Status::Ok, "kept for good");
     }
 }

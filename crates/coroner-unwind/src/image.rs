@@ -69,6 +69,11 @@ pub struct Image {
     /// memory or its terminator ends it.
     pub eh_frame: AddressRange,
     /// `.debug_frame`, uncompressed, at any address that the walk's memory knows.
+    ///
+    /// It is not loaded with an image (its section is not allocated), so that a walk of a live process has none: Coroner hands none
+    /// in. Where a snapshot is walked, read it from the program's file or that of its symbols, put its bytes at an address that
+    /// nothing else has, beside the stack's, and say so here; `bias` is then the slide. It is asked where `.eh_frame` has no
+    /// entry.
     pub debug_frame: AddressRange,
     /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`crate::eh_frame_hdr::build`] makes it.
     pub debug_frame_hdr: AddressRange,

@@ -17,6 +17,7 @@
 //! # What the caller provides
 //! * [`Images`]: which loaded image covers an address and where its unwind sections are. Sections are read in place,
 //!   through the same memory as the stack, and found by binary search: the cost does not grow with the image.
+//! * if it has code of its own making (a JIT, an interpreter, trampolines), a [`RangeTable`] with the rule of each range.
 //! * a [`RuleCache`], in storage of the caller's (a `static` will do): rules are computed once per address.
 //! * [`Options`]: budgets of frames and reads, the mask of pointer authentication, whether a stack scan is allowed.
 //!
@@ -27,6 +28,8 @@
 //! * Memory must not change while it is walked: the thread is stopped, or is the one that walks.
 //! * The first walk of a process takes page faults for code and unwind data that nothing has touched yet. One walk at launch,
 //!   of whatever stack there is, after [`RuleCache::prepare`], takes most of them in normal life.
+//!
+//! * `.debug_frame` is not loaded with an image, so that only walks of snapshots can have it: [`Image::debug_frame`].
 //!
 //! # What it costs
 //! Measured by `cargo xtask bench unwind`, everybody on the same stack of 75 frames in the same run on a busy machine (x86_64,
@@ -94,6 +97,7 @@ pub mod image;
 pub mod lookup;
 mod plain;
 pub mod recorder;
+pub mod registered;
 pub mod registers;
 pub mod row;
 pub mod rule;
@@ -109,6 +113,7 @@ pub use frame::{AddressKind, End, Found, FpUse, Frame, Malformed, Problem};
 pub use frame_pointers::FramePointers;
 pub use image::{AddressRange, Image, ImageFormat, Images, Registered};
 pub use recorder::Recorder;
+pub use registered::{RangeTable, RegisterError, Registration, WithRanges};
 pub use registers::RegisterFile;
 pub use rule::{Row, Rule};
 pub use swift_async::SwiftAsync;

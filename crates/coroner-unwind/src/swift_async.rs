@@ -24,7 +24,22 @@ pub enum SwiftAsync {
 /// Where a task keeps its identifier, 32 bits that are never 0: "an ABI guarantee from the Swift runtime".
 const TASK_IDENTIFIER: u64 = 4 * 8 + 4;
 
+/// Where the Swift runtime keeps a thread's current task on Apple's systems, among the thread's specific data: a key that libpthread
+/// reserves for it (`__PTK_FRAMEWORK_SWIFT_KEY3` of its tsd_private.h).
+const DARWIN_TASK_KEY: u64 = 103;
+
 impl SwiftAsync {
+    /// What Libc does for a thread of an Apple system whose specific data begin at `specific` (`thread_handle` of
+    /// `THREAD_IDENTIFIER_INFO`, 0 where the kernel does not tell): marks are followed if it runs a task. Where that can't be
+    /// read they are followed, too.
+    pub fn of_darwin_thread<M: Memory>(memory: &mut M, specific: u64) -> SwiftAsync {
+        if specific == 0 {
+            return SwiftAsync::Follow;
+        }
+        let place = specific.wrapping_add(DARWIN_TASK_KEY * 8);
+        memory.read_u64(place).map_or(SwiftAsync::Follow, SwiftAsync::Task)
+    }
+
     /// Whether a marked frame is to be followed.
     pub fn follows<M: Memory>(self, memory: &mut M) -> bool {
         match self {

@@ -406,6 +406,65 @@ fn the_outermost_frame_and_signal_frames() {
 }
 
 /// A table built over three functions, and what a lookup in each byte of them finds.
+/// A snapshot with the `.debug_frame` of the program's file, which was never loaded: the section lies at an address of the
+/// reader's choice, and states the addresses that the program was linked at.
+#[test]
+fn debug_frame_of_a_file() {
+    const SLIDE: u64 = 0x3f_0000;
+    let linked = CODE - SLIDE;
+    let debug_frame = Bytes::default()
+        // version 4, no augmentation, addresses of 8 bytes, no segments; cfa = rsp + 8, ra at cfa − 8
+        .entry(|entry| entry.u32(u32::MAX).raw(&[4, 0, 8, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1]))
+        // cfa = rsp + 24
+        .entry(|entry| entry.u32(0).u64(linked).u64(0x100).raw(&[0x0e, 24]))
+        // cfa = *(rsp + 8), an expression, which is evaluated each time
+        .entry(|entry| entry.u32(0).u64(linked + 0x100).u64(0x100).raw(&[0x0f, 3, 0x77, 8, 0x06]))
+        .0;
+    // And an .eh_frame that knows one other function.
+    let eh_frame = Bytes::default().common(b"zR", &[0x04]).function(CODE + 0x300, &[]).end();
+    let eh_frame_at = SECTION + 0x1000;
+    let stack: Vec<u8> =
+        [0, 0, CODE + 0x120, 0, STACK + 0x38, 0, CODE + 0x320, CODE + 0x330, 0].map(u64::to_le_bytes).concat();
+    let code = [0x90_u8; 0x400];
+    let mut image = Image {
+        text: (CODE..CODE + 0x400).into(),
+        bias: SLIDE,
+        debug_frame: (SECTION..SECTION + debug_frame.len() as u64).into(),
+        eh_frame: (eh_frame_at..eh_frame_at + eh_frame.len() as u64).into(),
+        ..Image::default()
+    };
+    let mut table = [0; 64];
+    for has_table in [false, true] {
+        if has_table {
+            let ranges = [SnapshotRange { address: SECTION, bytes: &debug_frame }];
+            let section = FrameSection::debug_frame(&image);
+            let mut memory = Snapshot { ranges: &ranges };
+            let length = build(&mut memory, &section, &mut CommonCache::new(), TABLE, &mut table).unwrap();
+            image.debug_frame_hdr = (TABLE..TABLE + length as u64).into();
+        }
+        let range = |address, bytes| SnapshotRange { address, bytes };
+        let ranges = [
+            range(SECTION, &debug_frame),
+            range(eh_frame_at, &eh_frame),
+            range(TABLE, &table),
+            range(STACK, &stack),
+            range(CODE, &code),
+        ];
+        let mut registers = X86_64Registers { pc: CODE + 0x10, ..Default::default() };
+        registers.gpr[7] = STACK;
+        let mut cache = Box::new(RuleCache::new());
+        let options = Options { scan_words: 0, ..Options::default() };
+        let memory = Snapshot { ranges: &ranges };
+        let images = [image];
+        let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, options);
+        let frames: Vec<_> = std::iter::from_fn(|| walker.next_frame()).collect();
+        let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
+        assert_eq!(pcs, [CODE + 0x10, CODE + 0x120, CODE + 0x320, CODE + 0x330], "{:?}", walker.end());
+        assert!(frames[1..].iter().all(|frame| frame.found == Found::Cfi), "{frames:x?}");
+        assert_eq!((walker.end(), walker.problem()), (Some(End::EndOfStack), None));
+    }
+}
+
 #[test]
 fn search_tables() {
     let eh_frame = Bytes::default()

@@ -283,6 +283,109 @@ fn signal_frames_of_arm64() {
     assert_eq!(frames[2].sp, 0x4ff0);
 }
 
+/// x86_64: what libplatform's `_sigtramp.s` says of itself. `rbx` holds the `ucontext64`, whose pointer to the machine context
+/// is at 48; in that are 16 bytes of exception state, then the thread's state from `rax` on.
+#[test]
+fn signal_frames_of_x86_64() {
+    /// DWARF's number of a register, and its place in `_STRUCT_X86_THREAD_STATE64`, in words.
+    const PLACES: [(u8, u8); 16] = [
+        (0, 0),
+        (3, 1),
+        (2, 2),
+        (1, 3),
+        (5, 4),
+        (4, 5),
+        (6, 6),
+        (8, 8),
+        (9, 9),
+        (10, 10),
+        (11, 11),
+        (12, 12),
+        (13, 13),
+        (14, 14),
+        (15, 15),
+        (16, 16),
+    ];
+    const RSP: u8 = 7;
+    const EH_FRAME: u64 = BASE + 0x9000;
+    // The word at `*(rbx + 48) + 16 + 8 * place`: DW_OP_breg3 48, deref, plus_uconst.
+    let place = |word: u8| {
+        let offset = 16 + 8 * u32::from(word);
+        [0x73, 48, 0x06, 0x23, offset as u8 | 0x80, (offset >> 7) as u8]
+    };
+    let mut instructions = vec![0x0f, 7];
+    instructions.extend(place(RSP));
+    instructions.push(0x06);
+    for (number, word) in PLACES {
+        instructions.extend([0x10, number, 6]);
+        instructions.extend(place(word));
+    }
+    let mut eh_frame = Vec::new();
+    let mut entry = |body: &[u8]| {
+        let at = eh_frame.len();
+        eh_frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        eh_frame.extend_from_slice(body);
+        at
+    };
+    // "zRS", factors 1 and -8, return address column 16, pointers relative, 8 bytes
+    let common = [0, 0, 0, 0, 1, b'z', b'R', b'S', 0, 1, 0x78, 16, 1, 0x10, 0, 0];
+    entry(&common);
+    let function = BASE + 0x1100;
+    let mut description = 24_u32.to_le_bytes().to_vec();
+    description.extend_from_slice(&function.wrapping_sub(EH_FRAME + 28).to_le_bytes());
+    description.extend_from_slice(&0x100_u64.to_le_bytes());
+    description.push(0);
+    description.extend_from_slice(&instructions);
+    let at = entry(&description);
+    assert_eq!(at, 20);
+    eh_frame.extend([0; 4]);
+
+    // The handler keeps rbx, which it uses, next to its frame record; then _sigtramp; then what was interrupted.
+    let info = unwind_info(&[0x0101_0001, 0x0400_0000 | at as u32, 0x0100_0000, 0x0100_0000]);
+    let (context, machine, other) = (0xa000_u64, 0xb000_u64, 0x5000_u64);
+    let stack = u64s(&[0, context, STACK + 0x40, function + 0x20]);
+    let mut ucontext = [0_u64; 7];
+    ucontext[6] = machine;
+    let mut state: Vec<u64> = (0..20).map(|word| 0x100 + word).collect();
+    state[6] = other + 0x20;
+    state[7] = other;
+    // In the middle of the third function, at its first instruction: nothing is on the stack but its return address.
+    state[16] = BASE + 0x1250;
+    let mut mcontext = vec![0, 0];
+    mcontext.extend(state);
+    let (ucontext, mcontext) = (u64s(&ucontext), u64s(&mcontext));
+    let interrupted = u64s(&[0, 0, 0, 0, 0, BASE + 0x1360, 0, 0]);
+    let range = |address, bytes| SnapshotRange { address, bytes };
+    let ranges = [
+        range(INFO, &info),
+        range(EH_FRAME, &eh_frame),
+        range(STACK, &stack),
+        range(context, &ucontext),
+        range(machine, &mcontext),
+        range(other, &interrupted),
+    ];
+    let images = [Image { eh_frame: (EH_FRAME..EH_FRAME + eh_frame.len() as u64).into(), ..image(&info) }];
+    let mut registers = X86_64Registers { pc: BASE + 0x1010, ..Default::default() };
+    registers.gpr[3] = 0xbad;
+    registers.gpr[6] = STACK + 0x10;
+    registers.gpr[7] = STACK;
+    let mut cache = Box::new(RuleCache::new());
+    let memory = Snapshot { ranges: &ranges };
+    let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, NO_SCAN);
+    assert_eq!(walker.step(), Ok(Some(STACK + 0x20)));
+    assert_eq!((walker.frame().pc, walker.frame().found), (function + 0x20, Found::CompactUnwind));
+    assert_eq!(walker.step(), Ok(Some(other)));
+    assert!(walker.was_signal_trampoline());
+    let frame = walker.frame();
+    assert_eq!((frame.pc, frame.sp, frame.kind), (BASE + 0x1250, other, AddressKind::InstructionPointer));
+    for (number, word) in PLACES.iter().filter(|(number, _)| ![6, 16].contains(number)) {
+        assert_eq!(walker.registers().certain(*number), Some(0x100 + u64::from(*word)), "register {number}");
+    }
+    // The walk goes on from there, on the stack that was interrupted.
+    assert_eq!(walker.step(), Ok(Some(other + 0x30)));
+    assert_eq!(walker.frame().pc, BASE + 0x1360);
+}
+
 #[test]
 fn stubs_are_jumps() {
     let info = unwind_info(&[0x0100_0000; 2]);

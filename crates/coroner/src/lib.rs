@@ -33,6 +33,7 @@ mod processing;
 mod scope;
 mod sink;
 mod store;
+mod unwind_range;
 
 pub use backtrace::Backtrace;
 pub use config::Config;
@@ -60,6 +61,7 @@ pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
 #[cfg(feature = "sentry-client")]
 pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
+pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 /// The README's examples are compiled with the documentation's.
 #[cfg(doctest)]

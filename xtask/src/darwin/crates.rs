@@ -18,6 +18,8 @@ const CRATES: &[(&str, &[&str])] = &[
     // Compact unwind, DWARF and Swift's async frames of this program's own.
     ("coroner-unwind", &["--tests"]),
     ("coroner-machine", &["--lib"]),
+    // Code of the program's own making, by the rule that it registered.
+    ("coroner", &["--test", "unwind_ranges"]),
     // Real deaths, each with its report; faults of the crash path itself.
     ("coroner-capture", &["--features", "fault-injection", "--lib", "--test", "darwin", "--test", "recrash"]),
 ];

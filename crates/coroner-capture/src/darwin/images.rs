@@ -104,7 +104,7 @@ impl Loaded {
 
     /// Whether an image stays where it is, whatever other threads unload: the program, dyld, all of the shared cache, the one
     /// that this code is in, and the C library that it is linked with.
-    pub(crate) fn stays(&self, image: &images::Image) -> bool {
+    pub(crate) fn stays(image: &images::Image) -> bool {
         let here = Self::stays as *const () as u64;
         let c_library = libc::pthread_create as *const () as u64;
         image.in_shared_cache

@@ -9,6 +9,7 @@ use coroner_machine::registers::Registers;
 use coroner_machine::syscall::Result;
 use coroner_machine::threads::{self, RunState, ThreadList, Tid};
 use coroner_report::wire::{self, CaptureMethod, SecondCrash, ThreadFlags, ThreadState};
+use coroner_unwind::SwiftAsync;
 use mach2::port::mach_port_t;
 
 use super::files;
@@ -30,6 +31,7 @@ struct Entry {
     state: u8,
     tid: Tid,
     queue_at: u64,
+    specific: u64,
 }
 
 /// The suspended threads. All zero is empty.
@@ -97,7 +99,8 @@ impl Others {
                 let state = threads::activity(*port).and_then(|activity| activity.state);
                 if threads::suspend(*port) {
                     let state = state.map_or(0, |state| thread_state(state).0);
-                    *entry = Entry { port: *port, state, tid: facts.tid, queue_at: facts.queue_at };
+                    let threads::Facts { tid, queue_at, specific } = facts;
+                    *entry = Entry { port: *port, state, tid, queue_at, specific };
                     table.count += 1;
                 }
             }
@@ -212,18 +215,20 @@ pub(crate) struct Crashed {
     pub is_main: bool,
     pub queue: Option<QueueName>,
     pub cpu_time: Option<(u64, u64)>,
+    pub swift_async: SwiftAsync,
 }
 
 /// The crashed thread.
 pub(crate) fn crashed(global: &Global, incident: &Incident, memory: &mut impl Memory) -> Crashed {
     let port = global.os.crashed.load(core::sync::atomic::Ordering::Acquire);
     let activity = threads::activity(port);
-    let queue_at = threads::facts(port).map_or(0, |facts| facts.queue_at);
+    let (queue_at, specific) = threads::facts(port).map_or((0, 0), |facts| (facts.queue_at, facts.specific));
     Crashed {
         name: activity.map_or(ThreadName::EMPTY, |activity| activity.name),
         is_main: incident.tid == global.os.main_thread,
         queue: QueueName::read(queue_at, global.os.label_offset, memory),
         cpu_time: activity.map(|activity| activity.cpu_time),
+        swift_async: SwiftAsync::of_darwin_thread(memory, specific),
     }
 }
 
@@ -274,6 +279,7 @@ pub(crate) struct Description {
     pub captured_by: Option<CaptureMethod>,
     pub not_captured: Option<wire::NotCaptured>,
     pub registers: Option<Registers>,
+    pub swift_async: SwiftAsync,
 }
 
 /// One of the other threads.
@@ -300,7 +306,7 @@ impl Thread<'_> {
         given_up: Option<wire::NotCaptured>,
         memory: &mut impl Memory,
     ) -> Description {
-        let Entry { port, state, tid, queue_at } = *self.entry;
+        let Entry { port, state, tid, queue_at, specific } = *self.entry;
         let activity = threads::activity(port);
         let name = activity.map(|activity| activity.name).filter(|name| !name.as_bytes().is_empty());
         // A thread that hands its crash over waits in Coroner's handler: its registers are those of the crash.
@@ -324,6 +330,7 @@ impl Thread<'_> {
             captured_by: registers.is_some().then_some(captured_by),
             not_captured,
             registers,
+            swift_async: SwiftAsync::of_darwin_thread(memory, specific),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Loaded {
 
     /// Whether an image stays where it is, whatever other threads unload: the program, the dynamic linker, the kernel's own, the
     /// one that this code is in, and the C library that it is linked with.
-    pub(crate) fn stays(&self, image: &images::Image) -> bool {
+    pub(crate) fn stays(image: &images::Image) -> bool {
         let here = Self::stays as *const () as u64;
         let c_library = libc::getauxval as *const () as u64;
         image.kind != ImageKind::Library || [here, c_library].iter().any(|address| image.range.contains(*address))

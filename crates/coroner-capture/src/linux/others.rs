@@ -5,6 +5,7 @@ use coroner_machine::registers::Registers;
 use coroner_machine::rendezvous::{self, Capture, NotCaptured, Round};
 use coroner_machine::threads::{Activity, KernelState, monotonic_now, this_thread_name};
 use coroner_report::wire::{self, CaptureMethod, ThreadFlags, ThreadState};
+use coroner_unwind::SwiftAsync;
 
 use crate::global::Global;
 use crate::pipeline::incident::Incident;
@@ -62,11 +63,15 @@ pub(crate) struct Crashed {
     pub is_main: bool,
     pub queue: Option<QueueName>,
     pub cpu_time: Option<(u64, u64)>,
+    pub swift_async: SwiftAsync,
 }
 
 /// The crashed thread, which is the calling one.
 pub(crate) fn crashed(_global: &Global, incident: &Incident, _memory: &mut impl Memory) -> Crashed {
-    Crashed { name: this_thread_name(), is_main: incident.tid == incident.pid, queue: None, cpu_time: None }
+    // Swift marks no frames here.
+    let swift_async = SwiftAsync::Ignore;
+    let is_main = incident.tid == incident.pid;
+    Crashed { name: this_thread_name(), is_main, queue: None, cpu_time: None, swift_async }
 }
 
 /// The name of a dispatch queue: Linux has none.
@@ -90,6 +95,7 @@ pub(crate) struct Description {
     pub captured_by: Option<CaptureMethod>,
     pub not_captured: Option<wire::NotCaptured>,
     pub registers: Option<Registers>,
+    pub swift_async: SwiftAsync,
 }
 
 /// One of the other threads.
@@ -140,7 +146,20 @@ impl Thread<'_> {
         };
         let is_main = thread.tid == incident.pid;
         let (queue, cpu_time) = (None, None);
-        Description { name, flags, is_main, state, syscall, queue, cpu_time, captured_by, not_captured, registers }
+        let swift_async = SwiftAsync::Ignore;
+        Description {
+            name,
+            flags,
+            is_main,
+            state,
+            syscall,
+            queue,
+            cpu_time,
+            captured_by,
+            not_captured,
+            registers,
+            swift_async,
+        }
     }
 }
 

@@ -6,9 +6,10 @@ use core::ops::ControlFlow;
 use coroner_machine::memory::Memory;
 use coroner_machine::registers::Registers;
 use coroner_report::wire::{AddressKind, FoundBy, Frame, ThreadEncoder, WalkEnd};
-use coroner_unwind::{End, Found, Images, Options, RuleCache, Walker};
+use coroner_unwind::{End, Found, Images, Options, RuleCache, SwiftAsync, Walker};
 
 use super::names::Addresses;
+use crate::ranges::RANGES;
 
 /// The architecture that is walked: this process's own.
 #[cfg(target_arch = "x86_64")]
@@ -65,9 +66,10 @@ pub(crate) fn encode(
     cache: &mut RuleCache,
     names: &mut Addresses,
     depth: Depth,
+    swift_async: SwiftAsync,
 ) -> WalkEnd {
-    let options = Options { frames: depth.walked, scan_words: depth.scanned, ..Options::default() };
-    let mut walker = Walker::<Native, _, _>::new(registers, memory, images, cache, options);
+    let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
+    let mut walker = Walker::<Native, _, _>::new(registers, memory, RANGES.before(images), cache, options);
     let mut walked = 0_usize;
     // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
     let last = NonZeroUsize::new(depth.last.min(LAST)).unwrap_or(NonZeroUsize::MIN);

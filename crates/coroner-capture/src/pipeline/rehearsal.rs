@@ -9,7 +9,7 @@ use core::ops::Range;
 use coroner_machine::memory::{KernelCopy, LoadGuarded, Memory, Unreadable, Windowed};
 use coroner_machine::registers::Registers;
 use coroner_report::wire::{Thread, ThreadEncoder};
-use coroner_unwind::RuleCache;
+use coroner_unwind::{RuleCache, SwiftAsync};
 
 use super::frames::{self, Depth, Ring};
 use super::names::Addresses;
@@ -21,6 +21,9 @@ use crate::os::images::Loaded;
 /// A few: they are of the program and of the system's libraries, and all code of the unwinder runs. Nothing is searched for on
 /// the stack, where addresses in any image may be found.
 const FEW: Depth = Depth { first: 16, last: 1, walked: 16, scanned: 0 };
+
+/// Contexts of async frames are not on the stack: no task is running.
+const MARKS: SwiftAsync = if cfg!(target_vendor = "apple") { SwiftAsync::Task(0) } else { SwiftAsync::Ignore };
 
 /// Walks the calling thread's stack (normal life, before anything watches: there is no handler yet that makes faults good).
 /// False where not even the first step could be made without a risk, or the kernel copies nothing.
@@ -83,7 +86,8 @@ impl Walk<'_> {
         let thread = Thread::default();
         let Some(mut thread) = ThreadEncoder::begin(&mut encoder, &thread) else { return };
         let (images, addresses) = (self.images, &mut *self.addresses);
-        let end = frames::encode(&mut thread, self.ring, registers, memory, images, self.cache, addresses, depth);
+        let end =
+            frames::encode(&mut thread, self.ring, registers, memory, images, self.cache, addresses, depth, MARKS);
         thread.finish(end);
     }
 }
@@ -105,14 +109,14 @@ impl Careful<'_> {
 
     fn is_in_what_stays(&self, address: u64, length: u64) -> bool {
         let image = self.images.image_at(address);
-        image.is_some_and(|image| self.images.stays(image) && address.saturating_add(length) <= image.range.end)
+        image.is_some_and(|image| Loaded::stays(image) && address.saturating_add(length) <= image.range.end)
     }
 }
 
 impl Memory for Careful<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         let length = into.len() as u64;
-        if self.images.unwind_data_at(address, length).is_some_and(|image| self.images.stays(image)) {
+        if self.images.unwind_data_at(address, length).is_some_and(Loaded::stays) {
             // SAFETY: sections of an image that is loaded and can't be unloaded, read as its headers were before.
             return unsafe { LoadGuarded::new() }.read(address, into);
         }
@@ -210,7 +214,7 @@ mod tests {
         let mut registers = here();
         registers.pc = _Unwind_Backtrace as *const () as u64;
         let image = scratch.images.image_at(registers.pc).unwrap();
-        assert!(!scratch.images.stays(image), "libgcc_s is a library like others");
+        assert!(!Loaded::stays(image), "libgcc_s is a library like others");
         assert!(!from(scratch, &registers), "the first step needs its unwind data");
         assert!(from(scratch, &here()) || KernelCopy::new().is_none(), "and not for ever");
     }

@@ -7,6 +7,7 @@ use coroner_report::wire::{
     CaptureMethod, Crash, CrashFlags, Dropped, End, FORMAT_VERSION, Header, NotCaptured, Os, Phase, SectionKind,
     StackMemory, Thread, ThreadEncoder, ThreadFlags, ThreadState, WalkEnd,
 };
+use coroner_unwind::SwiftAsync;
 
 use super::frames::{self, CRASHED, Depth, OTHER};
 use super::names::{self, Addresses};
@@ -222,7 +223,8 @@ fn crashed_thread(task: &mut Task<'_>) {
     let Scratch { buffer, ring, images, cache, names, .. } = scratch;
     let mut encoder = Writer::payload(buffer);
     encoder.begin_array();
-    walk(&mut encoder, &thread, &registers, CRASHED, ring, images, cache, &mut names.addresses);
+    let addresses = &mut names.addresses;
+    walk(&mut encoder, &thread, &registers, CRASHED, ring, images, cache, addresses, crashed.swift_async);
     encoder.end();
     let length = encoder.position();
     write(task, SectionKind::THREADS, length);
@@ -239,9 +241,10 @@ fn walk(
     images: &Loaded,
     cache: &mut coroner_unwind::RuleCache,
     names: &mut Addresses,
+    swift_async: SwiftAsync,
 ) -> bool {
     let Some(mut thread) = ThreadEncoder::begin(encoder, thread) else { return false };
-    let end = frames::encode(&mut thread, ring, registers, memory(), images, cache, names, depth);
+    let end = frames::encode(&mut thread, ring, registers, memory(), images, cache, names, depth, swift_async);
     thread.finish(end);
     true
 }
@@ -378,8 +381,19 @@ fn encode_other(
     given_up: Option<NotCaptured>,
 ) -> Option<usize> {
     let global = task.global;
-    let Description { name, mut flags, is_main, state, syscall, queue, cpu_time, captured_by, not_captured, registers } =
-        thread.describe(global, task.incident, given_up, &mut memory());
+    let Description {
+        name,
+        mut flags,
+        is_main,
+        state,
+        syscall,
+        queue,
+        cpu_time,
+        captured_by,
+        not_captured,
+        registers,
+        swift_async,
+    } = thread.describe(global, task.incident, given_up, &mut memory());
     if is_main {
         flags = flags.with(ThreadFlags::MAIN);
     }
@@ -411,7 +425,7 @@ fn encode_other(
     let fits = match &registers {
         Some(registers) => {
             let Scratch { ring, images, cache, names, .. } = scratch;
-            walk(&mut encoder, &wire, registers, OTHER, ring, images, cache, &mut names.addresses)
+            walk(&mut encoder, &wire, registers, OTHER, ring, images, cache, &mut names.addresses, swift_async)
         }
         None => wire.encode(&mut encoder, &[], WalkEnd::default()),
     };

@@ -35,6 +35,7 @@ use coroner_unwind::{End, Options, Walker};
 
 use crate::global;
 use crate::pipeline::frames::Native;
+use crate::ranges::RANGES;
 use memory::OwnStack;
 use replay::{Meeting, Noting, Start};
 use slots::Frames;
@@ -87,7 +88,11 @@ fn record(object: u64, type_info: u64, registers: &Registers) {
     slot.set_last_workspace(workspace.number());
     let mut stack = slot.own_stack(registers.sp());
     workspace.refresh_if_due(&mut stack);
-    let fingerprint = workspace.fingerprint();
+    let fingerprint = match workspace.fingerprint() {
+        0 => 0,
+        // The frames depend on what is registered, too.
+        fingerprint => fingerprint ^ RANGES.generation().rotate_left(32),
+    };
     let start = Start { pc: registers.pc, sp: registers.sp(), fp: registers.fp(), high: stack.high, fingerprint };
     slot.record(object, type_info, &start, |frames, meeting, number| {
         walk(registers, stack, &mut workspace, frames, (meeting, &start, number))
@@ -157,6 +162,7 @@ fn walk_once(
     let (rules, images, notes) = workspace.parts();
     let (read, left) = notes.begin();
     let mut memory = Noting::new(stack, read);
+    let images = RANGES.before(images);
     let mut walker = Walker::<Native, _, _>::new(registers, &mut memory, images, rules, options).from_return_address();
     let (mut count, mut met) = (0, None);
     while walker.for_each_below(meeting.stop(), |frame, fp_use| {

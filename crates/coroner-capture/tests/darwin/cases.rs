@@ -121,6 +121,14 @@ pub(crate) const CASES: &[Case] = &[
     Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 1) },
     case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 1),
     Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
+    // Below an async function of Swift's, whose callers are its contexts if the thread runs a task, and those on the stack if not.
+    case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
+    Case {
+        name: "in-task-on-a-thread",
+        place: Where::Thread,
+        ..case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0)
+    },
+    case("beside-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
     ABORT,
     Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
     // A signal that somebody sent is no exception.

@@ -190,6 +190,91 @@ fn spent() -> u64 {
 /// The label of the queue of [`die_in_queue`].
 pub(crate) const QUEUE: &core::ffi::CStr = c"com.example.work";
 
+// A function that stores its context and marks its frame record as Swift's compiler does (docs/ABI of swift, "extended frame"),
+// calls its first argument, and, never run, where those resume who wait for it.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    ".globl _async_function",
+    "_async_function:",
+    ".cfi_startproc",
+    "bts rbp, 60",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "push rsi",
+    "lea rbp, [rsp + 8]",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, 8",
+    "call rdi",
+    "add rsp, 16",
+    "pop rbp",
+    "btr rbp, 60",
+    "ret",
+    ".cfi_endproc",
+    ".globl _resume_waiting",
+    "_resume_waiting:",
+    "ud2",
+);
+
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".text",
+    ".p2align 2",
+    ".globl _async_function",
+    "_async_function:",
+    ".cfi_startproc",
+    "orr x29, x29, #0x1000000000000000",
+    "sub sp, sp, #32",
+    "stp x29, x30, [sp, #16]",
+    "str x1, [sp, #8]",
+    "add x29, sp, #16",
+    ".cfi_def_cfa w29, 16",
+    ".cfi_offset w30, -8",
+    ".cfi_offset w29, -16",
+    "blr x0",
+    "ldp x29, x30, [sp, #16]",
+    "add sp, sp, #32",
+    "and x29, x29, #0xefffffffffffffff",
+    "ret",
+    ".cfi_endproc",
+    ".globl _resume_waiting",
+    "_resume_waiting:",
+    "brk #1",
+);
+
+unsafe extern "C" {
+    fn async_function(call: extern "C" fn(), context: *const [u64; 2]);
+    fn resume_waiting();
+}
+
+/// A null store below an async function; the thread runs a task if it is said so.
+fn die_in_async_function(is_task: bool) {
+    /// `__PTK_FRAMEWORK_SWIFT_KEY3`, and a task as the Swift runtime has it: 4 words, 4 bytes, the identifier.
+    const TASK_KEY: libc::pthread_key_t = 103;
+    static TASK: [u32; 10] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+    let task = if is_task { TASK.as_ptr().cast() } else { std::ptr::null() };
+    let context = [0, resume_waiting as *const () as u64];
+    // SAFETY: a key that libpthread has and nobody else here uses; the function stores the context's address, and calls back.
+    unsafe {
+        assert_eq!(libc::pthread_setspecific(TASK_KEY, task), 0);
+        keep!(async_function(die_null_store, &raw const context));
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn die_in_task() {
+    keep!(die_in_async_function(true));
+}
+
+/// What looks like an async function's frame is none where no task runs.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn die_beside_task() {
+    keep!(die_in_async_function(false));
+}
+
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn die_abort() {
@@ -257,6 +342,8 @@ pub(crate) fn named(name: &str) -> extern "C" fn() {
         "guard" => die_guard,
         "software" => die_software,
         "in-queue" => die_in_queue,
+        "in-task" => die_in_task,
+        "beside-task" => die_beside_task,
         "abort" => die_abort,
         "raise" => die_raise,
         "kill" => die_kill,

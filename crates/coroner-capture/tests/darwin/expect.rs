@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use coroner_report::model::{CrashFlag, Frame, Report, Thread};
-use coroner_report::wire::Monitor;
+use coroner_report::wire::{AddressKind, Monitor};
 
 use crate::cases::{self, CASE, Case, Ending, STORE, VICTIM, Where};
 
@@ -108,6 +108,19 @@ fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), S
         ensure!(thread.queue.as_deref() == label, "its queue is {:?}", thread.queue);
         let spent = thread.cpu_time.map_or(0, |time| time.user_ns + time.system_ns);
         ensure!((50_000_000..100_000_000_000).contains(&spent), "it has had {spent} ns of processor time");
+        return images_are_right(report);
+    }
+    if case.death.ends_with("-task") {
+        let is_task = case.death == "in-task";
+        ensure!(names[1] == "async_function", "the async function is not below the death: {names:?}");
+        let contexts: Vec<_> =
+            thread.frames.iter().filter(|frame| frame.address_kind == AddressKind::ASYNC_RESUME).collect();
+        ensure!(contexts.len() == usize::from(is_task), "{} contexts were followed: {names:?}", contexts.len());
+        if is_task {
+            ensure!(names.len() == 3 && names[2] == "resume_waiting", "who waits is not the last: {names:?}");
+        } else {
+            ensure!(names.iter().any(|name| name == "call_death"), "its callers are not there: {names:?}");
+        }
         return images_are_right(report);
     }
     if !is_overflow {

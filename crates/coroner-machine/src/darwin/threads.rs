@@ -72,14 +72,16 @@ pub struct Facts {
     pub tid: Tid,
     /// The address of its thread-local place that holds its dispatch queue; 0 where it has none.
     pub queue_at: u64,
+    /// Where its specific data (those of `pthread_getspecific`) begin, 8 bytes a key; 0 where it has none.
+    pub specific: u64,
 }
 
-/// The id and the dispatch queue's place of a thread, or nothing for one that has ended.
+/// The id and the thread-local places of a thread, or nothing for one that has ended.
 pub fn facts(thread: mach_port_t) -> Option<Facts> {
     // SAFETY: plain data; all zero is valid.
     let mut info: libc::thread_identifier_info = unsafe { core::mem::zeroed() };
     read(thread, libc::THREAD_IDENTIFIER_INFO, &mut info)?;
-    Some(Facts { tid: info.thread_id, queue_at: info.dispatch_qaddr })
+    Some(Facts { tid: info.thread_id, queue_at: info.dispatch_qaddr, specific: info.thread_handle })
 }
 
 /// What a thread is called, what it was doing, and for how long it has run.

@@ -34,6 +34,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use coroner_capture::live::{self, Reader};
+use coroner_capture::ranges::RANGES;
 use coroner_machine::memory::{Memory, Windowed};
 use coroner_machine::registers::Registers;
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync, Walker};
@@ -199,7 +200,8 @@ impl Backtrace {
     ) {
         let depth = options.depth.min(Self::MAX_FRAMES);
         let images: &LoadedImages = &self.images;
-        let mut walker = Walker::<Native, _, _>::new(registers, memory, images, rules, options.of_walk());
+        let known = RANGES.before(images);
+        let mut walker = Walker::<Native, _, _>::new(registers, memory, known, rules, options.of_walk());
         let mut skip = options.skip;
         let mut hash = Hash::new();
         walker.for_each(|frame| {

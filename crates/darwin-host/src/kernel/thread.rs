@@ -17,8 +17,10 @@ use crate::host::{
 
 /// Depth of imports that call back into the program that call imports. The page behind the last is not mapped.
 const GATE_DEPTH: usize = 256;
-/// PTHREAD_KEYS_MAX is 512 (<limits.h>).
-pub(crate) const KEYS: usize = 512;
+/// Keys from 256 on are given out, PTHREAD_KEYS_MAX (512, <limits.h>) of them; those below are reserved for the system's own
+/// libraries (`_INTERNAL_POSIX_THREAD_KEYS_MAX` of libpthread).
+pub(crate) const FIRST_KEY: usize = 256;
+pub(crate) const KEYS: usize = FIRST_KEY + 512;
 /// Host signal handlers run here: deep enough for a Mach message and several nested signals.
 const SIGNAL_STACK: usize = 256 * 1024;
 

@@ -6,17 +6,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::host::{
-    kernel::{lock, thread, thread::KEYS},
+    kernel::{
+        lock, thread,
+        thread::{FIRST_KEY, KEYS},
+    },
     loader,
 };
 
 /// By key: 0 free, 1 used without a destructor, else the destructor.
 static DESTRUCTORS: [AtomicUsize; KEYS] = [const { AtomicUsize::new(0) }; KEYS];
 
-/// Takes a free key. Key 0 is never given: descriptors of thread-locals that are not prepared hold it.
+/// Takes a free key. Key 0 is none of them: descriptors of thread-locals that are not prepared hold it.
 pub(crate) fn create_key(destructor: usize) -> Option<usize> {
     let _lock = lock();
-    let key = (1..KEYS).find(|&k| DESTRUCTORS[k].load(Ordering::Relaxed) == 0)?;
+    let key = (FIRST_KEY..KEYS).find(|&k| DESTRUCTORS[k].load(Ordering::Relaxed) == 0)?;
     DESTRUCTORS[key].store(destructor.max(1), Ordering::Relaxed);
     Some(key)
 }

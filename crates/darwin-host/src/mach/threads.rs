@@ -260,7 +260,7 @@ extern "C" fn thread_info(name: u32, flavor: i32, info: *mut u8, count: *mut u32
         THREAD_IDENTIFIER_INFO => {
             // thread_handle is the thread's TSD base in user space, dispatch_qaddr the place of its queue there.
             bytes.extend_from_slice(&thread.unique_id.load(Ordering::SeqCst).to_le_bytes());
-            bytes.extend_from_slice(&(std::ptr::from_ref(thread) as u64).to_le_bytes());
+            bytes.extend_from_slice(&(thread.specific.as_ptr() as u64).to_le_bytes());
             bytes.extend_from_slice(&(thread.queue.as_ptr() as u64).to_le_bytes());
         }
         THREAD_EXTENDED_INFO => {
