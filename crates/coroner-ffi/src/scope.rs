@@ -5,7 +5,6 @@ use std::ffi::c_char;
 
 use coroner::{Breadcrumb, ScopeError};
 
-use crate::install::installed;
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
@@ -23,6 +22,11 @@ pub enum Level {
     Error = 4,
     /// The end.
     Fatal = 5,
+}
+
+/// The scope of the installed run, or the status for there being none; it never waits.
+fn scope() -> Result<coroner::Scope, Status> {
+    coroner::scope().map_err(|error| fail(Status::NotInstalled, error.to_string()))
 }
 
 fn done(result: Result<(), ScopeError>) -> Result<(), Status> {
@@ -175,7 +179,7 @@ pub unsafe extern "C" fn coroner_set_fingerprint(parts: *const *const c_char, co
 pub extern "C" fn coroner_set_level(level: i32) -> Status {
     guarded(|| {
         let level = parse_level(level)?;
-        installed()?;
+        scope()?;
         coroner::set_level(level);
         Ok(())
     })
@@ -185,7 +189,7 @@ pub extern "C" fn coroner_set_level(level: i32) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_count_error() -> Status {
     guarded(|| {
-        installed()?;
+        scope()?;
         coroner::count_error();
         Ok(())
     })
@@ -222,8 +226,7 @@ pub unsafe extern "C" fn coroner_add_breadcrumb(category: *const c_char, message
             // SAFETY: not null, and a text as the caller promises.
             breadcrumb = breadcrumb.category(unsafe { text(category, "category") }?);
         }
-        installed()?;
-        coroner::add_breadcrumb(&breadcrumb);
+        scope()?.add_breadcrumb(&breadcrumb);
         Ok(())
     })
 }

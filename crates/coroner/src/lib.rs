@@ -52,7 +52,7 @@ pub use install::{Coroner, InstallError, attach_current_thread, ignore_next_sign
 pub use last_run::{LastRun, Outcome};
 pub use processing::{InvalidReport, SymbolSearch};
 pub use scope::{
-    Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag,
+    Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag, scope,
     set_context, set_extra, set_fingerprint, set_level, set_tag, set_user,
 };
 #[cfg(feature = "sentry")]

@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{Id, Value};
 use coroner_report::run_state::{self, ExitKind, Kind, Level, Refused, RunState, Scalar};
+use coroner_report::wire::Encoder;
 
 /// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
@@ -89,8 +90,18 @@ impl User {
     }
 
     fn to_cbor(&self) -> Vec<u8> {
-        let pairs = self.fields.iter().map(|(field, value)| (Value::from(*field), Value::from(value.as_str())));
-        Value::Map(pairs.collect()).to_cbor()
+        // The head of a text, and of the map, has nine bytes at most (RFC 8949, section 3).
+        let sizes = self.fields.iter().map(|(field, value)| field.len() + value.len() + 18);
+        let mut cbor = vec![0; sizes.sum::<usize>() + 9];
+        let mut encoder = Encoder::new(&mut cbor);
+        encoder.map(self.fields.len());
+        for (field, value) in &self.fields {
+            encoder.text(field.as_bytes());
+            encoder.text(value.as_bytes());
+        }
+        let length = encoder.position();
+        cbor.truncate(length);
+        cbor
     }
 }
 
@@ -327,6 +338,14 @@ of_the_installed_run! {
     remove_extra(key: &str);
     /// Sets the fingerprint by which a server puts reports of the installed run together. An empty one removes it.
     set_fingerprint(parts: &[&str]);
+}
+
+/// The scope of the installed run, for what is called often: finding it never waits.
+///
+/// # Errors
+/// [`ScopeError::NotInstalled`].
+pub fn scope() -> Result<Scope, ScopeError> {
+    Scope::active()
 }
 
 /// Sets how grave the app takes its events to be. Does nothing if Coroner is not installed.

@@ -1,0 +1,6 @@
+//! Compiles the C part.
+
+fn main() {
+    println!("cargo::rerun-if-changed=src/calls.c");
+    cc::Build::new().opt_level(2).file("src/calls.c").include("../../crates/coroner-ffi/include").compile("calls");
+}
