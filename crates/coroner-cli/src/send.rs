@@ -76,6 +76,8 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     let whats = if arguments.reports.is_empty() { all(store)? } else { arguments.reports };
     let symbols = arguments.symbols.search()?;
     let progress = reports::bar(whats.len(), "sending reports");
+    // Before the first is through, which can take as long as the time limit.
+    progress.tick();
     let mut failed = 0;
     for what in &whats {
         let said = reports::open_one(what, store, Some(&symbols)).and_then(|report| {

@@ -1,7 +1,12 @@
 //! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
 #![cfg(target_os = "linux")]
 
-use std::process::Command;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use coroner_tests::server::{Reply, Server};
 
@@ -32,14 +37,48 @@ impl Bench {
     }
 
     fn run(&self, dsn: Option<&str>, arguments: &[&str]) -> Said {
+        let output = self.command(dsn, arguments).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        Said { code: output.status.code(), out: output.stdout, err }
+    }
+
+    fn command(&self, dsn: Option<&str>, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
         command.args(arguments).env("CORONER_STORE", self.folder.path().join("store")).env_remove("SENTRY_DSN");
         command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME");
         if let Some(dsn) = dsn {
             command.env("SENTRY_DSN", dsn);
         }
-        let output = command.output().unwrap();
-        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        command
+    }
+
+    /// Runs it with a terminal of 80 columns as its standard error; what comes there goes into `shown` at once.
+    fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> Said {
+        let (mut ours, mut theirs) = (0, 0);
+        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let none = std::ptr::null_mut();
+        // SAFETY: writes two descriptors, reads one size; name and settings are not wanted.
+        let opened =
+            unsafe { libc::openpty(&raw mut ours, &raw mut theirs, none, none.cast(), (&raw const size).cast_mut()) };
+        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: new descriptors, of which nobody else knows.
+        let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
+        let mut command = self.command(Some(dsn), arguments);
+        command.env("TERM", "xterm").env_remove("NO_COLOR").stderr(theirs).stdout(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // The descriptor that it holds for the child: without it reading ends with the child.
+        drop(command);
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut bytes = [0; 4096];
+                // A terminal whose other side is gone ends with an error.
+                while let Ok(count @ 1..) = ours.read(&mut bytes) {
+                    shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+                }
+            });
+            child.wait_with_output().unwrap()
+        });
+        let err = shown.lock().unwrap().clone();
         Said { code: output.status.code(), out: output.stdout, err }
     }
 }
@@ -66,6 +105,37 @@ fn a_stores_reports_are_sent_with_what_goes_with_them() {
     let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.err.contains("1 of 2 reports were not sent") && said.text().contains(&id), "{said:?}");
+}
+
+#[test]
+fn on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() {
+    let bench = Bench::new();
+    bench.run(None, &["demo", "abort"]);
+    let shown = Arc::new(Mutex::new(String::new()));
+    let seen = Arc::clone(&shown);
+    // The first report is not through before there is something to see.
+    let server = Server::start(move |_, _| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !seen.lock().unwrap().contains("0/2") {
+            if Instant::now() > until {
+                return Reply::Status(500, vec![]);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Reply::ok()
+    });
+    let server = server.unwrap();
+    let said = bench.run_on_terminal(&server.dsn(), &["send"], &shown);
+    assert_eq!((said.code, said.text().lines().count()), (Some(0), 2), "{said:?}");
+    assert!(said.err.contains("sending reports"), "{said:?}");
+    // What it drew is taken away again: the last line is empty.
+    assert!(said.err.ends_with("\r\u{1b}[2K") || said.err.trim_end().ends_with("\u{1b}[2K"), "{:?}", said.err);
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    // What a failure says is not drawn over.
+    server.answer(|_, _| Reply::Status(403, vec![]));
+    let said = bench.run_on_terminal(&server.dsn(), &["send"], &Mutex::default());
+    assert!(said.code == Some(1) && said.err.contains("is the key in the DSN right"), "{said:?}");
 }
 
 #[test]
