@@ -230,11 +230,72 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let problems = if waits && came { Vec::new() } else { vec![format!("waited: {waits}, came: {came}; {said}")] };
     row("an outage loses nothing", problems);
 
+    if bench.long {
+        let (figures, problems) = outage(bench, &mut server)?;
+        row(&figures, problems);
+    }
+
     let said = |result: anyhow::Result<Vec<String>>| result.unwrap_or_else(|error| vec![format!("{error:#}")]);
     row("sentry-cli uploads debug files", said(upload(bench, &server)));
     row("the server names the functions of a minidump", said(minidump(bench, &server)));
     row("what is over the server's quota waits, and comes once it may", said(quota.wait_for_end(&server)));
     Ok(rows)
+}
+
+/// The server is gone for two minutes, in which an app crashes and is started again, time after time; the next launches after that
+/// bring everything, once. Gives what was measured, and what is wrong.
+fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec<String>)> {
+    const OUTAGE: Duration = Duration::from_mins(2);
+    /// More than it takes for all that was put off to be due: a delay of 8 s, doubled four times.
+    const PATIENCE: Duration = Duration::from_mins(4);
+    let app = App::new(bench, "outage")?;
+    let dsn = server.dsn.clone();
+    let retry = ["retry=8000", "no-symbols"];
+    let number = |server: &Server<'_>| -> anyhow::Result<u64> {
+        let read = server.manage(&["read", "00000000000000000000000000000000"])?;
+        read["number_of_all_events"].as_u64().context("no number of events")
+    };
+    let before = number(server)?;
+    let (mut crashes, mut slowest) = (0, 0);
+    let mut launch = |words: &[&str]| -> anyhow::Result<String> {
+        let said = app.run(&dsn, &[&retry[..], words].concat())?;
+        let took: Option<u64> = said.split_whitespace().nth(2).and_then(|ms| ms.parse().ok());
+        slowest = slowest.max(took.with_context(|| format!("it does not say how long install took: {said}"))?);
+        Ok(said)
+    };
+    server.stop();
+    let began = Instant::now();
+    let mut problems = Vec::new();
+    while began.elapsed() < OUTAGE {
+        // Later than two seconds after its start, so that no launch waits on purpose.
+        launch(&["sleep=2100", "fault=null-store"])?;
+        crashes += 1;
+        let said = launch(&["flush=1", "sleep=6000"])?;
+        if !said.contains("flushed: false") {
+            problems.push(format!("something was delivered to nobody: {said}"));
+        }
+    }
+    let gone = began.elapsed();
+    server.start(None)?;
+    let back = Instant::now();
+    while !launch(&["flush=10"])?.contains("flushed: true") {
+        if back.elapsed() > PATIENCE {
+            problems.push("not everything came".to_owned());
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let came = number(server)? - before;
+    if came != crashes {
+        problems.push(format!("of {crashes} crashes {came} events came"));
+    }
+    let figures = format!(
+        "an outage of {:.0} s loses nothing: {crashes} crashes, all there {:.0} s after its end, once; install took {slowest} ms at \
+         most",
+        gone.as_secs_f64(),
+        back.elapsed().as_secs_f64()
+    );
+    Ok((figures, problems))
 }
 
 /// An app that the server has told that its quota is exceeded.

@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Only the check of that name
     #[arg(long)]
     only: Option<String>,
+    /// Also what takes minutes: an outage of two minutes (in the check `bugsink`)
+    #[arg(long)]
+    long: bool,
 }
 
 /// What the checks work with.
@@ -43,6 +46,8 @@ pub(crate) struct Bench {
     programs: PathBuf,
     /// A folder for what they leave.
     scratch: tempfile::TempDir,
+    /// Also what takes minutes.
+    long: bool,
 }
 
 /// One thing that was checked, and what is wrong with it.
@@ -73,7 +78,7 @@ const CHECKS: &[(&str, Check)] = &[
 /// # Errors
 /// Where something can't be set up, or a check finds a problem.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let bench = Bench::set_up()?;
+    let bench = Bench { long: arguments.long, ..Bench::set_up()? };
     let mut rows = Vec::new();
     for (name, check) in CHECKS {
         if arguments.only.as_ref().is_some_and(|only| only != name) {
@@ -122,7 +127,7 @@ impl Bench {
             .status()?;
         ensure!(status.success(), "the programs could not be built");
         let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;
-        Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch })
+        Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false })
     }
 
     /// A program that was built.
