@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
             filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             content_type: None,
             kind: AttachmentKind::File,
-            bytes: std::fs::read(path).context(format!("can't read the attachment `{}`", path.display()))?,
+            bytes: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
         });
     }
     let event_options =
@@ -106,6 +106,14 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
         (1, _) => Err(Failure::new("the report was not sent")),
         (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
     }
+}
+
+/// The content of a file that a person names: not a device or a pipe, which may have no end.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    std::fs::read(path)
 }
 
 fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {

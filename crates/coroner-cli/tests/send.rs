@@ -100,6 +100,10 @@ fn a_stores_reports_are_sent_with_what_goes_with_them() {
     assert!(items.iter().any(|item| item.is_minidump() && item.payload.starts_with(b"MDMP")));
     assert!(items.iter().any(|item| item.payload == b"attached"));
 
+    // What has no end is no attachment.
+    let said = bench.run(Some(&server.dsn()), &["send", "--attach", "/dev/zero"]);
+    assert!(said.code == Some(1) && said.err.contains("not a regular file"), "{said:?}");
+
     // One that is none among others: the others go, and the end says so.
     std::fs::write(bench.folder.path().join("noise"), [0x9f; 500]).unwrap();
     let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);

@@ -306,16 +306,17 @@ impl Client {
                 Err(error) => log::warn!("coroner: event {} goes without a minidump: {error}", event.event_id),
             }
         }
+        let mut dropped = Vec::new();
         for path in &options.attachments {
             let filename = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match std::fs::read(path) {
-                Ok(bytes) => {
+            match read_file(path, options.most_attachment_bytes) {
+                Ok(Some(bytes)) => {
                     attachments.push(Attachment { filename, content_type: None, kind: AttachmentKind::File, bytes });
                 }
+                Ok(None) => dropped.push(filename),
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
-        let mut dropped = Vec::new();
         while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > options.most_attachment_bytes
         {
             let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
@@ -449,6 +450,19 @@ fn is_fatal(report: &Report, run: &RunFacts) -> bool {
         && crash.is_some_and(|crash| {
             !crash.has(CrashFlag::NotFatal) && !crash.has(CrashFlag::ForkChild) && crash.monitor != Monitor::USER
         })
+}
+
+/// The content of a file; `None` if it is larger than `most`. A pipe or a device would have no end, or never begin.
+fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    // What is written to it meanwhile counts, too.
+    let limit = most as u64;
+    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, limit.saturating_add(1)), &mut bytes)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
 }
 
 /// Whether an event is among the sampled: a share of all ids.

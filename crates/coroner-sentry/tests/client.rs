@@ -240,3 +240,29 @@ fn an_outbox_full_for_weeks_stays_within_its_limits() {
     let counted = serde_json::to_value(client.outbox().read_state().discarded).unwrap();
     assert_eq!(counted["cache_overflow"]["error"], 35, "{counted}");
 }
+
+#[test]
+fn attachments_that_are_too_large_or_no_files_stay_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| ok());
+    let (large, small, pipe) = (folder.path().join("large"), folder.path().join("small"), folder.path().join("pipe"));
+    // Far larger than the limit, and than what it takes on the disk.
+    std::fs::File::create(&large).unwrap().set_len(1 << 33).unwrap();
+    std::fs::write(&small, "kept").unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let mut options = options();
+    options.attachments = vec![large, small, pipe, "/dev/zero".into(), folder.path().join("none")];
+    let client = client(&folder.path().join("outbox"), options, &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(client.flush(LONG));
+    let envelopes = fake.sent();
+    let attached: Vec<&[u8]> = envelopes
+        .iter()
+        .flat_map(|envelope| &envelope.items)
+        .filter(|item| item.kind() == "attachment")
+        .map(|item| item.payload.as_slice())
+        .collect();
+    assert_eq!(attached, [b"kept"]);
+    assert_eq!(fake.items("event")[0]["contexts"]["coroner"]["attachments_left_out"], serde_json::json!(["large"]));
+}
