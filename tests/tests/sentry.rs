@@ -333,8 +333,9 @@ fn release_health_is_right_over_100_runs() {
         let ending: &[&str] = match number % 5 {
             0 => &["fault=null-store", "no-symbols"],
             1 => &["kill", "no-symbols"],
-            2 => &["errors=2", "no-symbols"],
-            3 => &["hang", "no-symbols"],
+            2 if number % 2 == 0 => &["errors=2", "no-symbols"],
+            2 => &["stall", "watch=100", "no-symbols"],
+            3 => &["hang", "watch=100", "no-symbols"],
             _ => &["no-symbols", "flush=5"],
         };
         let dsn = if number / 10 % 2 == 0 { &dsn } else { &dead };
@@ -359,7 +360,68 @@ fn release_health_is_right_over_100_runs() {
         (100 + launches, 20, 40, 80),
         "crashed, killed, hung and with errors 20 each"
     );
-    assert_eq!(server.events().len(), 20);
+    let mechanisms: BTreeMap<String, usize> = server.sessions().iter().fold(BTreeMap::new(), |mut counts, update| {
+        if let Some(mechanism) = update["abnormal_mechanism"].as_str() {
+            *counts.entry(mechanism.to_owned()).or_default() += 1;
+        }
+        counts
+    });
+    assert_eq!(
+        mechanisms,
+        BTreeMap::from([("anr_foreground".to_owned(), 20)]),
+        "those that hung, and not those killed"
+    );
+    // By its id: a launch that is killed while it sends leaves one that comes again.
+    let events: BTreeMap<String, Value> =
+        server.items("event").into_iter().map(|event| (event["event_id"].to_string(), event)).collect();
+    let kinds = events.values().fold(BTreeMap::new(), |mut counts: BTreeMap<String, usize>, event| {
+        let exception = &event["exception"]["values"][0];
+        *counts.entry(format!("{} {}", exception["type"], event["level"]).replace('"', "")).or_default() += 1;
+        counts
+    });
+    let expected = [("SIGSEGV fatal", 20), ("Fatal App Hang fatal", 20), ("App Hanging error", 10)];
+    assert_eq!(kinds, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
+}
+
+#[test]
+fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    let app = App::new();
+    // That it was ended by the system is not told beside it.
+    app.hang(&server.dsn(), &["watch=100", "watchdog"]);
+    app.run(&server.dsn(), &["flush=60", "watchdog"]);
+    let events = server.items("event");
+    let [event] = events.as_slice() else { panic!("{} events", events.len()) };
+    let exception = &event["exception"]["values"][0];
+    assert_eq!((&exception["type"], &exception["mechanism"]["type"]), (&"Fatal App Hang".into(), &"AppHang".into()));
+    assert_eq!((&exception["mechanism"]["handled"], &event["level"]), (&false.into(), &"fatal".into()));
+    let value = exception["value"].as_str().unwrap();
+    assert!(value.starts_with("the app was ended while it did not answer, after at least 0."), "{value}");
+    let frames = exception["stacktrace"]["frames"].as_array().unwrap();
+    assert!(frames.iter().any(|frame| frame["function"].as_str().is_some_and(|name| name.contains("wait_until"))));
+    let requests = server.requests();
+    assert_eq!(kinds(requests.iter().find(|request| has_event(request)).unwrap()), ["event", "session"]);
+    let sessions = server.sessions();
+    let ends: Vec<&Value> = sessions.iter().filter(|update| update["status"] == "abnormal").collect();
+    let [end] = ends.as_slice() else { panic!("{sessions:?}") };
+    assert_eq!(end["abnormal_mechanism"], "anr_foreground");
+    assert!(end["duration"].as_f64().is_some(), "it is known to have lived when it was looked at last");
+}
+
+#[test]
+fn an_exception_that_was_handled_is_no_crash_of_the_session() {
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    let app = App::new();
+    app.run(&server.dsn(), &["handled", "no-symbols"]);
+    app.run(&server.dsn(), &["flush=60", "no-symbols"]);
+    assert_eq!(server.items("event")[0]["level"], "error");
+    let sessions = server.sessions();
+    let ended: Vec<(&str, u64)> = sessions
+        .iter()
+        .filter(|update| update["status"] != "ok")
+        .map(|update| (update["status"].as_str().unwrap(), update["errors"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(ended, [("exited", 1)]);
 }
 
 #[test]

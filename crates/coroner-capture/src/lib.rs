@@ -56,7 +56,7 @@ mod throw;
 pub use install::{
     InstallError, Run, attach_current_thread, ignore_next_signal, install, interposes_thread_creation, uninstall,
 };
-pub use monitor::exception;
+pub use monitor::{exception, hang};
 pub use os::live;
 pub use run::{RunError, RunStep};
 pub use setup::{AlternateStacks, ExceptionSet, ForkPolicy, Setup, SignalSet};

@@ -55,6 +55,8 @@ typedef enum {
     CORONER_OUTCOME_UNINSTALLED = 4,
     // It ended without a trace: killed, out of memory, power failure.
     CORONER_OUTCOME_UNKNOWN = 5,
+    // It did not answer when it was ended.
+    CORONER_OUTCOME_HUNG = 6,
 } coroner_outcome;
 
 // The language of an exception.
@@ -93,7 +95,7 @@ typedef struct {
     coroner_outcome outcome;
     // The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
     char event_id[33];
-    // Milliseconds from install to the crash; 0 if it did not crash.
+    // Milliseconds from install to the crash, or to the report of the hang; 0 if it ended otherwise.
     uint64_t ran_for_ms;
 } coroner_last_run_info;
 
@@ -244,6 +246,15 @@ coroner_status coroner_config_set_appkit_exceptions(coroner_config *config,
 coroner_status coroner_config_set_symbol_names(coroner_config *config,
                                                bool names);
 
+// Sets after how many milliseconds a watched thread that does not answer hangs, and is reported; 0 for never, which is the default.
+// Threads are watched that call coroner_hang_beat, and on Apple's systems the main thread, where it works through its run loop or
+// the main queue.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_hang_threshold(coroner_config *config,
+                                                 uint32_t milliseconds);
+
 // Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
 // none.
 //
@@ -267,6 +278,14 @@ coroner_status coroner_set_consent(bool given);
 coroner_status coroner_report_exception(int32_t language,
                                         const char *kind,
                                         const char *message);
+
+// The calling thread is alive, and at work: if neither this nor coroner_hang_idle comes again within the time of
+// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on. It costs a store; it never waits.
+void coroner_hang_beat(void);
+
+// The calling thread is alive, and is going to wait for work: it is not expected to show anything until its next
+// coroner_hang_beat.
+void coroner_hang_idle(void);
 
 // Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
 // be. The configuration is used up, and freed, however it goes.

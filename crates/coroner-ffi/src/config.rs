@@ -236,6 +236,19 @@ pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, na
     unsafe { change(config, |config| config.symbol_names(names)) }
 }
 
+/// Sets after how many milliseconds a watched thread that does not answer hangs, and is reported; 0 for never, which is the default.
+/// Threads are watched that call coroner_hang_beat, and on Apple's systems the main thread, where it works through its run loop or
+/// the main queue.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, milliseconds: u32) -> Status {
+    let threshold = (milliseconds > 0).then(|| std::time::Duration::from_millis(milliseconds.into()));
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.hang_threshold(threshold)) }
+}
+
 /// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
 /// none.
 ///

@@ -24,6 +24,8 @@ pub enum Outcome {
     Uninstalled = 4,
     /// It ended without a trace: killed, out of memory, power failure.
     Unknown = 5,
+    /// It did not answer when it was ended.
+    Hung = 6,
 }
 
 /// How the last run ended, filled in by coroner_last_run.
@@ -34,7 +36,7 @@ pub struct LastRun {
     pub outcome: Outcome,
     /// The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
     pub event_id: [c_char; 33],
-    /// Milliseconds from install to the crash; 0 if it did not crash.
+    /// Milliseconds from install to the crash, or to the report of the hang; 0 if it ended otherwise.
     pub ran_for_ms: u64,
 }
 
@@ -138,6 +140,7 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
             coroner::Outcome::Terminated => Outcome::Terminated,
             coroner::Outcome::Crashed => Outcome::Crashed,
             coroner::Outcome::Uninstalled => Outcome::Uninstalled,
+            coroner::Outcome::Hung => Outcome::Hung,
             _ => Outcome::Unknown,
         };
         let mut event_id = [0; 33];

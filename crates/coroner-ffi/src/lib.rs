@@ -9,6 +9,7 @@ pub mod config;
 #[cfg(feature = "sentry")]
 pub mod consent;
 pub mod exception;
+pub mod hang;
 pub mod install;
 pub mod scope;
 pub mod status;

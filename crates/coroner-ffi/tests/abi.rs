@@ -4,9 +4,11 @@ use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 
 use coroner_ffi::config::{
-    coroner_config_free, coroner_config_new, coroner_config_set_store_dir, coroner_config_set_version,
+    coroner_config_free, coroner_config_new, coroner_config_set_hang_threshold, coroner_config_set_store_dir,
+    coroner_config_set_version,
 };
 use coroner_ffi::exception::coroner_report_exception;
+use coroner_ffi::hang::{coroner_hang_beat, coroner_hang_idle};
 use coroner_ffi::install::{coroner_install, coroner_last_run, coroner_uninstall};
 use coroner_ffi::scope::{
     coroner_add_breadcrumb, coroner_count_error, coroner_remove_context, coroner_remove_extra, coroner_set_context,
@@ -53,8 +55,51 @@ fn the_app_reports_an_exception() {
     assert_eq!(reported, Status::Ok);
 }
 
+/// A thread beats, and then no more: there is a report of it. (The other test of this program that installs waits for its turn.)
+#[test]
+fn a_thread_that_does_not_answer_is_reported() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
+    // SAFETY: a configuration from `coroner_config_new`, used up by `coroner_install`; all texts end with a NUL.
+    unsafe {
+        assert_eq!(coroner_config_set_hang_threshold(null_mut(), 100), Status::InvalidArgument);
+        let config = coroner_config_new(c"app".as_ptr());
+        assert_eq!(coroner_config_set_store_dir(config, store.as_ptr()), Status::Ok);
+        assert_eq!(coroner_config_set_hang_threshold(config, 100), Status::Ok);
+        assert_eq!(coroner_install(config), Status::Ok, "{}", last_error());
+    }
+    let run = folder.path().join("store/runs").join(coroner::installed().unwrap().run_id().to_string());
+    let since = || {
+        let state = std::fs::read(run.join("state")).unwrap();
+        coroner_report::RunFacts::read(&state).unwrap().lifecycle.hang_since
+    };
+    let wait = |hangs: bool, meanwhile: fn()| {
+        let until = std::time::Instant::now() + std::time::Duration::from_mins(1);
+        while since().is_some() != hangs {
+            assert!(std::time::Instant::now() < until, "not within a minute: {hangs}");
+            meanwhile();
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    coroner_hang_beat();
+    wait(true, || {});
+    wait(false, || coroner_hang_beat());
+    coroner_hang_idle();
+    assert_eq!(coroner_uninstall(), Status::Ok);
+    let report = coroner::Report::read(&std::fs::read(run.join("report-9")).unwrap()).unwrap();
+    assert!(report.crash.is_some_and(|crash| crash.hang.is_some()));
+}
+
+/// One process has one Coroner.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[test]
 fn install_once_at_a_time() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
     // SAFETY: configurations come from `coroner_config_new` and are used up by `coroner_install`; all texts end with a NUL.

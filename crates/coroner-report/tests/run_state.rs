@@ -81,9 +81,12 @@ fn everything_comes_back() {
         (Scalar::SESSION_STARTED, 6),
         (Scalar::SESSION_STATUS, u64::from(SessionStatus::CRASHED.0)),
         (Scalar::LAST_ALIVE, 7),
+        (Scalar::hang_duration(0).expect("a word"), 31),
+        (Scalar::hang_duration(15).expect("a word"), 32),
     ] {
         state.set_scalar(scalar, value);
     }
+    assert_eq!(Scalar::hang_duration(16), None);
     state.set_scalar(Scalar(200), 1); // Beyond the words that there are: nothing.
     assert_eq!((state.add_scalar(Scalar::SESSION_ERRORS, 2), state.scalar(Scalar::SESSION_ERRORS)), (0, 2));
 
@@ -111,6 +114,7 @@ fn everything_comes_back() {
     assert_eq!((lifecycle.crashed_by, lifecycle.crash_time), (Some(Monitor::SIGNAL), Some(Timestamp(8))));
     assert_eq!((lifecycle.foreground, lifecycle.last_alive), (Foreground::BACKGROUND, Some(Timestamp(7))));
     assert_eq!((facts.level, lifecycle.hang_since), (Some(Level::ERROR), None));
+    assert_eq!(lifecycle.hang_durations_ns, BTreeMap::from([(0, 31), (15, 32)]));
     let session = facts.session.expect("there");
     assert_eq!(session.id.to_string(), "0102030405060708090a0b0c0d0e0f10");
     assert_eq!((session.started, session.errors, session.status), (Timestamp(6), 2, SessionStatus::CRASHED));

@@ -4,8 +4,8 @@
 use std::time::SystemTime;
 
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Header, Id, Image, InlinedFrame, Lifecycle, Mach,
-    Problem, Registers, Report, RunFacts, Session, Signal, Skipped, Thread, Timestamp, Value, signal_code_name,
+    Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, InlinedFrame, Lifecycle,
+    Mach, Problem, Registers, Report, RunFacts, Session, Signal, Skipped, Thread, Timestamp, Value, signal_code_name,
     signal_name,
 };
 use coroner_report::run_state::{Foreground, Level};
@@ -252,14 +252,17 @@ fn specimens() -> Vec<(&'static str, Report)> {
     }
     let mut hang = with(apple(Os::IOS, "iOS"), Monitor::HANG, Vec::new());
     if let Some(crash) = &mut hang.crash {
-        (crash.flags, crash.signal) = (vec![CrashFlag::NotFatal], None);
+        (crash.flags, crash.signal, crash.mach, crash.address) = (vec![CrashFlag::NotFatal], None, None, None);
+        crash.hang = Some(Hang { lasted_ns: 2_125_000_000, duration_ns: Some(3_000_000_000), ..Hang::default() });
     }
     let mut fatal_hang = hang.clone();
     if let Some(crash) = &mut fatal_hang.crash {
         crash.flags = Vec::new();
+        crash.hang = Some(Hang { lasted_ns: 2_125_000_000, ..Hang::default() });
     }
     let mut user = hang.clone();
     if let Some(crash) = &mut user.crash {
+        crash.hang = None;
         (crash.monitor, crash.exception_type, crash.message) =
             (Monitor::USER, Some("OddState".into()), Some("odd".into()));
     }

@@ -18,7 +18,7 @@ use crate::minidump;
 use crate::options::Options;
 use crate::outbox::{Outbox, Pushed, plain_sid};
 use crate::sender::{Round, Sender};
-use crate::session::{SessionMode, SessionTeller, SessionUpdate};
+use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate};
 use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
 
@@ -151,7 +151,8 @@ impl Client {
         &self.inner.outbox
     }
 
-    /// Takes a report: makes its event and keeps it to be sent. A fatal crash ends the run's session.
+    /// Takes a report: makes its event and keeps it to be sent. A fatal crash ends the run's session, and so does a hang in which
+    /// the process was ended.
     ///
     /// # Errors
     /// It can't be kept (the disk is full). It may come again: an event that is kept or was sent already is known by its id.
@@ -161,7 +162,8 @@ impl Client {
             return Ok(Captured::Refused);
         }
         let run = report.run.as_ref().filter(|run| is_fatal(report, run));
-        let session = self.last_update(run, 1);
+        let is_hang = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::HANG);
+        let session = self.last_update(run, Reports { all: 1, crashes: usize::from(!is_hang) });
         let event = Event::from_report(report, &options.event);
         self.keep(event, session, |event| self.attachments(report, event))
     }
@@ -248,12 +250,12 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that the run of `run` has ended, and left so many reports. Of a fatal crash [`capture`](Self::capture) has told
+    /// Notes that the run of `run` has ended, and left these reports. Of a fatal crash [`capture`](Self::capture) has told
     /// before, or could not.
     ///
     /// # Errors
     /// It can't be noted.
-    pub fn run_ended(&self, run: &RunFacts, reports: usize) -> io::Result<()> {
+    pub fn run_ended(&self, run: &RunFacts, reports: Reports) -> io::Result<()> {
         let update = self.last_update(Some(run), reports);
         if self.is_watchdog_termination(run, reports) {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
@@ -275,8 +277,10 @@ impl Client {
     }
 
     /// Whether the end of a run is told as an event of its own; of one that was told before it is not again.
-    fn is_watchdog_termination(&self, run: &RunFacts, reports: usize) -> bool {
-        let wanted = self.inner.options.watchdog_terminations && reports == 0;
+    fn is_watchdog_termination(&self, run: &RunFacts, reports: Reports) -> bool {
+        // A hang in which it was ended has a report that says so.
+        let told = reports.crashes > 0 || (run.lifecycle.hang_since.is_some() && reports.all > 0);
+        let wanted = self.inner.options.watchdog_terminations && !told;
         let current = locked(&self.inner.current);
         wanted
             && current.as_ref().is_some_and(|current| termination::is_watchdog(run, current))
@@ -284,7 +288,7 @@ impl Client {
             && !self.outbox().read_state().is_done(&termination::event_id(run))
     }
 
-    fn last_update(&self, run: Option<&RunFacts>, reports: usize) -> Option<SessionUpdate> {
+    fn last_update(&self, run: Option<&RunFacts>, reports: Reports) -> Option<SessionUpdate> {
         if self.inner.options.sessions == SessionMode::Off {
             return None;
         }

@@ -68,6 +68,15 @@ pub struct SessionAttributes {
     pub environment: Option<String>,
 }
 
+/// What a run has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// How many reports of any kind: each is an error of the session.
+    pub all: usize,
+    /// How many of them are of crashes, and not of what the run survived, nor of hangs.
+    pub crashes: usize,
+}
+
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -88,10 +97,10 @@ impl End {
 }
 
 /// How a run that has ended did so. A crash that it survived is none of its ends.
-fn end(run: &RunFacts, reports: usize) -> End {
+fn end(run: &RunFacts, reports: Reports) -> End {
     let lifecycle = &run.lifecycle;
     // A report that is whole is noted in the run state; one without that note was cut short by the end of the process.
-    if reports > 0 && lifecycle.crashed_by.is_none() {
+    if reports.crashes > 0 && lifecycle.crashed_by.is_none() {
         return End::Crashed;
     }
     let hang = match lifecycle.foreground {
@@ -139,9 +148,9 @@ impl SessionTeller {
         })
     }
 
-    /// The last update of the session of a run that has ended and left so many reports. Whether the first was told is not known
+    /// The last update of the session of a run that has ended and left these reports. Whether the first was told is not known
     /// here: `init` is false.
-    pub fn ended(&self, run: &RunFacts, reports: usize) -> Option<SessionUpdate> {
+    pub fn ended(&self, run: &RunFacts, reports: Reports) -> Option<SessionUpdate> {
         let began = self.began(run)?;
         let started = started(run)?;
         let end = end(run, reports);
@@ -149,7 +158,7 @@ impl SessionTeller {
         let session_end = run.session.as_ref().and_then(|session| session.ended);
         let at = [lifecycle.crash_time, session_end, lifecycle.exit_time, lifecycle.last_alive];
         let at = at.into_iter().flatten().find(|at| *at >= started);
-        let errors = run.session.as_ref().map_or(0, |session| session.errors).max(reports as u64);
+        let errors = run.session.as_ref().map_or(0, |session| session.errors).max(reports.all as u64);
         Some(SessionUpdate {
             seq: 1,
             init: false,
@@ -332,7 +341,11 @@ mod tests {
         run
     }
 
-    fn ended(lifecycle: Lifecycle, errors: u64, reports: usize) -> (String, u64, Option<f64>, Option<String>) {
+    fn ended(lifecycle: Lifecycle, errors: u64, crashes: usize) -> (String, u64, Option<f64>, Option<String>) {
+        ended_with(lifecycle, errors, Reports { all: crashes, crashes })
+    }
+
+    fn ended_with(lifecycle: Lifecycle, errors: u64, reports: Reports) -> (String, u64, Option<f64>, Option<String>) {
         let update = SessionTeller::default().ended(&run(lifecycle, errors), reports).unwrap();
         (update.status, update.errors, update.duration, update.abnormal_mechanism)
     }
@@ -354,6 +367,9 @@ mod tests {
         assert_eq!(ended(Lifecycle { debugged: true, ..killed.clone() }, 0, 0).0, "exited");
         let hung = Lifecycle { hang_since: Some(Timestamp(1)), ..killed };
         assert_eq!(ended(hung.clone(), 0, 0).3.as_deref(), Some("anr_foreground"));
+        let one = Reports { all: 1, crashes: 0 };
+        assert_eq!(ended_with(hung.clone(), 0, one), ("abnormal".into(), 1, None, Some("anr_foreground".into())));
+        assert_eq!(ended_with(at(ExitKind::CLEAN), 0, one), ok("exited", 1), "handled, or a hang that ended");
         let hung = Lifecycle { foreground: Foreground::BACKGROUND, ..hung };
         assert_eq!(ended(hung, 0, 0).3.as_deref(), Some("anr_background"));
     }
@@ -370,7 +386,7 @@ mod tests {
     fn one_that_began_and_ended_offline_is_one_update() {
         let teller = SessionTeller::default();
         let facts = run(Lifecycle { exit: ExitKind::CLEAN, ..Lifecycle::default() }, 0);
-        let (began, ended) = (teller.began(&facts).unwrap(), teller.ended(&facts, 0).unwrap());
+        let (began, ended) = (teller.began(&facts).unwrap(), teller.ended(&facts, Reports::default()).unwrap());
         assert_eq!(began.sid, "abababab-abab-abab-abab-abababababab");
         let mut pending = PendingSessions::default();
         let free = |_: &str| false;
@@ -408,7 +424,7 @@ mod tests {
         for (number, (lifecycle, errors)) in runs.into_iter().enumerate() {
             let mut facts = run(lifecycle, errors);
             facts.session.as_mut().unwrap().id = Id([number as u8; 16]);
-            pending.push(teller.ended(&facts, 0).unwrap());
+            pending.push(teller.ended(&facts, Reports::default()).unwrap());
         }
         let mut living = run(clean, 0);
         living.session.as_mut().unwrap().id = Id([9; 16]);

@@ -51,6 +51,7 @@ pub struct Config {
     pub(crate) stack_memory: u32,
     pub(crate) symbol_names: bool,
     pub(crate) deadline: Duration,
+    pub(crate) hang_threshold: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) attempts: u32,
     pub(crate) symbolicate: bool,
@@ -84,6 +85,7 @@ impl Config {
             stack_memory: 2048,
             symbol_names: cfg!(target_vendor = "apple"),
             deadline: Duration::from_secs(5),
+            hang_threshold: None,
             limits: Limits::default(),
             attempts: 3,
             symbolicate: true,
@@ -229,6 +231,18 @@ impl Config {
     /// How long writing a report may take before the process is ended with what there is. Default: 5 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// After what time a watched thread that does not answer hangs; at least 50 ms, and on phones 2 s are usual. Threads are watched
+    /// that have a [`HangWatch`](crate::HangWatch), and on Apple's systems the main thread, where it works through its run loop
+    /// or the main queue. Default: `None`, nothing is watched, and there is no thread for it.
+    ///
+    /// A hang is reported once, with the stacks of all threads at that time; the app goes on, and what the report says of its length is
+    /// what it was at its end. If the process is ended while it hangs, the next launch finds that out: the run's outcome is
+    /// [`Outcome::Hung`](crate::Outcome::Hung). Sixteen hangs of a run are reported.
+    pub fn hang_threshold(mut self, threshold: impl Into<Option<Duration>>) -> Self {
+        self.hang_threshold = threshold.into();
         self
     }
 

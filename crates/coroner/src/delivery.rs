@@ -350,7 +350,8 @@ impl Deliverer {
             let reports = raw.reports.iter().filter(|report| bundle::is_written(report)).count();
             match RunFacts::read(&raw.state) {
                 Ok(facts) => {
-                    let finished = FinishedRun { run: run.id, facts: &facts, reports };
+                    let crashes = processing::crashes(&raw);
+                    let finished = FinishedRun { run: run.id, facts: &facts, reports, crashes };
                     self.tell_sinks(|sink| sink.run_ended(&finished));
                 }
                 Err(error) => log::warn!("coroner: the state of run {} can't be read: {error}", run.id),

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::data_dir::default_store_dir;
 use crate::delivery::Deliverer;
 use crate::facts;
+use crate::hang::Watchdog;
 use crate::last_run::LastRun;
 use crate::scope::Scope;
 use crate::sink::{FolderSink, Sink};
@@ -42,6 +43,8 @@ struct Inner {
     process: u32,
     scope: Scope,
     deliverer: Arc<Deliverer>,
+    /// Taken out by `uninstall`.
+    watchdog: Mutex<Option<Watchdog>>,
 }
 
 /// The installed Coroner, if there is one.
@@ -118,7 +121,7 @@ impl std::error::Error for InstallError {
 /// can be.
 ///
 /// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver, or a sink
-/// follows runs; that thread ends when that is done. Only where the last run crashed within two seconds of its own start does it
+/// follows runs; that thread ends when that is done. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
 /// wait for that report to be delivered, for five seconds at most.
 ///
 /// # Errors
@@ -166,6 +169,7 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
         Some(sinks) => sinks.clone(),
         None => vec![Arc::new(FolderSink::new(directory.join(REPORTS)))],
     };
+    let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     let deliver = config.deliver_at_install;
     let pending = store.has_other_runs(Some(id));
@@ -174,7 +178,8 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     if deliver && (pending || deliverer.follows_runs()) {
         deliverer.start();
     }
-    let inner = Inner { run: id, store: directory, process: std::process::id(), scope, deliverer };
+    let watchdog = Mutex::new(watchdog);
+    let inner = Inner { run: id, store: directory, process: std::process::id(), scope, deliverer, watchdog };
     let coroner = Coroner { inner: Arc::new(inner) };
     *installed = Some(coroner.clone());
     drop(installed);
@@ -218,6 +223,7 @@ fn register_exit_handler() {
                 // A child made by fork that ends says nothing of its parent.
                 && coroner.inner.process == std::process::id()
             {
+                crate::hang::end();
                 // After a panic of `main` the process ends by `exit`, too.
                 if !coroner_capture::exception::is_reported_as_fatal() {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
@@ -274,6 +280,10 @@ impl Coroner {
         let mut installed = slot();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));
         if ours {
+            let watchdog = self.inner.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(watchdog) = watchdog {
+                watchdog.stop();
+            }
             self.inner.scope.note_exit(ExitKind::UNINSTALLED);
             Scope::deactivate();
             crate::panic::uninstall();

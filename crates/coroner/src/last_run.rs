@@ -22,6 +22,9 @@ pub enum Outcome {
     Terminated,
     /// It crashed, and there is a report.
     Crashed,
+    /// It did not answer when it was ended, by the user or the system; known where it was watched for that
+    /// ([`Config::hang_threshold`](crate::Config::hang_threshold)).
+    Hung,
     /// Coroner was uninstalled while it ran; what came after is not known.
     Uninstalled,
     /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
@@ -36,6 +39,7 @@ impl Outcome {
             Self::CleanExit => "ended by itself",
             Self::Terminated => "was asked to end (SIGTERM)",
             Self::Crashed => "crashed",
+            Self::Hung => "did not answer any more when it was ended",
             Self::Uninstalled => "uninstalled Coroner before it ended",
             Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
         }
@@ -58,12 +62,12 @@ pub struct LastRun {
     /// Which run it was; `None` for [`Outcome::FirstLaunch`].
     #[serde(with = "id_text")]
     pub run: Option<Id>,
-    /// The event id of its report, if it crashed: under which a server shows it.
+    /// The event id of its report, if it crashed or hung: under which a server shows it.
     #[serde(with = "id_text")]
     pub event_id: Option<Id>,
     /// When it began.
     pub began: Option<SystemTime>,
-    /// How long it ran from install to the crash, if it crashed. A crash soon after the start may come again each time before
+    /// How long it ran from install to the crash or to the report of the hang, if it ended so. A crash soon after the start may come again each time before
     /// a report gets out.
     pub ran_for: Option<Duration>,
 }

@@ -26,6 +26,7 @@ mod data_dir;
 mod delivery;
 mod exception;
 mod facts;
+mod hang;
 mod install;
 mod last_run;
 mod panic;
@@ -48,6 +49,7 @@ pub use data_dir::default_store_dir;
 pub use exception::{HandledException, Language, report_error, report_exception};
 #[doc(hidden)]
 pub use exception::{here, report_exception_above};
+pub use hang::{Busy, HangWatch};
 pub use install::{Coroner, InstallError, attach_current_thread, ignore_next_signal, install, installed};
 pub use last_run::{LastRun, Outcome};
 pub use processing::{InvalidReport, SymbolSearch};

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use coroner_report::model::{CrashFlag, Id, Report, RunFacts};
 use coroner_report::reader::ReadError;
 use coroner_report::run_state::ExitKind;
+use coroner_report::wire::Monitor;
 use coroner_symbols::{Options, Symbolizer, demangle_exception_types};
 
 use crate::bundle::is_written;
@@ -86,7 +87,7 @@ fn stitch(report: &mut Report, state: &[u8]) {
         return;
     }
     match RunFacts::read(state) {
-        Ok(facts) => report.run = Some(facts),
+        Ok(facts) => report.stitch(facts),
         Err(error) => report.problems.push(coroner_report::model::Problem {
             section: None,
             offset: 0,
@@ -101,9 +102,26 @@ pub(crate) fn is_of_child(raw: &RawRun) -> bool {
     reports.any(|report| report.crash.is_some_and(|crash| crash.flags.contains(&CrashFlag::ForkChild)))
 }
 
-/// Whether the process went on after this report.
-fn is_survived(report: &Report) -> bool {
-    report.crash.as_ref().is_some_and(|crash| crash.has(CrashFlag::NotFatal))
+/// Whether the report is of a crash that ended the process, and not of what it survived or of a hang.
+fn is_of_crash(raw: &RawRun, index: usize, report: Option<&Report>) -> bool {
+    match report.and_then(|report| report.crash.as_ref()) {
+        Some(crash) => !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::HANG,
+        // Cut before it says what it is of. The first place is for a crash, and those behind for more of them once that is taken;
+        // what a run survives has places of its own.
+        None => index == 0 || raw.reports.first().is_some_and(|first| is_written(first)),
+    }
+}
+
+/// Whether the report is of a hang in which the process was ended.
+fn is_fatal_hang(report: &Report) -> bool {
+    let crash = report.crash.as_ref();
+    crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
+}
+
+/// How many reports of crashes a run has left that could have ended it.
+pub(crate) fn crashes(raw: &RawRun) -> usize {
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    written.filter(|index| is_of_crash(raw, *index, report(raw, *index).ok().as_ref())).count()
 }
 
 /// How a run ended, by its files.
@@ -111,9 +129,11 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
     let facts = RunFacts::read(&raw.state).ok();
     let lifecycle = facts.as_ref().map(|facts| &facts.lifecycle);
     let crashed_by = lifecycle.and_then(|lifecycle| lifecycle.crashed_by);
-    // A report that the run survived (a handled exception) says nothing of its end.
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
-    let first = written.map(|index| report(raw, index)).find(|report| !report.as_ref().is_ok_and(is_survived));
+    let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
+    // A report that the run survived (a handled exception) says nothing of its end.
+    let first = reports.iter().find(|(index, report)| is_of_crash(raw, *index, report.as_ref()));
+    let hang = lifecycle.and_then(|lifecycle| lifecycle.hang_since);
     let mut last = LastRun { run: Some(run), began: Some(began), ..LastRun::FIRST_LAUNCH };
     // A report that is whole is noted in the run state, and taken back if the process goes on after it (an earlier handler
     // repaired the fault). A report without that note was cut short by the end of the process.
@@ -124,11 +144,17 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         Some(ExitKind::CLEAN) => Outcome::CleanExit,
         Some(ExitKind::SIGTERM) => Outcome::Terminated,
         Some(ExitKind::UNINSTALLED) => Outcome::Uninstalled,
+        _ if hang.is_some() => Outcome::Hung,
         _ => Outcome::Unknown,
     };
-    if crashed && let Some(Ok(report)) = first {
+    let told = match last.outcome {
+        Outcome::Crashed => first.and_then(|(_, report)| report.as_ref()),
+        Outcome::Hung => reports.iter().filter_map(|(_, report)| report.as_ref()).find(|report| is_fatal_hang(report)),
+        _ => None,
+    };
+    if let Some(report) = told {
         last.event_id = Some(report.header.event_id).filter(|id| !id.is_nil());
-        last.ran_for = report.crash.map(|crash| Duration::from_nanos(crash.since_install_ns));
+        last.ran_for = report.crash.as_ref().map(|crash| Duration::from_nanos(crash.since_install_ns));
     }
     last
 }

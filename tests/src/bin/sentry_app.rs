@@ -2,9 +2,10 @@
 //!
 //! Words: `fault=NAME` to die of a fault, `kill` to be killed, `exit=CODE`, `flush=SECONDS` to wait for delivery, `sleep=MS`,
 //! `retry=MS`, `tries=NUMBER` and `timeout=MS` for sending, `require-consent`, `consent=true`, `attach=PATH`,
-//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `no-symbols`, `aggregate`,
-//! `attempts=NUMBER`, `minidump`, `stack=BYTES` of stack memory, `watchdog`, `version=TEXT`, `hang` until it is killed. It prints what
-//! it learns.
+//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `handled` for an error that is reported, `no-symbols`, `aggregate`,
+//! `attempts=NUMBER`, `minidump`, `stack=BYTES` of stack memory, `watchdog`, `version=TEXT`, `hang` until it is killed,
+//! `watch=MS` to be watched for hangs of such a length: `hang` then waits until that is written down, and `stall` is one that ends.
+//! It prints what it learns.
 
 #[cfg(target_os = "linux")]
 use std::time::{Duration, Instant};
@@ -13,6 +14,10 @@ use std::time::{Duration, Instant};
 use coroner::sentry::session::SessionMode;
 #[cfg(target_os = "linux")]
 use coroner::{Breadcrumb, Config, SentrySink, User};
+#[cfg(target_os = "linux")]
+use coroner_report::model::RunFacts;
+#[cfg(target_os = "linux")]
+use coroner_tests::hang;
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -67,6 +72,8 @@ fn main() {
     // A launch that is killed at work on a run counts as an attempt on it: after three a run is set aside.
     let config = config.attempts(number("attempts").map_or(3, |attempts| attempts as u32));
     let config = config.stack_memory(number("stack").map_or(2048, |bytes| bytes as u32));
+    let threshold = number("watch").map(Duration::from_millis);
+    let config = config.hang_threshold(threshold);
     let coroner = coroner::install(config.sink(sink).symbolicate(!has("no-symbols"))).expect("Coroner is installed");
     println!("installed after {} ms", begin.elapsed().as_millis());
 
@@ -87,6 +94,20 @@ fn main() {
     if let Some(name) = value("fault") {
         coroner_faults::threads::park(2);
         (coroner_faults::find(&name).expect("a fault").run)();
+    }
+    if has("handled") {
+        assert!(coroner::report_error(&std::io::Error::other("the paper ran out")), "it is reported");
+    }
+    let run = std::path::Path::new(&store).join("runs").join(coroner.run_id().to_string());
+    let watch = coroner::HangWatch::new();
+    if threshold.is_some() && (has("hang") || has("stall")) {
+        watch.beat();
+        hang::wait_until("the hang is written down", || !hang::reports(&run).is_empty());
+    }
+    if has("stall") {
+        watch.idle();
+        let ended = |facts: RunFacts| facts.lifecycle.hang_durations_ns.contains_key(&0);
+        hang::wait_until("its end is written down", || hang::facts(&run).is_some_and(ended));
     }
     if has("hang") {
         println!("hangs");

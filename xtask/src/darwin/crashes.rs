@@ -37,10 +37,10 @@ fn app(kit: &Kit) -> anyhow::Result<()> {
     succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--package", "coroner-faults", "--lib"]))
 }
 
-/// Every fault and every behaviour of the table.
+/// Every fault and every behaviour of the table; threads that hang.
 fn behaviours(kit: &Kit) -> anyhow::Result<()> {
     let mut command = kit.cargo("test");
-    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours"]);
+    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours", "--test", "hangs"]);
     succeed(command.env("CORONER_TEST_LIBRARY", kit.build(PLUGIN)?))
 }
 

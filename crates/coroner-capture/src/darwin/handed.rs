@@ -68,7 +68,9 @@ impl Handed {
     pub(crate) fn of_thread(&self, tid: Tid) -> Option<Incident> {
         let taken = self.places.iter().filter(|place| place.state.load(Ordering::Acquire) == TAKEN);
         // SAFETY: as in `take`.
-        taken.filter_map(|place| unsafe { *place.incident.get() }).find(|incident| incident.tid == tid)
+        let mut incidents = taken.filter_map(|place| unsafe { *place.incident.get() });
+        // A hang's thread waits nowhere: another one has handed it over.
+        incidents.find(|incident| incident.tid == tid && incident.hung.is_none())
     }
 
     /// The primary thread: the place is free again.

@@ -9,6 +9,7 @@ use coroner_machine::threads::{Interrupted, ThreadList, Tid, facts};
 
 use crate::global;
 
+pub use super::process::is_traced;
 pub use crate::here::here;
 
 /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the

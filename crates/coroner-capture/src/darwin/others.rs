@@ -89,7 +89,8 @@ impl Others {
                     continue;
                 }
                 let Some(facts) = threads::facts(*port) else { continue };
-                if facts.tid == incident.tid {
+                // Of a hang, its thread is one of them, and that which noticed it waits here.
+                if facts.tid == incident.hung.map_or(incident.tid, |hung| hung.watcher) {
                     continue;
                 }
                 let Some(entry) = table.entries.get_mut(table.count) else {

@@ -7,7 +7,7 @@ pub(crate) fn parent_pid() -> i32 {
 }
 
 /// Whether a debugger traces this process (normal life): `P_TRACED` of `kp_proc.p_flag` (<sys/sysctl.h>, <sys/proc.h>).
-pub(crate) fn is_traced() -> bool {
+pub fn is_traced() -> bool {
     const P_TRACED: i32 = 0x800;
     /// Where `p_flag` stands in `struct kinfo_proc`.
     const FLAG_AT: usize = 32;

@@ -8,6 +8,7 @@ use coroner_machine::threads::{self, Tid, monotonic_now};
 use coroner_report::wire::{Access, ExtraRegister, Mach, Monitor, Signal};
 use mach2::port::mach_port_t;
 
+use super::files;
 use super::handed::Handed;
 use super::messages::{self, Own, Request};
 use crate::global::Global;
@@ -104,6 +105,7 @@ pub(crate) fn incident(request: &Request, context: &Context) -> Incident {
         access: if is_memory_fault { access(context) } else { None },
         is_memory_fault,
         uncaught: None,
+        hung: None,
     }
 }
 
@@ -123,7 +125,10 @@ pub(crate) fn write(global: &'static Global, incident: &Incident, crashed: mach_
     // SAFETY: the primary thread owns the scratch, and no section runs.
     unsafe { crate::pipeline::scratch(global) }.images.release();
     global.seconds.reopen();
-    if incident.ending() != Ending::GoesOn {
+    if incident.ending() == Ending::GoesOn {
+        // Of a file of its own, which nothing is written to any more.
+        files::close(file);
+    } else {
         global.note_crash(incident.monitor);
     }
     true
@@ -137,13 +142,24 @@ pub(crate) fn enter_uncaught(
     (pid, tid): (i32, Tid),
     uncaught: &Uncaught<'_>,
 ) -> bool {
+    // SAFETY: it is the caller's, who waits here for longer than the report may take.
+    let incident = unsafe { Incident::of_exception(uncaught, registers, pid, tid) };
+    enter_incident(global, registers, (pid, tid), &incident)
+}
+
+/// Takes what was noticed in normal life by the calling thread into a report: the primary thread writes it. False where there
+/// is none.
+pub(crate) fn enter_incident(
+    global: &'static Global,
+    _registers: &Registers,
+    (pid, _tid): (i32, Tid),
+    incident: &Incident,
+) -> bool {
     // A child made by fork has none of Coroner's threads.
     if pid != global.run.pid {
         return false;
     }
-    // SAFETY: it is the caller's, who waits here for longer than the report may take.
-    let incident = unsafe { Incident::of_exception(uncaught, registers, pid, tid) };
     // The report's own limit, and twice as long for one that is being written now.
     let patience = global.setup.deadline_ms.saturating_mul(3).saturating_add(5000);
-    Handed::over(global, &incident, patience)
+    Handed::over(global, incident, patience)
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use coroner_machine::context::{Context, SignalInfo, SignalStack};
 use coroner_machine::registers::Registers;
 use coroner_machine::stack::{alternate_stack, set_alternate_stack};
-use coroner_machine::threads::monotonic_now;
+use coroner_machine::threads::{monotonic_now, this_thread};
 use coroner_report::wire::{Fault, SecondCrash, SectionKind};
 
 use super::action::{bit, block_exactly, blocked, take_pending};
@@ -96,7 +96,10 @@ pub(crate) fn enter(
     unsafe { global.os.stack.call(on_large_stack, (&raw mut task).cast()) };
     global.os.holding.store(true, Ordering::Release);
     global.os.writing.store(false, Ordering::Release);
-    if pid == global.run.pid && incident.ending() != Ending::GoesOn {
+    if incident.ending() == Ending::GoesOn {
+        // Of a file of its own, which nothing is written to any more.
+        files::close(file);
+    } else if pid == global.run.pid {
         global.note_crash(incident.monitor);
     }
     if let Some(run) = child {
@@ -118,14 +121,24 @@ pub(crate) fn enter_uncaught(
     ids: (i32, i32),
     uncaught: &Uncaught<'_>,
 ) -> bool {
+    // SAFETY: it is the caller's, who waits here.
+    let incident = unsafe { Incident::of_exception(uncaught, registers, ids.0, ids.1) };
+    enter_incident(global, registers, ids, &incident)
+}
+
+/// Takes what was noticed in normal life by the calling thread, which has these ids and registers, into a report.
+pub(crate) fn enter_incident(
+    global: &'static Global,
+    registers: &Registers,
+    ids: (i32, i32),
+    incident: &Incident,
+) -> bool {
     let silent = ids.0 != global.run.pid && global.setup.fork == ForkPolicy::Silent;
     if silent || global.os.is_writing(ids.0, ids.1) {
         return false;
     }
     let mut context = Context::of_registers(registers, blocked());
-    // SAFETY: it is the caller's, who waits here.
-    let incident = unsafe { Incident::of_exception(uncaught, registers, ids.0, ids.1) };
-    let reported = enter(global, &SignalInfo::NONE, &mut context, ids, Some(incident));
+    let reported = enter(global, &SignalInfo::NONE, &mut context, ids, Some(*incident));
     if reported == Reported::Owner {
         // What follows is the runtime's and the app's own code, which may need the other threads.
         finish(global);
@@ -148,7 +161,8 @@ unsafe extern "C" fn on_large_stack(task: *mut c_void) {
     let _ = unsafe { set_alternate_stack(&global.os.fault_stack.as_signal_stack()) };
     let displaced = signal::displace();
     let mask = block_exactly(!signal::NEEDED);
-    let timer = Deadline::start(task.incident.tid, global.setup.deadline_ms);
+    // This thread, and not the incident's: of a hang it is another.
+    let timer = Deadline::start(this_thread(), global.setup.deadline_ms);
 
     sections::write_all(task);
 

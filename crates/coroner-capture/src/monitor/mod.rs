@@ -3,6 +3,7 @@
 
 pub(crate) mod cpp_exception;
 pub mod exception;
+pub mod hang;
 #[cfg(target_vendor = "apple")]
 pub(crate) mod mach;
 #[cfg(target_vendor = "apple")]

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 1 | the deadline's timer starts; all other threads are asked to stop (nobody waits) | no timer; no other threads |
 //! | 2 | header and what happened, on disk | the next step |
-//! | 3 | the images are listed; the crashed thread is walked, on disk | frames found so far are lost, registers are not |
+//! | 3 | the images are listed; the crashed thread is walked, on disk (of a hang: all others stop, and its thread is walked) | frames found so far are lost, registers are not |
 //! | 4 | the images, on disk | |
 //! | 5 | the other threads are waited for, the silent ones traced, all walked, on disk in batches | that thread alone |
 //! | 6 | stack memory of the crashed thread | |

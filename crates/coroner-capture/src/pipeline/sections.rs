@@ -30,7 +30,8 @@ pub(crate) fn write_all(task: &mut Task<'_>) {
         scratch.point = coroner_machine::recovery::Point::new();
         scratch.names.addresses.clear();
     }
-    let mut others = if global.setup.all_threads { Others::begin(global, task.incident) } else { None };
+    let hangs = task.incident.hung.is_some();
+    let mut others = if global.setup.all_threads || hangs { Others::begin(global, task.incident) } else { None };
     task.phases.end(Phase::ENTRY);
     guarded(task, SectionKind::CRASH, None, classify);
     guarded(task, SectionKind::HEADER, None, header);
@@ -39,7 +40,18 @@ pub(crate) fn write_all(task: &mut Task<'_>) {
     guarded(task, SectionKind::EXCEPTIONS, None, exceptions);
     tell_fault(task);
     guarded(task, SectionKind::IMAGES, None, list_images);
-    guarded(task, SectionKind::THREADS, Some(task.incident.tid as u64), crashed_thread);
+    match &mut others {
+        Some(others) if hangs => {
+            // It is one of the others, and must stand still before it is walked.
+            others.stop(global);
+            task.phases.end(Phase::STOP_THREADS);
+            hung_thread(task, others);
+        }
+        None if hangs => {}
+        _ => {
+            guarded(task, SectionKind::THREADS, Some(task.incident.tid as u64), crashed_thread);
+        }
+    }
     tell_fault(task);
     task.phases.end(Phase::CRASHED_THREAD);
     guarded(task, SectionKind::IMAGES, None, images);
@@ -51,10 +63,14 @@ pub(crate) fn write_all(task: &mut Task<'_>) {
     }
     task.phases.end(Phase::IMAGES);
     if let Some(others) = &mut others {
-        others.stop(global);
-        task.phases.end(Phase::STOP_THREADS);
-        other_threads(task, others);
-        task.phases.end(Phase::OTHER_THREADS);
+        if !hangs {
+            others.stop(global);
+            task.phases.end(Phase::STOP_THREADS);
+        }
+        if global.setup.all_threads {
+            other_threads(task, others);
+            task.phases.end(Phase::OTHER_THREADS);
+        }
     }
     global.seconds.close();
     if global.seconds.copy(&mut [NO_CRASH; seconds::PLACES], task.started) > task.seconds_told {
@@ -148,7 +164,8 @@ fn crash(task: &mut Task<'_>) {
     if incident.pid != task.global.run.pid {
         flags = flags.with(CrashFlags::FORK_CHILD);
     }
-    if memory().read_u64(incident.registers.sp()).is_err() {
+    // A thread that hangs has yet to be stopped.
+    if incident.hung.is_none() && memory().read_u64(incident.registers.sp()).is_err() {
         flags = flags.with(CrashFlags::BAD_STACK_POINTER);
     }
     if incident.ending() == Ending::GoesOn {
@@ -169,7 +186,7 @@ fn crash(task: &mut Task<'_>) {
         message: uncaught.and_then(|exception| exception.message),
         exception_type: uncaught.and_then(|exception| exception.type_name),
         location: uncaught.and_then(|exception| exception.location),
-        ..Crash::default()
+        hang: incident.hung.map(|hung| hung.hang),
     };
     // SAFETY: this thread owns the latch.
     let mut encoder = Writer::payload(&mut unsafe { scratch(task.global) }.buffer);
@@ -180,7 +197,7 @@ fn crash(task: &mut Task<'_>) {
 
 /// The exceptions of a language behind the crash.
 fn exceptions(task: &mut Task<'_>) {
-    let Some(uncaught) = task.incident.uncaught else { return };
+    let Some(uncaught) = task.incident.uncaught.filter(|uncaught| !uncaught.exceptions.is_empty()) else { return };
     // SAFETY: this thread owns the latch.
     let mut encoder = Writer::payload(&mut unsafe { scratch(task.global) }.buffer);
     encoder.begin_array();
@@ -303,9 +320,33 @@ pub(super) fn expired(task: &Task<'_>) -> bool {
     unsafe { (&raw const (*task.global.scratch.get()).expired).read_volatile() }
 }
 
+/// Whether that thread is the one that hangs.
+fn is_hung(task: &Task<'_>, tid: u64) -> bool {
+    task.incident.hung.is_some() && task.incident.tid as u64 == tid
+}
+
+/// Writes the thread that hangs, which stands still among the others.
+fn hung_thread(task: &mut Task<'_>, others: &Others) {
+    task.captured = 0;
+    let Some(thread) = others.threads().find(|thread| is_hung(task, thread.tid())) else { return };
+    // SAFETY: this thread owns the latch.
+    let mut length = begin_batch(unsafe { scratch(task.global) });
+    if !other_thread(task, &thread, &mut length) {
+        task.dropped_threads = task.dropped_threads.saturating_add(1);
+        return;
+    }
+    task.captured = u64::from(thread.is_captured());
+    guarded(task, SectionKind::THREADS, Some(thread.tid()), |task| {
+        // SAFETY: as above.
+        let end = end_batch(unsafe { scratch(task.global) }, length);
+        write(task, SectionKind::THREADS, end);
+    });
+}
+
 /// Writes all other threads, in batches.
 fn other_threads(task: &mut Task<'_>, others: &Others) {
-    let mut threads = others.threads();
+    let incident = task.incident;
+    let mut threads = others.threads().filter(|thread| incident.hung.is_none() || thread.tid() != incident.tid as u64);
     let mut pending = threads.next();
     while pending.is_some() {
         // SAFETY: this thread owns the latch.
@@ -397,7 +438,8 @@ fn encode_other(
     if is_main {
         flags = flags.with(ThreadFlags::MAIN);
     }
-    if global.seconds.has(thread.tid()) {
+    let is_hung = is_hung(task, thread.tid());
+    if is_hung || global.seconds.has(thread.tid()) {
         flags = flags.with(ThreadFlags::CRASHED);
     }
     let wire = Thread {
@@ -425,7 +467,8 @@ fn encode_other(
     let fits = match &registers {
         Some(registers) => {
             let Scratch { ring, images, cache, names, .. } = scratch;
-            walk(&mut encoder, &wire, registers, OTHER, ring, images, cache, &mut names.addresses, swift_async)
+            let depth = if is_hung { CRASHED } else { OTHER };
+            walk(&mut encoder, &wire, registers, depth, ring, images, cache, &mut names.addresses, swift_async)
         }
         None => wire.encode(&mut encoder, &[], WalkEnd::default()),
     };
@@ -435,7 +478,7 @@ fn encode_other(
 /// The crashed thread's stack from its stack pointer upwards.
 fn stack_memory(task: &mut Task<'_>) {
     let wanted = task.global.setup.stack_memory as usize;
-    if wanted == 0 || expired(task) {
+    if wanted == 0 || expired(task) || task.incident.hung.is_some() {
         return;
     }
     let address = task.incident.registers.sp() & !15;

@@ -101,9 +101,35 @@ pub struct Crash {
     /// Source location of a panic or an assertion: `file:line:column`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
+    /// The hang, if the report is of one: `tid` is then the thread that did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hang: Option<Hang>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
+}
+
+/// A thread that did not answer. Times are those in which the process ran: neither suspension nor the system's sleep counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Hang {
+    /// Which hang of the run it is, 0 being the first.
+    pub number: u8,
+    /// How long it had lasted when the report was begun.
+    pub lasted_ns: u64,
+    /// How long it lasted in all, once it ended: of the run state, so known where that is. Without it, it was still going on
+    /// when the process ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+impl Hang {
+    /// How long it lasted, as far as that is known, and whether it is known to the end.
+    pub fn duration(&self) -> (Duration, bool) {
+        (Duration::from_nanos(self.duration_ns.unwrap_or(self.lasted_ns)), self.duration_ns.is_some())
+    }
 }
 
 impl Crash {

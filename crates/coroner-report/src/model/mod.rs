@@ -18,7 +18,8 @@ mod value;
 
 pub use address::{Address, Bytes, Id, IdError, RelativeAddress, Timestamp};
 pub use crash::{
-    Annotation, Crash, CrashFlag, End, Exception, Fault, Header, Mach, PhaseDuration, SecondCrash, SectionCount, Signal,
+    Annotation, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration, SecondCrash, SectionCount,
+    Signal,
 };
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
@@ -27,6 +28,7 @@ pub use runtime::is_runtime_function;
 pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 
+use crate::run_state::ExitKind;
 use crate::wire::SectionKind;
 use serde::Serialize;
 
@@ -108,6 +110,21 @@ pub struct UnknownSection {
 }
 
 impl Report {
+    /// Puts the run state of the run that the report is of beside it, and with it what only that knows: how long a hang lasted, and
+    /// whether the process was ended while it went on, so that it was fatal.
+    pub fn stitch(&mut self, run: RunFacts) {
+        if let Some(crash) = &mut self.crash
+            && let Some(hang) = &mut crash.hang
+        {
+            hang.duration_ns = run.lifecycle.hang_durations_ns.get(&hang.number).copied();
+            let went_on = run.lifecycle.hang_since.is_some() && run.lifecycle.exit == ExitKind::RUNNING;
+            if went_on && hang.duration_ns.is_none() && !run.lifecycle.debugged {
+                crash.flags.retain(|flag| *flag != CrashFlag::NotFatal);
+            }
+        }
+        self.run = Some(run);
+    }
+
     /// The thread that crashed; where several did, the one that the report is about.
     pub fn crashed_thread(&self) -> Option<&Thread> {
         let tid = self.crash.as_ref().map(|crash| crash.tid);

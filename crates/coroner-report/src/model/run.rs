@@ -199,6 +199,9 @@ pub struct Lifecycle {
     /// When the hang began that was still going on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hang_since: Option<Timestamp>,
+    /// How long the hangs lasted that ended, in nanoseconds, by the number that is in their reports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hang_durations_ns: BTreeMap<u8, u64>,
     /// Memory that the process used, bytes, when it was last asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used: Option<u64>,

@@ -3,10 +3,10 @@
 use super::item::{Limit, decode_item, more};
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
-    Address, Annotation, Bytes, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Header, Id, Image,
-    Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SecondCrash, SectionCount, Segment, Signal, Skipped,
-    StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value, mach_code_name,
-    mach_exception_name, signal_name,
+    Address, Annotation, Bytes, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Hang, Header, Id,
+    Image, Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SecondCrash, SectionCount, Segment, Signal,
+    Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value,
+    mach_code_name, mach_exception_name, signal_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -165,6 +165,9 @@ impl<'a> Builder<'a> {
         }
         for fault in &mut report.faults {
             fault.name = signal_name(os, fault.signal);
+        }
+        if let Some(run) = report.run.take() {
+            report.stitch(run);
         }
         report.complete = report.problems.is_empty() && report.end.as_ref().is_some_and(|end| end.complete);
         report.attribute_frames();
@@ -527,6 +530,16 @@ fn crash(fields: &mut Fields) -> Crash {
         message: fields.text(10),
         exception_type: fields.text(11),
         location: fields.text(12),
+        hang: fields.fields(13).map(|mut fields| hang(&mut fields)),
+        extra: fields.rest(),
+    }
+}
+
+fn hang(fields: &mut Fields) -> Hang {
+    Hang {
+        number: fields.number(0).unwrap_or(0),
+        lasted_ns: fields.u64(1).unwrap_or(0),
+        duration_ns: None,
         extra: fields.rest(),
     }
 }

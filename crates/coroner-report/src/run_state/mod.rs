@@ -40,7 +40,7 @@ mod writer;
 pub use breadcrumb::Breadcrumb;
 pub use facts::FactsEncoder;
 pub use layout::{Limits, MAGIC, MAX_KEY, VERSION};
-pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, Scalar, SessionStatus};
+pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, MOST_HANGS, Scalar, SessionStatus};
 #[cfg(feature = "std")]
 pub use read::RunStateError;
 pub use slots::Stored;

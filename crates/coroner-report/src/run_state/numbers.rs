@@ -118,6 +118,17 @@ open_numbers! {
     }
 }
 
+/// Hangs of one run whose durations a run state has room for.
+pub const MOST_HANGS: u8 = 16;
+
+impl Scalar {
+    /// The word for how long hang `number` of the run lasted, nanoseconds, once it has ended: words 32 to 47, by the number that the
+    /// hang's report has. `None` for a number without a word.
+    pub const fn hang_duration(number: u8) -> Option<Scalar> {
+        if number < MOST_HANGS { Some(Scalar(32 + number)) } else { None }
+    }
+}
+
 open_numbers! {
     /// How a run ended, as far as the process could tell.
     ExitKind(u8) {

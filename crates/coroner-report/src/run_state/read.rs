@@ -6,7 +6,7 @@ use super::layout::{
     BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits,
     MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
 };
-use super::numbers::{ExitKind, Fact, Foreground, Kind, Level, Scalar, SessionStatus};
+use super::numbers::{ExitKind, Fact, Foreground, Kind, Level, MOST_HANGS, Scalar, SessionStatus};
 use super::slots::form;
 use crate::model::{Address, Breadcrumb, Id, Lifecycle, Problem, RunFacts, Session, Timestamp, Value};
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
@@ -175,6 +175,10 @@ impl<'a> Reading<'a> {
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),
             hang_since: time(Scalar::HANG_SINCE),
+            hang_durations_ns: (0..MOST_HANGS)
+                .filter_map(|number| Some((number, scalar(Scalar::hang_duration(number)?))))
+                .filter(|(_, ns)| *ns > 0)
+                .collect(),
             memory_used: Some(scalar(Scalar::MEMORY_USED)).filter(|bytes| *bytes > 0),
             memory_available: Some(scalar(Scalar::MEMORY_AVAILABLE)).filter(|bytes| *bytes > 0),
             debugged: scalar(Scalar::DEBUGGED) != 0,

@@ -153,6 +153,14 @@ impl Writer<'_> {
                 self.report.image_at(address).map_or_else(String::new, |image| format!(", in {}", image.name()));
             self.field("Address", Style::Address, &format!("{address}{access}{place}"))?;
         }
+        if let Some(hang) = &crash.hang {
+            let how_long = match hang.duration() {
+                (lasted, true) => format!("for {}", duration(lasted.as_nanos() as u64)),
+                (lasted, false) => format!("for {} at least", duration(lasted.as_nanos() as u64)),
+            };
+            let end = if crash.has(CrashFlag::NotFatal) { "" } else { ", until the process was ended" };
+            self.field("Hang", fatal, &format!("the thread did not answer {how_long}{end}"))?;
+        }
         if let Some(kind) = &crash.exception_type {
             self.field("Type", fatal, kind)?;
         }

@@ -160,6 +160,26 @@ impl SecondCrash {
     }
 }
 
+/// A thread that did not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hang {
+    /// Which hang of the run it is, 0 being the first. How long it lasted is in the run state, under
+    /// [`Scalar::hang_duration`](crate::run_state::Scalar::hang_duration) of this number.
+    pub number: u8,
+    /// How long it had lasted when the report was begun, in nanoseconds in which the process ran.
+    pub lasted_ns: u64,
+}
+
+impl Hang {
+    fn encode(self, encoder: &mut Encoder<'_>) {
+        encoder.map(2);
+        encoder.uint(0);
+        encoder.uint(self.number.into());
+        encoder.uint(1);
+        encoder.uint(self.lasted_ns);
+    }
+}
+
 /// Facts of a crash that are true or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrashFlags(pub u32);
@@ -217,6 +237,8 @@ pub struct Crash<'a> {
     pub exception_type: Option<&'a [u8]>,
     /// Source location of a panic or an assertion: `file:line:column`.
     pub location: Option<&'a [u8]>,
+    /// The hang, if the report is of one: `tid` is then the thread that did not answer.
+    pub hang: Option<Hang>,
 }
 
 impl Crash<'_> {
@@ -245,6 +267,12 @@ impl Crash<'_> {
             encoder.element(|encoder| {
                 encoder.uint(4);
                 mach.encode(encoder);
+            });
+        }
+        if let Some(hang) = self.hang {
+            encoder.element(|encoder| {
+                encoder.uint(13);
+                hang.encode(encoder);
             });
         }
         if !self.second_crashes.is_empty() {

@@ -28,7 +28,7 @@ mod numbers;
 mod outcome;
 mod thread;
 
-pub use crash::{Crash, CrashFlags, Exception, Header, Mach, SecondCrash, Signal};
+pub use crash::{Crash, CrashFlags, Exception, Hang, Header, Mach, SecondCrash, Signal};
 pub use crc32c::crc32c;
 pub use encoder::{Encoder, Mark};
 pub use frame::{

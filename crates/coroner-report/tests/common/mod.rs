@@ -4,7 +4,7 @@
 use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
     self, Access, AddressKind, Annotation, CaptureMethod, Crash, CrashFlags, Dropped, Encoder, End, Exception,
-    ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Header, Image, ImageKind, Language, Mach, Monitor,
+    ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language, Mach, Monitor,
     NotCaptured, Os, Phase, PhaseDuration, Registers, SecondCrash, SectionKind, Segment, Signal, StackMemory,
     SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
 };
@@ -92,6 +92,7 @@ pub fn crash() -> Crash<'static> {
         message: Some(b"assertion failed: \xFFnot UTF-8\nsecond line"),
         exception_type: Some(b"std::runtime_error"),
         location: Some(b"src/main.rs:12:5"),
+        hang: Some(Hang { number: 2, lasted_ns: 2_125_000_000 }),
     }
 }
 

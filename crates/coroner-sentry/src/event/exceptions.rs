@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use coroner_report::model::{Crash, CrashFlag, Exception as Thrown, Report, RunFacts};
+use coroner_report::model::{Crash, CrashFlag, Exception as Thrown, Hang, Report, RunFacts};
 use coroner_report::run_state::Foreground;
 use coroner_report::wire::{Language, Monitor};
 use serde::{Deserialize, Serialize};
@@ -221,12 +221,24 @@ fn value(report: &Report, crash: &Crash) -> Option<String> {
     if !place.is_empty() && crash.message.is_none() {
         parts.push(place);
     }
+    parts.extend(crash.hang.as_ref().map(|hang| hang_value(crash, hang)));
     parts.extend(crash.message.clone());
     if parts.is_empty() {
         // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message.
         parts.extend(report.annotations.first().map(|annotation| annotation.text.clone()));
     }
     (!parts.is_empty()).then(|| parts.join(": "))
+}
+
+/// How long a hang was, in sentry-cocoa's manner.
+fn hang_value(crash: &Crash, hang: &Hang) -> String {
+    let (lasted, whole) = hang.duration();
+    let seconds = lasted.as_secs_f64();
+    match (crash.has(CrashFlag::NotFatal), whole) {
+        (true, true) => format!("the app did not answer for {seconds:.1} s"),
+        (true, false) => format!("the app did not answer for at least {seconds:.1} s"),
+        (false, _) => format!("the app was ended while it did not answer, after at least {seconds:.1} s"),
+    }
 }
 
 fn from_thrown(thrown: &Thrown) -> Exception {

@@ -289,9 +289,7 @@ pub(crate) fn time_text(time: Timestamp) -> String {
 fn level(report: &Report) -> String {
     let set = report.run.as_ref().and_then(|run| run.level).and_then(Level::name);
     let own = match &report.crash {
-        Some(crash) if crash.has(CrashFlag::NotFatal) || matches!(crash.monitor, Monitor::USER | Monitor::HANG) => {
-            "error"
-        }
+        Some(crash) if crash.has(CrashFlag::NotFatal) || crash.monitor == Monitor::USER => "error",
         _ => "fatal",
     };
     set.unwrap_or(own).to_owned()

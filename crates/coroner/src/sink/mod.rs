@@ -146,8 +146,10 @@ pub struct FinishedRun<'a> {
     pub run: Id,
     /// What is known of it, how it ended included.
     pub facts: &'a RunFacts,
-    /// How many reports it left.
+    /// How many reports it left, of any kind.
     pub reports: usize,
+    /// How many of them are of crashes: not of exceptions that the app handled, nor of hangs.
+    pub crashes: usize,
 }
 
 /// What a sink made of a report.

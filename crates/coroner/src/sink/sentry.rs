@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use coroner_sentry::session::Reports;
 use coroner_sentry::{Captured, Client, Options, ParseDsnError};
 
 use super::{BegunRun, Delivery, FinishedRun, Sink, Submission};
@@ -124,9 +125,9 @@ impl Sink for SentrySink {
     }
 
     fn run_ended(&self, run: &FinishedRun<'_>) {
-        let noted = self
-            .client()
-            .and_then(|client| client.run_ended(run.facts, run.reports).map_err(|error| error.to_string()));
+        let reports = Reports { all: run.reports, crashes: run.crashes };
+        let noted =
+            self.client().and_then(|client| client.run_ended(run.facts, reports).map_err(|error| error.to_string()));
         if let Err(error) = noted {
             log::warn!("coroner: the session of run {} can't be told: {error}", run.run);
         }

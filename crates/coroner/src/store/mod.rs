@@ -41,8 +41,8 @@ const WHY: &str = "why.txt";
 const REMOVED: &str = ".removed-";
 /// What the names of reports after the first begin with.
 const LATER_REPORT: &str = "report-";
-/// Most reports of one run that are processed.
-const MOST_REPORTS: usize = 32;
+/// Most reports of one run that are processed: eight crashes, sixteen handled exceptions and sixteen hangs.
+const MOST_REPORTS: usize = 40;
 /// Longest report read, in bytes: many times what capture can reserve.
 const LARGEST_REPORT: u64 = 256 << 20;
 /// Bytes of a run state that hold its lifecycle: the header and the scalars (`docs/report-format.md`).

@@ -1,5 +1,7 @@
 //! Of libdispatch semaphores (<dispatch/semaphore.h>), with which Rust's std parks threads, and as much of queues
-//! (<dispatch/queue.h>) as makes a thread do the work of one: `dispatch_queue_create`, `dispatch_sync_f`.
+//! (<dispatch/queue.h>) as makes a thread do the work of one: `dispatch_queue_create`, `dispatch_sync_f`; the main queue, which takes
+//! work by `dispatch_async_f` and is worked through where the main thread's run loop would, by `_dispatch_main_queue_callback_4CF`
+//! (libdispatch's private.h: what CFRunLoop calls).
 //!
 //! What a crash reporter knows of a queue is libdispatch's `dispatch_queue_offsets` (queue_private.h), which debuggers read, and
 //! the thread's place for its queue, which the kernel tells (`dispatch_qaddr`).
@@ -28,8 +30,34 @@ struct Queue {
 /// `struct dispatch_queue_offsets_s`, its first fields: version, offset and size of the label.
 static OFFSETS: [u16; 3] = [6, std::mem::offset_of!(Queue, label) as u16, size_of::<usize>() as u16];
 
+/// `_dispatch_main_q`: what matters of it is where it is.
+static MAIN_QUEUE: [usize; 16] = [0; 16];
+
+/// What waits in the main queue: functions and their contexts.
+static MAIN_WORK: std::sync::Mutex<std::collections::VecDeque<(usize, usize)>> =
+    std::sync::Mutex::new(std::collections::VecDeque::new());
+
 pub(super) fn variables() -> Vec<Export> {
-    vec![Export::variable("dispatch_queue_offsets", &raw const OFFSETS)]
+    vec![
+        Export::variable("dispatch_queue_offsets", &raw const OFFSETS),
+        Export::variable("_dispatch_main_q", &raw const MAIN_QUEUE),
+    ]
+}
+
+/// Puts work into the main queue.
+extern "C" fn async_f(queue: usize, context: usize, work: usize) {
+    if queue != (&raw const MAIN_QUEUE) as usize {
+        refuse!("dispatch_async_f to another queue than the main one");
+    }
+    MAIN_WORK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push_back((work, context));
+}
+
+/// Works through the main queue, on the calling thread, which is the main one.
+extern "C" fn main_queue_callback(_message: usize) {
+    let next = || MAIN_WORK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
+    while let Some((work, context)) = next() {
+        loader::call(work, [context, 0, 0, 0]);
+    }
 }
 
 /// A serial queue; its label is copied.
@@ -103,6 +131,8 @@ extern "C" fn time(when: u64, delta: i64) -> u64 {
 super::exports! {
     "dispatch_queue_create" => queue_create,
     "dispatch_sync_f" => sync_f,
+    "dispatch_async_f" => async_f,
+    "_dispatch_main_queue_callback_4CF" => main_queue_callback,
     "dispatch_semaphore_create" => create,
     "dispatch_semaphore_signal" => signal,
     "dispatch_semaphore_wait" => wait,

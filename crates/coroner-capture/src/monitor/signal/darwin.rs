@@ -221,5 +221,6 @@ fn incident(info: &SignalInfo, context: &SignalContext, (pid, tid): (i32, Tid)) 
         access: if is_memory_fault { report::access(machine) } else { None },
         is_memory_fault,
         uncaught: None,
+        hung: None,
     }
 }

@@ -327,6 +327,7 @@ pub(crate) fn incident(info: &SignalInfo, context: &Context, (pid, tid): (i32, i
         }),
         is_memory_fault,
         uncaught: None,
+        hung: None,
     }
 }
 

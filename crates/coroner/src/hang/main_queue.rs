@@ -1,0 +1,70 @@
+//! Apple's systems: the main thread is watched by what it does not have to do anything for. Something is put into the main queue of
+//! libdispatch, which the main run loop works through; while it does not come back, the main thread is at work.
+//!
+//! The functions are looked up at run time: without them, or in a program whose main thread never comes to its queue (one without a
+//! run loop), the main thread is not watched.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::{Beats, silence};
+use crate::backtrace::thread_id;
+
+/// `dispatch_async_f` (<dispatch/queue.h>).
+type DispatchAsync =
+    unsafe extern "C" fn(queue: *mut c_void, context: *mut c_void, work: unsafe extern "C" fn(*mut c_void));
+
+/// The main thread's queue.
+#[derive(Debug)]
+pub(super) struct MainQueue {
+    beats: Arc<Beats>,
+    dispatch: DispatchAsync,
+    /// `_dispatch_main_q`, an object of libdispatch's that is always there.
+    queue: usize,
+}
+
+impl MainQueue {
+    pub(super) fn find() -> Option<Self> {
+        // SAFETY: NUL-terminated names, in normal life.
+        let (dispatch, queue) = unsafe {
+            (
+                libc::dlsym(libc::RTLD_DEFAULT, c"dispatch_async_f".as_ptr()),
+                libc::dlsym(libc::RTLD_DEFAULT, c"_dispatch_main_q".as_ptr()),
+            )
+        };
+        if dispatch.is_null() || queue.is_null() {
+            return None;
+        }
+        // SAFETY: the function of that name has this signature (<dispatch/queue.h>).
+        let dispatch = unsafe { std::mem::transmute::<*mut c_void, DispatchAsync>(dispatch) };
+        Some(Self { beats: Arc::new(Beats::new(0)), dispatch, queue: queue as usize })
+    }
+
+    /// Asks the main thread for a sign of life, if it has given the last one. Until it does, it counts as busy.
+    pub(super) fn ask(&self) {
+        if silence::is_busy(self.beats.shown.load(Ordering::Acquire)) {
+            return;
+        }
+        self.beats.show(true);
+        let context = Arc::into_raw(Arc::clone(&self.beats));
+        // SAFETY: the queue is the main one, and `answer` takes the context, once. If the queue never comes to it, it stays.
+        unsafe { (self.dispatch)(self.queue as *mut c_void, context.cast_mut().cast(), answer) };
+    }
+
+    /// What the main thread shows; nothing before its first answer, since it may never come to its queue.
+    pub(super) fn beats(&self) -> Option<Weak<Beats>> {
+        (self.beats.thread.load(Ordering::Acquire) != 0).then(|| Arc::downgrade(&self.beats))
+    }
+}
+
+/// On the main thread.
+///
+/// # Safety
+/// `context` is from `ask`, and not used again.
+unsafe extern "C" fn answer(context: *mut c_void) {
+    // SAFETY: by the contract.
+    let beats = unsafe { Arc::from_raw(context.cast_const().cast::<Beats>()) };
+    beats.show(false);
+    beats.thread.store(thread_id(), Ordering::Release);
+}

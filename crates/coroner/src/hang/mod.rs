@@ -1,0 +1,417 @@
+//! Hangs: threads that do not answer any more.
+//!
+//! A thread of Coroner's, `coroner-watchdog`, looks at each watched thread several times in the time after which it counts as
+//! hanging ([`Config::hang_threshold`](crate::Config::hang_threshold)). A watched thread shows that it is alive by
+//! [`HangWatch::beat`], which is one store. On Apple's systems the main thread is watched without that: what is put into the main
+//! queue does not come back while it hangs.
+//!
+//! What follows is written down at once, since a hang most often ends with the process: the run state says since when it lasts, and
+//! there is a report of all threads. If the thread answers again, its report says how long the hang was; if the process is
+//! ended before, the next launch tells it as fatal, and the run's session as abnormal.
+//!
+//! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep, or have no time for it. Under a debugger
+//! nothing is a hang.
+
+mod silence;
+
+#[cfg(target_vendor = "apple")]
+mod main_queue;
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use coroner_report::run_state::{MOST_HANGS, RunState, Scalar};
+use coroner_report::wire::Hang;
+
+use crate::backtrace::{ThreadId, thread_id};
+use silence::{Silence, Verdict};
+
+/// The shortest threshold: what is shorter can't be told from a machine that is busy.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
+/// Looks in the time of the threshold.
+const LOOKS: u32 = 5;
+/// The longest time between two looks.
+const LONGEST_TICK: Duration = Duration::from_millis(500);
+/// How long the end of the process waits for a report that is being written: one that is cut could be taken for a crash's.
+const LONGEST_END: Duration = Duration::from_millis(500);
+
+/// What a thread shows of itself: an odd number while it is at work, an even one while it waits for some. Each change makes it
+/// greater.
+#[derive(Debug)]
+struct Beats {
+    shown: AtomicU64,
+    thread: AtomicU64,
+}
+
+impl Beats {
+    const fn new(thread: u64) -> Self {
+        Self { shown: AtomicU64::new(0), thread: AtomicU64::new(thread) }
+    }
+
+    /// Only the watched thread calls it, so that a load and a store do.
+    #[inline]
+    fn show(&self, busy: bool) {
+        let shown = self.shown.load(Ordering::Relaxed);
+        self.shown.store((shown | 1).wrapping_add(1) | u64::from(busy), Ordering::Relaxed);
+    }
+}
+
+/// Watches the thread that made it, as long as it is there. Made at any time, before or after [`install`](crate::install); without
+/// [`Config::hang_threshold`](crate::Config::hang_threshold) nobody looks.
+///
+/// ```no_run
+/// # struct Event;
+/// # fn wait_for_event() -> Event { Event }
+/// # fn handle(event: Event) {}
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = coroner::Config::new("com.example.paint").hang_threshold(std::time::Duration::from_secs(2));
+/// coroner::install(config)?;
+///
+/// let watch = coroner::HangWatch::new();
+/// loop {
+///     let event = wait_for_event();
+///     let _busy = watch.busy();
+///     handle(event);
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct HangWatch {
+    beats: Arc<Beats>,
+    /// It is of one thread: beats of another would hide that this one hangs.
+    of_thread: PhantomData<*const ()>,
+}
+
+impl HangWatch {
+    /// Watches the calling thread from its first [`beat`](Self::beat) on.
+    #[must_use = "the thread is watched as long as this is there"]
+    pub fn new() -> Self {
+        let beats = Arc::new(Beats::new(thread_id() as u64));
+        let mut watched = locked(&WATCHED);
+        watched.retain(|other| other.strong_count() > 0);
+        watched.push(Arc::downgrade(&beats));
+        drop(watched);
+        CHANGED.notify_all();
+        Self { beats, of_thread: PhantomData }
+    }
+
+    /// The thread is alive, and at work: without another beat, or [`idle`](Self::idle), within the threshold it hangs. Wait-free, a
+    /// store.
+    #[inline]
+    pub fn beat(&self) {
+        self.beats.show(true);
+    }
+
+    /// The thread is alive, and is going to wait for work: it is not expected to show anything until its next beat. Wait-free, a
+    /// store.
+    #[inline]
+    pub fn idle(&self) {
+        self.beats.show(false);
+    }
+
+    /// A [`beat`](Self::beat), and [`idle`](Self::idle) when what it returns is dropped: around the handling of each event.
+    pub fn busy(&self) -> Busy<'_> {
+        self.beat();
+        Busy { watch: self }
+    }
+}
+
+impl Default for HangWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A watched thread is at work until this is dropped.
+#[derive(Debug)]
+#[must_use = "the thread counts as idle again when this is dropped"]
+pub struct Busy<'a> {
+    watch: &'a HangWatch,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.watch.idle();
+    }
+}
+
+/// Threads that are watched, for whatever watchdog there is.
+static WATCHED: Mutex<Vec<Weak<Beats>>> = Mutex::new(Vec::new());
+/// Woken where a watchdog that sleeps has to look at `WATCHED` or at its end.
+static CHANGED: Condvar = Condvar::new();
+/// Held while a hang is written down.
+static WRITING: Mutex<()> = Mutex::new(());
+/// The process is ending: nothing more is written down.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is done under these locks that leaves the value half-changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The watching thread of an install.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Watchdog {
+    /// Starts to watch. `None` where no thread is to be had: the app runs on unwatched.
+    pub(crate) fn start(threshold: Duration, state: RunState<'static>) -> Option<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut watch = Watch::new(threshold, state, Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("coroner-watchdog".into());
+        let started = thread.spawn(move || {
+            leave_signals_to_the_app();
+            watch.run();
+        });
+        match started {
+            Ok(thread) => Some(Self { stop, thread }),
+            Err(error) => {
+                log::warn!("coroner: hangs are not watched for, there is no thread: {error}");
+                None
+            }
+        }
+    }
+
+    /// Ends it, and waits for its end.
+    pub(crate) fn stop(self) {
+        {
+            // Under the lock, so that it does not fall between the thread's look at it and its sleep.
+            let _watched = locked(&WATCHED);
+            self.stop.store(true, Ordering::Release);
+        }
+        CHANGED.notify_all();
+        let _ = self.thread.join();
+    }
+}
+
+/// Called when the process ends in good order: a report that is being written is finished, no other is begun.
+pub(crate) fn end() {
+    ENDED.store(true, Ordering::SeqCst);
+    let until = Instant::now() + LONGEST_END;
+    // Not a plain `lock`: `exit` can be called in a signal handler that interrupted anything.
+    while WRITING.try_lock().is_err_and(|error| matches!(error, std::sync::TryLockError::WouldBlock)) {
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Signals that other processes and timers send are the app's: it may block them in its threads and wait for them in one, and a
+/// thread of Coroner's that took one in their place would end the process. Those of crashes, and the real-time ones by which threads
+/// are stopped, stay open.
+fn leave_signals_to_the_app() {
+    let open = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGABRT,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+        libc::SIGKILL,
+        libc::SIGSTOP,
+    ];
+    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in (1..32).filter(|signal| !open.contains(signal)) {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// What the watchdog knows.
+#[derive(Debug)]
+struct Watch {
+    threshold: Duration,
+    tick: Duration,
+    state: RunState<'static>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<Thread>,
+    #[cfg(target_vendor = "apple")]
+    main_queue: Option<main_queue::MainQueue>,
+    /// Hangs that have a report.
+    hangs: u8,
+}
+
+/// A watched thread, as the watchdog sees it.
+#[derive(Debug)]
+struct Thread {
+    beats: Weak<Beats>,
+    silence: Silence,
+    /// When its hang began, nanoseconds since the Unix epoch.
+    since: u64,
+    /// The number of the report of its hang.
+    report: Option<u8>,
+}
+
+impl Watch {
+    fn new(threshold: Duration, state: RunState<'static>, stop: Arc<AtomicBool>) -> Self {
+        let threshold = threshold.max(SHORTEST);
+        Self {
+            threshold,
+            tick: (threshold / LOOKS).min(LONGEST_TICK),
+            state,
+            stop,
+            threads: Vec::new(),
+            #[cfg(target_vendor = "apple")]
+            main_queue: main_queue::MainQueue::find(),
+            hangs: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut last = Instant::now();
+        while self.sleep() {
+            #[cfg(target_vendor = "apple")]
+            if let Some(main_queue) = &self.main_queue {
+                main_queue.ask();
+            }
+            let elapsed = last.elapsed();
+            self.look(elapsed);
+            // What this thread did itself, such as a report, for which all threads stood still, is nobody's silence.
+            last = Instant::now();
+        }
+        for thread in &mut self.threads {
+            // Nobody looks any more; that it went on to hang is not known.
+            let lasted = thread.silence.lasted();
+            thread.answers(&self.state, lasted);
+        }
+        self.state.set_scalar(Scalar::HANG_SINCE, 0);
+    }
+
+    /// Waits for the next look; without anything to look at, for that. False at the end.
+    fn sleep(&mut self) -> bool {
+        let mut watched = locked(&WATCHED);
+        self.adopt(&watched);
+        let until = Instant::now() + self.tick;
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return false;
+            }
+            #[cfg(target_vendor = "apple")]
+            let asks = self.main_queue.is_some();
+            #[cfg(not(target_vendor = "apple"))]
+            let asks = false;
+            watched = if self.threads.is_empty() && !asks {
+                CHANGED.wait(watched).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return true;
+                }
+                CHANGED.wait_timeout(watched, left).unwrap_or_else(PoisonError::into_inner).0
+            };
+            self.adopt(&watched);
+        }
+    }
+
+    /// Takes up the threads that are new among those that are watched.
+    fn adopt(&mut self, watched: &[Weak<Beats>]) {
+        #[cfg(target_vendor = "apple")]
+        let main_queue = self.main_queue.as_ref().and_then(main_queue::MainQueue::beats);
+        #[cfg(not(target_vendor = "apple"))]
+        let main_queue: Option<Weak<Beats>> = None;
+        for beats in watched.iter().chain(main_queue.as_ref()) {
+            if self.threads.iter().any(|thread| thread.beats.ptr_eq(beats)) {
+                continue;
+            }
+            let Some(strong) = beats.upgrade() else { continue };
+            let shown = strong.shown.load(Ordering::Relaxed);
+            let silence = Silence::new(self.threshold, self.tick, shown);
+            self.threads.push(Thread { beats: Weak::clone(beats), silence, since: 0, report: None });
+        }
+    }
+
+    fn look(&mut self, elapsed: Duration) {
+        let mut changed = false;
+        for thread in &mut self.threads {
+            let beats = thread.beats.upgrade();
+            // One that is watched no longer is idle.
+            let shown = beats.as_ref().map_or(0, |beats| beats.shown.load(Ordering::Relaxed));
+            match thread.silence.look(shown, elapsed) {
+                Verdict::Nothing => {}
+                Verdict::Hangs => {
+                    let number = beats.map_or(0, |beats| beats.thread.load(Ordering::Relaxed));
+                    changed |= thread.hangs(&self.state, number, &mut self.hangs);
+                }
+                Verdict::Answers(lasted) => {
+                    thread.answers(&self.state, lasted);
+                    changed = true;
+                }
+            }
+        }
+        self.threads.retain(|thread| thread.beats.strong_count() > 0);
+        if changed {
+            let hanging = self.threads.iter().filter(|thread| thread.since > 0);
+            let since = hanging.map(|thread| thread.since).min().unwrap_or(0);
+            self.state.set_scalar(Scalar::HANG_SINCE, since);
+        }
+        self.state.set_scalar(Scalar::LAST_ALIVE, now_ns());
+    }
+}
+
+impl Thread {
+    /// It hangs: notes it, and writes a report. False where it is not to be told.
+    fn hangs(&mut self, state: &RunState<'_>, number: u64, hangs: &mut u8) -> bool {
+        let _writing = locked(&WRITING);
+        if ENDED.load(Ordering::SeqCst) {
+            return false;
+        }
+        let debugged = os::is_debugged();
+        state.set_scalar(Scalar::DEBUGGED, debugged.into());
+        if debugged {
+            return false;
+        }
+        let lasted_ns = self.silence.lasted().as_nanos() as u64;
+        self.since = now_ns().saturating_sub(lasted_ns).max(1);
+        // Before the report: the process may be ended while that is written.
+        let before = state.scalar(Scalar::HANG_SINCE);
+        state.set_scalar(Scalar::HANG_SINCE, if before == 0 { self.since } else { before.min(self.since) });
+        if *hangs < MOST_HANGS {
+            let hang = Hang { number: *hangs, lasted_ns };
+            if coroner_capture::hang::report(number as ThreadId, hang) {
+                self.report = Some(*hangs);
+                *hangs += 1;
+            }
+        }
+        true
+    }
+
+    /// Its hang is over, or it had none.
+    fn answers(&mut self, state: &RunState<'_>, lasted: Duration) {
+        self.since = 0;
+        if let Some(duration) = self.report.take().and_then(Scalar::hang_duration) {
+            state.set_scalar(duration, lasted.as_nanos() as u64);
+        }
+    }
+}
+
+/// Nanoseconds since the Unix epoch.
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(target_vendor = "apple")]
+mod os {
+    pub(super) use coroner_capture::live::is_traced as is_debugged;
+}
+
+#[cfg(not(target_vendor = "apple"))]
+mod os {
+    /// Whether a debugger traces this process: `TracerPid` of proc_pid_status(5).
+    pub(super) fn is_debugged() -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|tracer| tracer.trim() != "0")
+    }
+}

@@ -1,0 +1,211 @@
+//! Threads that do not answer: real processes that hang, and go on or are killed, and what the next launch makes of it.
+#![cfg(any(target_os = "linux", target_os = "macos"))]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::time::Duration;
+
+use coroner_tests::hang;
+use serde_json::Value;
+
+/// Long enough for a machine that is busy with other tests to be in time, if something is to be in time.
+const LONG: &str = "1000";
+/// Short, where the thread is silent until it was seen to be.
+const SHORT: &str = "200";
+
+struct Program {
+    folder: tempfile::TempDir,
+}
+
+impl Program {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn spawn(&self, threshold: &str, words: &[&str]) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hang_program"));
+        command.arg(self.folder.path()).arg(threshold).args(words).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Runs it to its end; gives what it printed.
+    fn run(&self, threshold: &str, words: &[&str]) -> String {
+        let output = self.spawn(threshold, words).wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs it until it says that it hangs, and kills it.
+    fn kill(&self, words: &[&str]) {
+        let mut child = self.spawn(SHORT, words);
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "hangs"), "it ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// What the folder sink wrote, in the order of the crashes.
+    fn delivered(&self) -> Vec<Value> {
+        let entries = std::fs::read_dir(self.folder.path().join("reports")).into_iter().flatten().flatten();
+        let json = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json"));
+        let read = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+        let mut reports: Vec<Value> = json.map(read).collect();
+        reports.sort_by_key(|report| report["crash"]["time"].as_str().unwrap().to_owned());
+        reports
+    }
+}
+
+fn hung_thread(report: &Value) -> &Value {
+    let threads = report["threads"].as_array().unwrap();
+    let of_hang: Vec<&Value> = threads.iter().filter(|thread| thread["tid"] == report["crash"]["tid"]).collect();
+    let [thread] = of_hang.as_slice() else { panic!("the thread is there {} times", of_hang.len()) };
+    thread
+}
+
+fn functions(thread: &Value) -> Vec<&str> {
+    thread["frames"].as_array().unwrap().iter().filter_map(|frame| frame["function"].as_str()).collect()
+}
+
+fn is_nonfatal(report: &Value) -> bool {
+    report["crash"]["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "not_fatal"))
+}
+
+#[test]
+fn a_hang_that_ends_is_reported_with_its_stack_and_its_length() {
+    let program = Program::new();
+    program.run(SHORT, &["silent", "beat-for=100", "silent"]);
+    let said = program.run(LONG, &["flush"]);
+    assert!(said.contains("last run: CleanExit") && said.contains("flushed: true"), "{said}");
+    let reports = program.delivered();
+    assert_eq!(reports.len(), 2, "one of each hang");
+    for (number, report) in reports.iter().enumerate() {
+        assert_eq!((&report["complete"], &report["crash"]["monitor"]), (&true.into(), &"hang".into()));
+        assert!(is_nonfatal(report));
+        let hang = &report["crash"]["hang"];
+        assert_eq!(hang["number"], number);
+        let (lasted, all) = (hang["lasted_ns"].as_u64().unwrap(), hang["duration_ns"].as_u64().unwrap());
+        assert!(lasted >= 200_000_000 && all >= lasted, "{hang}");
+        let thread = hung_thread(report);
+        assert!(functions(thread).iter().any(|name| name.contains("does_not_answer")), "{thread}");
+        assert_eq!((&thread["crashed"], &thread["main"]), (&true.into(), &true.into()));
+        let names = report["threads"].as_array().unwrap().iter().filter_map(|thread| thread["name"].as_str());
+        assert!(
+            !names.into_iter().any(|name| name.starts_with("coroner-watch")),
+            "the thread that watches is not the app's"
+        );
+    }
+}
+
+#[test]
+fn a_hang_ended_by_a_kill_is_fatal() {
+    let program = Program::new();
+    program.kill(&["silent", "forever"]);
+    let said = program.run(LONG, &["flush"]);
+    let reports = program.delivered();
+    let [ended, fatal] = reports.as_slice() else { panic!("{} reports", reports.len()) };
+    assert!(is_nonfatal(ended) && !is_nonfatal(fatal));
+    assert_eq!(fatal["crash"]["hang"].get("duration_ns"), None);
+    let id = fatal["header"]["event_id"].as_str().unwrap();
+    assert!(said.contains(&format!("last run: Hung {id}")), "{said}");
+    assert!(functions(hung_thread(fatal)).iter().any(|name| name.contains("does_not_answer")));
+    assert!(program.run(LONG, &["flush"]).contains("last run: CleanExit"));
+    assert_eq!(program.delivered().len(), 2, "nothing is told twice");
+}
+
+#[test]
+fn a_kill_while_the_report_is_written_is_still_a_hang() {
+    for _ in 0..5 {
+        let program = Program::new();
+        program.kill(&["noted"]);
+        let said = program.run(LONG, &["flush"]);
+        assert!(said.contains("last run: Hung"), "{said}");
+        assert!(program.delivered().len() <= 1);
+    }
+}
+
+#[test]
+fn a_thread_that_is_not_the_main_one() {
+    let program = Program::new();
+    program.run(SHORT, &["in-thread", "silent"]);
+    program.run(LONG, &["flush"]);
+    let reports = program.delivered();
+    assert_eq!(reports.len(), 1);
+    let thread = hung_thread(&reports[0]);
+    assert_eq!((&thread["name"], &thread["main"]), (&"worker".into(), &false.into()));
+    assert!(functions(thread).iter().any(|name| name.contains("does_not_answer")));
+}
+
+#[test]
+fn who_beats_in_time_is_idle_or_is_unwatched_does_not_hang() {
+    let program = Program::new();
+    program.run(LONG, &["idle-for=2500", "beat-for=2500", "idle-for=100"]);
+    program.run(SHORT, &["uninstall", "silent-for=1000"]);
+    program.run(LONG, &["flush"]);
+    assert_eq!(program.delivered().len(), 0);
+}
+
+/// It is stopped in the middle of a silence that alone is too short, for longer than the threshold.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_is_stopped_does_not_hang() {
+    let program = Program::new();
+    let mut child = program.spawn("2000", &["stopped", "stopped"]);
+    let pid = child.id() as i32;
+    for _ in 0..2 {
+        let mut status = 0;
+        // SAFETY: of a child of this process, which has not ended; writes one int.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(waited == pid && libc::WIFSTOPPED(status), "it is to stop itself: {status:#x}");
+        std::thread::sleep(Duration::from_secs(5));
+        // SAFETY: a signal to that child.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+    }
+    assert!(child.wait().unwrap().success());
+    program.run(LONG, &["flush"]);
+    assert_eq!(program.delivered().len(), 0);
+}
+
+/// The run loop of an app is played: the main thread works through its queue, and beats for nothing.
+#[test]
+#[cfg(target_os = "macos")]
+fn the_main_thread_is_watched_by_its_queue() {
+    let program = Program::new();
+    program.run(LONG, &["main-queue-for=2500"]);
+    // One that never comes to its queue is not watched.
+    program.run(SHORT, &["idle-for=1000"]);
+    program.run(SHORT, &["main-queue-for=300", "stuck"]);
+    program.run(LONG, &["flush"]);
+    let reports = program.delivered();
+    let [report] = reports.as_slice() else { panic!("{} reports", reports.len()) };
+    let thread = hung_thread(report);
+    assert_eq!(thread["main"], true);
+    assert!(functions(thread).iter().any(|name| name.contains("does_not_answer")), "{thread}");
+    assert!(report["crash"]["hang"]["duration_ns"].as_u64().is_some());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn under_a_debugger_nothing_hangs() {
+    let program = Program::new();
+    // Time to be seized before it falls silent.
+    let mut child = program.spawn(SHORT, &["idle-for=1000", "silent-for=2000", "idle-for=1"]);
+    // SAFETY: of a child of this process; no memory is touched.
+    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.id() as i32, 0, 0) };
+    assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
+    assert!(child.wait().unwrap().success());
+    program.run(LONG, &["flush"]);
+    assert_eq!(program.delivered().len(), 0);
+}
+
+#[test]
+fn the_run_state_says_since_when() {
+    let program = Program::new();
+    program.kill(&["forever"]);
+    let run = std::fs::read_dir(program.folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let lifecycle = hang::facts(&run).unwrap().lifecycle;
+    let report = &hang::reports(&run)[0];
+    let (since, reported) = (lifecycle.hang_since.unwrap(), report.crash.as_ref().unwrap().time);
+    assert!(since < reported && lifecycle.last_alive.is_some(), "{since} {reported}");
+}
