@@ -5,6 +5,7 @@
 
 mod bench;
 mod darwin;
+mod deadline;
 mod fuzz;
 mod header;
 mod oracle;

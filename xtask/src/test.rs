@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::tools;
+use crate::{deadline, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -134,7 +134,8 @@ fn command(program: &str) -> Command {
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("running {}", command.get_program().to_string_lossy()))?;
+    let said = command.get_program().to_string_lossy().into_owned();
+    let status = deadline::status(command).with_context(|| format!("running {said}"))?;
     if !status.success() {
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         bail!("{} {} ended with {status}", command.get_program().to_string_lossy(), arguments.join(" "));

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, ensure};
 
 use super::fixtures::LIBRARIES;
-use crate::tools;
+use crate::{deadline, tools};
 
 /// Linker wrapper for Rust programs, from PyPI: `zig cc` with what rustc's arguments need.
 const CARGO_ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
@@ -87,7 +87,7 @@ pub(super) fn target_folder() -> PathBuf {
 
 pub(super) fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let said = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("running {said}"))?;
+    let status = deadline::status(command).with_context(|| format!("running {said}"))?;
     let last = command.get_args().last().unwrap_or_default().to_string_lossy();
     ensure!(status.success(), "{said} … {last} failed ({status})");
     Ok(())

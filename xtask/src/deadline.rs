@@ -1,0 +1,91 @@
+//! Commands that end, whatever becomes of what they run: a test under an emulator may hang for ever.
+
+use std::io;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// No command of a chore takes longer on a machine that does anything else.
+const LONGEST: Duration = Duration::from_mins(20);
+
+/// Runs a command to its end, for which it has [`LONGEST`].
+///
+/// # Errors
+/// It can't be started, or took too long: it and all that it started and is still below it were killed.
+pub(crate) fn status(command: &mut Command) -> io::Result<ExitStatus> {
+    within(LONGEST, command)
+}
+
+fn within(longest: Duration, command: &mut Command) -> io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    let began = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if began.elapsed() > longest {
+            // The outermost first, which would otherwise start others in the place of those that are gone.
+            let below = below(child.id());
+            child.kill()?;
+            for pid in below {
+                // SAFETY: sends a signal; a number that is another process's by now belonged to a child a moment ago, and numbers
+                // are not used again that fast.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+            child.wait()?;
+            let message = format!("it took longer than {} minutes and was killed", longest.as_secs() / 60);
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(100));
+    }
+}
+
+/// All processes that a process started, and those that they did.
+fn below(pid: u32) -> Vec<i32> {
+    let mut all: Vec<(i32, i32)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // proc(5): `pid (name) state ppid …`, and the name may hold anything.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        all.extend(parent.map(|parent| (pid, parent)));
+    }
+    let mut found = vec![pid as i32];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_killed_with_all_below_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let script = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; sleep 1000' & wait", file.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let error = within(Duration::from_secs(2), &mut command).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let began = Instant::now();
+        // SAFETY: signal 0 asks whether there is such a process.
+        while unsafe { libc::kill(pid, 0) } == 0 && !is_zombie(pid) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{pid} lives");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(
+            within(LONGEST, Command::new("sh").args(["-c", "exit 3"])).is_ok_and(|status| status.code() == Some(3))
+        );
+    }
+
+    fn is_zombie(pid: i32) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    }
+}
