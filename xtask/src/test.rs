@@ -61,6 +61,12 @@ const STEPS: &[(&str, Step)] = &[
 /// Linux on arm64 has them all; these have tests whose programs qemu-user can run.
 const ON_ARM64: [&str; 3] = ["coroner-machine", "coroner-report", "coroner-capture"];
 
+/// How `coroner-ffi` is built, and which of its tests, where the C++ runtime is linked into the program.
+const STATIC_CXX_RUNTIME: &[&str] = &["--no-default-features", "--features", "wrap-cxa-throw", "--test", "exceptions"];
+
+/// C++ programs of arm64 Linux.
+const ARM64_CXX: &str = "aarch64-linux-gnu-g++";
+
 const ARM64: &str = "aarch64-unknown-linux-gnu";
 
 /// Runs a program of that target, with Debian's C library for it.
@@ -185,16 +191,7 @@ fn tests() -> anyhow::Result<()> {
 /// C++ exceptions where the C++ runtime is linked into the program, which needs another build of the library.
 fn static_cxx_runtime() -> anyhow::Result<()> {
     libcxx()?;
-    cargo(&[
-        "test",
-        "-p",
-        "coroner-ffi",
-        "--no-default-features",
-        "--features",
-        "wrap-cxa-throw",
-        "--test",
-        "exceptions",
-    ])
+    cargo(&[&["test", "-p", "coroner-ffi"], STATIC_CXX_RUNTIME].concat())
 }
 
 /// LLVM's C++ runtime, beside the compiler's own. Where it can't be had, its tests say that they are skipped.
@@ -223,15 +220,19 @@ fn panic_abort() -> anyhow::Result<()> {
 fn arm64() -> anyhow::Result<()> {
     tools::rust_target(ARM64)?;
     tools::arm64_compiler()?;
+    tools::debian_package("g++-aarch64-linux-gnu", ARM64_CXX)?;
     tools::arm64_emulator()?;
     let mut crates = vec!["--features", "coroner-capture/fault-injection"];
     crates.extend(ON_ARM64.iter().flat_map(|package| ["-p", package]));
-    let runs: [(&[&str], Option<&str>); 3] = [
+    let runs: [(&[&str], Option<&str>); 5] = [
         (&crates, None),
         // Its tests fork; a fork of an emulator whose other threads are at work may come into the world with its locks held.
         (&["-p", "coroner-unwind"], Some("1")),
         // Of the end-to-end tests those that start their programs by the runner.
         (&["-p", "coroner-tests", "--test", "behaviours"], None),
+        // C++ exceptions, with the C++ runtime as a shared library and linked into the program.
+        (&["-p", "coroner-ffi", "--test", "exceptions"], None),
+        (&[&["-p", "coroner-ffi"], STATIC_CXX_RUNTIME].concat(), None),
     ];
     for (arguments, threads) in runs {
         let mut command = command("cargo");
@@ -241,7 +242,8 @@ fn arm64() -> anyhow::Result<()> {
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", QEMU)
             // For tests that start programs of their own.
-            .env("CORONER_TEST_RUNNER", QEMU);
+            .env("CORONER_TEST_RUNNER", QEMU)
+            .env("CORONER_TEST_CXX", ARM64_CXX);
         if let Some(threads) = threads {
             command.env("RUST_TEST_THREADS", threads);
         }

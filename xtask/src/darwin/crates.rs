@@ -51,9 +51,11 @@ pub(super) fn exceptions(kit: &Kit, only: Option<&str>) -> Option<Row> {
         let tests = tools::workspace_root().join("crates/coroner-capture/tests/darwin_exceptions");
         let throws = cxx::build_library(kit, &tests.join("throws.cpp"))?;
         let foundation = kit.build_library(&tests.join("foundation.c"))?;
+        let sanitizer = kit.build_library(&tests.join("sanitizer.c"))?;
         let mut command = kit.cargo("test");
         command.args(["--quiet", "--package", "coroner-capture", "--features", "fault-injection,interpose-cxa-throw"]);
         command.args(["--test", "darwin_exceptions"]).env("CORONER_TEST_THROWS", throws);
+        command.env("CORONER_TEST_SANITIZER", sanitizer);
         succeed(command.env("CORONER_TEST_FOUNDATION", foundation))
     };
     Some(Row::new(NAME.to_owned(), kit.arch, verdict().map_err(|error| format!("{error:#}"))))

@@ -199,6 +199,10 @@ fn own(me: u64, deadline_ms: u32) -> bool {
     let owner = &DESCRIPTION.owner;
     let process = exception::word(process_id(), 0) >> 40;
     let Err(mut other) = owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) else { return true };
+    if other == me {
+        // The handler that was there before has ended up here.
+        return true;
+    }
     // The report's limit, that of `what()`, and a second for the handler that was there before.
     let mut left = deadline_ms.saturating_add(PATIENCE_MS).saturating_add(1000);
     while (other == 0 || other >> 40 == process) && left > 0 {
@@ -242,7 +246,11 @@ fn describe_and_report(registers: &Registers, me: u64) -> bool {
     }
     let exceptions = exceptions.get(..count.max(1)).unwrap_or_default();
     let reported = exception::report(registers, Monitor::CPP_EXCEPTION, exceptions, Ending::Fatal);
-    DESCRIPTION.owner.store(0, Ordering::Release);
+    // Once there is a report this thread keeps it: from here to the end of the process it may take as long as it likes, and
+    // another one that waits would report a second death.
+    if !reported {
+        DESCRIPTION.owner.store(0, Ordering::Release);
+    }
     reported
 }
 

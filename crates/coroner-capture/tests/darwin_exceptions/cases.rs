@@ -10,6 +10,8 @@ pub(crate) const CASE: &str = "CORONER_EXCEPTION_CASE";
 pub(crate) const STORE: &str = "CORONER_EXCEPTION_STORE";
 pub(crate) const THROWS: &str = "CORONER_TEST_THROWS";
 pub(crate) const FOUNDATION: &str = "CORONER_TEST_FOUNDATION";
+/// Environment variable: the library that a program with a sanitizer has.
+pub(crate) const SANITIZER: &str = "CORONER_TEST_SANITIZER";
 
 /// How the process must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,11 @@ const fn object(name: &'static str, user_info: Option<&'static str>, frames: &'s
 const OBJECT_FRAMES: &[&str] = &["raise", "throws_object", "passes_object", "die_of_object"];
 const OBJECT: &[Expected] =
     &[Expected { kind: Some("NSGenericException"), message: Some("the order failed"), frames: OBJECT_FRAMES }];
+const OBJECT_ON_THREAD: &[Expected] = &[Expected {
+    kind: Some("NSGenericException"),
+    message: Some("the order failed"),
+    frames: &["raise", "throws_object", "passes_object", "on_pthread"],
+}];
 const INFO: Option<&str> = Some("{ order = 7; }");
 
 const fn early(case: Case) -> Case {
@@ -123,6 +130,11 @@ pub(crate) const CASES: &[Case] = &[
     on(Place::Thread, case("door-thread", ON_PTHREAD)),
     early(on(Place::Thread, case("door-early-thread", ON_PTHREAD))),
     case("after-many", &[door(PASSES)]),
+    // Lazy pointers that dyld has not bound yet.
+    early(case("door-unbound", &[door(PASSES)])),
+    early(case("rethrown-unbound", &[door(RETHROWN)])),
+    // The hook is off, and the rest is there.
+    early(case("sanitized", &[door(&[])])),
     // The stack that is left is not that of the throw.
     case("rethrown", &[door(RETHROWN)]),
     early(case("rethrown-early", &[door(RETHROWN)])),
@@ -152,6 +164,8 @@ pub(crate) const CASES: &[Case] = &[
     early(case("thrown-object", &[Expected { kind: Some("ShopOrder"), message: None, frames: PASSES }])),
     object("object", INFO, OBJECT),
     ends(Ending::Status(7), object("object-exits", INFO, OBJECT)),
+    // By `std::terminate`, whose handler is the runtime's before it is Coroner's.
+    on(Place::Thread, object("object-terminates", INFO, OBJECT_ON_THREAD)),
     // What throws while it is asked.
     object(
         "object-description-throws",
@@ -175,7 +189,12 @@ pub(crate) const CASES: &[Case] = &[
 
 /// The library that throws, loaded.
 pub(crate) fn library(thrower: Thrower) -> *mut libc::c_void {
-    let path = CString::new(std::env::var_os(thrower.variable()).expect("a library").as_bytes()).expect("a path");
+    load(thrower.variable())
+}
+
+/// The library that an environment variable names, loaded.
+fn load(variable: &str) -> *mut libc::c_void {
+    let path = CString::new(std::env::var_os(variable).expect("a library").as_bytes()).expect("a path");
     // SAFETY: a path that ends in NUL.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null(), "the library can't be loaded");
@@ -188,6 +207,24 @@ pub(crate) fn function(library: *mut libc::c_void, name: &CStr) -> usize {
     let function = unsafe { libc::dlsym(library, name.as_ptr()) } as usize;
     assert!(function != 0, "it has no {name:?}");
     function
+}
+
+/// What a case needs before Coroner is installed.
+fn prepare(name: &str, library: *mut libc::c_void) {
+    if name.ends_with("unbound") {
+        let unbind = function(library, c"unbinds_throws");
+        // SAFETY: `int unbinds_throws(void)`.
+        let unbound = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(unbind)() };
+        assert_eq!(unbound, 2, "the linker makes lazy pointers of both");
+    }
+    if name.ends_with("terminates") {
+        let runtime = function(library, c"with_cxx_runtime");
+        // SAFETY: `void with_cxx_runtime(void)`.
+        unsafe { std::mem::transmute::<usize, extern "C" fn()>(runtime)() };
+    }
+    if name == "sanitized" {
+        load(SANITIZER);
+    }
 }
 
 /// The child's part.
@@ -203,6 +240,7 @@ pub(crate) fn run(name: &str) {
     };
     let before = case.early.then(|| library(case.thrower));
     before.into_iter().for_each(exits);
+    before.into_iter().for_each(|library| prepare(name, library));
     let store = CString::new(std::env::var_os(STORE).expect("a store").as_bytes()).expect("a path");
     let mut setup = Setup::new(&store);
     // Under an emulator on a busy machine.
@@ -210,6 +248,15 @@ pub(crate) fn run(name: &str) {
     setup.appkit_exceptions = true;
     coroner_capture::install(&setup).expect("installed");
     let library = before.unwrap_or_else(|| library(case.thrower));
+    if name.ends_with("unbound") || name == "sanitized" {
+        // Under a sanitizer no throw comes by Coroner; by an unbound pointer every one does.
+        let before = coroner_capture::throws_captured();
+        let catch = function(library, c"catches_a_thousand");
+        // SAFETY: `int catches_a_thousand(void)`.
+        let caught = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(catch)() };
+        let captured = coroner_capture::throws_captured() - before;
+        assert_eq!((caught, captured), (1000, if name == "sanitized" { 0 } else { 1000 }));
+    }
     let die = function(library, case.thrower.entry());
     let thrown = CString::new(name).expect("a name");
     let place = match case.place {

@@ -1,6 +1,8 @@
 // A stand-in for libobjc, Foundation and AppKit: what Coroner asks of them, with the contracts of <objc/runtime.h>, <objc/message.h>
 // and <Foundation/NSException.h>, and a program's throws. It shows that Coroner keeps to these contracts, not that Apple's do.
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,9 +148,52 @@ static NOINLINE void gives_up(struct object *exception)
     abort();
 }
 
+// With a C++ runtime `@throw` is a C++ throw of the object, of a type whose virtual table is libobjc's, and where nobody catches
+// it the handler that libobjc has set ends the process (objc4, runtime/objc-exception.mm): it tells the handler of uncaught
+// exceptions, and goes on in the one that was there before.
+EXPORT void *objc_ehtype_vtable[6];
+static struct {
+    void **vtable;
+    const char *name;
+    struct class *class;
+} exception_type = {objc_ehtype_vtable + 2, "NSException", &exception_class};
+
+static struct {
+    void *(*allocate)(size_t);
+    void (*throw)(void *, void *, void (*)(void *));
+    void (*(*set_terminate)(void (*)(void)))(void);
+} cxx;
+static void (*cxx_terminate)(void);
+static struct object *thrown;
+
+static void objc_terminate(void)
+{
+    if (thrown && uncaught)
+        uncaught(thrown);
+    cxx_terminate();
+}
+
+EXPORT void with_cxx_runtime(void)
+{
+    void *runtime = dlopen("/usr/lib/libc++.1.dylib", RTLD_NOW | RTLD_GLOBAL);
+    if (!runtime)
+        _exit(91);
+    *(void **)&cxx.allocate = dlsym(runtime, "__cxa_allocate_exception");
+    *(void **)&cxx.throw = dlsym(runtime, "__cxa_throw");
+    *(void **)&cxx.set_terminate = dlsym(runtime, "_ZSt13set_terminatePFvvE");
+    if (!cxx.allocate || !cxx.throw || !cxx.set_terminate)
+        _exit(92);
+    cxx_terminate = cxx.set_terminate(objc_terminate);
+}
+
 static NOINLINE void raise(struct object *exception)
 {
     exception->addresses = return_addresses();
+    if (cxx.throw) {
+        struct object **object = cxx.allocate(sizeof *object);
+        *object = thrown = exception;
+        cxx.throw(object, &exception_type, 0);
+    }
     gives_up(exception);
 }
 
@@ -171,9 +216,22 @@ static void apps_own(struct object *exception)
 
 EXPORT void own_uncaught_handler(void) { NSSetUncaughtExceptionHandler(apps_own); }
 
-EXPORT void die_of_object(const char *name)
+static void *on_pthread(void *unused)
 {
     volatile int here = 0;
+    here = passes_object(here) + here;
+    return unused;
+}
+
+EXPORT void die_of_object(const char *name, int on_thread)
+{
+    volatile int here = 0;
+    if (on_thread) {
+        pthread_t thread;
+        pthread_create(&thread, 0, on_pthread, 0);
+        pthread_join(thread, 0);
+        sleep(60);
+    }
     if (strncmp(name, "appkit", 6) == 0) {
         struct object *exception = new_exception("NSGenericException");
         exception->addresses = return_addresses();

@@ -5,7 +5,6 @@
 
 use std::{
     ffi::{CStr, CString, c_char},
-    path::Path,
     ptr,
     sync::Mutex,
 };
@@ -155,7 +154,7 @@ extern "C" fn dlsym(handle: isize, name: *const c_char) -> usize {
     found.unwrap_or(0)
 }
 
-/// `dlopen`: a Mach-O file by path; null for the program itself. Libraries of the system are the host's.
+/// `dlopen`: a Mach-O file by path or install name; null for the program itself. Libraries of the system are the host's.
 extern "C" fn dlopen(path: *const c_char, _mode: i32) -> usize {
     if path.is_null() {
         return image_header(0);
@@ -169,7 +168,8 @@ extern "C" fn dlopen(path: *const c_char, _mode: i32) -> usize {
     }
     let loaded = loader::with(|l| {
         let before = l.images.len();
-        let index = l.load(Path::new(&path))?;
+        let file = l.locate(&path).ok_or_else(|| "image not found".to_owned())?;
+        let index = l.load(&file)?;
         let new: Vec<_> = l.images[before.min(index)..].iter().map(|i| (i.header, i.slide)).collect();
         let new = if l.images.len() > before { new } else { Vec::new() };
         l.publish();

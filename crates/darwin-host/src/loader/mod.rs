@@ -188,7 +188,7 @@ impl Loader {
     }
 
     /// The file of an install name: `None` where the host itself is that library.
-    fn locate(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn locate(&self, name: &str) -> Option<PathBuf> {
         if let Some(rest) = name.strip_prefix("/usr/lib/") {
             let file = Path::new(rest).file_name()?;
             return self.libraries.as_ref().map(|folder| folder.join(file)).filter(|path| path.is_file());
