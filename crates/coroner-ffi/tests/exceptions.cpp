@@ -16,38 +16,12 @@
 #include <vector>
 
 #include "coroner.h"
+#include "shop.h"
 
 extern "C" int library_calls(int (*function)(int), int argument);
 
-#define NOINLINE __attribute__((noinline))
-
 namespace shop {
 
-// With virtual and several bases, so that `std::exception` is not at the object's start.
-struct Labelled {
-    virtual ~Labelled() {}
-    long label = 7;
-};
-struct Error : virtual std::exception {
-    const char *what() const noexcept override { return "the shop is closed"; }
-};
-struct DoorError : Labelled, Error {
-    const char *what() const noexcept override { return "the door is shut"; }
-};
-struct BadWhat : std::exception {
-    enum Kind { faults, hangs, throws, aborts } kind;
-    BadWhat(Kind kind) : kind(kind) {}
-    const char *what() const noexcept override
-    {
-        switch (kind) {
-        case faults: return reinterpret_cast<const char *>(*reinterpret_cast<volatile long *>(8));
-        case hangs: for (;;) sleep(1);
-        case throws: throw 1;
-        case aborts: std::abort();
-        }
-        return "?";
-    }
-};
 struct Plain {
     int number;
 };
@@ -80,23 +54,7 @@ NOINLINE int passes(int what)
     return after + 1;
 }
 
-NOINLINE int rethrows(int what)
-{
-    try {
-        return passes(what) + 1;
-    } catch (...) {
-        throw;
-    }
-}
-
-NOINLINE int nests(int what)
-{
-    try {
-        return passes(what) + 1;
-    } catch (...) {
-        std::throw_with_nested(std::logic_error("the order failed"));
-    }
-}
+SHOP_CATCHES_AND_THROWS(passes)
 
 NOINLINE int never_throws(int what) noexcept
 {
@@ -156,8 +114,8 @@ NOINLINE int terminates(int)
     std::terminate();
 }
 
-// A million throws in all, caught; then one that is not.
-NOINLINE int million(int)
+// That many thousand throws on each of eight threads, caught; then one that is not.
+NOINLINE int many(int thousands)
 {
     std::atomic<long> caught{0};
     auto work = [&](int rounds) {
@@ -189,7 +147,7 @@ NOINLINE int million(int)
     };
     all(1000);
     long before = resident();
-    all(124000);
+    all(1000 * (thousands - 1));
     std::printf("caught %ld, grown by %ld KiB\n", caught.load(), resident() - before);
     std::fflush(stdout);
     return passes(1);
@@ -200,14 +158,9 @@ NOINLINE int million(int)
 static int (*act)(int);
 static int what;
 
-// How many threads are to throw at once, and how many are there.
-static int together = 1;
-static std::atomic<int> gathered{0};
-
 static void *on_thread(void *)
 {
-    ++gathered;
-    while (gathered < together) {}
+    shop::gathers();
     act(what);
     return nullptr;
 }
@@ -218,6 +171,13 @@ static void apps_own()
     std::printf("the app's own terminate handler\n");
     std::fflush(stdout);
     _exit(7);
+}
+
+// The same, which takes its time: other threads go on meanwhile.
+static void apps_own_slow()
+{
+    sleep(1);
+    apps_own();
 }
 
 struct Act {
@@ -233,15 +193,17 @@ static const Act acts[] = {
     {"other-thread", shop::other_thread},
     {"foreign", shop::foreign},
     {"terminates", shop::terminates},
-    {"million", shop::million},
+    {"many", shop::many},
 };
 
-// exceptions STORE [ACT WHAT [thread|two|exits]]
+// exceptions STORE [ACT WHAT [thread|two|two-slow|exits]]
 int main(int argc, char **argv)
 {
     const char *how = argc > 4 ? argv[4] : "";
     if (std::strcmp(how, "exits") == 0)
         std::set_terminate(apps_own);
+    if (std::strcmp(how, "two-slow") == 0)
+        std::set_terminate(apps_own_slow);
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     coroner_config *config = coroner_config_new("com.example.exceptions");
@@ -256,10 +218,11 @@ int main(int argc, char **argv)
                 act = one.function;
         }
         what = std::atoi(argv[3]);
-        if (std::strcmp(how, "thread") == 0 || std::strcmp(how, "two") == 0) {
+        const bool two = std::strncmp(how, "two", 3) == 0;
+        if (std::strcmp(how, "thread") == 0 || two) {
             pthread_t thread;
-            together = std::strcmp(how, "two") == 0 ? 2 : 1;
-            if (together == 2)
+            shop::together = two ? 2 : 1;
+            if (shop::together == 2)
                 pthread_create(&thread, nullptr, on_thread, nullptr);
             pthread_create(&thread, nullptr, on_thread, nullptr);
             pthread_join(thread, nullptr);

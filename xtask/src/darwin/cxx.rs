@@ -113,6 +113,7 @@ pub(super) fn build_library(kit: &Kit, source: &Path) -> anyhow::Result<PathBuf>
     // Its types are its own: dyld would look for others of the same name, which the host does not.
     command.args(["-fvisibility=hidden", "-fomit-frame-pointer", "-Wno-exceptions"]);
     command.args(["-nostdlib++", "-dynamiclib", "-install_name"]).arg(&library);
+    command.arg("-I").arg(tools::workspace_root().join("fixtures/exceptions"));
     succeed(command.arg(source).arg(runtime).arg("-o").arg(&library)).context("building a C++ library")?;
     Ok(library)
 }

@@ -12,40 +12,7 @@
 #include <cstring>
 #include <exception>
 
-#define NOINLINE __attribute__((noinline))
-
-namespace shop {
-
-// With virtual and several bases, so that `std::exception` is not at the object's start.
-struct Labelled {
-    virtual ~Labelled() {}
-    long label = 7;
-};
-struct Error : virtual std::exception {
-    const char *what() const noexcept override { return "the shop is closed"; }
-};
-struct DoorError : Labelled, Error {
-    const char *what() const noexcept override { return "the door is shut"; }
-};
-struct OrderError : std::exception {
-    const char *what() const noexcept override { return "the order failed"; }
-};
-struct BadWhat : std::exception {
-    int kind;
-    explicit BadWhat(int kind) : kind(kind) {}
-    const char *what() const noexcept override
-    {
-        switch (kind) {
-        case 0: return reinterpret_cast<const char *>(*reinterpret_cast<volatile long *>(8));
-        // In the program's own code: darwin-host does not let a handler change where a call into the system goes on.
-        case 1: for (volatile int round = 0;; round = round + 1) {}
-        case 2: throw 1;
-        }
-        return "?";
-    }
-};
-
-} // namespace shop
+#include "shop.h"
 
 // What libobjc's `@throw` gives the C++ runtime (objc4, runtime/objc-exception.mm): a type whose virtual table is its own.
 extern "C" {
@@ -76,11 +43,11 @@ NOINLINE int throws_here(int depth)
     if (is("literal"))
         throw "a literal";
     if (is("what-faults"))
-        throw shop::BadWhat(0);
+        throw shop::BadWhat(shop::BadWhat::faults);
     if (is("what-hangs"))
-        throw shop::BadWhat(1);
+        throw shop::BadWhat(shop::BadWhat::hangs);
     if (is("what-throws"))
-        throw shop::BadWhat(2);
+        throw shop::BadWhat(shop::BadWhat::throws);
     if (is("thrown-object"))
         __cxa_throw(__cxa_allocate_exception(8), &order_type, nullptr);
     if (is("pointer"))
@@ -95,23 +62,7 @@ NOINLINE int passes(int depth)
     return throws_here(depth) + here;
 }
 
-NOINLINE int rethrows(int depth)
-{
-    try {
-        return passes(depth) + 1;
-    } catch (...) {
-        throw;
-    }
-}
-
-NOINLINE int nests(int depth)
-{
-    try {
-        return passes(depth) + 1;
-    } catch (...) {
-        std::throw_with_nested(shop::OrderError());
-    }
-}
+SHOP_CATCHES_AND_THROWS(passes)
 
 NOINLINE int catches_many(int depth)
 {
@@ -140,14 +91,9 @@ NOINLINE int throws_anyhow(int depth)
     return passes(depth) + here;
 }
 
-// How many threads are to throw at once, and how many are there.
-static int together = 1;
-static std::atomic<int> gathered{0};
-
 void *on_pthread(void *)
 {
-    ++gathered;
-    while (gathered < together) {}
+    shop::gathers();
     throws_anyhow(1);
     return nullptr;
 }
@@ -222,7 +168,7 @@ __attribute__((visibility("default"))) void die_of(const char *name, int on_thre
     kind = name;
     if (on_thread == 2) {
         // Two at once.
-        together = 2;
+        shop::together = 2;
         pthread_t other;
         pthread_create(&other, nullptr, on_pthread, nullptr);
     }
