@@ -280,7 +280,8 @@ coroner_status coroner_report_exception(int32_t language,
                                         const char *message);
 
 // The calling thread is alive, and at work: if neither this nor coroner_hang_idle comes again within the time of
-// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on. It costs a store; it never waits.
+// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on, which
+// takes a lock; all others cost a store and never wait.
 void coroner_hang_beat(void);
 
 // The calling thread is alive, and is going to wait for work: it is not expected to show anything until its next

@@ -20,7 +20,8 @@ fn show(sign: impl FnOnce(&HangWatch)) {
 }
 
 /// The calling thread is alive, and at work: if neither this nor coroner_hang_idle comes again within the time of
-/// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on. It costs a store; it never waits.
+/// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on, which
+/// takes a lock; all others cost a store and never wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_hang_beat() {
     show(HangWatch::beat);
