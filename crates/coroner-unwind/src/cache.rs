@@ -169,6 +169,12 @@ impl Entry {
         Found::from_number(self.found).unwrap_or(Found::Context)
     }
 
+    /// Whether there is no caller.
+    #[inline]
+    pub(crate) fn is_outermost(&self) -> bool {
+        self.rule == Rule::Outermost
+    }
+
     /// The row, if the rule is one.
     #[inline]
     pub(crate) fn row(&self) -> Option<&Row> {

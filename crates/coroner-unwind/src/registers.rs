@@ -108,13 +108,6 @@ impl<A: Architecture> RegisterFile<A> {
         self.pc = pc;
     }
 
-    /// Holds the value of register `number` (below 32), which was held as the address where it is saved.
-    #[inline]
-    pub(crate) fn hold(&mut self, number: u8, value: u64) {
-        self.in_memory &= !(1 << (number & 31));
-        self.values[usize::from(number & 31)] = value;
-    }
-
     /// States that nothing is known of register `number`.
     #[inline]
     pub fn forget(&mut self, number: u8) {

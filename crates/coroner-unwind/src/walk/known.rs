@@ -18,8 +18,9 @@ use coroner_machine::memory::Memory;
 /// Stacks are below this address. A stack pointer below it can't wrap around in any number of steps.
 const HIGHEST: u64 = 1 << 62;
 
-/// How many frames are left before they are handed out.
-const LOGGED: usize = 64;
+/// How many frames are left before they are handed out: more than most walks want, so that what the frames saved is noted in the
+/// registers seldom.
+const LOGGED: usize = 256;
 
 /// A frame that was left.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +44,24 @@ impl Log {
     pub(crate) const EMPTY: Log = Log([Left { cfa: 0, caller: 0, place: Place::NONE }; LOGGED]);
 }
 
-/// Notes in `registers` where the first `count` frames of the log saved theirs.
-#[inline]
-fn note<A: Architecture>(cache: &RuleCache, count: usize, registers: &mut RegisterFile<A>) {
-    let mut missing = RegisterFile::<A>::SLOTS;
-    for left in cache.log.0.iter().take(count).rev() {
+/// What a walk's registers do not have yet of the frames that it left: most walks end before anybody asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unnoted {
+    /// The first so many frames of the log.
+    steps: usize,
+    /// The registers that they may have saved, slot by slot.
+    slots: u16,
+}
+
+impl Unnoted {
+    /// Nothing.
+    pub(super) const NOTHING: Unnoted = Unnoted { steps: 0, slots: 0 };
+}
+
+/// Notes in `registers` where the frames of the log saved theirs.
+fn note<A: Architecture>(cache: &RuleCache, unnoted: Unnoted, registers: &mut RegisterFile<A>) {
+    let mut missing = unnoted.slots;
+    for left in cache.log.0.iter().take(unnoted.steps).rev() {
         let saved = cache.entry(left.place).step.saved & missing;
         if saved != 0
             && let Some(row) = cache.entry(left.place).row()
@@ -59,7 +73,7 @@ fn note<A: Architecture>(cache: &RuleCache, count: usize, registers: &mut Regist
             }
         }
     }
-    registers.hold_places(RegisterFile::<A>::SLOTS & !missing);
+    registers.hold_places(unnoted.slots & !missing);
 }
 
 /// What a run of steps begins with.
@@ -190,9 +204,11 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let frames = last.min(self.options.frames.saturating_sub(1)).saturating_sub(self.frames);
         let reads = usize::try_from(self.memory.left / 2).unwrap_or(usize::MAX);
         let steps = reads.min(frames as usize).min(LOGGED);
-        if !sp.is_multiple_of(8) || sp >= HIGHEST {
+        if steps == 0 || !sp.is_multiple_of(8) || sp >= HIGHEST {
             return NOTHING;
         }
+        // The log is going to be of other frames.
+        self.note_left();
         let follows_marks = self.options.swift_async != SwiftAsync::Ignore;
         let mut run = Run { place, sp, fp: 0, steps, stop, mask: self.mask, follows_marks };
         let by_frame_pointer = self.cache.entry(place).step.base == Base::FramePointer;
@@ -209,18 +225,30 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         (ran, by_frame_pointer)
     }
 
+    /// Notes in the registers what the frames that were left saved: before anything but the program counter, stack pointer and
+    /// frame pointer of the frame where the walk is counts, and before the cache forgets a rule.
+    #[inline]
+    pub(super) fn note_left(&mut self) {
+        if self.unnoted.steps != 0 {
+            note(self.cache, self.unnoted, &mut self.registers);
+            self.unnoted = Unnoted::NOTHING;
+        }
+    }
+
     /// Makes the walk stand where it is after the first `steps` of the logged ones, at least one.
     #[inline(never)]
     fn leave(&mut self, steps: usize, ran: &Ran, by_frame_pointer: bool) {
         let log = &self.cache.log.0;
         let Some(left) = steps.checked_sub(1).and_then(|last| log.get(last)) else { return };
-        note(self.cache, steps, &mut self.registers);
+        self.unnoted = Unnoted { steps, slots: RegisterFile::<A>::SLOTS };
         self.registers.return_to(left.caller, left.cfa);
         self.found = self.cache.entry(left.place).found();
         self.kind = AddressKind::ReturnAddress;
         self.known = Some(log.get(steps).filter(|_| steps < ran.steps).map_or(ran.place, |next| next.place));
         if by_frame_pointer && steps == ran.steps {
-            self.registers.hold(A::FP, ran.fp);
+            self.registers.set(A::FP, ran.fp);
+            let slot = A::slot_of(A::FP).map_or(0, |slot| 1_u16.wrapping_shl(slot as u32));
+            self.unnoted.slots &= !slot;
         }
         self.memory.left = self.memory.left.saturating_sub(steps as u64);
         self.frames = self.frames.saturating_add(steps as u32);

@@ -19,6 +19,7 @@ use core::ops::ControlFlow;
 use coroner_machine::memory::{BLOCK, Memory, Unreadable};
 use fallback::is_lost_link;
 pub(crate) use known::Log;
+use known::Unnoted;
 use rules::NO_RULE;
 
 /// What bounds a walk, and what it may do.
@@ -123,6 +124,8 @@ pub struct Walker<'c, A, M, I> {
     believed: Option<Believed>,
     /// The image that was found last: most callers are in the same one.
     image: Image,
+    /// What [`Self::registers`] lacks.
+    unnoted: Unnoted,
     /// The last frame that was stepped from was a signal trampoline.
     from_trampoline: bool,
     /// See [`Self::is_by_stack_alone`].
@@ -169,6 +172,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             below: None,
             believed: None,
             image: Image::default(),
+            unnoted: Unnoted::NOTHING,
             from_trampoline: false,
             by_stack: true,
             fp_use: FpUse::None,
@@ -202,6 +206,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
 
     /// The registers of the frame where the walk is.
     pub fn registers(&mut self) -> &RegisterFile<A> {
+        self.note_left();
         self.registers.settle(&mut self.memory);
         &self.registers
     }
@@ -315,7 +320,12 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     fn step_by_any_means(&mut self) -> Result<Option<u64>, End> {
         self.from_trampoline = false;
         self.frames = self.frames.saturating_add(1);
-        let stepped = if self.frames >= self.options.frames { Err(End::FrameBudget) } else { self.step_to_caller() };
+        let stepped = if self.frames >= self.options.frames {
+            self.remember_rule();
+            Err(End::FrameBudget)
+        } else {
+            self.step_to_caller()
+        };
         if let Err(end) = stepped {
             let end = if self.memory.left == 0 { End::ReadBudget } else { end };
             self.end = Some(end);
@@ -345,6 +355,11 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         if self.contexts.is_some() {
             return self.step_to_context();
         }
+        if self.known.is_some_and(|place| self.cache.entry(place).is_outermost()) {
+            self.fp_use = FpUse::None;
+            return Err(End::EndOfStack);
+        }
+        self.note_left();
         let interrupted = self.interrupted();
         let lookup = self.frame().lookup_address();
         let mut rule = NO_RULE;

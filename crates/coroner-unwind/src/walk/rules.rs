@@ -77,6 +77,25 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Ok(true)
     }
 
+    /// Keeps the rule that unwind data state for the frame where a walk has to end, although this walk does not need it: the next one
+    /// that comes by can then go as far without asking who the last frame is.
+    #[inline(never)]
+    pub(super) fn remember_rule(&mut self) {
+        let lookup = self.frame().lookup_address();
+        let is_stated = self.known.is_none() && self.contexts.is_none() && self.kind == AddressKind::ReturnAddress;
+        if !is_stated || self.images.registered(lookup).is_some() || !self.find_image(lookup) {
+            return;
+        }
+        let mut rule = NO_RULE;
+        if let Ok(Some(range)) = self.stated_rule(lookup, &mut rule)
+            && range.contains(self.registers.pc)
+            && !rule.signal_trampoline
+        {
+            self.note_left();
+            self.cache.put::<A>(self.registers.pc, self.kind, &rule);
+        }
+    }
+
     /// Makes `into` the rule of a Linux signal trampoline, if that is what the code is.
     fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
         let Some(context) = trampoline::recognise::<A, _>(&mut self.memory, self.registers.pc) else { return false };

@@ -203,7 +203,9 @@ impl Backtrace {
         let known = RANGES.before(images);
         let mut walker = Walker::<Native, _, _>::new(registers, memory, known, rules, options.of_walk());
         let mut skip = options.skip;
-        let mut hash = Hash::new();
+        // In registers, not in `self`: each frame would wait for the one before it to be stored.
+        let (mut length, mut instructions, mut truncated) = (0, 0, false);
+        let addresses = &mut self.addresses;
         walker.for_each(|frame| {
             if skip > 0 {
                 skip -= 1;
@@ -212,19 +214,19 @@ impl Backtrace {
             if options.in_app_only && !images.is_in_app(frame.lookup_address()) {
                 return ControlFlow::Continue(());
             }
-            if self.length == depth {
-                self.truncated = true;
+            if length == depth {
+                truncated = true;
                 return ControlFlow::Break(());
             }
-            self.addresses[self.length] = frame.pc;
+            addresses[length] = frame.pc;
             if frame.kind == AddressKind::InstructionPointer {
-                self.instructions |= 1 << self.length;
+                instructions |= 1_u128 << length;
             }
-            self.length += 1;
-            hash.add(frame.pc);
+            length += 1;
             ControlFlow::Continue(())
         });
-        self.hash = hash.finish(self.instructions, images.identity());
+        (self.length, self.instructions, self.truncated) = (length, instructions, truncated);
+        self.hash = hash(&self.addresses[..self.length], self.instructions, images.identity());
     }
 
     /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread and those
@@ -270,31 +272,36 @@ pub fn thread_id() -> ThreadId {
     coroner_machine::threads::this_thread()
 }
 
-/// A hash of addresses in their order. Each is mixed in by a multiplication that carries every bit upwards and a rotation that
-/// brings the upper ones down again, so that neither permutations nor repetitions (recursion) cancel out, as they do in an XOR
-/// of addresses; the end is the finaliser of MurmurHash3, by which every bit depends on every other.
-struct Hash(u64);
+/// Words that are hashed side by side, so that no multiplication waits for the one before it.
+const LANES: usize = 4;
 
-impl Hash {
-    const fn new() -> Hash {
-        Hash(0x243f_6a88_85a3_08d3)
-    }
-
-    #[inline]
-    fn add(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27);
-    }
-
-    fn finish(mut self, instructions: u128, images: u64) -> u64 {
-        self.add(instructions as u64);
-        self.add((instructions >> 64) as u64);
-        self.add(images);
-        let mut hash = self.0;
-        for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
-            hash = (hash ^ hash >> 33).wrapping_mul(multiplier);
+/// A hash of addresses in their order. Each is mixed into one of four by a multiplication that carries every bit upwards and a
+/// rotation that brings the upper ones down again, so that neither permutations nor repetitions (recursion) cancel out, as they
+/// do in an XOR of addresses; the end is the finaliser of MurmurHash3, by which every bit depends on every other.
+fn hash(addresses: &[u64], instructions: u128, images: u64) -> u64 {
+    // Digits of pi: no lane begins as another does, and so none takes another's words.
+    let mut lanes: [u64; LANES] =
+        [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+    let (rows, rest) = addresses.as_chunks::<LANES>();
+    for row in rows {
+        for (lane, word) in lanes.iter_mut().zip(row) {
+            *lane = mix(*lane, *word);
         }
-        hash ^ hash >> 33
     }
+    for (lane, word) in lanes.iter_mut().zip(rest) {
+        *lane = mix(*lane, *word);
+    }
+    let ends = [addresses.len() as u64, instructions as u64, (instructions >> 64) as u64, images];
+    let mut hash = lanes.into_iter().chain(ends).fold(0, mix);
+    for multiplier in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ hash >> 33).wrapping_mul(multiplier);
+    }
+    hash ^ hash >> 33
+}
+
+#[inline]
+const fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(27)
 }
 
 #[cfg(test)]
@@ -302,9 +309,7 @@ mod tests {
     use super::*;
 
     fn hash_of(words: &[u64]) -> u64 {
-        let mut hash = Hash::new();
-        words.iter().for_each(|word| hash.add(*word));
-        hash.finish(1, 7)
+        hash(words, 1, 7)
     }
 
     #[test]
@@ -322,6 +327,22 @@ mod tests {
                     assert!(seen.insert(hash_of(&[words[2], words[1], words[0]])));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn where_an_address_stands_counts() {
+        let words: Vec<u64> = (0..19).map(|index| 0x7fff_0000_1000 + index * 0x340).collect();
+        let mut seen = std::collections::HashSet::from([hash_of(&words)]);
+        for one in 0..words.len() {
+            for other in 0..one {
+                let mut changed = words.clone();
+                changed.swap(one, other);
+                assert!(seen.insert(hash_of(&changed)), "{one} and {other} exchanged");
+            }
+            let mut shorter = words.clone();
+            shorter.remove(one);
+            assert!(seen.insert(hash_of(&shorter)), "without {one}");
         }
     }
 
