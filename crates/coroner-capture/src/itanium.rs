@@ -219,7 +219,7 @@ fn is_class_of_types(memory: &mut impl Memory, type_info: u64, wanted: &[u8]) ->
 
 /// A pointer without its authentication code (arm64e) or tag.
 pub(crate) fn strip(pointer: u64) -> u64 {
-    if cfg!(target_arch = "aarch64") { pointer & 0x0000_ffff_ffff_ffff } else { pointer }
+    pointer & !crate::os::process::authentication_mask()
 }
 
 /// Types with one base, and with several or virtual ones (ABI 2.9.5, `abi::__si_class_type_info`).

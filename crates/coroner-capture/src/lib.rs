@@ -32,9 +32,12 @@ use linux as os;
 #[cfg(target_vendor = "apple")]
 mod darwin;
 
+mod alternate_stack;
 mod facts;
 #[cfg(feature = "fault-injection")]
 pub mod fault_injection;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+mod fork;
 mod forwarding;
 mod global;
 mod here;
@@ -43,10 +46,12 @@ mod install;
 mod itanium;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
+mod loaded;
 mod monitor;
 mod path;
 mod pipeline;
 pub mod ranges;
+mod reader;
 mod run;
 mod setup;
 // Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.

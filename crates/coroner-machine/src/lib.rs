@@ -15,12 +15,29 @@
 pub mod memory;
 pub mod registers;
 
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod errno;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod fault;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod loads;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod ranges;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod recovery;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod routine;
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub use linux::{context, images, recovery, rendezvous, stack, syscall, threads, tracer};
+use linux as os;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use linux::{context, images, rendezvous, stack, syscall, threads, tracer};
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
 #[cfg(target_vendor = "apple")]
-pub use darwin::{context, images, recovery, stack, syscall, threads};
+use darwin as os;
+#[cfg(target_vendor = "apple")]
+pub use darwin::{context, images, pointers, stack, syscall, threads};

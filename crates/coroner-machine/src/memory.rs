@@ -82,11 +82,11 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub use crate::linux::memory::{KernelCopy, LoadGuarded, make_good};
-
-#[cfg(target_vendor = "apple")]
-pub use crate::darwin::memory::{KernelCopy, LoadGuarded, make_good};
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub use crate::{
+    loads::{LoadGuarded, make_good},
+    os::memory::KernelCopy,
+};
 
 /// The size of a [`Windowed`] window, and its alignment in the address space that is read: the smallest page of every
 /// supported system, so that a window is readable as a whole or not at all.
@@ -179,9 +179,7 @@ impl Memory for Snapshot<'_> {
             let Some(offset) = address.checked_sub(range.address) else { continue };
             let Ok(offset) = usize::try_from(offset) else { continue };
             if let Some(source) = range.bytes.get(offset..).and_then(|tail| tail.get(..into.len())) {
-                for (to, from) in into.iter_mut().zip(source) {
-                    *to = *from;
-                }
+                into.copy_from_slice(source);
                 return Ok(());
             }
         }

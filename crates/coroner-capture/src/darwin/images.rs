@@ -6,7 +6,9 @@ use coroner_machine::images::{self, ImageKind, ListState, MOST_PATH, Mappings};
 use coroner_machine::memory::{LoadGuarded, Memory};
 use coroner_machine::syscall::{Errno, Result};
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
-use coroner_unwind::{AddressRange, ImageFormat};
+use coroner_unwind::ImageFormat;
+
+use crate::loaded::{self, range};
 
 /// Images that one report can hold.
 const CAPACITY: usize = 2048;
@@ -17,10 +19,11 @@ const LONGEST_MESSAGE: usize = 4096;
 /// The images of this process as they were listed last.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    table: images::Images,
+    pub table: images::Images,
     pub mappings: Mappings,
-    generation: u64,
-    dropped: usize,
+    pub generation: u64,
+    /// Images that found no room.
+    pub dropped: usize,
     /// The table is held as it is. (Where another thread was at it, it is not ours to let go.)
     held: bool,
 }
@@ -92,16 +95,6 @@ impl Loaded {
         KEPT.taken.store(false, Ordering::Release);
     }
 
-    /// The images, in the order of their addresses.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &images::Image> {
-        self.table.iter()
-    }
-
-    /// The image that holds an address.
-    pub(crate) fn image_at(&self, address: u64) -> Option<&images::Image> {
-        self.table.find(address)
-    }
-
     /// Whether an image stays where it is, whatever other threads unload: the program, dyld, all of the shared cache, the one
     /// that this code is in, and the C library that it is linked with.
     pub(crate) fn stays(image: &images::Image) -> bool {
@@ -110,20 +103,6 @@ impl Loaded {
         image.in_shared_cache
             || image.kind != ImageKind::Library
             || [here, c_library].iter().any(|address| image.range.contains(*address))
-    }
-
-    /// Whether all of these bytes are in an image's unwind data, and which image it is.
-    pub(crate) fn unwind_data_at(&self, address: u64, length: u64) -> Option<&images::Image> {
-        let is_in = |range: images::AddressRange| {
-            range.start <= address
-                && length <= range.end.saturating_sub(range.start).saturating_sub(address - range.start)
-        };
-        self.table.find(address).filter(|image| is_in(image.unwind_info) || is_in(image.eh_frame))
-    }
-
-    /// Images that found no room.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped as u64
     }
 
     /// Encodes what images say of the death: the messages in their `__DATA,__crash_info` sections, which libSystem's `abort`,
@@ -155,27 +134,7 @@ impl Loaded {
     /// Encodes one image. False where it does not fit.
     pub(crate) fn encode(&self, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
         let mut segments = [Segment::default(); images::MAX_SEGMENTS];
-        let mut count = 0;
-        for (to, segment) in segments.iter_mut().zip(image.segments()) {
-            let range = image.segment_range(segment);
-            *to = Segment {
-                address: range.start,
-                size: segment.size,
-                file_offset: segment.file_offset,
-                protection: segment.flags as u8,
-            };
-            count += 1;
-        }
         let mut unwind = [UnwindSection::default(); 2];
-        let mut unwinds = 0;
-        for (kind, range) in [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)] {
-            if !range.is_empty()
-                && let Some(place) = unwind.get_mut(unwinds)
-            {
-                *place = UnwindSection { kind, address: range.start, size: range.size() };
-                unwinds += 1;
-            }
-        }
         let text = image.text().next().unwrap_or_default();
         let mut path = [0; MOST_PATH];
         // SAFETY: Coroner's secondary thread makes faults good while a report is written, and at install dyld's strings are
@@ -190,8 +149,8 @@ impl Loaded {
             size: image.range.size(),
             text: (text.start, text.size()),
             build_id: image.build_id(),
-            segments: segments.get(..count).unwrap_or_default(),
-            unwind: unwind.get(..unwinds).unwrap_or_default(),
+            segments: loaded::segments(image, &mut segments),
+            unwind: loaded::unwind_sections(image, &mut unwind),
             is_main: image.kind == ImageKind::Main,
             version: version.as_bytes(),
             cpu: Some(image.cpu),
@@ -236,22 +195,9 @@ impl Version {
     }
 }
 
-impl coroner_unwind::Images for &Loaded {
-    fn find(&self, address: u64) -> Option<coroner_unwind::Image> {
-        for_unwinder(self.table.find(address)?, address)
-    }
-
-    fn is_executable(&self, address: u64) -> Option<bool> {
-        if let Some(image) = self.table.find(address) {
-            return Some(image.is_executable(address));
-        }
-        let mapping = self.mappings.at(address).ok()?;
-        Some(mapping.is_some_and(|mapping| mapping.permissions.execute))
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation
-    }
+/// An image's unwind data; empty where it has none.
+pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
+    [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)]
 }
 
 /// What the unwinder needs of the image whose code is at `address`.
@@ -269,10 +215,6 @@ pub(crate) fn for_unwinder(image: &images::Image, address: u64) -> Option<corone
         text_section: image.text_section.start,
         ..coroner_unwind::Image::default()
     })
-}
-
-fn range(range: images::AddressRange) -> AddressRange {
-    AddressRange { start: range.start, end: range.end }
 }
 
 #[cfg(test)]

@@ -131,9 +131,10 @@ impl Machinery {
 
 /// What is done once in a process, whatever the setup.
 pub(crate) fn prepare() {
+    coroner_machine::pointers::prepare();
     threads::prepare();
     #[cfg(target_os = "macos")]
-    super::fork::prepare();
+    crate::fork::prepare();
 }
 
 /// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.

@@ -11,8 +11,6 @@ pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod facts;
 pub(crate) mod files;
-#[cfg(target_os = "macos")]
-pub(crate) mod fork;
 pub(crate) mod handed;
 pub(crate) mod images;
 pub(crate) mod install;

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use coroner_machine::context::{SignalContext, SignalInfo};
+pub(crate) use coroner_machine::context::SignalContext;
+use coroner_machine::context::SignalInfo;
 
 use super::action::{Action, bit, block_exactly};
 use super::install::give_back;
@@ -39,12 +40,6 @@ pub(crate) fn of(signal: i32) -> Action {
     })
 }
 
-/// Whether a signal would have been ignored: the app or its parent chose `SIG_IGN`, and no fault of this thread raised it
-/// (the kernel does not let a fault be ignored).
-pub(crate) fn ignores(info: &SignalInfo) -> bool {
-    of(info.signo).handler == libc::SIG_IGN && !info.is_fault()
-}
-
 /// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext, and the mask that it asked
 /// for. False if there is none.
 ///
@@ -72,41 +67,6 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext) ->
     unsafe { handler(signal, info, context) };
     block_exactly(before);
     true
-}
-
-/// What is left to do when the handlers have run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The signal was ignored, or its handler dealt with it: the thread goes on.
-    GoesOn,
-    /// The process dies when the handler returns.
-    Dies,
-}
-
-/// Gives the signal to whoever had it before: the function is called, `SIG_IGN` ignores, `SIG_DFL` ends the process with that
-/// very signal once Coroner's handler returns. `called`: the function has run already (`chain_first`).
-///
-/// # Safety
-/// As for [`call`].
-pub(crate) unsafe fn forward(info: &mut SignalInfo, context: &mut SignalContext, called: bool) -> Outcome {
-    let signal = info.signo;
-    if ignores(info) {
-        return Outcome::GoesOn;
-    }
-    let ours = Action::of(signal).unwrap_or_default();
-    // SAFETY: passed on.
-    if !called && unsafe { call(info, context) } {
-        // A handler that took itself out and returned means "and now the default": Rust's standard library does so, and counts
-        // on the fault coming again. A signal that was sent does not come again.
-        let now = Action::of(signal).unwrap_or_default();
-        if now == ours || now.handler != libc::SIG_DFL {
-            return Outcome::GoesOn;
-        }
-    } else if !called && of(signal).is_function() {
-        return Outcome::GoesOn;
-    }
-    die(info, context);
-    Outcome::Dies
 }
 
 /// Lets the process die of this signal when the handler returns, with the thread where the signal found it: a fault occurs

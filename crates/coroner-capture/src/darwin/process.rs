@@ -1,5 +1,7 @@
 //! The process.
 
+pub(crate) use coroner_machine::pointers::authentication_mask;
+
 /// The parent process.
 pub(crate) fn parent_pid() -> i32 {
     // SAFETY: no arguments, no effects. Async-signal-safe (sigaction(2)).

@@ -4,7 +4,8 @@ use coroner_machine::images::{self, ImageKind, Mappings};
 use coroner_machine::memory::Memory;
 use coroner_machine::syscall::Result;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
-use coroner_unwind::AddressRange;
+
+use crate::loaded::{self, range};
 
 /// Images that one report can hold.
 const CAPACITY: usize = 2048;
@@ -12,10 +13,11 @@ const CAPACITY: usize = 2048;
 /// The images of this process as they were listed last.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    table: images::Images,
+    pub table: images::Images,
     pub mappings: Mappings,
-    generation: u64,
-    dropped: usize,
+    pub generation: u64,
+    /// Images that found no room.
+    pub dropped: usize,
 }
 
 impl Loaded {
@@ -42,16 +44,6 @@ impl Loaded {
         self.table.unmap();
     }
 
-    /// The images, in the order of their addresses.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &images::Image> {
-        self.table.iter()
-    }
-
-    /// The image that holds an address.
-    pub(crate) fn image_at(&self, address: u64) -> Option<&images::Image> {
-        self.table.find(address)
-    }
-
     /// The path of an image's file, in the bytes of its file system.
     pub(crate) fn path(&self, image: &images::Image) -> &[u8] {
         self.table.path(image)
@@ -65,44 +57,10 @@ impl Loaded {
         image.kind != ImageKind::Library || [here, c_library].iter().any(|address| image.range.contains(*address))
     }
 
-    /// Whether all of these bytes are in an image's unwind data, and which image it is.
-    pub(crate) fn unwind_data_at(&self, address: u64, length: u64) -> Option<&images::Image> {
-        let is_in = |range: images::AddressRange| {
-            range.start <= address
-                && length <= range.end.saturating_sub(range.start).saturating_sub(address - range.start)
-        };
-        self.table.find(address).filter(|image| is_in(image.eh_frame_hdr) || is_in(image.eh_frame))
-    }
-
-    /// Images that found no room.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped as u64
-    }
-
     /// Encodes one image. False where it does not fit.
     pub(crate) fn encode(&self, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
         let mut segments = [Segment::default(); images::MAX_SEGMENTS];
-        let mut count = 0;
-        for (to, segment) in segments.iter_mut().zip(image.segments()) {
-            let range = image.segment_range(segment);
-            *to = Segment {
-                address: range.start,
-                size: segment.size,
-                file_offset: segment.file_offset,
-                protection: (segment.flags & 7) as u8,
-            };
-            count += 1;
-        }
         let mut unwind = [UnwindSection::default(); 2];
-        let mut unwinds = 0;
-        for (kind, range) in [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame)] {
-            if !range.is_empty()
-                && let Some(place) = unwind.get_mut(unwinds)
-            {
-                *place = UnwindSection { kind, address: range.start, size: range.size() };
-                unwinds += 1;
-            }
-        }
         // From the first executable segment to the end of the last: what a symbol table is about.
         let (mut start, mut end) = (u64::MAX, 0);
         for text in image.text() {
@@ -117,8 +75,8 @@ impl Loaded {
             size: image.range.size(),
             text: if end > start { (start, end - start) } else { (0, 0) },
             build_id: image.build_id(),
-            segments: segments.get(..count).unwrap_or_default(),
-            unwind: unwind.get(..unwinds).unwrap_or_default(),
+            segments: loaded::segments(image, &mut segments),
+            unwind: loaded::unwind_sections(image, &mut unwind),
             is_main: image.kind == ImageKind::Main,
             ..Image::default()
         }
@@ -126,22 +84,9 @@ impl Loaded {
     }
 }
 
-impl coroner_unwind::Images for &Loaded {
-    fn find(&self, address: u64) -> Option<coroner_unwind::Image> {
-        for_unwinder(self.table.find(address)?, address)
-    }
-
-    fn is_executable(&self, address: u64) -> Option<bool> {
-        if let Some(image) = self.table.find(address) {
-            return Some(image.is_executable(address));
-        }
-        let mapping = self.mappings.at(address).ok()?;
-        Some(mapping.is_some_and(|mapping| mapping.permissions.execute))
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation
-    }
+/// An image's unwind data; empty where it has none.
+pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
+    [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame)]
 }
 
 /// What the unwinder needs of the image whose code is at `address`.
@@ -155,8 +100,4 @@ pub(crate) fn for_unwinder(image: &images::Image, address: u64) -> Option<corone
         eh_frame: range(image.eh_frame),
         ..coroner_unwind::Image::default()
     })
-}
-
-fn range(range: images::AddressRange) -> AddressRange {
-    AddressRange { start: range.start, end: range.end }
 }

@@ -11,7 +11,7 @@ use coroner_machine::tracer::Tracer;
 use super::action::{bit, block_exactly, block_too, take_pending};
 use super::latch::{Claim, Latch};
 use super::machinery::Machinery;
-use super::{fork, threads};
+use super::threads;
 use crate::forwarding::Forwarding;
 use crate::global::{Global, Settings};
 use crate::install::InstallError;
@@ -82,7 +82,7 @@ impl Machinery {
 /// What is done once in a process, whatever the setup.
 pub(crate) fn prepare() {
     threads::prepare();
-    fork::prepare();
+    crate::fork::prepare();
 }
 
 /// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.

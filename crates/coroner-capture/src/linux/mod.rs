@@ -5,7 +5,6 @@ pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod facts;
 pub(crate) mod files;
-pub(crate) mod fork;
 pub(crate) mod images;
 pub(crate) mod install;
 pub(crate) mod latch;

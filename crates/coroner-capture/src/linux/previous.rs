@@ -2,13 +2,14 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use coroner_machine::context::{Context, SignalInfo};
+pub(crate) use coroner_machine::context::Context as SignalContext;
+use coroner_machine::context::SignalInfo;
 #[cfg(target_arch = "x86_64")]
 use coroner_machine::memory::{KernelCopy, Memory};
 use coroner_machine::syscall::syscall;
 use coroner_machine::threads::{process_id, this_thread};
 
-use super::action::{Action, DEFAULT, IGNORE, bit, block_exactly};
+use super::action::{Action, DEFAULT, bit, block_exactly};
 use super::process;
 
 /// One signal's earlier disposition. It outlives an uninstall, since another reporter that was installed later may have
@@ -51,18 +52,12 @@ pub(crate) fn of(signal: i32) -> Action {
     })
 }
 
-/// Whether a signal would have been ignored: the app or its parent chose `SIG_IGN`, and no fault of this thread raised it
-/// (the kernel does not let a fault be ignored).
-pub(crate) fn ignores(info: &SignalInfo) -> bool {
-    of(info.signo).handler == IGNORE && !info.is_fault()
-}
-
 /// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext, and the mask that it
 /// asked for. False if there is none.
 ///
 /// # Safety
 /// The three must be those of the signal that this thread is handling.
-pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut Context) -> bool {
+pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext) -> bool {
     let signal = info.signo;
     let action = of(signal);
     if !action.is_function() {
@@ -79,47 +74,12 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut Context) -> bool 
     let before = block_exactly(mask & !bit(super::deadline::SIGNAL));
     // SAFETY: the app installed this function as a handler of this signal. One that takes only the number gets two more
     // arguments, which both calling conventions allow.
-    let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut Context) =
+    let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut SignalContext) =
         unsafe { core::mem::transmute(action.handler) };
     // SAFETY: it is called as the kernel would have, on the same stack rules and with the same mask.
     unsafe { handler(signal, info, context) };
     block_exactly(before);
     true
-}
-
-/// What is left to do when the handlers have run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The signal was ignored, or its handler dealt with it: the thread goes on.
-    GoesOn,
-    /// The process dies when the handler returns.
-    Dies,
-}
-
-/// Gives the signal to whoever had it before: the function is called, `SIG_IGN` ignores, `SIG_DFL` ends the process with
-/// that very signal once Coroner's handler returns. `called`: the function has run already (`chain_first`).
-///
-/// # Safety
-/// As for [`call`].
-pub(crate) unsafe fn forward(info: &mut SignalInfo, context: &mut Context, called: bool) -> Outcome {
-    let signal = info.signo;
-    if ignores(info) {
-        return Outcome::GoesOn;
-    }
-    let ours = Action::of(signal).unwrap_or_default();
-    // SAFETY: passed on.
-    if !called && unsafe { call(info, context) } {
-        // A handler that took itself out and returned means "and now the default": Rust's standard library does so, and
-        // counts on the fault coming again. A signal that was sent does not come again.
-        let now = Action::of(signal).unwrap_or_default();
-        if now == ours || now.handler != DEFAULT {
-            return Outcome::GoesOn;
-        }
-    } else if !called && of(signal).is_function() {
-        return Outcome::GoesOn;
-    }
-    die(info, context);
-    Outcome::Dies
 }
 
 /// Lets the process die of this signal when the handler returns, with the thread where the signal found it (that is what
@@ -129,7 +89,7 @@ pub(crate) unsafe fn forward(info: &mut SignalInfo, context: &mut Context, calle
 /// * a signal that was sent, an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
 ///   the handler returns, with its siginfo. The first process of a pid namespace is not killed so (pid_namespaces(7)):
 ///   there `int3` is executed again, and for the rest the exit status tells the signal as a shell would.
-pub(crate) fn die(info: &SignalInfo, context: &mut Context) {
+pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let signal = info.signo;
     crate::monitor::signal::give_back();
     // SAFETY: the default action runs no code.
@@ -166,7 +126,7 @@ fn occurs_again(info: &SignalInfo) -> bool {
 
 /// Sets the thread back before an `int3` that it has just executed. False where there is none.
 #[cfg(target_arch = "x86_64")]
-fn step_back(info: &SignalInfo, context: &mut Context) -> bool {
+fn step_back(info: &SignalInfo, context: &mut SignalContext) -> bool {
     /// The one-byte breakpoint instruction.
     const INT3: u8 = 0xcc;
     let before = context.pc().wrapping_sub(1);
@@ -182,6 +142,6 @@ fn step_back(info: &SignalInfo, context: &mut Context) -> bool {
 
 /// arm64 has nothing to set back.
 #[cfg(target_arch = "aarch64")]
-fn step_back(_info: &SignalInfo, _context: &mut Context) -> bool {
+fn step_back(_info: &SignalInfo, _context: &mut SignalContext) -> bool {
     false
 }

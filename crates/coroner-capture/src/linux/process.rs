@@ -15,3 +15,8 @@ pub(crate) fn exit(status: i32) -> ! {
         let _ = unsafe { syscall!(libc::SYS_exit_group, status) };
     }
 }
+
+/// The bits of a code address that are no address.
+pub(crate) fn authentication_mask() -> u64 {
+    <crate::pipeline::frames::Native as coroner_unwind::Architecture>::AUTHENTICATION_MASK
+}

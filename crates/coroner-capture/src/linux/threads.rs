@@ -16,11 +16,11 @@
 //! which another definition comes first), threads are attached by hand: [`crate::attach_current_thread`] as the first thing
 //! a thread does. `coroner doctor` and [`interposes`] tell which it is.
 
-use core::ffi::c_void;
-use core::sync::atomic::{AtomicUsize, Ordering};
-
-use coroner_machine::stack::{Stack, alternate_stack, set_alternate_stack};
+use coroner_machine::stack::{Stack, alternate_stack};
 use coroner_machine::syscall::{Errno, Result};
+
+use crate::alternate_stack::adopt;
+pub(crate) use crate::alternate_stack::page_size;
 
 /// Bytes that the handler uses before it goes on to Coroner's own stack, generously.
 const HANDLER: usize = 4 << 10;
@@ -66,60 +66,9 @@ pub(crate) fn attach_current() -> Result<bool> {
     adopt(stack).map(|()| true)
 }
 
-/// The system's page size (normal life).
-pub(crate) fn page_size() -> usize {
-    // SAFETY: only asks.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
-}
-
-/// Makes `stack` the calling thread's alternate stack and leaves it to be freed when the thread ends.
-fn adopt(stack: Stack) -> Result<()> {
-    let signal_stack = stack.as_signal_stack();
-    // SAFETY: the stack is mapped, and nobody else uses it; it is unmapped only after it has been taken out of use.
-    if let Err(errno) = unsafe { set_alternate_stack(&signal_stack) } {
-        stack.unmap();
-        return Err(errno);
-    }
-    // Freed by the destructor of a thread-specific value, which is the mapping's own base address.
-    let key = KEY.load(Ordering::Acquire);
-    if key != NO_KEY {
-        // SAFETY: the key is made by `prepare`. Normal life.
-        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, stack.base() as *const c_void) };
-    }
-    Ok(())
-}
-
-/// No key yet.
-const NO_KEY: usize = usize::MAX;
-/// The key whose destructor frees a thread's stack.
-static KEY: AtomicUsize = AtomicUsize::new(NO_KEY);
-
-/// Frees the alternate stack of a thread that ends.
-unsafe extern "C" fn release(base: *mut c_void) {
-    let Ok(mut now) = alternate_stack() else { return };
-    if now.sp != base as usize || now.flags & libc::SS_ONSTACK != 0 {
-        // Somebody replaced it, or the thread ends in a handler: then it is better kept.
-        return;
-    }
-    let size = now.size;
-    now.flags = libc::SS_DISABLE;
-    // SAFETY: takes the stack out of use.
-    if unsafe { set_alternate_stack(&now) }.is_ok() {
-        Stack::from_parts(base as usize, size, page_size()).unmap();
-    }
-}
-
-/// Makes the key (normal life, once).
+/// Makes what frees stacks when threads end (normal life, once).
 pub(crate) fn prepare() {
-    if KEY.load(Ordering::Acquire) != NO_KEY {
-        return;
-    }
-    let mut key: libc::pthread_key_t = 0;
-    // SAFETY: writes one key; the destructor is sound for any value that `adopt` sets.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(release)) } == 0 {
-        KEY.store(key as usize, Ordering::Release);
-    }
+    crate::alternate_stack::prepare();
     #[cfg(interpose)]
     interpose::prepare();
 }

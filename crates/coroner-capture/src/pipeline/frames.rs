@@ -9,6 +9,7 @@ use coroner_report::wire::{AddressKind, FoundBy, Frame, ThreadEncoder, WalkEnd};
 use coroner_unwind::{End, Found, Images, Options, RuleCache, SwiftAsync, Walker};
 
 use super::names::Addresses;
+use crate::os;
 use crate::ranges::RANGES;
 
 /// The architecture that is walked: this process's own.
@@ -17,9 +18,6 @@ pub(crate) type Native = coroner_unwind::X86_64;
 /// The architecture that is walked: this process's own.
 #[cfg(target_arch = "aarch64")]
 pub(crate) type Native = coroner_unwind::Aarch64;
-
-/// The bits of a code address that are no address.
-pub(crate) const AUTHENTICATION_MASK: u64 = <Native as coroner_unwind::Architecture>::AUTHENTICATION_MASK;
 
 /// The last frames of a deep stack.
 pub(crate) const LAST: usize = 128;
@@ -68,7 +66,13 @@ pub(crate) fn encode(
     depth: Depth,
     swift_async: SwiftAsync,
 ) -> WalkEnd {
-    let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
+    let options = Options {
+        frames: depth.walked,
+        authentication_mask: Some(os::process::authentication_mask()),
+        scan_words: depth.scanned,
+        swift_async,
+        ..Options::default()
+    };
     let mut walker = Walker::<Native, _, _>::new(registers, memory, RANGES.before(images), cache, options);
     let mut walked = 0_usize;
     // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.

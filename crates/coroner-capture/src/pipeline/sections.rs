@@ -137,7 +137,7 @@ fn header(task: &mut Task<'_>) {
         arch: coroner_machine::registers::Arch::NATIVE,
         os: Os::NATIVE,
         page_size: run.page_size,
-        pointer_auth_mask: frames::AUTHENTICATION_MASK,
+        pointer_auth_mask: process::authentication_mask(),
         sdk_version: env!("CARGO_PKG_VERSION").as_bytes(),
         process_start_ns: run.process_start,
         process_name: run.name.as_bytes(),
@@ -296,7 +296,7 @@ fn images(task: &mut Task<'_>) {
         write(task, SectionKind::IMAGES, length);
     }
     // SAFETY: as above.
-    task.dropped_images = task.dropped_images.saturating_add(unsafe { scratch(task.global) }.images.dropped());
+    task.dropped_images = task.dropped_images.saturating_add(unsafe { scratch(task.global) }.images.dropped as u64);
 }
 
 /// What the images themselves say of the death.

@@ -34,6 +34,7 @@ use coroner_report::wire::{AddressKind, FoundBy, Frame};
 use coroner_unwind::{End, Options, Walker};
 
 use crate::global;
+use crate::os::process::authentication_mask;
 use crate::pipeline::frames::Native;
 use crate::ranges::RANGES;
 use memory::OwnStack;
@@ -159,6 +160,7 @@ fn walk_once(
 ) -> Walked {
     // No scan: a frame that is not certain is worth nothing here, and costs.
     let options = Options { frames: 2 * FRAMES as u32, reads: 1 << 16, scan_words: 0, ..Options::default() };
+    let options = Options { authentication_mask: Some(authentication_mask()), ..options };
     let (rules, images, notes) = workspace.parts();
     let (read, left) = notes.begin();
     let mut memory = Noting::new(stack, read);

@@ -8,31 +8,10 @@ use mach2::kern_return::{KERN_SUCCESS, kern_return_t};
 use mach2::port::mach_port_t;
 use mach2::thread_act::{thread_get_state, thread_set_state};
 
+#[cfg(target_arch = "aarch64")]
+use super::pointers::authentication_mask;
+pub use crate::fault::{Access, FaultState};
 use crate::registers::Registers;
-
-/// How a faulting instruction touched memory. The numbers are part of the report format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Access {
-    /// A load.
-    Read = 1,
-    /// A store.
-    Write = 2,
-    /// An instruction fetch.
-    Execute = 3,
-}
-
-/// What the processor said of a fault, beside the registers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultState {
-    /// The address that the processor reported: cr2 on x86_64, FAR on arm64. Of an earlier fault where this is no memory
-    /// fault.
-    pub address: u64,
-    /// The trap's number on x86_64 (14 is a page fault), Darwin's exception number on arm64.
-    pub trap: u64,
-    /// The page-fault error code on x86_64, the exception syndrome (ESR) on arm64.
-    pub error: u64,
-}
 
 #[cfg(target_arch = "x86_64")]
 mod layout {
@@ -146,8 +125,6 @@ impl Context {
     pub fn registers(&self) -> Registers {
         /// `__DARWIN_ARM_THREAD_STATE64_FLAGS_IB_SIGNED_LR`, `_KERNEL_SIGNED_PC`, `_KERNEL_SIGNED_LR`.
         const SIGNED: u32 = 2 | 4 | 8;
-        /// What is not address of a user's pointer: Darwin's are below 2^47.
-        const ADDRESS: u64 = (1 << 47) - 1;
         let t = &self.thread;
         let mut x = [0; 31];
         for (to, from) in x.iter_mut().zip(t.__x) {
@@ -156,10 +133,11 @@ impl Context {
         let mut registers = Registers { x, sp: t.__sp, pc: t.__pc, pstate: t.__cpsr.into() };
         (registers.x[29], registers.x[30]) = (t.__fp, t.__lr);
         if t.__pad & SIGNED != 0 {
-            registers.pc &= ADDRESS;
-            registers.sp &= ADDRESS;
-            registers.x[29] &= ADDRESS;
-            registers.x[30] &= ADDRESS;
+            let address = !authentication_mask();
+            registers.pc &= address;
+            registers.sp &= address;
+            registers.x[29] &= address;
+            registers.x[30] &= address;
         }
         registers
     }
@@ -226,33 +204,8 @@ impl Context {
     }
 
     /// How the faulting instruction touched memory, if the processor told.
-    #[cfg(target_arch = "x86_64")]
     pub fn access(&self) -> Option<Access> {
-        /// The page-fault exception, #PF (Intel SDM volume 3, 6.15).
-        const PAGE_FAULT: u16 = 14;
-        if self.exception.trapno != PAGE_FAULT {
-            return None;
-        }
-        // Bit 4 is an instruction fetch, bit 1 a write (Intel SDM volume 3, figure 4-12).
-        let error = self.exception.err;
-        Some(match (error & 0x10 != 0, error & 2 != 0) {
-            (true, _) => Access::Execute,
-            (false, true) => Access::Write,
-            (false, false) => Access::Read,
-        })
-    }
-
-    /// How the faulting instruction touched memory, if the processor told.
-    #[cfg(target_arch = "aarch64")]
-    pub fn access(&self) -> Option<Access> {
-        let esr = self.exception.esr;
-        // The exception class: instruction or data abort from a lower or the same level (Arm ARM, ESR_ELx).
-        match esr >> 26 & 0x3f {
-            0x20 | 0x21 => Some(Access::Execute),
-            // WnR, bit 6.
-            0x24 | 0x25 => Some(if esr & 0x40 != 0 { Access::Write } else { Access::Read }),
-            _ => None,
-        }
+        self.fault().access()
     }
 }
 
@@ -358,3 +311,28 @@ const _: () = assert!(size_of::<SignalInfo>() == 104 && size_of::<SignalContext>
 const _: () = assert!(size_of::<Context>() == 16 + 21 * 8);
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(size_of::<Context>() == 16 + 33 * 8 + 8);
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_codes_are_removed_where_it_says_that_it_signed() {
+        const CODE: u64 = 0x00a5_8000_0000_0000;
+        let mut context = Context::default();
+        let signed = |address: u64| CODE | address;
+        context.thread.__pc = signed(0x1_0000_1000);
+        context.thread.__lr = signed(0x1_0000_2000);
+        context.thread.__fp = signed(0x16_0000_0010);
+        context.thread.__sp = signed(0x16_0000_0000);
+        context.thread.__x[0] = signed(8);
+        assert_eq!(context.pc(), signed(0x1_0000_1000), "as it is, where the kernel says nothing");
+        for flag in [2, 4, 8] {
+            context.thread.__pad = flag;
+            let registers = context.registers();
+            assert_eq!((registers.pc, registers.sp), (0x1_0000_1000, 0x16_0000_0000));
+            assert_eq!((registers.fp(), registers.lr()), (0x16_0000_0010, 0x1_0000_2000));
+            assert_eq!(registers.x[0], signed(8), "the others are the app's own");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 pub mod context;
 pub mod images;
 pub(crate) mod memory;
-pub mod recovery;
+pub mod pointers;
 pub mod stack;
 pub mod syscall;
 pub mod threads;

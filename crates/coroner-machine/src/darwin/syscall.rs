@@ -1,19 +1,8 @@
 //! Error numbers, as the functions of libSystem leave them.
 
-/// An error number (positive, <sys/errno.h>).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
+pub use crate::errno::{Errno, Result};
 
 impl Errno {
-    /// Function not implemented.
-    pub const NOSYS: Errno = Errno(libc::ENOSYS);
-    /// Operation not permitted.
-    pub const PERM: Errno = Errno(libc::EPERM);
-    /// Interrupted by a signal.
-    pub const INTR: Errno = Errno(libc::EINTR);
-    /// Try again.
-    pub const AGAIN: Errno = Errno(libc::EAGAIN);
-
     /// The calling thread's last error.
     pub fn last() -> Errno {
         // SAFETY: the address of the thread's own errno, which lies in its fixed part (no lazy allocation).
@@ -27,9 +16,6 @@ impl Errno {
         unsafe { *libc::__error() = self.0 };
     }
 }
-
-/// What a call returned.
-pub type Result<T> = core::result::Result<T, Errno>;
 
 /// The result of a function that answers -1 for an error.
 ///

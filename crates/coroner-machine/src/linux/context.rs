@@ -3,6 +3,7 @@
 //! Layouts are the kernel's own (`asm/ucontext.h`, `asm/sigcontext.h`, `asm-generic/siginfo.h` of the Linux UAPI), not
 //! those of a C library's header: they are the same for glibc, musl and bionic.
 
+pub use crate::fault::{Access, FaultState};
 use crate::registers::Registers;
 
 /// A signal's alternate stack, `stack_t`.
@@ -66,30 +67,6 @@ struct Layout {
     /// Pads `extension` to the alignment of 16 that the kernel gives it.
     padding_2: u64,
     extension: [u64; 512],
-}
-
-/// How a faulting instruction touched memory. The numbers are part of the report format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Access {
-    /// A load.
-    Read = 1,
-    /// A store.
-    Write = 2,
-    /// An instruction fetch.
-    Execute = 3,
-}
-
-/// What the processor said of a fault, beside the registers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultState {
-    /// The address that the processor reported: cr2 on x86_64, FAR on arm64. Stale (of an earlier fault) where the
-    /// signal is not a memory fault.
-    pub address: u64,
-    /// The trap's number on x86_64 (14 is a page fault), 0 on arm64.
-    pub trap: u64,
-    /// The page-fault error code on x86_64, the exception syndrome (ESR) on arm64 where the kernel gives it.
-    pub error: u64,
 }
 
 /// The context of an interrupted thread, where the kernel put it.
@@ -258,32 +235,8 @@ impl Context {
     }
 
     /// How the faulting instruction touched memory, if the processor told.
-    #[cfg(target_arch = "x86_64")]
     pub fn access(&self) -> Option<Access> {
-        /// The page-fault exception, #PF (Intel SDM volume 3, 6.15).
-        const PAGE_FAULT: u64 = 14;
-        if self.0.trapno != PAGE_FAULT {
-            return None;
-        }
-        // Bit 4 is an instruction fetch, bit 1 a write (Intel SDM volume 3, figure 4-12).
-        Some(match (self.0.err & 0x10 != 0, self.0.err & 2 != 0) {
-            (true, _) => Access::Execute,
-            (false, true) => Access::Write,
-            (false, false) => Access::Read,
-        })
-    }
-
-    /// How the faulting instruction touched memory, if the processor told.
-    #[cfg(target_arch = "aarch64")]
-    pub fn access(&self) -> Option<Access> {
-        let esr = self.fault().error;
-        // The exception class: instruction or data abort from a lower or the same level (Arm ARM, ESR_ELx).
-        match esr >> 26 & 0x3f {
-            0x20 | 0x21 => Some(Access::Execute),
-            // WnR, bit 6.
-            0x24 | 0x25 => Some(if esr & 0x40 != 0 { Access::Write } else { Access::Read }),
-            _ => None,
-        }
+        self.fault().access()
     }
 }
 

@@ -4,7 +4,6 @@ pub mod context;
 mod elf;
 pub mod images;
 pub(crate) mod memory;
-pub mod recovery;
 pub mod rendezvous;
 pub mod stack;
 pub mod syscall;

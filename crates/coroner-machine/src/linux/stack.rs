@@ -1,21 +1,15 @@
 //! Stacks: going on at once on a large one, and alternate signal stacks for threads.
 
-use core::arch::global_asm;
-
 use super::context::SignalStack;
 use super::syscall::{Result, syscall};
 use super::touch::touch;
+use crate::routine::routine;
 
 // coroner_stack_call(top, function, argument): calls function(argument) with the stack pointer at `top`.
 // The old stack pointer stays in the frame pointer, so that both unwind data and the frame chain lead back.
 #[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".pushsection .text.coroner_stack,\"ax\",@progbits",
-    ".globl coroner_stack_call",
-    ".hidden coroner_stack_call",
-    ".type coroner_stack_call,@function",
-    "coroner_stack_call:",
-    ".cfi_startproc",
+routine!(
+    "coroner_stack_call",
     "push rbp",
     ".cfi_def_cfa_offset 16",
     ".cfi_offset rbp, -16",
@@ -28,18 +22,10 @@ global_asm!(
     "pop rbp",
     ".cfi_def_cfa rsp, 8",
     "ret",
-    ".cfi_endproc",
-    ".size coroner_stack_call, . - coroner_stack_call",
-    ".popsection",
 );
 #[cfg(target_arch = "aarch64")]
-global_asm!(
-    ".pushsection .text.coroner_stack,\"ax\",@progbits",
-    ".globl coroner_stack_call",
-    ".hidden coroner_stack_call",
-    ".type coroner_stack_call,@function",
-    "coroner_stack_call:",
-    ".cfi_startproc",
+routine!(
+    "coroner_stack_call",
     "stp x29, x30, [sp, #-16]!",
     ".cfi_def_cfa_offset 16",
     ".cfi_offset x29, -16",
@@ -53,9 +39,6 @@ global_asm!(
     "ldp x29, x30, [sp], #16",
     ".cfi_def_cfa sp, 0",
     "ret",
-    ".cfi_endproc",
-    ".size coroner_stack_call, . - coroner_stack_call",
-    ".popsection",
 );
 
 unsafe extern "C" {

@@ -7,23 +7,7 @@
 
 use core::arch::asm;
 
-/// An error number as the kernel returned it (positive).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// Function not implemented.
-    pub const NOSYS: Errno = Errno(libc::ENOSYS);
-    /// Operation not permitted.
-    pub const PERM: Errno = Errno(libc::EPERM);
-    /// Interrupted by a signal.
-    pub const INTR: Errno = Errno(libc::EINTR);
-    /// Try again.
-    pub const AGAIN: Errno = Errno(libc::EAGAIN);
-}
-
-/// What a system call returned.
-pub type Result<T> = core::result::Result<T, Errno>;
+pub use crate::errno::{Errno, Result};
 
 /// Makes system call `number` with six arguments (unused ones are 0).
 ///

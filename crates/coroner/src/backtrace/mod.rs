@@ -77,7 +77,14 @@ impl CaptureOptions {
         // One more than are kept tells that there are more.
         let wanted = self.skip.saturating_add(self.depth.min(Backtrace::MAX_FRAMES)).saturating_add(1);
         let frames = if self.in_app_only { MOST_WALKED } else { wanted.min(MOST_WALKED) };
-        WalkOptions { frames: frames as u32, reads: 1 << 16, swift_async, ..WalkOptions::default() }
+        let authentication_mask = Some(coroner_capture::live::authentication_mask());
+        WalkOptions {
+            frames: frames as u32,
+            reads: 1 << 16,
+            authentication_mask,
+            swift_async,
+            ..WalkOptions::default()
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use coroner_report::wire::{Monitor, Signal};
 
 use crate::darwin::action::{Action, bit};
 use crate::darwin::handed::Handed;
-use crate::darwin::previous::{self, Outcome};
+use crate::darwin::previous;
 use crate::darwin::report;
+use crate::forwarding::{self, Outcome};
 use crate::monitor::{cpp_exception, exception};
 use crate::pipeline::incident::Incident;
 use crate::setup::SignalSet;
@@ -117,7 +118,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
 }
 
 fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
-    if previous::ignores(info) {
+    if forwarding::ignores(info) {
         return;
     }
     let (pid, tid) = (process_id(), this_thread());
@@ -126,14 +127,14 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     }
     let Some(global) = global::get() else {
         // SAFETY: this thread is handling that signal.
-        unsafe { previous::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false) };
         return;
     };
     let os = &global.os;
     if info.signo == libc::SIGTERM {
         global.note_sigterm(pid);
         // SAFETY: as above.
-        unsafe { previous::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false) };
         return;
     }
     let sp = context.machine().sp();
@@ -178,7 +179,7 @@ fn pass_on(
     let forwarding = &global.os.forwarding;
     let before = reported.then(|| forwarding.begin(tid, core::ptr::from_ref(info) as u64));
     // SAFETY: this thread is handling that signal.
-    let outcome = unsafe { previous::forward(info, context, called) };
+    let outcome = unsafe { forwarding::forward(info, context, called) };
     if let Some(before) = before {
         forwarding.end(before);
         if outcome == Outcome::GoesOn {

@@ -10,7 +10,7 @@
 //!    8 KiB, of which the kernel's frame takes up to 3.4 KiB), so nothing before this step uses more than a few hundred
 //!    bytes.
 //! 5. The report is written ([`crate::linux::report`], [`crate::pipeline`]).
-//! 6. The signal goes to whoever had it before ([`crate::linux::previous::forward`]).
+//! 6. The signal goes to whoever had it before ([`crate::forwarding::forward`]).
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,9 +20,10 @@ use coroner_machine::syscall::Errno;
 use coroner_machine::threads::{process_id, this_thread};
 use coroner_report::wire::{Access, ExtraRegister, Monitor, Signal};
 
+use crate::forwarding::{self, Outcome};
 use crate::linux::action::{Action, bit};
 use crate::linux::deadline::{self, Deadline};
-use crate::linux::previous::{self, Outcome};
+use crate::linux::previous;
 use crate::linux::report::{self, Reported};
 use crate::monitor::{cpp_exception, exception};
 use crate::pipeline::incident::Incident;
@@ -223,18 +224,18 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
         }
         return;
     }
-    if previous::ignores(info) {
+    if forwarding::ignores(info) {
         return;
     }
     let Some(global) = global else {
         // SAFETY: this thread is handling that signal.
-        unsafe { previous::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false) };
         return;
     };
     if info.signo == libc::SIGTERM {
         global.note_sigterm(pid);
         // SAFETY: as above.
-        unsafe { previous::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false) };
         return;
     }
     if !global.setup.signals.contains(info.signo)
@@ -245,7 +246,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
         || global.os.forwarding.is_by(tid, context.sp())
     {
         // SAFETY: as above.
-        unsafe { previous::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false) };
         return;
     }
     let mut called = false;
@@ -262,7 +263,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     }
     if report::enter(global, info, context, (pid, tid), None) != Reported::Owner {
         // SAFETY: as above.
-        unsafe { previous::forward(info, context, called) };
+        unsafe { forwarding::forward(info, context, called) };
         return;
     }
     // The other threads are held while the signal is passed on: most often the process dies of it. A handler that takes
@@ -273,7 +274,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     }
     let before = global.os.forwarding.begin(tid, core::ptr::from_ref(info) as u64);
     // SAFETY: as above.
-    let outcome = unsafe { previous::forward(info, context, called) };
+    let outcome = unsafe { forwarding::forward(info, context, called) };
     global.os.forwarding.end(before);
     global.os.stop_patience();
     if outcome == Outcome::GoesOn {

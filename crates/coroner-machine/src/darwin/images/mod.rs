@@ -18,6 +18,8 @@ mod table;
 pub use mappings::{Mapping, Mappings, Permissions};
 pub use table::{Images, ListState, MOST_PATH, Refresh, fingerprint, read_text};
 
+pub use crate::ranges::{AddressRange, Segment};
+
 /// Most segments that are kept of one image.
 pub const MAX_SEGMENTS: usize = 12;
 
@@ -32,47 +34,6 @@ pub enum ImageKind {
     Main = 1,
     /// dyld.
     DynamicLinker = 2,
-}
-
-/// Addresses from `start` up to, not including, `end`; empty where both are equal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct AddressRange {
-    /// The first address.
-    pub start: u64,
-    /// The address behind the last.
-    pub end: u64,
-}
-
-impl AddressRange {
-    /// Whether it holds no address.
-    pub fn is_empty(&self) -> bool {
-        self.start >= self.end
-    }
-
-    /// Whether it holds an address.
-    pub fn contains(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-
-    /// How many bytes it holds.
-    pub fn size(&self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-}
-
-/// A segment (`LC_SEGMENT_64`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Segment {
-    /// Its address as linked: add the image's slide for where it is.
-    pub address: u64,
-    /// Its bytes in memory.
-    pub size: u64,
-    /// Where it starts in the image's file (of an image of the shared cache: in one of the cache's).
-    pub file_offset: u64,
-    /// 1 execute, 2 write, 4 read, converted from `initprot`.
-    pub flags: u32,
 }
 
 /// A loaded image. All facts but the path, which [`Images::path`] gives.
@@ -127,13 +88,12 @@ impl Image {
 
     /// Where a segment is.
     pub fn segment_range(&self, segment: &Segment) -> AddressRange {
-        let start = segment.address.wrapping_add(self.slide);
-        AddressRange { start, end: start.saturating_add(segment.size) }
+        segment.range(self.slide)
     }
 
     /// Where executable code is, segment by segment.
     pub fn text(&self) -> impl Iterator<Item = AddressRange> {
-        self.segments().iter().filter(|segment| segment.flags & 1 != 0).map(|segment| self.segment_range(segment))
+        self.segments().iter().filter(|segment| segment.is_executable()).map(|segment| segment.range(self.slide))
     }
 
     /// Whether an address is in an executable segment.

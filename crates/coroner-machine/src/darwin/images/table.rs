@@ -7,6 +7,7 @@ use super::list::{self, List};
 use super::{AddressRange, Image, macho};
 use crate::darwin::syscall::{Errno, Result};
 use crate::memory::{LoadGuarded, Memory};
+use crate::ranges::{Place, place_of, sort};
 
 /// Executable segments an image has at most on average; nearly all have one.
 const PLACES_PER_IMAGE: usize = 2;
@@ -44,14 +45,6 @@ pub struct Refresh {
     pub refused: usize,
     /// How the list was found.
     pub list: ListState,
-}
-
-/// Where code of an image is, for the search.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Place {
-    range: AddressRange,
-    slot: u32,
 }
 
 /// A state of the list: the places of its images' code, sorted.
@@ -306,9 +299,7 @@ impl Table {
     }
 
     fn place_of(&self, address: u64) -> Option<&Place> {
-        let places = self.places();
-        let above = places.partition_point(|place| place.range.start <= address);
-        places.get(above.checked_sub(1)?).filter(|place| place.range.contains(address))
+        place_of(self.places(), address)
     }
 
     fn find(&self, address: u64) -> Option<&Image> {
@@ -440,49 +431,5 @@ impl Making<'_> {
             unsafe { (*generation.places.get()).add(self.places).write(Place { range, slot }) };
             self.places += 1;
         }
-    }
-}
-
-/// Sorts by address (heapsort: in place, no recursion, no worst case, no panic).
-fn sort(places: &mut [Place]) {
-    let count = places.len();
-    for root in (0..count / 2).rev() {
-        sift_down(places, root, count);
-    }
-    for end in (1..count).rev() {
-        swap(places, 0, end);
-        sift_down(places, 0, end);
-    }
-}
-
-fn start_of(places: &[Place], index: usize) -> u64 {
-    places.get(index).map_or(0, |place| place.range.start)
-}
-
-fn swap(places: &mut [Place], a: usize, b: usize) {
-    if let (Some(one), Some(other)) = (places.get(a).copied(), places.get(b).copied()) {
-        if let Some(place) = places.get_mut(a) {
-            *place = other;
-        }
-        if let Some(place) = places.get_mut(b) {
-            *place = one;
-        }
-    }
-}
-
-/// Lets the place at `root` sink in the heap that the first `end` places are.
-fn sift_down(places: &mut [Place], mut root: usize, end: usize) {
-    loop {
-        let left = root.saturating_mul(2).saturating_add(1);
-        if left >= end {
-            return;
-        }
-        let right = left.saturating_add(1);
-        let child = if right < end && start_of(places, right) > start_of(places, left) { right } else { left };
-        if start_of(places, child) <= start_of(places, root) {
-            return;
-        }
-        swap(places, root, child);
-        root = child;
     }
 }

@@ -23,8 +23,8 @@ pub use mappings::{Mapping, Mappings, Permissions};
 pub use table::{Images, ListState, Refresh};
 pub use witness::Witness;
 
-use crate::linux::elf::PF_X;
 use crate::memory::Memory;
+pub use crate::ranges::{AddressRange, Segment};
 
 /// A number that tells one state of the dynamic linker's list from another: it changes when an image is loaded or unloaded.
 /// `debug` is [`Images::debug_address`]. Reads a line of memory per image and takes no lock. While the dynamic linker says that it
@@ -59,47 +59,6 @@ pub enum ImageKind {
     DynamicLinker = 2,
     /// The kernel's shared object of fast system calls, which is no file.
     Vdso = 3,
-}
-
-/// Addresses from `start` up to, not including, `end`; empty where both are equal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct AddressRange {
-    /// The first address.
-    pub start: u64,
-    /// The address behind the last.
-    pub end: u64,
-}
-
-impl AddressRange {
-    /// Whether it holds no address.
-    pub fn is_empty(&self) -> bool {
-        self.start >= self.end
-    }
-
-    /// Whether it holds an address.
-    pub fn contains(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-
-    /// How many bytes it holds.
-    pub fn size(&self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-}
-
-/// A loadable segment (`PT_LOAD`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Segment {
-    /// Its address as linked: add the image's slide for where it is.
-    pub address: u64,
-    /// Its bytes in memory.
-    pub size: u64,
-    /// Where it starts in the image's file.
-    pub file_offset: u64,
-    /// `PF_X` (1), `PF_W` (2), `PF_R` (4).
-    pub flags: u32,
 }
 
 /// A loaded image. All facts but the path, which [`Images::path`] gives.
@@ -143,13 +102,12 @@ impl Image {
 
     /// Where a segment is.
     pub fn segment_range(&self, segment: &Segment) -> AddressRange {
-        let start = segment.address.wrapping_add(self.slide);
-        AddressRange { start, end: start.saturating_add(segment.size) }
+        segment.range(self.slide)
     }
 
     /// Where executable code is, segment by segment.
     pub fn text(&self) -> impl Iterator<Item = AddressRange> {
-        self.segments().iter().filter(|segment| segment.flags & PF_X != 0).map(|segment| self.segment_range(segment))
+        self.segments().iter().filter(|segment| segment.is_executable()).map(|segment| segment.range(self.slide))
     }
 
     /// Whether an address is in an executable segment.

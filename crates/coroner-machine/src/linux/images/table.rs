@@ -9,6 +9,7 @@ use super::{AddressRange, Image, ImageKind};
 use crate::linux::elf::{self, HeaderTable};
 use crate::linux::syscall::{Result, syscall};
 use crate::memory::Memory;
+use crate::ranges::{Place, place_of, remove_doubles, sort};
 
 /// Bytes of a path that are kept with its image.
 const SHORT_PATH: usize = 240;
@@ -66,14 +67,6 @@ struct Slot {
     short: [u8; SHORT_PATH],
     /// The path is the list's own name, so that another name means another image.
     named_by_list: bool,
-}
-
-/// Where an image is, for the search.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Place {
-    range: AddressRange,
-    slot: u32,
 }
 
 #[derive(Debug)]
@@ -502,9 +495,7 @@ impl Images {
     }
 
     fn place_of(&self, address: u64) -> Option<&Place> {
-        let places = self.places();
-        let above = places.partition_point(|place| place.range.start <= address);
-        places.get(above.checked_sub(1)?).filter(|place| place.range.contains(address))
+        place_of(self.places(), address)
     }
 
     /// Whether an address is in executable memory of an image; nothing if it is in no image (ask [`Mappings::at`]).
@@ -636,87 +627,4 @@ struct Refreshing {
     /// The generation being made.
     next: usize,
     found: Refresh,
-}
-
-/// Sorts by address (heapsort: in place, no recursion, no worst case).
-fn sort(places: &mut [Place]) {
-    let count = places.len();
-    for root in (0..count / 2).rev() {
-        sift_down(places, root, count);
-    }
-    for end in (1..count).rev() {
-        swap(places, 0, end);
-        sift_down(places, 0, end);
-    }
-}
-
-fn start_of(places: &[Place], index: usize) -> u64 {
-    places.get(index).map_or(0, |place| place.range.start)
-}
-
-fn swap(places: &mut [Place], a: usize, b: usize) {
-    if let (Some(one), Some(other)) = (places.get(a).copied(), places.get(b).copied()) {
-        if let Some(place) = places.get_mut(a) {
-            *place = other;
-        }
-        if let Some(place) = places.get_mut(b) {
-            *place = one;
-        }
-    }
-}
-
-/// Lets the place at `root` sink in the heap that the first `end` places are.
-fn sift_down(places: &mut [Place], mut root: usize, end: usize) {
-    loop {
-        let left = root.saturating_mul(2).saturating_add(1);
-        if left >= end {
-            return;
-        }
-        let right = left.saturating_add(1);
-        let child = if right < end && start_of(places, right) > start_of(places, left) { right } else { left };
-        if start_of(places, child) <= start_of(places, root) {
-            return;
-        }
-        swap(places, root, child);
-        root = child;
-    }
-}
-
-/// Leaves one place per start address; answers how many remain.
-fn remove_doubles(places: &mut [Place]) -> usize {
-    let mut kept = 0_usize;
-    for index in 0..places.len() {
-        let Some(place) = places.get(index).copied() else { break };
-        if kept > 0 && start_of(places, kept.saturating_sub(1)) == place.range.start {
-            continue;
-        }
-        if let Some(to) = places.get_mut(kept) {
-            *to = place;
-        }
-        kept = kept.saturating_add(1);
-    }
-    kept
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_sorted_and_unique() {
-        let mut places = [Place::default(); 200];
-        let mut state = 12_345_u64;
-        for place in &mut places {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            place.range.start = state >> 58;
-        }
-        sort(&mut places);
-        assert!(places.is_sorted_by_key(|place| place.range.start));
-        let kept = remove_doubles(&mut places);
-        assert!(kept <= 64 && places[..kept].windows(2).all(|two| two[0].range.start < two[1].range.start));
-        for count in 0..4 {
-            sort(&mut places[..count]);
-        }
-        assert_eq!(remove_doubles(&mut []), 0);
-    }
 }

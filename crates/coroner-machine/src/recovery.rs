@@ -1,12 +1,11 @@
 //! Running a piece of the crash path so that a fault in it ends that piece and not the report.
 //!
-//! [`run`] calls a function; another thread that handles this one's exceptions lets it go on at the return of [`run`] by
-//! [`Point::recover`]. The frames between are dropped without running destructors: only functions whose frames hold nothing
-//! to drop may be run so.
+//! [`run`] calls a function; who handles a fault of the thread inside it (on Linux a signal handler on the same thread, on Darwin
+//! another thread, which takes its exceptions) lets it go on at the return of [`run`] by [`Point::recover`]. The frames
+//! between are dropped without running destructors: only functions whose frames hold nothing to drop may be run so.
 
-use core::arch::global_asm;
-
-use super::context::Context;
+use crate::os::context::Context;
+use crate::routine::routine;
 
 /// Where a guarded run can be left.
 #[derive(Debug, Default)]
@@ -14,20 +13,16 @@ use super::context::Context;
 pub struct Point {
     /// The stack pointer inside `coroner_recovery_run`, 0 while no run is active.
     sp: u64,
-    /// Where it goes on.
+    /// Where it goes on, inside that routine. It is noted there: to Mach-O's linkers a label of its own would begin another
+    /// routine, which they may move away.
     land: u64,
 }
 
 // coroner_recovery_run(point, function, argument) -> code
 // Keeps every callee-saved register on the stack below `point.sp`, so that landing needs nothing but that.
 #[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".section __TEXT,__text,regular,pure_instructions",
-    ".p2align 4",
-    ".globl _coroner_recovery_run",
-    ".private_extern _coroner_recovery_run",
-    "_coroner_recovery_run:",
-    ".cfi_startproc",
+routine!(
+    "coroner_recovery_run",
     "push rbp",
     ".cfi_def_cfa_offset 16",
     ".cfi_offset rbp, -16",
@@ -60,16 +55,10 @@ global_asm!(
     "pop rbp",
     ".cfi_def_cfa rsp, 8",
     "ret",
-    ".cfi_endproc",
 );
 #[cfg(target_arch = "aarch64")]
-global_asm!(
-    ".section __TEXT,__text,regular,pure_instructions",
-    ".p2align 2",
-    ".globl _coroner_recovery_run",
-    ".private_extern _coroner_recovery_run",
-    "_coroner_recovery_run:",
-    ".cfi_startproc",
+routine!(
+    "coroner_recovery_run",
     "stp x29, x30, [sp, #-176]!",
     ".cfi_def_cfa_offset 176",
     ".cfi_offset x29, -176",
@@ -107,7 +96,6 @@ global_asm!(
     "ldp x29, x30, [sp], #176",
     ".cfi_def_cfa sp, 0",
     "ret",
-    ".cfi_endproc",
 );
 
 unsafe extern "C" {
