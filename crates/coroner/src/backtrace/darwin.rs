@@ -6,7 +6,7 @@ use coroner_capture::live::{self, Reader};
 use coroner_machine::images::{self, Image, Images, MOST_PATH};
 use coroner_machine::memory::Memory;
 use coroner_machine::threads::{Interrupted, Tid};
-use coroner_scan::{MachO, NameScan, Placement, ScanError};
+use coroner_scan::{MachO, NameScan, Placement, Problem, ScanError};
 use coroner_unwind::ImageFormat;
 
 use super::images::{LoadedImage, range};
@@ -92,6 +92,13 @@ pub(super) fn is_named_in_memory(_image: &Image) -> bool {
     true
 }
 
+/// What is loaded where an image was, if that is the image still.
+fn loaded<M: Memory>(memory: &mut M, image: &LoadedImage) -> Result<MachO, ScanError> {
+    let there = MachO::read(memory, image.range.start, Placement::Loaded)?;
+    let is_it = there.uuid.as_ref().map_or(&[][..], |uuid| uuid) == image.build_id;
+    is_it.then_some(there).ok_or(ScanError { offset: 0, problem: Problem::OtherId })
+}
+
 /// Looks for names in the symbols that an image has in memory.
 pub(super) fn scan_memory<M: Memory, const N: usize>(
     scan: &mut NameScan<N>,
@@ -99,6 +106,11 @@ pub(super) fn scan_memory<M: Memory, const N: usize>(
     image: &LoadedImage,
     limit: u32,
 ) -> Result<(), ScanError> {
-    let image = MachO::read(memory, image.range.start, Placement::Loaded)?;
+    let image = loaded(memory, image)?;
     scan.macho(memory, &image, limit)
+}
+
+/// Whether an image is still where it was.
+pub(super) fn is_loaded<M: Memory>(memory: &mut M, image: &LoadedImage) -> bool {
+    loaded(memory, image).is_ok()
 }

@@ -108,3 +108,8 @@ pub(super) fn scan_memory<M: Memory, const N: usize>(
     let loaded = ElfLoaded { load_address: image.range.start, slide: image.slide, size: image.range.len() };
     scan.elf_loaded(memory, loaded, limit)
 }
+
+/// Whether an image that is named in memory is still where it was: the vdso always is.
+pub(super) fn is_loaded<M: Memory>(_memory: &mut M, _image: &LoadedImage) -> bool {
+    true
+}

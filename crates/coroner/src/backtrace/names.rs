@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_scan::{Extent, LookupAddress, NameScan};
-use coroner_symbols::demangle;
+use coroner_symbols::{DebugId, SymbolFile, demangle};
 use memmap2::Mmap;
 
 use super::Backtrace;
@@ -96,14 +96,26 @@ impl Names {
                 let lookup = backtrace.lookup_address(*index).unwrap_or_default();
                 scan.push(LookupAddress::of_instruction(lookup.wrapping_sub(image.slide)), *index as u32);
             }
-            let symbols = image.symbols.get_or_init(|| SymbolTable::open(image));
-            let Some(symbols) = symbols else { continue };
-            symbols.names(&mut scan, image, |index, name, start| {
-                if let Some(frame) = frames.get_mut(index as usize) {
+            let mut tell = |index: usize, name: &[u8], start: u64| {
+                if let Some(frame) = frames.get_mut(index) {
                     frame.function = Some(Arc::from(demangle(&String::from_utf8_lossy(name)).name));
                     frame.function_offset = frame.address.wrapping_sub(start.wrapping_add(image.slide));
                 }
-            });
+            };
+            let symbols = image.symbols.get_or_init(|| SymbolTable::open(image));
+            let Some(symbols) = symbols else { continue };
+            if symbols.names(&mut scan, image, |index, name, start| tell(index as usize, name, start)) {
+                continue;
+            }
+            // It was unloaded since.
+            let Some(file) = file_of(image) else { continue };
+            for index in indexes {
+                let lookup = backtrace.lookup_address(*index).unwrap_or_default();
+                let address = LookupAddress::of_instruction(lookup.wrapping_sub(image.slide));
+                if let Some((name, start)) = file.linker_symbol(address) {
+                    tell(*index, name, start);
+                }
+            }
         }
         Names { frames, addresses: backtrace.addresses().to_vec(), identity: backtrace.images.identity() }
     }
@@ -134,13 +146,14 @@ impl SymbolTable {
         Some(SymbolTable::File(map))
     }
 
-    /// Tells index, name and start (svma) of every address of `scan` that has a name.
+    /// Tells index, name and start (svma) of every address of `scan` that has a name. False, and nothing told, where the symbols
+    /// were in memory and the image is there no more.
     fn names(
         &self,
         scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
         image: &LoadedImage,
         mut each: impl FnMut(u32, &[u8], u64),
-    ) {
+    ) -> bool {
         let mut buffer = [0; 1024];
         match self {
             SymbolTable::File(map) => {
@@ -153,15 +166,33 @@ impl SymbolTable {
                 if scan.elf_file(&mut memory, extent, id, LIMIT).is_ok() {
                     tell(scan, &mut memory, &mut buffer, &mut each);
                 }
+                true
             }
             SymbolTable::Memory => {
-                let Some(mut memory) = coroner_capture::live::Reader::new() else { return };
+                let Some(mut memory) = coroner_capture::live::Reader::new() else { return true };
+                let mut found: Vec<(u32, Vec<u8>, u64)> = Vec::new();
                 if os::scan_memory(scan, &mut memory, image, LIMIT).is_ok() {
-                    tell(scan, &mut memory, &mut buffer, &mut each);
+                    let mut keep = |index, name: &[u8], start| found.push((index, name.to_vec(), start));
+                    tell(scan, &mut memory, &mut buffer, &mut keep);
                 }
+                // Another thread may have unloaded it meanwhile, and loaded another into its place. Only if it is there when
+                // all was read are these its names.
+                let is_there = os::is_loaded(&mut memory, image);
+                if is_there {
+                    for (index, name, start) in &found {
+                        each(*index, name, *start);
+                    }
+                }
+                is_there
             }
         }
     }
+}
+
+/// The file of an image, or the slice of it, that has the image's id.
+fn file_of(image: &LoadedImage) -> Option<SymbolFile> {
+    let id = DebugId::new(&image.build_id)?;
+    SymbolFile::open(&image.path).ok()?.into_iter().find(|file| file.debug_id() == Some(&id))
 }
 
 fn tell<M: Memory>(
