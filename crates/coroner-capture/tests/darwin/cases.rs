@@ -10,10 +10,7 @@ use coroner_capture::Setup;
 
 use crate::deaths::{call_death, named, park_here, say_last_words};
 use crate::earlier;
-
-/// The case that a process is to run, and its store.
-pub(crate) const CASE: &str = "CORONER_TEST_CASE";
-pub(crate) const STORE: &str = "CORONER_TEST_STORE";
+use crate::support::{Ending, STORE};
 
 /// Where the death happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +22,6 @@ pub(crate) enum Where {
 
 /// The name of a thread that dies.
 pub(crate) const VICTIM: &str = "victim";
-
-/// How the process ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// By a signal, Darwin's number.
-    Signal(i32),
-    Status(i32),
-}
 
 /// What the report says of the death.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +118,9 @@ pub(crate) const CASES: &[Case] = &[
         ..case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0)
     },
     case("beside-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
+    // The caller of the signed frame is found by a return address that is stored with its authentication code.
+    #[cfg(target_arch = "aarch64")]
+    case("signed-frame", NULL_MACH, libc::SIGSEGV, "die_signed", 2),
     ABORT,
     Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
     // A signal that somebody sent is no exception.
@@ -167,6 +159,12 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "later-system-port-with-state-alone",
         with: "later-port-with-state-alone",
+        ending: Ending::Status(0),
+        ..NULL
+    },
+    Case {
+        name: "later-system-port-with-protected-state",
+        with: "later-port-with-protected-state",
         ending: Ending::Status(0),
         ..NULL
     },

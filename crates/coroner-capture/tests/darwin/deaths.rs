@@ -328,6 +328,42 @@ pub(crate) extern "C" fn call_death(death: extern "C" fn()) {
     keep!(death());
 }
 
+// What -mbranch-protection=pac-ret makes of a function: its return address is signed, with the stack pointer, before it is stored.
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".globl _die_signed",
+    ".p2align 2",
+    "_die_signed:",
+    ".cfi_startproc",
+    "mov x9, x30",
+    "paciasp",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    ".cfi_def_cfa x29, 16",
+    ".cfi_offset x30, -8",
+    ".cfi_offset x29, -16",
+    "eor x0, x9, x30",
+    "bl _die_below_signed",
+    "ldp x29, x30, [sp], #16",
+    "autiasp",
+    "ret",
+    ".cfi_endproc",
+);
+
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" {
+    fn die_signed();
+}
+
+/// Dies, if the caller's return address is stored with a code.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn die_below_signed(code: u64) {
+    assert_ne!(code, 0, "this processor signs nothing");
+    keep!(die_null_store());
+}
+
 /// The death of a name.
 pub(crate) fn named(name: &str) -> extern "C" fn() {
     match name {
@@ -344,6 +380,9 @@ pub(crate) fn named(name: &str) -> extern "C" fn() {
         "in-queue" => die_in_queue,
         "in-task" => die_in_task,
         "beside-task" => die_beside_task,
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: it takes no arguments, and dies as the others do.
+        "signed-frame" => unsafe { std::mem::transmute::<unsafe extern "C" fn(), extern "C" fn()>(die_signed) },
         "abort" => die_abort,
         "raise" => die_raise,
         "kill" => die_kill,

@@ -48,6 +48,42 @@ enum Answer {
     AcceptsWithState,
     /// `EXCEPTION_STATE`: a message without any port.
     AcceptsWithStateAlone,
+    /// `EXCEPTION_STATE_IDENTITY_PROTECTED`: a token of the task, the thread's id, its state.
+    AcceptsWithProtectedState,
+}
+
+impl Answer {
+    /// The behaviour that it is registered with: `EXCEPTION_DEFAULT` and the protected one with 64-bit codes, those with states
+    /// without them.
+    fn behavior(self) -> i32 {
+        match self {
+            Answer::AcceptsWithProtectedState => 5 | i32::MIN,
+            Answer::AcceptsWithState => 3,
+            Answer::AcceptsWithStateAlone => 2,
+            Answer::Refuses | Answer::Accepts => 1 | i32::MIN,
+        }
+    }
+
+    /// The id of the messages that it gets.
+    fn request(self) -> u32 {
+        match self {
+            Answer::AcceptsWithProtectedState => 2410,
+            Answer::AcceptsWithState => 2403,
+            Answer::AcceptsWithStateAlone => 2402,
+            Answer::Refuses | Answer::Accepts => 2405,
+        }
+    }
+
+    /// Where the exception's number stands in them, and where the flavour of the state: behind the header are a count and
+    /// descriptors of ports (12 bytes each), if there are any, NDR (8) and the thread's id (8), if it is told; behind the
+    /// exception a count and two codes.
+    fn places(self) -> (usize, usize) {
+        match self {
+            Answer::AcceptsWithProtectedState => (24 + 4 + 12 + 8 + 8, 80),
+            Answer::AcceptsWithStateAlone => (24 + 8, 48),
+            Answer::Refuses | Answer::Accepts | Answer::AcceptsWithState => (24 + 4 + 24 + 8, 76),
+        }
+    }
 }
 
 /// Takes `EXC_BAD_ACCESS` as an app's own crash handler would that was there first.
@@ -57,13 +93,8 @@ fn hold_port(answer: Answer) -> u32 {
     unsafe {
         assert_eq!(mach_port_allocate(mach_task_self(), 1, &raw mut port), KERN_SUCCESS);
         assert_eq!(mach_port_insert_right(mach_task_self(), port, port, 20), KERN_SUCCESS);
-        // EXCEPTION_DEFAULT with 64-bit codes, or EXCEPTION_STATE_IDENTITY without them.
-        let (behavior, flavor) = match answer {
-            Answer::AcceptsWithState => (3, machine::FLAVOR),
-            Answer::AcceptsWithStateAlone => (2, machine::FLAVOR),
-            _ => (1 | i32::MIN, machine::FLAVOR),
-        };
-        assert_eq!(task_set_exception_ports(mach_task_self(), 1 << 1, port, behavior, flavor), KERN_SUCCESS);
+        let set = task_set_exception_ports(mach_task_self(), 1 << 1, port, answer.behavior(), machine::FLAVOR);
+        assert_eq!(set, KERN_SUCCESS);
     }
     std::thread::Builder::new().name("holder".into()).spawn(move || serve(port, answer)).unwrap();
     port
@@ -99,20 +130,15 @@ fn serve(port: u32, answer: Answer) {
         assert_eq!(received, KERN_SUCCESS);
         ASKED.fetch_add(1, Ordering::SeqCst);
         let id = message.0[5];
-        // Header 24, then without a port: NDR 8, exception 4, count 4, codes; else count 4 and two descriptors 24 before them.
-        let alone = answer == Answer::AcceptsWithStateAlone;
-        let after = |index: usize| at(if alone { index - 28 } else { index });
-        assert_eq!(message.0[after(60)], 1, "EXC_BAD_ACCESS");
+        assert_eq!(id, answer.request(), "in the form that was asked for");
+        let (exception, flavor) = answer.places();
+        assert_eq!(message.0[at(exception)], 1, "EXC_BAD_ACCESS");
         let mut reply = Message([0; 512]);
         let mut size = 36;
         reply.0[at(32)] = KERN_SUCCESS as u32;
         match answer {
-            Answer::Refuses => {
-                assert_eq!(id, 2405, "mach_exception_raise");
-                reply.0[at(32)] = KERN_FAILURE as u32;
-            }
+            Answer::Refuses => reply.0[at(32)] = KERN_FAILURE as u32,
             Answer::Accepts => {
-                assert_eq!(id, 2405, "mach_exception_raise");
                 MENDED.store(true, Ordering::SeqCst);
                 let mut state = [0_u64; machine::WORDS / 2];
                 let mut count = machine::WORDS as u32;
@@ -126,16 +152,15 @@ fn serve(port: u32, answer: Answer) {
                     assert_eq!(thread_set_state(thread, machine::FLAVOR, place, count), KERN_SUCCESS);
                 }
             }
-            Answer::AcceptsWithState | Answer::AcceptsWithStateAlone => {
-                assert_eq!(id, if alone { 2402 } else { 2403 }, "exception_raise_state, …_identity");
-                // Two 32-bit codes, then flavour, count, state.
-                assert_eq!(message.0[after(68)], 1, "KERN_INVALID_ADDRESS");
-                assert_eq!(message.0[after(76)] as i32, machine::FLAVOR);
-                assert_eq!(message.0[after(80)] as usize, machine::WORDS);
+            Answer::AcceptsWithState | Answer::AcceptsWithStateAlone | Answer::AcceptsWithProtectedState => {
+                assert_eq!(message.0[at(exception + 8)], 1, "KERN_INVALID_ADDRESS");
+                // Flavour, count, state.
+                assert_eq!(message.0[at(flavor)] as i32, machine::FLAVOR);
+                assert_eq!(message.0[at(flavor + 4)] as usize, machine::WORDS);
                 MENDED.store(true, Ordering::SeqCst);
                 let mut state = [0_u64; machine::WORDS / 2];
                 for (word, place) in state.iter_mut().enumerate() {
-                    let low = after(84) + word * 2;
+                    let low = at(flavor + 8) + word * 2;
                     *place = u64::from(message.0[low]) | u64::from(message.0[low + 1]) << 32;
                 }
                 mend(&mut state);
@@ -205,6 +230,10 @@ pub(crate) fn before_install(with: &str) {
         "port-alone-accepts" => {
             default_dispositions();
             hold_port(Answer::Accepts);
+        }
+        "port-with-protected-state" => {
+            default_dispositions();
+            hold_port(Answer::AcceptsWithProtectedState);
         }
         _ => {}
     }

@@ -2,38 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::CStr;
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use coroner_report::model::{CrashFlag, Frame, Report, Thread};
 use coroner_report::wire::{AddressKind, Monitor};
 
-use crate::cases::{self, CASE, Case, Ending, STORE, VICTIM, Where};
-
-/// A case that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)*) => {
-        if !$condition {
-            return Err(format!($($message)*));
-        }
-    };
-}
+use crate::cases::{self, Case, VICTIM, Where};
+use crate::support::{ensure, name_at, start, the_run};
 
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let ending = start(case, store.path())?;
+    let ending = start(case.name, store.path())?;
     ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
-    let runs: Vec<_> = std::fs::read_dir(store.path().join("runs"))
-        .map_err(|error| format!("no runs: {error}"))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .collect();
-    let [run] = &runs[..] else { return Err(format!("one run and not {runs:?}")) };
-    ensure!(!run.join("report-2").exists(), "one death, one report");
+    let run = the_run(store.path())?;
     let written = std::fs::read(run.join("report")).map_err(|error| error.to_string())?.iter().any(|byte| *byte != 0);
     ensure!(written == case.report.is_some(), "a report was {}written", if written { "" } else { "not " });
     let Some(expected) = case.report else { return Ok(()) };
@@ -41,36 +21,14 @@ pub(crate) fn check(case: &Case) -> Result<(), String> {
     holds(&report, case, &expected).map_err(|error| format!("{error}\n{report:#?}"))
 }
 
-fn start(case: &Case, store: &Path) -> Result<Ending, String> {
-    let this = std::env::current_exe().map_err(|error| error.to_string())?;
-    let quiet = || if std::env::var_os("CORONER_TEST_LOUD").is_some() { Stdio::inherit() } else { Stdio::null() };
-    let mut child = Command::new(this)
-        .env(CASE, case.name)
-        .env(STORE, store)
-        .stdout(quiet())
-        .stderr(quiet())
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let began = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            return match (status.signal(), status.code()) {
-                (Some(signal), _) => Ok(Ending::Signal(signal)),
-                (_, Some(code)) => Ok(Ending::Status(code)),
-                _ => Err(format!("no ending: {status:?}")),
-            };
-        }
-        if began.elapsed() > PATIENCE {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(format!("it still ran after {PATIENCE:?}"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), String> {
     ensure!(report.complete, "it is not complete");
+    let mask = if cfg!(target_arch = "aarch64") { u64::MAX << 47 } else { 0 };
+    ensure!(
+        report.header.pointer_auth_mask.0 == mask,
+        "its pointers have other codes: {:?}",
+        report.header.pointer_auth_mask
+    );
     let crash = report.crash.as_ref().ok_or("it does not say what happened")?;
     // Of a guard the lowest bits are a port's name.
     let code = |exception, code: i64| if exception == 12 { code >> 32 << 32 } else { code };
@@ -182,18 +140,7 @@ fn name(report: &Report, frame: &Frame) -> Option<String> {
     let main = report.images.iter().find(|image| image.is_main)?;
     let pc = frame.lookup_address().0;
     let offset = pc.checked_sub(main.load_address.0).filter(|offset| *offset < main.size)?;
-    KNOWN.with_borrow_mut(|known| known.entry(offset).or_insert_with(|| name_at(offset)).clone())
-}
-
-fn name_at(offset: u64) -> Option<String> {
-    // SAFETY: an address in this program's own image; the strings that dladdr gives live as long as it.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        libc::dladdr(check as *const libc::c_void, &raw mut info);
-        let here = info.dli_fbase as u64 + offset;
-        if libc::dladdr(here as *const libc::c_void, &raw mut info) == 0 || info.dli_sname.is_null() {
-            return None;
-        }
-        Some(CStr::from_ptr(info.dli_sname).to_string_lossy().into_owned())
-    }
+    KNOWN.with_borrow_mut(|known| {
+        known.entry(offset).or_insert_with(|| name_at(check as *const () as usize, offset)).clone()
+    })
 }

@@ -16,31 +16,16 @@ mod expect;
 mod forged;
 #[cfg(target_os = "macos")]
 mod host;
+#[cfg(target_os = "macos")]
+#[path = "../support/mod.rs"]
+mod support;
 
 #[cfg(target_os = "macos")]
 fn main() {
-    if let Ok(case) = std::env::var(cases::CASE) {
+    if let Ok(case) = std::env::var(support::CASE) {
         return cases::run(&case);
     }
-    // libtest's arguments: a name, and options that do not matter here.
-    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    let mut count = 0;
-    for case in cases::CASES {
-        if only.as_ref().is_some_and(|only| !case.name.contains(only.as_str())) {
-            continue;
-        }
-        count += 1;
-        match expect::check(case) {
-            Ok(()) => println!("{:<28} ok", case.name),
-            Err(error) => {
-                failed += 1;
-                println!("{:<28} FAILED: {error}", case.name);
-            }
-        }
-    }
-    println!("{count} deaths, {failed} failed");
-    std::process::exit(i32::from(failed > 0));
+    support::check_all(cases::CASES, |case| case.name, expect::check)
 }
 
 #[cfg(not(target_os = "macos"))]

@@ -5,20 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use coroner_capture::Setup;
 
-/// Environment variables: the case's name, its store, and the libraries that throw C++ exceptions and Objective-C's.
-pub(crate) const CASE: &str = "CORONER_EXCEPTION_CASE";
-pub(crate) const STORE: &str = "CORONER_EXCEPTION_STORE";
+use crate::support::{Ending, STORE};
+
+/// Environment variables: the libraries that throw C++ exceptions and Objective-C's.
 pub(crate) const THROWS: &str = "CORONER_TEST_THROWS";
 pub(crate) const FOUNDATION: &str = "CORONER_TEST_FOUNDATION";
 /// Environment variable: the library that a program with a sanitizer has.
 pub(crate) const SANITIZER: &str = "CORONER_TEST_SANITIZER";
-
-/// How the process must end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Signal(i32),
-    Status(i32),
-}
 
 /// An exception as it must be in the report; types are mangled there.
 #[derive(Clone, Copy, Debug)]

@@ -8,32 +8,20 @@
 mod cases;
 #[cfg(target_os = "macos")]
 mod expect;
+#[cfg(target_os = "macos")]
+#[path = "../support/mod.rs"]
+mod support;
 
 #[cfg(target_os = "macos")]
 fn main() {
-    if let Ok(case) = std::env::var(cases::CASE) {
+    if let Ok(case) = std::env::var(support::CASE) {
         return cases::run(&case);
     }
     if std::env::var_os(cases::THROWS).is_none() {
         println!("skipped: {} names no library; cargo xtask darwin builds it", cases::THROWS);
         return;
     }
-    // libtest's arguments: a name, and options that do not matter here.
-    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let wanted = |case: &&cases::Case| only.as_ref().is_none_or(|only| case.name.contains(only.as_str()));
-    let (mut count, mut failed) = (0, 0);
-    for case in cases::CASES.iter().filter(wanted) {
-        count += 1;
-        match expect::check(case) {
-            Ok(()) => println!("{:<28} ok", case.name),
-            Err(error) => {
-                failed += 1;
-                println!("{:<28} FAILED: {error}", case.name);
-            }
-        }
-    }
-    println!("{count} deaths, {failed} failed");
-    std::process::exit(i32::from(failed > 0 || count == 0));
+    support::check_all(cases::CASES, |case| case.name, expect::check)
 }
 
 #[cfg(not(target_os = "macos"))]

@@ -113,6 +113,32 @@ extern "C" fn sigpending(set: *mut u32) -> i32 {
     0
 }
 
+/// `sigwait` (POSIX): takes the lowest signal of the set that is pending, and waits for one where none is. Faults, which the host
+/// keeps for itself while the program blocks them, are among the thread's own; all others Linux has.
+extern "C" fn sigwait(set: *const u32, taken: *mut i32) -> i32 {
+    // SAFETY: the program gave the addresses.
+    let set = unsafe { *set };
+    let thread = thread::current();
+    let ours = thread.pending.load(Ordering::SeqCst) & set;
+    let number = if ours != 0 {
+        let number = ours.trailing_zeros() as i32 + 1;
+        thread.pending.fetch_and(!numbers::bit(number), Ordering::SeqCst);
+        number
+    } else {
+        let linux = numbers::set_to_linux(set);
+        loop {
+            // SAFETY: eight bytes are read; nothing is told and no time set. A suspension ends it with EINTR.
+            let number = unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const linux, 0usize, 0usize, 8usize) };
+            if let Some(number) = numbers::from_linux(number as i32) {
+                break number;
+            }
+        }
+    };
+    // SAFETY: as above.
+    unsafe { taken.write(number) };
+    0
+}
+
 /// `stack_t`: base, size, flags.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -237,6 +263,7 @@ super::exports! {
     "pthread_sigmask" => pthread_sigmask,
     "sigprocmask" => sigprocmask,
     "sigpending" => sigpending,
+    "sigwait" => sigwait,
     "sigaltstack" => sigaltstack,
     "kill" => kill,
     "pthread_kill" => pthread_kill,

@@ -55,6 +55,8 @@ fn by_name(name: &str) -> Option<Value> {
         "hw.cputype" => Value::Word(if arm { 0x0100_000c } else { 0x0100_0007 }),
         "hw.cpusubtype" => Value::Word(if arm { 2 } else { 8 }),
         "hw.byteorder" => Value::Word(1234),
+        // Of arm64 kernels alone (XNU bsd/dev/arm/sysctl.c): macOS's 64 - T0SZ.
+        "machdep.virtual_address_size" if arm => Value::Word(47),
         "kern.ostype" => Value::Text("Darwin"),
         "kern.osrelease" => Value::Text("20.1.0"),
         "kern.osversion" => Value::Text("20B29"),

@@ -1,7 +1,7 @@
 //! Exception ports and exception messages.
 //!
 //! Sources: <mach/exception_types.h>; the request and reply layouts that MIG makes of <mach/exc.defs> (2401–2403) and
-//! <mach/mach_exc.defs> (2405–2407); XNU osfmk/kern/exception.c (exception_triage: the thread's handler, then the task's,
+//! <mach/mach_exc.defs> (2405–2408 and 2410); XNU osfmk/kern/exception.c (exception_triage: the thread's handler, then the task's,
 //! then the host's, each only if the one before refused; exception_deliver: the message of each behaviour) and
 //! osfmk/kern/ipc_tt.c (set, get and swap).
 
@@ -35,6 +35,7 @@ const DEFAULT: u32 = 1;
 const STATE: u32 = 2;
 const STATE_IDENTITY: u32 = 3;
 const IDENTITY_PROTECTED: u32 = 4;
+const STATE_IDENTITY_PROTECTED: u32 = 5;
 /// MACH_EXCEPTION_CODES and MACH_EXCEPTION_ERRORS.
 const CODES_64: u32 = 0x8000_0000;
 const FLAGS: u32 = 0xe000_0000;
@@ -77,11 +78,11 @@ fn deliver(
     let to = action.port - 1;
     let behavior = action.behavior & !FLAGS;
     let wide = action.behavior & CODES_64 != 0;
-    let with_state = matches!(behavior, STATE | STATE_IDENTITY);
+    let with_state = matches!(behavior, STATE | STATE_IDENTITY | STATE_IDENTITY_PROTECTED);
     let mut body = Vec::new();
     // NDR_record: little-endian, ASCII, IEEE (<mach/ndr.h>).
     body.extend_from_slice(&[0, 0, 0, 0, 1, 0, 0, 0]);
-    if behavior == IDENTITY_PROTECTED {
+    if matches!(behavior, IDENTITY_PROTECTED | STATE_IDENTITY_PROTECTED) {
         body.extend_from_slice(&thread.unique_id.load(Ordering::SeqCst).to_le_bytes());
     }
     body.extend_from_slice(&exception.to_le_bytes());
@@ -101,8 +102,12 @@ fn deliver(
         body.extend_from_slice(&((state.len() / 4) as u32).to_le_bytes());
         body.extend_from_slice(&state);
     }
-    // exception_raise 2401 and what follows; mach_exception_raise 2405, …_state, …_state_identity, …_identity_protected.
-    let id = 2400 + behavior as i32 + if wide { 4 } else { 0 };
+    // exception_raise 2401 and what follows; mach_exception_raise 2405, …_state, …_state_identity, …_identity_protected; then
+    // …_backtrace, which is no behaviour, and …_state_identity_protected.
+    let id = match behavior {
+        STATE_IDENTITY_PROTECTED => 2410,
+        _ => 2400 + behavior as i32 + if wide { 4 } else { 0 },
+    };
     let reply_port = {
         let mut mach = lock();
         if !mach.ports.alive(to) {
@@ -111,7 +116,7 @@ fn deliver(
         let reply = mach.ports.reply_port();
         let ports: Vec<PortId> = match behavior {
             STATE => Vec::new(),
-            IDENTITY_PROTECTED => vec![mach.ports.kernel_port(Kind::TaskToken)],
+            IDENTITY_PROTECTED | STATE_IDENTITY_PROTECTED => vec![mach.ports.kernel_port(Kind::TaskToken)],
             // Developer mode is off: read ports.
             _ if conditions::is_later() => {
                 vec![mach.read_port(std::ptr::from_ref(thread).cast_mut()), mach.read_port(std::ptr::null_mut())]
@@ -171,8 +176,13 @@ fn check(mask: u32, behavior: u32, port: u32, flavor: i32) -> Result<(), i32> {
         match kind {
             DEFAULT => {}
             IDENTITY_PROTECTED if conditions::is_later() && behavior & CODES_64 != 0 => {}
-            STATE | STATE_IDENTITY if states::known(flavor) => {}
-            STATE | STATE_IDENTITY => refuse!("an exception port with flavor {}", states::name(flavor)),
+            STATE_IDENTITY_PROTECTED if !conditions::is_later() || behavior & CODES_64 == 0 => {
+                return Err(KERN_INVALID_ARGUMENT);
+            }
+            STATE | STATE_IDENTITY | STATE_IDENTITY_PROTECTED if states::known(flavor) => {}
+            STATE | STATE_IDENTITY | STATE_IDENTITY_PROTECTED => {
+                refuse!("an exception port with flavor {}", states::name(flavor));
+            }
             _ => return Err(KERN_INVALID_ARGUMENT),
         }
     }
