@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -64,7 +64,7 @@ impl Run<'_> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         command.env("RUST_BACKTRACE", "0");
-        no_core_file(&mut command);
+        no_core_files();
         let start = Instant::now();
         let mut child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
         drop(command);
@@ -96,17 +96,15 @@ impl Run<'_> {
     }
 }
 
-/// Thousands of crashes are to leave no core files behind.
-fn no_core_file(command: &mut Command) {
-    use std::os::unix::process::CommandExt as _;
-    // SAFETY: one async-signal-safe call in the child.
-    unsafe {
-        command.pre_exec(|| {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-            Ok(())
-        });
-    }
+/// Thousands of crashes are to leave no core files behind. The limit is this process's own, which others inherit: to set it in
+/// each child would take a `fork`, and a fork of a busy emulator may hang.
+fn no_core_files() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads one limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+    });
 }
 
 /// The report files of a store that were written, of all its runs, by path.

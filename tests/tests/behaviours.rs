@@ -1,7 +1,8 @@
 //! The table of behaviours: each is a real process that dies, once without Coroner and once with it.
 //!
-//! `cargo test -p coroner-tests --test behaviours [-- WORD…]` runs those whose names contain a word. Each is a line; what is
-//! wrong stands below it. A behaviour that this system can't show (no right to mount, no PID namespace) says so.
+//! `cargo test -p coroner-tests --test behaviours [-- [--exact] WORD…]` runs those whose names contain a word, or are one. Each
+//! is a line; what is wrong stands below it. With `CORONER_TEST_EMULATED` every instruction is emulated: they are run one by one,
+//! and what is chance is not waited for. A behaviour that this system can't show (no right to mount, no PID namespace) says so.
 #![cfg(any(target_os = "linux", target_os = "macos"))]
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -153,9 +154,11 @@ struct Skipped(String);
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    if std::env::args().any(|argument| argument == "--list") {
+    let given = |option: &str| std::env::args().any(|argument| argument == option);
+    if given("--list") {
         return;
     }
+    let is_wanted = |name: &str, word: &str| if given("--exact") { name == word } else { name.contains(word) };
     let every_fault = FAULTS.iter().map(|fault| {
         // A child of fork has none of Coroner's threads there, and what it inherits are its parent's ports (docs/darwin.md).
         let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
@@ -168,11 +171,12 @@ fn main() {
     let chosen: Vec<(usize, Behaviour)> = all
         .into_iter()
         .enumerate()
-        .filter(|(_, behaviour)| words.is_empty() || words.iter().any(|word| behaviour.name.contains(word.as_str())))
+        .filter(|(_, behaviour)| words.is_empty() || words.iter().any(|word| is_wanted(behaviour.name, word)))
         .collect();
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
-    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(4);
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(4);
+    let workers = if is_emulated() { 1 } else { processors };
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
@@ -204,6 +208,11 @@ fn main() {
     }
 }
 
+/// Whether this program runs in an emulator.
+fn is_emulated() -> bool {
+    std::env::var_os("CORONER_TEST_EMULATED").is_some()
+}
+
 /// Runs one behaviour; `Some` where the system can't show it.
 fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
     let emulated = std::env::var_os("CORONER_TEST_RUNNER").is_some();
@@ -220,7 +229,8 @@ fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
         if let Some(skipped) = run_once(behaviour, &mut seconds)? {
             return Ok(Some(skipped));
         }
-        if seconds > 0 && times >= 6 {
+        // Where it is emulated a run takes seconds.
+        if (seconds > 0 && times >= 6) || (is_emulated() && times >= 3) {
             return Ok(None);
         }
     }

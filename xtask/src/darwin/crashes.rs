@@ -16,20 +16,35 @@ use crate::tools;
 /// The library that a thread of `loading-images` loads.
 const PLUGIN: &str = "plugin.c";
 
-/// Runs what belongs to crashes, if `only` names it. Under an emulator, where it takes many minutes (each report's names are
-/// looked up there, too), only if it does; the crash path's own deaths, which [`super::crates`] runs, are run there always.
-pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
-    let parts: [(&str, fn(&Kit) -> anyhow::Result<()>); 4] = [
-        ("crashes: tests of the app's side", app),
-        ("crashes", behaviours),
-        ("crashes: linked libraries", libraries),
-        ("crashes: who reads the report", readers),
+/// Behaviours that are run where every instruction is emulated, unless all are asked for: a fault, an abort, a stack that is used
+/// up, two threads at once, an earlier holder of the port, locks held.
+const UNDER_AN_EMULATOR: [&str; 7] =
+    ["null-store", "abort", "stack-overflow", "stack-overflow-thread", "two-threads", "accepting-port", "held-locks"];
+
+/// Tests of the next launch that are run there, unless all are asked for.
+const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
+    "a_crash_becomes_one_report_with_names_and_scope",
+    "how_a_run_ended_is_known_at_the_next_launch",
+    "a_fork_child_that_exits_does_not_end_its_parents_run",
+    "a_process_that_survives_its_crash_has_a_report_and_ends_as_it_ends",
+];
+
+/// A part of this, which is one verdict.
+type Part<'a> = &'a dyn Fn(&Kit) -> anyhow::Result<()>;
+
+/// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long.
+pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool) -> Vec<Row> {
+    let parts: [(&str, Part<'_>); 6] = [
+        ("crashes: tests of the app's side", &app),
+        ("crashes: next launch", &|kit| next_launch(kit, all)),
+        ("crashes: live backtraces", &backtraces),
+        ("crashes: behaviours", &|kit| behaviours(kit, all)),
+        ("crashes: linked libraries", &libraries),
+        ("crashes: who reads the report", &readers),
     ];
-    let wanted = |name: &str| only.map_or(!kit.arch.emulated(), |only| name.contains(only));
-    let row = |(name, part): &(&str, fn(&Kit) -> anyhow::Result<()>)| {
-        Row::new((*name).to_owned(), kit.arch, part(kit).map_err(|error| format!("{error:#}")))
-    };
-    parts.iter().filter(|(name, _)| wanted(name)).map(row).collect()
+    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+    let wanted = parts.iter().filter(|(name, _)| wanted(name));
+    wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, part(kit).map_err(|e| format!("{e:#}")))).collect()
 }
 
 /// The data directory, the store, deliveries, facts of the system and of the bundle; the faults' own endings.
@@ -37,11 +52,36 @@ fn app(kit: &Kit) -> anyhow::Result<()> {
     succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--package", "coroner-faults", "--lib"]))
 }
 
-/// Every fault and every behaviour of the table; threads that hang.
-fn behaviours(kit: &Kit) -> anyhow::Result<()> {
+/// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.
+fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
     let mut command = kit.cargo("test");
-    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours", "--test", "hangs"]);
-    succeed(command.env("CORONER_TEST_LIBRARY", kit.build(PLUGIN)?))
+    command.args(["--quiet", "--package", "coroner", "--test", "next_launch"]);
+    if kit.arch.emulated() && !all {
+        command.args(["--", "--exact"]).args(LAUNCHES_UNDER_AN_EMULATOR);
+    }
+    succeed(kit.one_by_one(&mut command))
+}
+
+/// Live backtraces, with libraries that come and go.
+fn backtraces(kit: &Kit) -> anyhow::Result<()> {
+    let mut command = kit.cargo("test");
+    command
+        .args(["--quiet", "--package", "coroner", "--test", "backtrace"])
+        .env("CORONER_TEST_CC", kit.compiler_words());
+    succeed(kit.one_by_one(&mut command))
+}
+
+/// Every fault and every behaviour of the table; under an emulator a few, unless `all`.
+fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
+    let mut command = kit.cargo("test");
+    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours"]);
+    command.env("CORONER_TEST_LIBRARY", kit.build(PLUGIN)?);
+    if kit.arch.emulated() && !all {
+        command.args(["--", "--exact"]).args(UNDER_AN_EMULATOR);
+        return succeed(kit.one_by_one(&mut command));
+    }
+    // Threads that hang, too.
+    succeed(kit.one_by_one(command.args(["--test", "hangs"])))
 }
 
 /// The program that dies, built and where it is.

@@ -30,10 +30,8 @@ pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
     let tests = |(name, options): &(&str, &[&str])| {
         let mut command = kit.cargo("test");
         command.args(["--quiet", "--no-fail-fast", "--package", name]).args(*options);
-        if *name == "coroner-unwind" && kit.arch.emulated() {
-            // Its tests fork; a fork of an emulator whose other threads are at work may come into the world with its locks held,
-            // and hang there for ever.
-            command.env("RUST_TEST_THREADS", "1");
+        if *name == "coroner-unwind" {
+            kit.one_by_one(&mut command);
         }
         let verdict = succeed(&mut command).map_err(|error| format!("{error:#}"));
         Row::new(format!("tests of {name}"), kit.arch, verdict)

@@ -165,6 +165,15 @@ impl Kit {
         command
     }
 
+    /// For tests that start processes: under an emulator one at a time. A process begins as a fork of the emulator, and a fork of
+    /// one whose other threads are at work may come into the world with its locks held, and hang there for ever.
+    pub(super) fn one_by_one<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if self.arch.emulated() {
+            command.env("RUST_TEST_THREADS", "1").env("CORONER_TEST_EMULATED", "1");
+        }
+        command
+    }
+
     /// A command that runs a Mach-O program.
     pub(crate) fn run(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.runner[0]);
@@ -195,6 +204,12 @@ impl Kit {
         succeed(command.arg(fixtures.join(source)).arg("-o").arg(&output))
             .with_context(|| format!("building {source}"))?;
         Ok(output)
+    }
+
+    /// What compiles C for this architecture, for a test that compiles libraries of its own: words, and no quotes.
+    pub(super) fn compiler_words(&self) -> String {
+        let options = "-fno-omit-frame-pointer -fno-sanitize=all -funwind-tables";
+        format!("{} cc -target {} {options}", self.zig.display(), self.arch.zig())
     }
 
     /// Builds a library of one C file.

@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Only programs and crates whose name contains this
     #[arg(long)]
     only: Option<String>,
+    /// All behaviours of programs that die and all next launches where an emulator is needed, too: a few of them otherwise
+    #[arg(long)]
+    all: bool,
     /// Only this architecture
     #[arg(long, global = true)]
     arch: Option<Arch>,
@@ -102,7 +105,7 @@ fn table(arguments: &Arguments) -> anyhow::Result<()> {
         rows.extend(fixtures::run(&kit, only)?);
         rows.extend(crates::run(&kit, only));
         rows.extend(crates::exceptions(&kit, only));
-        rows.extend(crashes::run(&kit, only));
+        rows.extend(crashes::run(&kit, only, arguments.all));
     }
     let failed = rows.iter().filter(|row| !row.passed).count();
     println!("{} programs, {failed} failed", rows.len());
