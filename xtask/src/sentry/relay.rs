@@ -87,6 +87,7 @@ fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     output(&mut command)?;
     let mut command = compiler();
     command.arg(&program).arg(sources.join("tests/exceptions.cpp")).arg("-I").arg(sources.join("include"));
+    command.arg("-I").arg(tools::workspace_root().join("fixtures/exceptions"));
     command.arg(&library).arg(format!("-Wl,-rpath,{}", folder.display()));
     command.arg(bench.programs.join("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
     output(&mut command)?;
