@@ -46,7 +46,7 @@ const STEPS: &[(&str, Step)] = &[
     ("C header is current", || chore(&["header", "--check"])),
     ("other systems compile", other_systems),
     ("benches compile", benches),
-    ("darwin", || twice(|| chore(&["darwin"]))),
+    ("darwin", || chore(&["darwin"])),
     ("signal safety", || chore(&["signal-safety"])),
     ("signal safety can fail", || chore(&["signal-safety", "--self-test"])),
     ("events through Relay", || chore(&["sentry", "--only", "relay"])),

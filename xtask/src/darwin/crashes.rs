@@ -44,7 +44,7 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool) -> Vec<Row> {
     ];
     let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
     let wanted = parts.iter().filter(|(name, _)| wanted(name));
-    wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, part(kit).map_err(|e| format!("{e:#}")))).collect()
+    wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, || part(kit))).collect()
 }
 
 /// The data directory, the store, deliveries, facts of the system and of the bundle; the faults' own endings.

@@ -28,13 +28,14 @@ const CRATES: &[(&str, &[&str])] = &[
 pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
     let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
     let tests = |(name, options): &(&str, &[&str])| {
-        let mut command = kit.cargo("test");
-        command.args(["--quiet", "--no-fail-fast", "--package", name]).args(*options);
-        if *name == "coroner-unwind" {
-            kit.one_by_one(&mut command);
-        }
-        let verdict = succeed(&mut command).map_err(|error| format!("{error:#}"));
-        Row::new(format!("tests of {name}"), kit.arch, verdict)
+        Row::new(format!("tests of {name}"), kit.arch, || {
+            let mut command = kit.cargo("test");
+            command.args(["--quiet", "--no-fail-fast", "--package", name]).args(*options);
+            if *name == "coroner-unwind" {
+                kit.one_by_one(&mut command);
+            }
+            succeed(&mut command)
+        })
     };
     CRATES.iter().filter(|(name, _)| wanted(name)).map(tests).collect()
 }
@@ -56,5 +57,5 @@ pub(super) fn exceptions(kit: &Kit, only: Option<&str>) -> Option<Row> {
         command.env("CORONER_TEST_SANITIZER", sanitizer);
         succeed(command.env("CORONER_TEST_FOUNDATION", foundation))
     };
-    Some(Row::new(NAME.to_owned(), kit.arch, verdict().map_err(|error| format!("{error:#}"))))
+    Some(Row::new(NAME.to_owned(), kit.arch, verdict))
 }

@@ -151,16 +151,17 @@ pub(super) fn run(kit: &Kit, only: Option<&str>) -> anyhow::Result<Vec<Row>> {
             built.push((case.source, kit.build(case.source)?));
         }
         let Some((_, path)) = built.iter().find(|(source, _)| *source == case.source) else { continue };
-        let mut command = kit.run(path);
-        command.args(case.arguments);
-        match case.source {
-            "images.c" => command.args(&libraries),
-            "monitor.c" => command.args(&libraries[1..]),
-            _ => &mut command,
-        };
-        let (stdout, stderr, status) = output(&mut command)?;
-        let verdict = judge(case, &stdout, &stderr, status);
-        rows.push(Row::new(program, arch, verdict));
+        rows.push(Row::new(program, arch, || {
+            let mut command = kit.run(path);
+            command.args(case.arguments);
+            match case.source {
+                "images.c" => command.args(&libraries),
+                "monitor.c" => command.args(&libraries[1..]),
+                _ => &mut command,
+            };
+            let (stdout, stderr, status) = output(&mut command)?;
+            judge(case, &stdout, &stderr, status).map_err(anyhow::Error::msg)
+        }));
     }
     Ok(rows)
 }
