@@ -157,6 +157,24 @@ fn handled_errors_are_reported_up_to_sixteen_and_are_no_crash() {
 }
 
 #[test]
+fn a_crash_while_a_handled_error_is_reported_has_a_report_of_its_own() {
+    for _ in 0..5 {
+        let (ended, reports, _folder) = run(&program(), "handled-as-another-crashes");
+        assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{}", ended.output);
+        let of = |monitor: Monitor| {
+            let mut found = reports.iter().filter(|report| report.crash.as_ref().unwrap().monitor == monitor);
+            let report = found.next().unwrap_or_else(|| panic!("none by {monitor} of {}", reports.len()));
+            assert!(report.complete && found.next().is_none(), "{:?}", report.problems);
+            report
+        };
+        let (crash, handled) = (of(Monitor::SIGNAL), of(Monitor::USER));
+        assert_eq!(crash.crashed_thread().unwrap().name.as_deref(), Some("crasher"));
+        assert!(!crash.crash.as_ref().unwrap().has(CrashFlag::NotFatal));
+        assert!(handled.crash.as_ref().unwrap().second_crashes.is_empty());
+    }
+}
+
+#[test]
 fn with_panic_abort_every_panic_is_the_cause() {
     let Some(program) = std::env::var_os("CORONER_PANIC_ABORT_PROGRAM").map(PathBuf::from) else {
         eprintln!("skipped: CORONER_PANIC_ABORT_PROGRAM names no program built with panic = \"abort\"");

@@ -1,6 +1,7 @@
 //! A program that panics: `panic_program STORE ACT`. `tests/tests/panics.rs` runs it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Panics when it is dropped.
 struct Bomb;
@@ -59,7 +60,39 @@ fn main() {
                 println!("reported: {}", coroner::report_error(&error));
             }
         }
+        "handled-as-another-crashes" => handled_as_another_crashes(),
         other => panic!("no act {other:?}"),
+    }
+}
+
+/// An error is reported while a thread crashes that can't be stopped by a signal: it crashes while the report is written.
+fn handled_as_another_crashes() {
+    static REPORTS: AtomicBool = AtomicBool::new(false);
+    let crash = || {
+        block_real_time_signals();
+        while !REPORTS.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(500));
+        // SAFETY: none; the process is to die of it.
+        unsafe { std::ptr::null_mut::<u8>().write_volatile(1) };
+    };
+    let crasher = std::thread::Builder::new().name("crasher".to_owned()).spawn(crash).expect("a thread");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    REPORTS.store(true, Ordering::Release);
+    println!("reported: {}", coroner::report_error(&std::io::Error::other("the fridge is empty")));
+    drop(crasher.join());
+}
+
+fn block_real_time_signals() {
+    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
 }
 

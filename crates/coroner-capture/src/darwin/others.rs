@@ -16,6 +16,7 @@ use super::files;
 use super::machinery::Waiting;
 use super::messages::{self, Received};
 use crate::global::Global;
+use crate::monitor::exception::Ending;
 use crate::pipeline::incident::Incident;
 
 pub(crate) use coroner_machine::threads::ThreadName;
@@ -70,6 +71,8 @@ pub(crate) struct Others {
     lists: [Option<ThreadList>; ROUNDS],
     global: &'static Global,
     overflow: usize,
+    /// The process survives what is reported: a crash of another thread has a report of its own, afterwards.
+    survived: bool,
 }
 
 impl Others {
@@ -78,7 +81,8 @@ impl Others {
         // SAFETY: the primary thread's own field.
         let table = unsafe { &mut *global.os.threads };
         table.count = 0;
-        let mut others = Others { lists: [const { None }; ROUNDS], global, overflow: 0 };
+        let survived = incident.ending() == Ending::GoesOn;
+        let mut others = Others { lists: [const { None }; ROUNDS], global, overflow: 0, survived };
         for place in &mut others.lists {
             let Ok(list) = ThreadList::take() else { break };
             let before = table.count;
@@ -116,6 +120,9 @@ impl Others {
 
     /// Takes in the crashes of other threads that came before they were suspended: no more can come now.
     pub(crate) fn stop(&mut self, global: &'static Global) {
+        if self.survived {
+            return;
+        }
         // SAFETY: the primary thread's own field.
         let waiting = unsafe { &mut *global.os.waiting.get() };
         for place in waiting.iter_mut().filter(|place| place.is_none()) {

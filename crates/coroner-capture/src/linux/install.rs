@@ -126,7 +126,7 @@ pub(crate) fn end(global: &Global) {
     let latch = &global.os.latch;
     // A crash that is being written keeps the latch.
     let mut releases = latch.releases();
-    while latch.claim(process_id(), this_thread()) != Claim::Mine {
+    while latch.claim(process_id(), this_thread(), false) != Claim::Mine {
         if !latch.wait(releases, global.setup.deadline_ms.saturating_add(2000)) {
             break;
         }

@@ -43,9 +43,11 @@ pub(crate) fn enter(
     exception: Option<Incident>,
 ) -> Reported {
     let started = monotonic_now();
+    let ending = exception.as_ref().map_or(Ending::Fatal, Incident::ending);
+    let patience = global.setup.deadline_ms.saturating_add(2000);
     loop {
         let releases = global.os.latch.releases();
-        match global.os.latch.claim(pid, tid) {
+        match global.os.latch.claim(pid, tid, ending == Ending::GoesOn) {
             Claim::Mine => break,
             // The thread's last crash was left by a jump out of an earlier handler: that one is over.
             Claim::Nested => finish(global),
@@ -57,25 +59,25 @@ pub(crate) fn enter(
                     address: info.is_fault().then(|| info.address()),
                     after_ns: Some(started),
                 });
-                let patience = global.setup.deadline_ms.saturating_add(2000);
                 let until = monotonic_now().saturating_add(u64::from(patience).saturating_mul(1_000_000));
                 if told && global.os.rendezvous.hand_in(context, until) {
                     return Reported::Elsewhere;
                 }
-                // The other threads have been taken already, or there are too many crashes: wait for the end, open to the
-                // signal that stops threads.
-                let mask = block_exactly(context.signal_mask());
-                let ended = global.os.latch.wait(releases, patience);
-                block_exactly(mask);
+                // The other threads have been taken already, or there are too many crashes.
+                let ended = wait(global, context, releases, patience);
                 if told || !ended {
                     return if told { Reported::Elsewhere } else { Reported::Not };
+                }
+            }
+            Claim::TakenForNow => {
+                if !wait(global, context, releases, patience) {
+                    return Reported::Not;
                 }
             }
         }
     }
     let mut child = None;
     let (run_id, file) = if pid == global.run.pid {
-        let ending = exception.as_ref().map_or(Ending::Fatal, Incident::ending);
         (global.run.files.id, pipeline::report_file(global, ending).ok())
     } else {
         child = run::Run::create(global.run.files.runs, global.setup.reserve, global.setup.state_size).ok();
@@ -106,6 +108,14 @@ pub(crate) fn enter(
         run.close();
     }
     Reported::Owner
+}
+
+/// Waits for the end of the report that is being written, open to the signal that stops threads. False when the time is up.
+fn wait(global: &Global, context: &Context, releases: u32, milliseconds: u32) -> bool {
+    let mask = block_exactly(context.signal_mask());
+    let ended = global.os.latch.wait(releases, milliseconds);
+    block_exactly(mask);
+    ended
 }
 
 /// Copies this run's state into another run's file.

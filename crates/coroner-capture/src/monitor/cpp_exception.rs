@@ -73,7 +73,7 @@ pub(crate) fn install() {
 }
 
 /// Takes it, if Coroner is installed and the C++ runtime came after that.
-#[cfg(target_vendor = "apple")]
+#[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 pub(crate) fn install_if_absent() {
     if PREVIOUS.load(Ordering::Acquire) == 0 && throw::is_on() {
         install();
