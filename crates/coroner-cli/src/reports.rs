@@ -54,13 +54,20 @@ pub(crate) fn open_run(directory: &Path, symbols: Option<&SymbolSearch>) -> Resu
 pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
     let path = Path::new(what);
     if path.is_dir() {
-        let mut reports = open_run(path, symbols)?;
-        return match reports.len() {
-            0 => Err(Failure::new(format!("`{what}` holds no report"))
-                .advice("to see the reports of a folder, use `coroner list`")),
-            // Later reports of a run are of a process that is the worse for the first crash.
-            _ => Ok(reports.swap_remove(0)),
-        };
+        // Later reports of a run are of a process that is the worse for the first crash.
+        let mut reports = open_run(path, None)?.into_iter();
+        let mut first = reports.next().ok_or_else(|| {
+            Failure::new(format!("`{what}` holds no report"))
+                .advice("to see the reports of a folder, use `coroner list`")
+        })?;
+        let others: Vec<String> = reports.map(|report| report.header.event_id.to_string()).collect();
+        if !others.is_empty() {
+            anstream::eprintln!("this is the first report of that run; besides it there is {}", others.join(", "));
+        }
+        if let Some(symbols) = symbols {
+            name_frames(&mut first, symbols);
+        }
+        return Ok(first);
     }
     if path.exists() {
         return open_file(path, symbols);

@@ -36,10 +36,15 @@ fn run_app(folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 fn coroner(store: &Path, arguments: &[&str]) -> String {
+    both(store, arguments).0
+}
+
+/// What it wrote to its output, and what it said beside that.
+fn both(store: &Path, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
     let output = command.args(arguments).arg("--store").arg(store).env("HOME", store).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 fn json(text: &str) -> Value {
@@ -64,7 +69,10 @@ fn what_an_app_survived_is_listed_shown_converted_and_sent() {
 
     // By the run, which gives the first of them, and by an event id. Types are the source's wherever they are shown. (Few calls:
     // each looks up names in a program with all debug information.)
-    let event = json(&coroner(&store, &["convert", "--to", "sentry", run.to_str().unwrap()]));
+    let (event, said) = both(&store, &["convert", "--to", "sentry", run.to_str().unwrap()]);
+    let event = json(&event);
+    let others: Vec<&str> = found.iter().map(|(_, id)| *id).filter(|id| said.contains(id)).collect();
+    assert_eq!(others, [found[0].1, found[1].1], "{said}");
     assert_eq!(
         (&event["exception"]["values"][0]["value"], &event["level"]),
         (&"the fridge is empty".into(), &"error".into())
