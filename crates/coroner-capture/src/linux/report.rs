@@ -98,14 +98,12 @@ pub(crate) fn enter(
     unsafe { global.os.stack.call(on_large_stack, (&raw mut task).cast()) };
     global.os.holding.store(true, Ordering::Release);
     global.os.writing.store(false, Ordering::Release);
-    if incident.ending() == Ending::GoesOn {
+    match child {
+        // Its file is among those.
+        Some(run) => run.close(),
         // Of a file of its own, which nothing is written to any more.
-        files::close(file);
-    } else if pid == global.run.pid {
-        global.note_crash(incident.monitor);
-    }
-    if let Some(run) = child {
-        run.close();
+        None if ending == Ending::GoesOn => files::close(file),
+        None => global.note_crash(incident.monitor),
     }
     Reported::Owner
 }
