@@ -1,6 +1,6 @@
 //! Nearest-symbol lookup: all that a file says about where functions begin and end, made into disjoint ranges once.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cell::Cell, cmp::Reverse, collections::BTreeMap};
 
 use crate::mapped::Bytes;
 
@@ -63,8 +63,8 @@ pub(crate) struct NameRef {
 
 /// The pool of names that were made by us; real pools count from 1.
 const MADE: u16 = 0;
-/// The "pool" of what has no name.
-const UNNAMED: u16 = u16::MAX;
+/// The "pool" of what has no name: the highest number that fits beside [`BEGINS_HERE`].
+const UNNAMED: u16 = (1 << 15) - 1;
 
 /// One thing that begins at an address, as a file states it. Kept small: there are hundreds of thousands to sort.
 #[derive(Clone, Copy, Debug)]
@@ -92,9 +92,9 @@ pub(crate) struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// Adds a string table that symbols then refer to. `None` where there are 65,000 already.
+    /// Adds a string table that symbols then refer to. `None` where there are 32,000 already.
     pub(crate) fn pool(&mut self, bytes: Bytes) -> Option<u16> {
-        let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number != UNNAMED)?;
+        let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number < UNNAMED)?;
         self.pools.push(bytes);
         Some(number)
     }
@@ -163,7 +163,7 @@ impl TableBuilder {
             }
         }
         close_until(u64::MAX, &mut open, &mut ranges);
-        let summary = ranges.ranges.iter().step_by(SUMMED_UP).map(|range| range.start).collect();
+        let summary = Summary::of(&ranges.ranges);
         let named = self.stated.iter().any(|symbol| symbol.name_pool != UNNAMED);
         let mut pools = vec![Bytes::owned(self.made)];
         pools.extend(self.pools);
@@ -195,16 +195,39 @@ const NOTHING: Symbol = Symbol { start: 0, name_offset: 0, name_pool: UNNAMED };
 
 /// A range up to the start of the next. What a lookup needs is side by side: each place in memory that it has to wait for
 /// costs more than the search.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Range {
     start: u64,
     /// Of the symbol that begins here too; else the number of another symbol ([`Ranges::others`]).
     name_offset_or_number: u32,
-    name_pool: u16,
-    begins_here: bool,
+    /// [`BEGINS_HERE`], and the pool's number.
+    place: u16,
+    /// Of the name, once it was asked for: to find a name's end it is read, and then it is read by whoever asked. Those that are
+    /// longer, or were not asked for yet, have [`UNKNOWN`].
+    name_length: Cell<u16>,
 }
 
 const _: () = assert!(size_of::<Range>() == 16);
+
+/// The bit of [`Range::place`] that says that the range's symbol begins where the range does.
+const BEGINS_HERE: u16 = 1 << 15;
+/// A name's length that is not known.
+const UNKNOWN: u16 = u16::MAX;
+
+impl Range {
+    fn new(start: u64, name_offset_or_number: u32, pool: u16, begins_here: bool) -> Self {
+        let place = pool | if begins_here { BEGINS_HERE } else { 0 };
+        Range { start, name_offset_or_number, place, name_length: Cell::new(UNKNOWN) }
+    }
+
+    fn pool(&self) -> u16 {
+        self.place & !BEGINS_HERE
+    }
+
+    fn begins_here(&self) -> bool {
+        self.place & BEGINS_HERE != 0
+    }
+}
 
 /// Disjoint ranges of addresses, and the innermost symbol of each.
 #[derive(Debug, Default)]
@@ -229,29 +252,73 @@ impl Ranges {
             self.others.push(symbol);
         }
         let name_offset_or_number = other.unwrap_or(symbol.name_offset);
-        self.ranges.push(Range { start, name_offset_or_number, name_pool, begins_here });
+        self.ranges.push(Range::new(start, name_offset_or_number, name_pool, begins_here));
     }
 
     fn symbol(&self, range: &Range) -> Option<Symbol> {
-        let Range { start, name_offset_or_number, name_pool, begins_here } = *range;
-        if begins_here {
-            return Some(Symbol { start, name_offset: name_offset_or_number, name_pool });
+        if range.begins_here() {
+            let (name_offset, name_pool) = (range.name_offset_or_number, range.pool());
+            return Some(Symbol { start: range.start, name_offset, name_pool });
         }
-        self.others.get(name_offset_or_number as usize).copied()
+        self.others.get(range.name_offset_or_number as usize).copied()
     }
 }
 
-/// Ranges of which the summary has one start. A binary search over hundreds of thousands of starts waits for memory at almost
-/// every step; the summary of them stays in the cache, and what remains to search is 256 bytes.
-const SUMMED_UP: usize = 16;
+/// Entries of a level for which the next one has one: as many as a cache line has of the 4 bytes that each takes. A binary search
+/// over hundreds of thousands of starts waits for memory at almost every step, one after another.
+const FANOUT: usize = 16;
 
-/// Sorted, disjoint ranges; a lookup is two binary searches.
+/// Which sixteen ranges an address falls into: a tree of the ranges' starts, each level the every sixteenth of the one below, in
+/// as few cache lines as there are levels. (Four for a million ranges; all but the lowest stay in the fastest cache.)
+#[derive(Debug, Default)]
+struct Summary {
+    /// The first range's start, which the entries are less by.
+    base: u64,
+    /// The highest first. The lowest has the start of every sixteenth range.
+    levels: Vec<Vec<u32>>,
+}
+
+impl Summary {
+    /// `None` for ranges that begin more than 4 GiB apart, as no program's do.
+    fn of(ranges: &[Range]) -> Option<Self> {
+        let base = ranges.first()?.start;
+        u32::try_from(ranges.last()?.start - base).ok()?;
+        // Those between the two fit as well.
+        let mut level: Vec<u32> = ranges.iter().step_by(FANOUT).map(|range| (range.start - base) as u32).collect();
+        let mut levels = Vec::new();
+        while level.len() > 1 {
+            let above = level.iter().step_by(FANOUT).copied().collect();
+            levels.push(std::mem::replace(&mut level, above));
+        }
+        levels.reverse();
+        Some(Summary { base, levels })
+    }
+
+    /// The first of the sixteen ranges among which the last one that begins at or before an address is.
+    fn block(&self, address: u64) -> usize {
+        let key = u32::try_from(address.saturating_sub(self.base)).unwrap_or(u32::MAX);
+        let mut at = 0;
+        for level in &self.levels {
+            let begin = at * FANOUT;
+            let entries = level.get(begin..).unwrap_or_default();
+            // All are compared, which is quicker than to find out which of them have to be.
+            let before = match entries.first_chunk::<FANOUT>() {
+                Some(entries) => entries.iter().map(|&entry| u32::from(entry <= key)).sum::<u32>() as usize,
+                None => entries.iter().filter(|&&entry| entry <= key).count(),
+            };
+            at = begin + before.saturating_sub(1);
+        }
+        at * FANOUT
+    }
+}
+
+/// Sorted, disjoint ranges.
 #[derive(Debug)]
 pub(crate) struct SymbolTable {
     pools: Vec<Bytes>,
     ranges: Ranges,
-    /// The start of every 16th range.
-    summary: Vec<u64>,
+    /// Nothing where there are no ranges, or they are too far apart.
+    summary: Option<Summary>,
     counts: BTreeMap<SymbolSource, usize>,
     named: bool,
 }
@@ -267,17 +334,34 @@ pub(crate) struct Found<'a> {
 
 impl SymbolTable {
     pub(crate) fn find(&self, svma: u64) -> Option<Found<'_>> {
-        let block = self.summary.partition_point(|&start| start <= svma).checked_sub(1)? * SUMMED_UP;
-        let ranges = self.ranges.ranges.get(block..)?;
-        let ranges = ranges.get(..SUMMED_UP).unwrap_or(ranges);
-        // The block's first start is at or before the address.
-        let range = ranges.get(ranges.partition_point(|range| range.start <= svma).checked_sub(1)?)?;
+        let ranges = self.ranges.ranges.as_slice();
+        let (ranges, before) = match &self.summary {
+            None => (ranges, ranges.partition_point(|range| range.start <= svma)),
+            Some(summary) => {
+                let ranges = ranges.get(summary.block(svma)..)?;
+                // Side by side, so that the four cache lines are waited for at once.
+                let before = match ranges.first_chunk::<FANOUT>() {
+                    Some(ranges) => ranges.iter().map(|range| usize::from(range.start <= svma)).sum(),
+                    None => ranges.iter().filter(|range| range.start <= svma).count(),
+                };
+                (ranges, before)
+            }
+        };
+        let range = ranges.get(before.checked_sub(1)?)?;
         let symbol = self.ranges.symbol(range)?;
         // The pool of what has no name is out of range.
         let pool: &[u8] = self.pools.get(usize::from(symbol.name_pool))?;
         let name = pool.get(symbol.name_offset as usize..)?;
-        let length = memchr::memchr(0, name).unwrap_or(name.len());
-        Some(Found { start: symbol.start, name: &name[..length] })
+        let length = match range.name_length.get() {
+            UNKNOWN => {
+                let length = memchr::memchr(0, name).unwrap_or(name.len());
+                // One that is as long as `UNKNOWN` says, or longer, stays unknown.
+                range.name_length.set(u16::try_from(length).unwrap_or(UNKNOWN));
+                length
+            }
+            length => usize::from(length),
+        };
+        Some(Found { start: symbol.start, name: name.get(..length)? })
     }
 
     /// How many symbols each source stated, before those of one address were settled.
@@ -345,7 +429,7 @@ mod tests {
     #[test]
     fn every_block_of_a_large_table_is_searched() {
         let names: Vec<String> = (0..1000).map(|number| format!("f{number}")).collect();
-        for count in [1, 63, 64, 65, 128, 1000] {
+        for count in [1, 2, 7, 8, 9, 63, 64, 65, 127, 128, 129, 1000] {
             let symbols: Vec<(u64, u64, &str)> = (0..count).map(|i| (100 + i * 10, 5, &*names[i as usize])).collect();
             let table = table(&symbols, &[]);
             assert_eq!(name_at(&table, 99), "-");
@@ -356,6 +440,35 @@ mod tests {
                     assert_eq!(name_at(&table, address), name, "{count} {address}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_name_is_the_same_when_it_is_asked_for_again_however_long_it_is() {
+        let names: Vec<String> =
+            [0, 1, 7, 65_533, 65_534, 65_535, 65_536, 200_000].iter().map(|&length| "n".repeat(length)).collect();
+        let symbols: Vec<(u64, u64, &str)> =
+            names.iter().enumerate().map(|(i, name)| (100 + i as u64 * 10, 10, &**name)).collect();
+        let table = table(&symbols, &[]);
+        for _ in 0..3 {
+            for (start, _, name) in &symbols {
+                assert_eq!(name_at(&table, start + 3).len(), name.len());
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_far_apart_are_found() {
+        let symbols: Vec<(u64, u64, String)> =
+            (0..500).map(|i| ((i % 100) * 10 + ((i / 100) << 32), 5, format!("f{i}"))).collect();
+        for count in [100, 101, 500] {
+            let symbols: Vec<(u64, u64, &str)> =
+                symbols[..count].iter().map(|(start, size, name)| (*start, *size, &**name)).collect();
+            let table = table(&symbols, &[]);
+            for (start, _, name) in &symbols {
+                assert_eq!((name_at(&table, start + 4), name_at(&table, start + 5)), (*name, "-"));
+            }
+            assert_eq!(name_at(&table, u64::MAX), "-");
         }
     }
 

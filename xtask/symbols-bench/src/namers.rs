@@ -234,7 +234,7 @@ fn symbolizer(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str))
 }
 
 /// Looks an address up and reads its name, as everybody does who asks for it. Whether there is one.
-type Lookup = Box<dyn FnMut(u64) -> bool>;
+pub(crate) type Lookup = Box<dyn FnMut(u64) -> bool>;
 
 fn read(name: &[u8]) -> bool {
     std::hint::black_box(name.iter().fold(0u8, |sum, byte| sum ^ byte));
