@@ -41,6 +41,9 @@ fn main() -> ExitCode {
         a_second_round_waits_for_the_first_to_end,
         a_forked_child_has_its_own_rendezvous,
         one_thread_is_interrupted_and_goes_on,
+        a_thread_that_is_held_for_long_sleeps_and_goes_on,
+        an_asker_that_fell_asleep_is_woken_by_the_answer,
+        threads_of_one_processor_interrupt_each_other,
         an_interruption_that_fails_says_why,
         threads_interrupt_each_other_at_once,
         a_round_takes_over_a_thread_that_is_interrupted_already,
@@ -573,6 +576,61 @@ fn one_thread_is_interrupted_and_goes_on() {
     until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
     STOP.set();
     thread.join().unwrap();
+}
+
+/// A thread that is held looks for its release at first; later it sleeps, and must be woken.
+fn a_thread_that_is_held_for_long_sleeps_and_goes_on() {
+    let (rendezvous, tasks) = prepare();
+    let thread = start_counting();
+    let tid = TID.load(Ordering::SeqCst);
+    for _ in 0..20 {
+        let interrupted = rendezvous.interrupt(tid, GRACE).unwrap();
+        let before = COUNTER.load(Ordering::SeqCst);
+        until("it sleeps", || tasks.state(tid) == Ok(KernelState::Sleeping));
+        assert_eq!(COUNTER.load(Ordering::SeqCst), before);
+        drop(interrupted);
+        until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
+    }
+    STOP.set();
+    thread.join().unwrap();
+}
+
+/// An asker looks for the answer at first; later it sleeps, and must be woken.
+fn an_asker_that_fell_asleep_is_woken_by_the_answer() {
+    static ASKER: AtomicI32 = AtomicI32::new(0);
+    static MAY_ANSWER: Flag = Flag::new();
+    let (rendezvous, tasks) = prepare();
+    let thread = std::thread::spawn(|| {
+        block_signals();
+        TID.store(gettid(), Ordering::SeqCst);
+        READY.set();
+        MAY_ANSWER.await_set("it may answer");
+        unblock_signals();
+        STOP.await_set("stop");
+    });
+    READY.await_set("it blocks");
+    let asker = std::thread::spawn(move || {
+        ASKER.store(gettid(), Ordering::SeqCst);
+        rendezvous.interrupt(TID.load(Ordering::SeqCst), u64::MAX).map(drop)
+    });
+    until("it sleeps", || tasks.state(ASKER.load(Ordering::SeqCst)) == Ok(KernelState::Sleeping));
+    MAY_ANSWER.set();
+    until("it has its answer", || asker.is_finished());
+    assert_eq!(asker.join().unwrap(), Ok(()));
+    STOP.set();
+    thread.join().unwrap();
+}
+
+/// Looking does not help there: the other one runs when this one sleeps.
+fn threads_of_one_processor_interrupt_each_other() {
+    // SAFETY: plain data, filled by the kernel and read by it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set), 0);
+    }
+    // Those that it starts run there, too.
+    threads_interrupt_each_other_at_once();
 }
 
 fn an_interruption_that_fails_says_why() {

@@ -5,12 +5,13 @@
 #[path = "../../unwind-bench/src/stack.rs"]
 mod stack;
 
+mod other_thread;
+
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
+use coroner::backtrace::{Backtrace, CaptureOptions};
 
 unsafe extern "C" {
     fn backtrace(buffer: *mut *mut c_void, size: c_int) -> c_int;
@@ -101,43 +102,5 @@ fn main() {
         });
         print("std::backtrace: capture and names (warm)", time, 64);
     });
-    of_another_thread(rounds);
-}
-
-/// The cost of one pass over the program's own symbol table is what a miss is measured against; see `names (miss)`.
-fn of_another_thread(rounds: u32) {
-    static ID: AtomicI32 = AtomicI32::new(0);
-    static STOP: AtomicBool = AtomicBool::new(false);
-    for (name, sleeps) in
-        [("ours: capture of a thread that sleeps", true), ("ours: capture of a thread that runs", false)]
-    {
-        ID.store(0, Ordering::SeqCst);
-        STOP.store(false, Ordering::SeqCst);
-        let thread = std::thread::spawn(move || {
-            stack::deep(&mut || {
-                ID.store(thread_id(), Ordering::SeqCst);
-                while !STOP.load(Ordering::SeqCst) {
-                    if sleeps {
-                        std::thread::park_timeout(Duration::from_secs(5));
-                    } else {
-                        std::hint::spin_loop();
-                    }
-                }
-            });
-        });
-        while ID.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        let options = CaptureOptions { depth: 64, ..CaptureOptions::default() };
-        let mut frames = 0;
-        let time = least(rounds, 20, || {
-            if let Ok(taken) = Backtrace::of_thread(ID.load(Ordering::SeqCst), &options) {
-                frames = taken.addresses().len();
-            }
-        });
-        print(name, time, frames);
-        STOP.store(true, Ordering::SeqCst);
-        thread.thread().unpark();
-        thread.join().expect("the thread ends");
-    }
+    other_thread::run(rounds as usize * 20);
 }

@@ -31,6 +31,28 @@ struct Printed {
     name: String,
     ns: f64,
     frames: usize,
+    /// Of a capture of another thread, bound to processors.
+    floor: Option<Floor>,
+    /// Of a capture of another thread: glibc's `backtrace` in a handler of the thread.
+    peer: Option<f64>,
+}
+
+/// A signal whose handler stores a word: nanoseconds since it was sent.
+#[derive(Clone, Copy, Deserialize, Serialize)]
+struct Floor {
+    /// The call that sends it returned.
+    sent: f64,
+    /// The handler began.
+    began: f64,
+    /// The asker saw the word.
+    seen: f64,
+}
+
+/// What captures of another thread took in one process: medians, in nanoseconds.
+struct OtherThread {
+    ours: f64,
+    floor: Option<Floor>,
+    peer: f64,
 }
 
 /// A comparison.
@@ -70,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let program = folder.join("release/backtrace-bench");
 
     let mut all: BTreeMap<String, (Vec<f64>, usize)> = BTreeMap::new();
+    let mut others: BTreeMap<String, Vec<OtherThread>> = BTreeMap::new();
     for _ in 0..arguments.processes.max(1) {
         let output = Command::new(&program).arg(arguments.rounds.to_string()).output().context("backtrace-bench")?;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -77,7 +100,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         for line in String::from_utf8(output.stdout)?.lines() {
             let printed: Printed = serde_json::from_str(line).with_context(|| format!("what it prints: {line}"))?;
             ensure!(printed.frames == 64, "{}: {} frames instead of 64", printed.name, printed.frames);
-            all.entry(printed.name).or_default().0.push(printed.ns);
+            match printed.peer {
+                Some(peer) => {
+                    let other = OtherThread { ours: printed.ns, floor: printed.floor, peer };
+                    others.entry(printed.name).or_default().push(other);
+                }
+                None => all.entry(printed.name).or_default().0.push(printed.ns),
+            }
         }
     }
     let medians: BTreeMap<&str, f64> = all
@@ -101,13 +130,67 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
+    let walk = medians.get("ours: capture").copied().unwrap_or_default();
+    let floors = print_other_threads(&others, walk, &mut rows);
     if arguments.json {
         let figures: serde_json::Map<String, serde_json::Value> =
             medians.iter().map(|(name, time)| ((*name).to_owned(), serde_json::json!(time))).collect();
         println!(
             "{}",
-            serde_json::json!({ "chore": "bench backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures })
+            serde_json::json!({
+                "chore": "bench backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures,
+                "another_thread_floors": floors,
+            })
         );
     }
     Ok(())
+}
+
+/// Prints what captures of another thread took beside the least that the system takes for a signal, and adds the rows.
+fn print_other_threads(
+    others: &BTreeMap<String, Vec<OtherThread>>,
+    walk: f64,
+    rows: &mut Vec<Row>,
+) -> serde_json::Map<String, serde_json::Value> {
+    println!("\nof another thread, us; floor: a bare signal is sent, its handler begins, the asker sees it");
+    println!(
+        "{:<28} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>18}",
+        "the thread", "sent", "begins", "seen", "ours", "walk", "what is left", "glibc in a handler"
+    );
+    let mut floors = serde_json::Map::new();
+    for (name, all) in others {
+        let median = |value: &dyn Fn(&OtherThread) -> Option<f64>| {
+            let mut values: Vec<f64> = all.iter().filter_map(value).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        let of_floor = |value: &dyn Fn(&Floor) -> f64| median(&|one| one.floor.as_ref().map(value));
+        let floor = || {
+            let (sent, began) = (of_floor(&|floor| floor.sent)?, of_floor(&|floor| floor.began)?);
+            Some(Floor { sent, began, seen: of_floor(&|floor| floor.seen)? })
+        };
+        let (floor, ours, peer) = (floor(), median(&|one| Some(one.ours)), median(&|one| Some(one.peer)));
+        let us = |nanoseconds: Option<f64>| nanoseconds.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e3));
+        println!(
+            "{name:<28} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>18}",
+            us(floor.map(|floor| floor.sent)),
+            us(floor.map(|floor| floor.began)),
+            us(floor.map(|floor| floor.seen)),
+            us(ours),
+            us(Some(walk)),
+            us(floor.zip(ours).map(|(floor, ours)| ours - floor.seen - walk)),
+            us(peer),
+        );
+        let mut add = |what: &str, peer: Option<f64>| {
+            let Some((ours, peer)) = ours.zip(peer) else { return };
+            let name = format!("of a thread that {name}: {what}");
+            rows.push(Row { name, ours, peer, unit: "ns", ratio: peer / ours });
+        };
+        add("a bare signal", floor.map(|floor| floor.seen));
+        add("glibc backtrace in a handler", peer);
+        if let Some(floor) = floor {
+            floors.insert(name.clone(), serde_json::json!(floor));
+        }
+    }
+    floors
 }

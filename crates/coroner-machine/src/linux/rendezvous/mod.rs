@@ -21,6 +21,7 @@
 //! never restarts (`epoll_wait`, `poll`, `nanosleep`, … see signal(7)) answer `EINTR` to the app after a release.
 
 pub(crate) mod futex;
+mod look;
 mod not_captured;
 pub(crate) mod queued_signal;
 mod round;

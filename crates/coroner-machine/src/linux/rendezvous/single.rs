@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::futex::{self, Reach};
+use super::look::{self, Answered};
 use super::slot::{Phase, Request, Slot, next_generation, word};
 use super::{NotCaptured, Rendezvous};
 use crate::linux::context::Context;
@@ -34,7 +35,10 @@ impl Interrupted<'_> {
 impl Drop for Interrupted<'_> {
     fn drop(&mut self) {
         self.slot.state.store(word(0, Phase::Idle), SeqCst);
-        futex::wake(&self.slot.state, Reach::Private, 1);
+        // Most are let go while they still look for it.
+        if self.slot.asleep.load(SeqCst) != 0 {
+            futex::wake(&self.slot.state, Reach::Private, 1);
+        }
         free(self.slot);
     }
 }
@@ -95,6 +99,8 @@ impl Rendezvous {
         let generation = self.shared.single_generation.fetch_add(1, Relaxed);
         let generation = next_generation(generation & (u32::MAX >> 2));
         slot.tid.store(tid, Relaxed);
+        slot.asker_processor.store(look::this_processor(), Relaxed);
+        slot.asleep.store(0, SeqCst);
         slot.state.store(word(generation, Phase::Asked), SeqCst);
         let request = Request { generation, single: true, index: index as u32 };
         let sent = self.ensure_handler().and_then(|()| self.send(pid, tid, request));
@@ -106,7 +112,39 @@ impl Rendezvous {
                 _ => NotCaptured::SignalDenied,
             });
         }
-        Ok(answer(slot, generation, deadline))
+        Ok(self.answer(slot, generation, tid, deadline))
+    }
+
+    /// Waits for the answer. If there is none in time, it is refused from then on.
+    fn answer(&self, slot: &Slot, generation: u32, tid: Tid, deadline: u64) -> Answer {
+        let (asked, awaited) = (word(generation, Phase::Asked), word(generation, Phase::Awaited));
+        let habits = &self.shared.habits;
+        let mut state = slot.state.load(SeqCst);
+        // Where it came at once, nothing is learnt of how long to look.
+        if state == asked {
+            let began = monotonic_now();
+            state = look::while_it_is(&slot.state, asked, habits.patience(tid));
+            if state != asked {
+                habits.note(tid, Answered::After(monotonic_now().saturating_sub(began)));
+            } else if let Err(now) = slot.state.compare_exchange(asked, awaited, SeqCst, SeqCst) {
+                state = now;
+            } else {
+                state = sleep(slot, awaited, deadline);
+                habits.note(
+                    tid,
+                    match slot.time.load(Relaxed) {
+                        _ if state == awaited => Answered::Not,
+                        0 => Answered::InPlaceOfTheAsker,
+                        time => Answered::After(time.saturating_sub(began)),
+                    },
+                );
+            }
+        }
+        match state {
+            state if state == word(generation, Phase::Answered) => Answer::Held,
+            state if state == awaited => Answer::None,
+            _ => Answer::PutOff,
+        }
     }
 
     /// A slot for this process: a free one, or one that the parent was using when this process was forked.
@@ -126,25 +164,20 @@ fn free(slot: &Slot) {
     slot.job.store(0, SeqCst);
 }
 
-/// Waits for the answer. If there is none in time, it is refused from then on.
-fn answer(slot: &Slot, generation: u32, deadline: u64) -> Answer {
-    let (asked, awaited) = (word(generation, Phase::Asked), word(generation, Phase::Awaited));
-    // No looking in a loop first: measured, the answer takes longer than going to sleep, and on a shared processor it
-    // would wait for the loop's end.
-    let mut state = match slot.state.compare_exchange(asked, awaited, SeqCst, SeqCst) {
-        Ok(_) => awaited,
-        Err(now) => now,
-    };
-    while state == awaited {
-        if monotonic_now() >= deadline {
-            match slot.state.compare_exchange(awaited, word(0, Phase::Idle), SeqCst, SeqCst) {
-                Ok(_) => return Answer::None,
-                Err(now) => state = now,
-            }
-        } else {
+/// Sleeps while the answer is awaited; answers what the slot's word was last. It is still `awaited` if there is no answer in
+/// time, which is then refused.
+fn sleep(slot: &Slot, awaited: u32, deadline: u64) -> u32 {
+    loop {
+        let state = slot.state.load(SeqCst);
+        if state != awaited {
+            return state;
+        }
+        if monotonic_now() < deadline {
             futex::wait(&slot.state, Reach::Private, awaited, deadline);
-            state = slot.state.load(SeqCst);
+        } else if let Err(now) = slot.state.compare_exchange(awaited, word(0, Phase::Idle), SeqCst, SeqCst) {
+            return now;
+        } else {
+            return awaited;
         }
     }
-    if state == word(generation, Phase::Answered) { Answer::Held } else { Answer::PutOff }
 }

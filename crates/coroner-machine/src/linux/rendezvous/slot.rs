@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use super::futex::{self, Reach};
+use super::look::{self, Habits};
 use super::queued_signal::QueuedSignal;
 use crate::linux::syscall::syscall;
 use crate::linux::threads::{ThreadName, Tid, monotonic_now, this_thread};
@@ -48,7 +49,8 @@ pub(super) struct Slot {
     pub(super) tid: AtomicI32,
     /// Address of the `ucontext`, on the thread's own stack.
     pub(super) context: AtomicUsize,
-    /// `CLOCK_MONOTONIC` nanoseconds of the answer.
+    /// `CLOCK_MONOTONIC` nanoseconds of the answer. Of a single capture: set where the asker sleeps, and 0 if it came from the
+    /// processor that the asker had left for it.
     pub(super) time: AtomicU64,
     pub(super) name: [AtomicU64; 2],
     /// The asker's: a `NotCaptured` number, 0 while nothing is decided.
@@ -60,6 +62,10 @@ pub(super) struct Slot {
     pub(super) job: AtomicU32,
     /// Of a single capture: the thread that asks.
     pub(super) asker: AtomicI32,
+    /// Of a single capture: the processor that the asker ran on when it asked.
+    pub(super) asker_processor: AtomicU32,
+    /// Of a single capture: 1 if the thread that is held sleeps, and must be woken.
+    pub(super) asleep: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -101,6 +107,8 @@ pub(super) struct Shared {
     pub(super) busy: AtomicU32,
     /// The generation of the last single capture.
     pub(super) single_generation: AtomicU32,
+    /// How long threads take to answer a single capture.
+    pub(super) habits: Habits,
     pub(super) single: [Slot; SINGLE],
     pub(super) handed_in: [Slot; HANDED_IN],
     /// Of `slots`, written before the table becomes visible.
@@ -203,20 +211,29 @@ fn answer_round(shared: &Shared, request: Request, context: usize) {
     }
 }
 
+/// The longest that a thread that is held looks for its release, in nanoseconds: a walk takes less, the first one excepted.
+const HELD_LOOKING: u64 = 20_000;
+
 fn answer_single(shared: &Shared, request: Request, context: usize) {
     let Some(slot) = shared.single.get(request.index as usize) else { return };
     let (asked, awaited) = (word(request.generation, Phase::Asked), word(request.generation, Phase::Awaited));
     let answered = word(request.generation, Phase::Answered);
+    let me = this_thread();
     let state = slot.state.load(Acquire);
-    if (state != asked && state != awaited) || slot.tid.load(Relaxed) != this_thread() {
+    if (state != asked && state != awaited) || slot.tid.load(Relaxed) != me {
         return;
     }
-    let may_be_held = give_up_asking(shared, slot);
+    let asker_processor = slot.asker_processor.load(Relaxed);
+    let may_be_held = give_up_asking(shared, slot, me);
     slot.context.store(context, Relaxed);
     let answer = if may_be_held { answered } else { word(0, Phase::Idle) };
     // The asker may give up at any moment, or go to sleep: both change the word, and the exchange sees it.
     let mut seen = state;
     loop {
+        if seen == awaited {
+            let left_for_us = look::this_processor() == asker_processor;
+            slot.time.store(if left_for_us { 0 } else { monotonic_now() }, Relaxed);
+        }
         match slot.state.compare_exchange(seen, answer, SeqCst, SeqCst) {
             Ok(_) => break,
             Err(now) if now == awaited => seen = now,
@@ -229,7 +246,14 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
     if !may_be_held {
         return;
     }
-    while slot.state.load(Acquire) == answered {
+    // On the asker's own processor nothing happens while this thread looks.
+    let limit = if look::this_processor() == asker_processor { 0 } else { HELD_LOOKING };
+    if look::while_it_is(&slot.state, answered, limit) != answered {
+        return;
+    }
+    // Said before the word is looked at once more: the asker changes the word before it looks whether anybody sleeps.
+    slot.asleep.store(1, SeqCst);
+    while slot.state.load(SeqCst) == answered {
         futex::wait(&slot.state, Reach::Private, answered, u64::MAX);
     }
 }
@@ -239,8 +263,7 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
 /// asker comes first (the one with the lower id, so that in a circle one gets through); it asks again when it goes on.
 ///
 /// False if it must not be held now: it has a thread already, whose context it may be reading, or comes first itself.
-fn give_up_asking(shared: &Shared, by: &Slot) -> bool {
-    let me = this_thread();
+fn give_up_asking(shared: &Shared, by: &Slot, me: Tid) -> bool {
     for own in &shared.single {
         if own.asker.load(SeqCst) != me {
             continue;
