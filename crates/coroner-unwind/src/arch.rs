@@ -37,8 +37,8 @@ pub trait Architecture: Copy + Debug + 'static {
     /// [`crate::Options::authentication_mask`], right for 48-bit addresses; the system may state more.
     const AUTHENTICATION_MASK: u64;
 
-    /// The register file of a thread.
-    fn load(registers: &Self::Registers) -> RegisterFile<Self>
+    /// Makes `file` know a thread's registers, certainly.
+    fn load(registers: &Self::Registers, file: &mut RegisterFile<Self>)
     where
         Self: Sized;
 
@@ -72,12 +72,10 @@ impl Architecture for X86_64 {
     const AUTHENTICATION_MASK: u64 = 0;
 
     #[inline]
-    fn load(registers: &X86_64Registers) -> RegisterFile<X86_64> {
-        let mut values = [0; 32];
-        for (place, value) in values.iter_mut().zip(registers.gpr.iter().chain([&registers.pc])) {
-            *place = *value;
-        }
-        RegisterFile::of_values(registers.pc, values, (1 << 17) - 1)
+    fn load(registers: &X86_64Registers, file: &mut RegisterFile<X86_64>) {
+        file.set_all(&registers.gpr);
+        file.set(Self::RA, registers.pc);
+        file.pc = registers.pc;
     }
 
     #[inline]
@@ -112,12 +110,10 @@ impl Architecture for Aarch64 {
     const AUTHENTICATION_MASK: u64 = 0xffff_0000_0000_0000;
 
     #[inline]
-    fn load(registers: &Aarch64Registers) -> RegisterFile<Aarch64> {
-        let mut values = [0; 32];
-        for (place, value) in values.iter_mut().zip(registers.x.iter().chain([&registers.sp])) {
-            *place = *value;
-        }
-        RegisterFile::of_values(registers.pc, values, u32::MAX)
+    fn load(registers: &Aarch64Registers, file: &mut RegisterFile<Aarch64>) {
+        file.set_all(&registers.x);
+        file.set(Self::SP, registers.sp);
+        file.pc = registers.pc;
     }
 
     #[inline]

@@ -185,19 +185,32 @@ impl Entry {
     }
 }
 
-/// The rules of 1,024 addresses, in sets of four that replace their oldest: addresses that fall together cost a
-/// comparison and not a recomputation.
+/// One set of the index: where the rules of addresses are whose hashes fall together. What it names may have been replaced.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+struct Set {
+    /// For each a part of its key's hash: what is not there is known from one line of memory.
+    tags: [u32; WAYS],
+    places: [Place; WAYS],
+    /// The way that is replaced next.
+    next: u8,
+}
+
+const NO_SET: Set = Set { tags: [0; WAYS], places: [Place::NONE; WAYS], next: 0 };
+
+/// The rules of the 1,024 addresses that were kept last, in the order in which they came: those of one walk lie side by side, in as
+/// few lines and pages as can be, which is what a first walk waits for. They are found by an index in sets of four: addresses
+/// that fall together cost a comparison and not a recomputation.
 ///
 /// Plain memory of about 80 KiB, made before it is needed: a `static` (it is all zero, and takes no room in the file), or a
 /// field of something allocated at install. One cache serves one walk at a time, of one address space and architecture; it
 /// may serve crash and live walks in turn. Rules are dropped when [`crate::Images::generation`] changes.
 #[derive(Debug)]
 pub struct RuleCache {
-    /// For each entry a part of its key's hash: what is not there is known from one line of memory.
-    tags: [[u32; WAYS]; SETS],
+    index: [Set; SETS],
     entries: [Entry; ENTRIES],
-    /// The way of each set that is replaced next.
-    next: [u8; SETS],
+    /// The number of the entry that is replaced next: the oldest.
+    next: u16,
     generation: u64,
     /// Another one after each [`Self::clear`], which so costs nothing.
     epoch: u32,
@@ -236,9 +249,9 @@ impl RuleCache {
     #[allow(clippy::large_stack_arrays)]
     pub const fn new() -> RuleCache {
         RuleCache {
-            tags: [[0; WAYS]; SETS],
+            index: [NO_SET; SETS],
             entries: [EMPTY; ENTRIES],
-            next: [0; SETS],
+            next: 0,
             generation: 0,
             epoch: 0,
             heads: Heads::new(),
@@ -253,8 +266,8 @@ impl RuleCache {
             entry.epoch = 0;
         }
         self.epoch = 0;
-        self.tags = [[0; WAYS]; SETS];
-        self.next = [0; SETS];
+        self.index = [NO_SET; SETS];
+        self.next = 0;
         self.heads.clear();
         self.log = Log::EMPTY;
     }
@@ -262,6 +275,7 @@ impl RuleCache {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+        self.next = 0;
         if self.epoch == u32::MAX {
             // Entries of no epoch would count.
             self.prepare();
@@ -290,10 +304,17 @@ impl RuleCache {
         let key = key(pc, kind);
         let (set, tag) = set_and_tag(key);
         let current = self.current();
-        (0..WAYS).filter(|way| self.tags[set][*way] == tag).map(|way| (set * WAYS) | way).find_map(|index| {
-            let entry = &self.entries[index];
-            (entry.key == key && entry.epoch == current).then_some(Place::new(index))
+        let set = &self.index[set];
+        (0..WAYS).filter(|way| set.tags[*way] == tag).map(|way| set.places[way]).find(|place| {
+            let entry = self.entry(*place);
+            entry.key == key && entry.epoch == current
         })
+    }
+
+    /// Whether the next rule takes the place of none that counts.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.entries[usize::from(self.next) & (ENTRIES - 1)].epoch != self.current()
     }
 
     /// The entry at a place.
@@ -327,10 +348,14 @@ impl RuleCache {
     pub(crate) fn put<A: Architecture>(&mut self, pc: u64, kind: AddressKind, rule: &FoundRule) -> Place {
         let key = key(pc, kind);
         let (set, tag) = set_and_tag(key);
-        let way = usize::from(self.next[set]) & (WAYS - 1);
-        self.next[set] = (way as u8).wrapping_add(1);
-        self.tags[set][way] = tag;
-        let place = Place::new((set * WAYS) | way);
+        let number = usize::from(self.next) & (ENTRIES - 1);
+        self.next = (number as u16).wrapping_add(1);
+        let place = Place::new(number);
+        let set = &mut self.index[set];
+        let way = usize::from(set.next) & (WAYS - 1);
+        set.next = (way as u8).wrapping_add(1);
+        set.tags[way] = tag;
+        set.places[way] = place;
         self.entries[place.index()] = Entry {
             key,
             epoch: self.current(),

@@ -90,6 +90,28 @@ pub struct Image {
     pub data: u64,
 }
 
+impl Image {
+    /// No image: all ranges are empty.
+    pub(crate) const NONE: Image = {
+        const EMPTY: AddressRange = AddressRange { start: 0, end: 0 };
+        Image {
+            format: ImageFormat::Elf,
+            text: EMPTY,
+            base: 0,
+            bias: 0,
+            eh_frame_hdr: EMPTY,
+            eh_frame: EMPTY,
+            debug_frame: EMPTY,
+            debug_frame_hdr: EMPTY,
+            unwind_info: EMPTY,
+            stubs: EMPTY,
+            stub_helper: EMPTY,
+            text_section: 0,
+            data: 0,
+        }
+    };
+}
+
 /// Code with a rule of its own, as an app registers it for a JIT, a bytecode interpreter or a trampoline.
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {

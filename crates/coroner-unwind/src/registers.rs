@@ -32,10 +32,16 @@ impl<A: Architecture> RegisterFile<A> {
         RegisterFile { values: [0; 32], held: 0, in_memory: 0, certain: 0, pc, arch: PhantomData }
     }
 
-    /// A file that knows the registers of `known`, as bits by number, certainly.
+    /// Gives the registers from number 0 on these values.
     #[inline]
-    pub(crate) const fn of_values(pc: u64, values: [u64; 32], known: u32) -> RegisterFile<A> {
-        RegisterFile { values, held: known, in_memory: 0, certain: known, pc, arch: PhantomData }
+    pub(crate) fn set_all<const N: usize>(&mut self, values: &[u64; N]) {
+        for (place, value) in self.values.iter_mut().zip(values) {
+            *place = *value;
+        }
+        let known = (1_u32.wrapping_shl(N as u32)).wrapping_sub(1);
+        self.held |= known;
+        self.certain |= known;
+        self.in_memory &= !known;
     }
 
     /// Gives register `number` (below 32) a value.

@@ -38,10 +38,16 @@ pub fn recognise_darwin<A: Architecture, M: Memory>(
         return None;
     }
     let cfa = registers.address(row.cfa_register, memory).ok()??.wrapping_add_signed(row.cfa_offset.into());
-    let (size, context) = memory.read_pair(cfa.wrapping_add(DARWIN_SIZE)).ok()?;
-    let made = size == DARWIN_MACHINE_CONTEXT_SIZE && context == cfa.wrapping_add(DARWIN_MACHINE_CONTEXT);
     let offset = row.cfa_offset.checked_add(DARWIN_CONTEXT as i32)?;
-    made.then_some(SignalContext::Darwin { register: row.cfa_register, offset })
+    is_darwin_frame(memory, cfa).then_some(SignalContext::Darwin { register: row.cfa_register, offset })
+}
+
+/// Whether the arm64 frame with this canonical frame address is one that Darwin's kernel made for a signal handler.
+#[inline]
+pub fn is_darwin_frame<M: Memory>(memory: &mut M, cfa: u64) -> bool {
+    memory.read_pair(cfa.wrapping_add(DARWIN_SIZE)).is_ok_and(|(size, context)| {
+        size == DARWIN_MACHINE_CONTEXT_SIZE && context == cfa.wrapping_add(DARWIN_MACHINE_CONTEXT)
+    })
 }
 
 /// The signal context at the stack pointer if the code at `pc` is a Linux signal trampoline.

@@ -2,9 +2,11 @@
 //! address saved. This is all that most walks consist of, in live backtraces above all.
 //!
 //! It is one tight loop for each register that a canonical frame address is relative to. The loop does nothing but go on: it
-//! keeps a few frames at a time in a [`Log`], from which they are then handed out, and the registers that they saved noted.
+//! keeps a few frames at a time in a [`Log`], from which they are then handed out, and the registers that they saved noted. A rule
+//! that is not in the cache is found on the way where it is of the usual kind ([`super::learn`]).
 
-use super::Walker;
+use super::learn::{Learner, Unknown};
+use super::{Metered, Walker};
 use crate::arch::Architecture;
 use crate::cache::{Base, Place, RuleCache};
 use crate::frame::{AddressKind, FpUse, Frame};
@@ -106,7 +108,12 @@ impl Run {
     /// Steps over rules of one kind. It ends before the first one that is of another kind, or where anything is not as
     /// expected.
     #[inline(never)]
-    fn go<M: Memory, const BY_FRAME_POINTER: bool>(self, cache: &mut RuleCache, memory: &mut M) -> Ran {
+    fn go<A: Architecture, M: Memory, I: Images, const BY_FRAME_POINTER: bool>(
+        self,
+        cache: &mut RuleCache,
+        metered: &mut Metered<M>,
+        mut learner: Learner<'_, A, I>,
+    ) -> Ran {
         let Run { mut place, mut sp, mut fp, steps, stop, mask, follows_marks } = self;
         let base = if BY_FRAME_POINTER { Base::FramePointer } else { Base::StackPointer };
         let current = cache.current();
@@ -122,7 +129,7 @@ impl Run {
                 if cfa <= sp || !cfa.is_multiple_of(8) || cfa >= HIGHEST {
                     break;
                 }
-                let Ok(record) = memory.read_pair(fp) else { break };
+                let Ok(record) = metered.memory.read_pair(fp) else { break };
                 (saved_fp, word) = record;
                 if is_marked(saved_fp) {
                     // To be followed, or to be taken off.
@@ -131,12 +138,12 @@ impl Run {
             } else {
                 cfa = at(sp, step.cfa);
                 if follows_marks && step.frame_pointer != 0 {
-                    match memory.read_u64(at(cfa, step.frame_pointer)) {
+                    match metered.memory.read_u64(at(cfa, step.frame_pointer)) {
                         Ok(saved) if !is_marked(saved) => {}
                         _ => break,
                     }
                 }
-                let Ok(read) = memory.read_u64(at(cfa, step.return_address)) else { break };
+                let Ok(read) = metered.memory.read_u64(at(cfa, step.return_address)) else { break };
                 (saved_fp, word) = (0, read);
             }
             let caller = word & mask;
@@ -144,7 +151,12 @@ impl Run {
             if !cache.is_of(next, caller, current) {
                 // Another caller than the last time.
                 cold_path();
-                let Some(found) = cache.find(caller, AddressKind::ReturnAddress) else { break };
+                let kind = AddressKind::ReturnAddress;
+                let fp = BY_FRAME_POINTER.then_some(saved_fp);
+                let found = cache
+                    .find(caller, kind)
+                    .or_else(|| learner.learn(cache, metered, Unknown { pc: caller, kind, sp: cfa, fp }));
+                let Some(found) = found else { break };
                 cache.set_caller(place, found);
                 next = found;
             }
@@ -198,7 +210,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     #[inline]
     fn run_known(&mut self, last: u32, stop: u64) -> (Ran, bool) {
         const NOTHING: (Ran, bool) = (Ran { steps: 0, place: Place::NONE, fp: 0 }, false);
-        let Some(place) = self.known else { return NOTHING };
+        let Some(place) = self.known.or_else(|| self.learn()) else { return NOTHING };
         let sp = self.registers.sp();
         // The last frame that the budget allows is not left.
         let frames = last.min(self.options.frames.saturating_sub(1)).saturating_sub(self.frames);
@@ -216,13 +228,30 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             let Ok(Some(fp)) = self.registers.address(A::FP, &mut self.memory) else { return NOTHING };
             run.fp = fp;
         }
-        let memory = &mut self.memory.memory;
+        let learner = Learner::<A, I>::new(&self.images, &mut self.image);
         let ran = if by_frame_pointer {
-            run.go::<M, true>(self.cache, memory)
+            run.go::<A, M, I, true>(self.cache, &mut self.memory, learner)
         } else {
-            run.go::<M, false>(self.cache, memory)
+            run.go::<A, M, I, false>(self.cache, &mut self.memory, learner)
         };
         (ran, by_frame_pointer)
+    }
+
+    /// Finds the rule of the frame where the walk is, if that is of the usual kind.
+    #[inline]
+    fn learn(&mut self) -> Option<Place> {
+        if self.end.is_some() || self.contexts.is_some() {
+            return None;
+        }
+        let fp = self.registers.certain(A::FP);
+        let frame = Unknown { pc: self.registers.pc, kind: self.kind, sp: self.registers.sp(), fp };
+        let mut learner = Learner::<A, I>::new(&self.images, &mut self.image);
+        let place = learner.learn(self.cache, &mut self.memory, frame)?;
+        if let Some(below) = self.below.take() {
+            self.cache.set_caller(below, place);
+        }
+        self.known = Some(place);
+        Some(place)
     }
 
     /// Notes in the registers what the frames that were left saved: before anything but the program counter, stack pointer and

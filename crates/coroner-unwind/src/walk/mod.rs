@@ -3,6 +3,7 @@
 mod check;
 mod fallback;
 mod known;
+mod learn;
 mod rules;
 
 use crate::arch::Architecture;
@@ -140,7 +141,11 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     /// A walk of the thread that has these registers.
     #[inline]
     pub fn new(registers: &A::Registers, memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
-        Walker::from_file(A::load(registers), memory, images, cache, options)
+        let mut walker = Walker::nowhere(memory, images, cache, options);
+        // In place: a copy of what was just stored word by word waits for all of it.
+        A::load(registers, &mut walker.registers);
+        walker.known = walker.cache.find(walker.registers.pc, walker.kind);
+        walker
     }
 
     /// A walk from a register file, of which not all need be known.
@@ -152,13 +157,21 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         cache: &'c mut RuleCache,
         options: Options,
     ) -> Self {
+        let mut walker = Walker::nowhere(memory, images, cache, options);
+        walker.registers = registers;
+        walker.known = walker.cache.find(walker.registers.pc, walker.kind);
+        walker
+    }
+
+    /// A walk that has no registers yet.
+    #[inline]
+    fn nowhere(memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
         cache.enter(images.generation());
-        let known = cache.find(registers.pc, AddressKind::InstructionPointer);
         Walker {
             memory: Metered { memory, left: options.reads },
             images,
             cache,
-            registers,
+            registers: RegisterFile::new(0),
             kind: AddressKind::InstructionPointer,
             found: Found::Context,
             mask: !options.authentication_mask.unwrap_or(A::AUTHENTICATION_MASK),
@@ -168,10 +181,10 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             scans: 0,
             analyses: 0,
             contexts: None,
-            known,
+            known: None,
             below: None,
             believed: None,
-            image: Image::default(),
+            image: Image::NONE,
             unnoted: Unnoted::NOTHING,
             from_trampoline: false,
             by_stack: true,
