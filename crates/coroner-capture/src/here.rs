@@ -8,9 +8,18 @@ use coroner_machine::registers::Registers;
 #[must_use]
 pub fn here() -> Registers {
     let mut registers = Registers::default();
+    store_here(&mut registers);
+    registers
+}
+
+/// Stores the calling thread's registers at this place that a call preserves, and leaves the others as they are. Always inlined, as
+/// [`here`].
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub fn store_here(registers: &mut Registers) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: stores the callee-saved registers, the stack pointer and the address of an instruction of this very block into
-    // the local; reads nothing else. (Numbers: DWARF order, see `X86_64Registers`.)
+    // the registers' place; reads nothing else. (Numbers: DWARF order, see `X86_64Registers`.)
     unsafe {
         core::arch::asm!(
             "mov [{to} + 24], rbx",
@@ -22,7 +31,7 @@ pub fn here() -> Registers {
             "mov [{to} + 120], r15",
             "lea {pc}, [rip]",
             "mov [{to} + 128], {pc}",
-            to = in(reg) &raw mut registers,
+            to = in(reg) &raw mut *registers,
             pc = out(reg) _,
             options(nostack, preserves_flags),
         );
@@ -41,10 +50,9 @@ pub fn here() -> Registers {
             "str {at}, [{to}, #248]",
             "adr {at}, .",
             "str {at}, [{to}, #256]",
-            to = in(reg) &raw mut registers,
+            to = in(reg) &raw mut *registers,
             at = out(reg) _,
             options(nostack, preserves_flags),
         );
     }
-    registers
 }

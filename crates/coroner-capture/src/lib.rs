@@ -54,6 +54,7 @@ pub mod ranges;
 mod reader;
 mod run;
 mod setup;
+mod stack_bounds;
 // Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.
 #[cfg_attr(not(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")), allow(dead_code))]
 mod throw;

@@ -26,6 +26,13 @@ impl Reader {
         }
         KernelCopy::new().map(Reader::Copies)
     }
+
+    /// As [`Self::new`], which does not ask at every call whether Coroner's handler (on Darwin: its port) is still the one that
+    /// faults come to; this does.
+    pub fn asked_anew() -> Option<Reader> {
+        os::live::ask_again();
+        Reader::new()
+    }
 }
 
 impl Memory for Reader {

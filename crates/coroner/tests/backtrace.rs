@@ -132,13 +132,13 @@ fn another_thread_and_all_threads() {
 }
 
 /// Mach-O's assembler names C's functions with an underscore in front, and knows no kinds of symbols.
-#[cfg(all(target_arch = "x86_64", target_vendor = "apple"))]
+#[cfg(target_vendor = "apple")]
 macro_rules! elf_or_mach_o {
     ($_elf:literal, $mach_o:literal) => {
         $mach_o
     };
 }
-#[cfg(all(target_arch = "x86_64", not(target_vendor = "apple")))]
+#[cfg(not(target_vendor = "apple"))]
 macro_rules! elf_or_mach_o {
     ($elf:literal, $_mach_o:literal) => {
         $elf
@@ -291,4 +291,133 @@ fn through(library: &Path, name: &str) -> Backtrace {
         assert_eq!(closed, 0);
     }
     taken.unwrap()
+}
+
+// Calls its first argument with its second, from a frame whose record is said to be where the third says: where nothing is.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".text",
+    elf_or_mach_o!(".globl coroner_test_lost_record", ".globl _coroner_test_lost_record"),
+    elf_or_mach_o!(".type coroner_test_lost_record, @function", ".p2align 4"),
+    elf_or_mach_o!("coroner_test_lost_record:", "_coroner_test_lost_record:"),
+    ".cfi_startproc",
+    "pushq %rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset %rbp, -16",
+    "movq %rsp, %rbp",
+    ".cfi_def_cfa %rbp, 16",
+    "pushq %rbx",
+    "subq $8, %rsp",
+    "movq %rbp, %rbx",
+    "movq %rdx, %rbp",
+    "movq %rdi, %rax",
+    "movq %rsi, %rdi",
+    "callq *%rax",
+    "movq %rbx, %rbp",
+    "addq $8, %rsp",
+    "popq %rbx",
+    "popq %rbp",
+    ".cfi_def_cfa %rsp, 8",
+    "retq",
+    ".cfi_endproc",
+    elf_or_mach_o!(".size coroner_test_lost_record, . - coroner_test_lost_record", ""),
+    options(att_syntax)
+);
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".text",
+    elf_or_mach_o!(".globl coroner_test_lost_record", ".globl _coroner_test_lost_record"),
+    ".p2align 2",
+    elf_or_mach_o!("coroner_test_lost_record:", "_coroner_test_lost_record:"),
+    ".cfi_startproc",
+    "stp x29, x30, [sp, #-32]!",
+    "str x19, [sp, #16]",
+    "mov x29, sp",
+    ".cfi_def_cfa x29, 32",
+    ".cfi_offset x29, -32",
+    ".cfi_offset x30, -24",
+    ".cfi_offset x19, -16",
+    "mov x19, x29",
+    "mov x29, x2",
+    "mov x9, x0",
+    "mov x0, x1",
+    "blr x9",
+    "mov x29, x19",
+    "ldr x19, [sp, #16]",
+    "ldp x29, x30, [sp], #32",
+    "ret",
+    ".cfi_endproc",
+);
+
+/// A bad address is an error also on a thread that blocked the signals of bad loads after captures had found that it did not: it would
+/// be the process' end.
+#[test]
+fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
+    unsafe extern "C" {
+        fn coroner_test_lost_record(call: unsafe extern "C" fn(*mut c_void), with: *mut c_void, record: u64);
+    }
+    unsafe extern "C" fn capture(into: *mut c_void) {
+        // SAFETY: the test passes its own local.
+        unsafe { *into.cast::<Option<Backtrace>>() = Some(Backtrace::current()) };
+    }
+    /// The last page that a process can have, and no process has.
+    const NOWHERE: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_e000 } else { 0xffff_ffff_e000 };
+    LazyLock::force(&INSTALLED);
+    std::thread::spawn(|| {
+        for _ in 0..3 {
+            black_box(Backtrace::current());
+        }
+        // SAFETY: the set is a local; the thread ends with the test.
+        unsafe {
+            let mut signals = std::mem::zeroed();
+            libc::sigemptyset(&raw mut signals);
+            libc::sigaddset(&raw mut signals, libc::SIGSEGV);
+            libc::sigaddset(&raw mut signals, libc::SIGBUS);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        }
+        let mut taken: Option<Backtrace> = None;
+        // SAFETY: the function above calls the first argument with the second, and keeps the third in a register.
+        unsafe { coroner_test_lost_record(capture, (&raw mut taken).cast(), NOWHERE) };
+        assert_in_order(&functions(&taken.unwrap()), &["capture", "coroner_test_lost_record"]);
+    })
+    .join()
+    .unwrap();
+}
+
+/// A handler on an alternate stack captures: its stack is not the thread's own, and the walk goes on from it to the one that was
+/// interrupted.
+#[cfg(target_os = "linux")]
+#[test]
+fn from_another_stack_to_the_threads_own() {
+    static TAKEN: std::sync::Mutex<Option<Backtrace>> = std::sync::Mutex::new(None);
+    extern "C" fn handler(_: c_int) {
+        *TAKEN.lock().unwrap() = Some(Backtrace::current());
+    }
+    #[inline(never)]
+    fn interrupted() {
+        // SAFETY: the handler is installed.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        black_box(());
+    }
+    LazyLock::force(&INSTALLED);
+    std::thread::spawn(|| {
+        black_box(Backtrace::current());
+        let mut stack = vec![0_u8; 256 << 10];
+        // SAFETY: the stack outlives its use; the handler takes a lock that nobody holds.
+        unsafe {
+            let mut before = std::mem::zeroed();
+            let own = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+            assert_eq!(libc::sigaltstack(&raw const own, &raw mut before), 0);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+            interrupted();
+            assert_eq!(libc::sigaltstack(&raw const before, std::ptr::null_mut()), 0);
+        }
+        let taken = TAKEN.lock().unwrap().take().unwrap();
+        assert_in_order(&functions(&taken), &["handler", "interrupted", "from_another_stack_to_the_threads_own"]);
+    })
+    .join()
+    .unwrap();
 }

@@ -9,8 +9,9 @@ use coroner_machine::threads::{Interrupted, ThreadList, Tid, facts};
 use crate::global;
 
 pub use super::process::is_traced;
-pub use crate::here::here;
+pub use crate::here::{here, store_here};
 pub use crate::reader::Reader;
+pub use crate::stack_bounds::stack_bounds;
 
 /// The bits of a code address that are no address: what a walk removes from return addresses.
 pub fn authentication_mask() -> u64 {
@@ -31,11 +32,18 @@ pub fn threads(each: &mut impl FnMut(Tid)) -> bool {
     true
 }
 
+/// What [`guards_loads`] found when it asked last.
+static TAKES: AtomicBool = AtomicBool::new(false);
+
+/// Lets the next [`guards_loads`] ask the kernel.
+pub(crate) fn ask_again() {
+    TAKES.store(false, Ordering::Release);
+}
+
 /// Whether faults of loads are made good now, on every thread: the kernel sends memory faults to Coroner. It is asked at the first
 /// call and at every 64th after it.
 pub(crate) fn guards_loads() -> bool {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    static TAKES: AtomicBool = AtomicBool::new(false);
     let Some(global) = global::get().filter(|global| global.os.takes_exceptions.load(Ordering::Acquire)) else {
         return false;
     };

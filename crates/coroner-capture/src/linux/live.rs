@@ -9,8 +9,9 @@ use coroner_machine::threads::Tid;
 use super::action::bit;
 use crate::{global, monitor};
 
-pub use crate::here::here;
+pub use crate::here::{here, store_here};
 pub use crate::reader::Reader;
+pub use crate::stack_bounds::stack_bounds;
 
 /// The bits of a code address that are no address: what a walk removes from return addresses.
 pub fn authentication_mask() -> u64 {
@@ -36,6 +37,11 @@ pub fn threads(each: &mut impl FnMut(Tid)) -> bool {
 /// thread does not block them. Costs a system call.
 pub(crate) fn guards_loads() -> bool {
     global::get().is_some() && monitor::signal::is_first() && !blocks_faults()
+}
+
+/// Lets the next [`guards_loads`] ask the kernel all that it wants to know.
+pub(crate) fn ask_again() {
+    monitor::signal::ask_again();
 }
 
 /// Whether the calling thread blocks SIGSEGV or SIGBUS.

@@ -327,7 +327,7 @@ mod tests {
             frames: Frames::none(),
             alone: Frames::none(),
             workspace,
-            high: slots::stack_bounds().1,
+            high: crate::stack_bounds::stack_bounds().end,
             random: 0x9e37_79b9_7f4a_7c15,
             number: 0,
             same: 0,

@@ -13,6 +13,7 @@ use super::memory::OwnStack;
 use super::replay::{Likeness, Meeting, Replay, Start};
 use super::{FRAMES, KEPT, stamp};
 use crate::live::Reader;
+use crate::stack_bounds::stack_bounds;
 
 /// Slots of one chunk, and chunks.
 const CHUNK: usize = 64;
@@ -209,9 +210,9 @@ fn mine() -> Option<&'static Slot> {
 #[cold]
 fn first_time(key: usize) -> Option<&'static Slot> {
     let slot = take()?;
-    let (low, high) = stack_bounds();
-    slot.stack_low.store(low, Ordering::Relaxed);
-    slot.stack_high.store(high, Ordering::Relaxed);
+    let stack = stack_bounds();
+    slot.stack_low.store(stack.start, Ordering::Relaxed);
+    slot.stack_high.store(stack.end, Ordering::Relaxed);
     slot.entered.store(0, Ordering::Relaxed);
     slot.replay.forget();
     let value = core::ptr::from_ref(slot).cast::<c_void>();
@@ -221,31 +222,6 @@ fn first_time(key: usize) -> Option<&'static Slot> {
         return None;
     }
     Some(slot)
-}
-
-/// The calling thread's stack: lowest address, and that above the highest; both 0 where the system does not tell.
-pub(super) fn stack_bounds() -> (u64, u64) {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    // SAFETY: an attribute that pthread_getattr_np fills and pthread_attr_destroy empties; two words are written.
-    unsafe {
-        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
-        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
-            return (0, 0);
-        }
-        let (mut low, mut size) = (core::ptr::null_mut(), 0);
-        let told = libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut size);
-        libc::pthread_attr_destroy(&raw mut attributes);
-        if told == 0 { (low as u64, low as u64 + size as u64) } else { (0, 0) }
-    }
-    #[cfg(target_vendor = "apple")]
-    // SAFETY: both only ask.
-    unsafe {
-        let (high, size) = (
-            libc::pthread_get_stackaddr_np(libc::pthread_self()) as u64,
-            libc::pthread_get_stacksize_np(libc::pthread_self()) as u64,
-        );
-        (high - size, high)
-    }
 }
 
 /// The calling thread in its slot.

@@ -66,14 +66,15 @@ fn lock() -> std::sync::MutexGuard<'static, Maker> {
     MAKER.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The images now, seen through `memory`. No lock and no allocation while the dynamic linker's list is what it was the last
-/// time.
-pub(super) fn current(memory: &mut Reader) -> Arc<LoadedImages> {
+/// The images now, the dynamic linker's list seen through `memory`; none without it. No lock and no allocation while that list is
+/// what it was the last time.
+pub(super) fn current(memory: Option<Reader>) -> Arc<LoadedImages> {
     let held = CURRENT.load();
     let same = match memory {
         // Each way compiled by itself: the list is read word by word.
-        Reader::Loads(memory) => held.is_current(memory),
-        Reader::Copies(copy) => held.is_current(&mut Windowed::<_, 4>::new(*copy)),
+        Some(Reader::Loads(mut memory)) => held.is_current(&mut memory),
+        Some(Reader::Copies(copy)) => held.is_current(&mut Windowed::<_, 4>::new(copy)),
+        None => return Arc::default(),
     };
     if !same {
         let fresh = make();

@@ -8,8 +8,10 @@
 //! ```
 //!
 //! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only: no allocation, no lock, a
-//! handful of nanoseconds a frame. *Naming* happens when [`Backtrace::names`] is called: identical stacks are recognised by a
-//! 64-bit hash and share one [`Names`] in a bounded cache, whose hits take no lock.
+//! handful of nanoseconds a frame. (A thread's first capture asks the system where its stack is, for which glibc allocates; a
+//! process' first one, and the first after a library was loaded, makes the list of images.) *Naming* happens when
+//! [`Backtrace::names`] is called: identical stacks are recognised by a 64-bit hash and share one [`Names`] in a bounded cache,
+//! whose hits take no lock.
 //!
 //! A backtrace keeps the list of images as it was when it was captured: its names are right even if a library was unloaded, and
 //! another one loaded in its place, before they were asked for.
@@ -21,6 +23,7 @@
 
 mod cache;
 mod images;
+mod memory;
 mod names;
 #[cfg(target_vendor = "apple")]
 #[path = "darwin.rs"]
@@ -30,6 +33,7 @@ mod os;
 mod os;
 mod rules;
 
+use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -43,6 +47,7 @@ pub use names::{NamedFrame, Names};
 pub use os::{NotCaptured, ThreadId};
 
 use images::LoadedImages;
+use memory::Live;
 
 #[cfg(target_arch = "x86_64")]
 type Native = coroner_unwind::X86_64;
@@ -105,7 +110,7 @@ pub use images::set_in_app;
 #[derive(Clone)]
 pub struct Backtrace {
     /// Return addresses, or for bits set in `instructions` addresses of instructions.
-    addresses: [u64; Backtrace::MAX_FRAMES],
+    addresses: [MaybeUninit<u64>; Backtrace::MAX_FRAMES],
     instructions: u128,
     length: usize,
     /// There were more frames than were wanted.
@@ -122,7 +127,8 @@ impl Backtrace {
     #[inline(never)]
     #[must_use]
     pub fn current() -> Backtrace {
-        let registers = live::here();
+        let mut registers = Registers::default();
+        live::store_here(&mut registers);
         Self::walk(&registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
     }
 
@@ -130,7 +136,8 @@ impl Backtrace {
     #[inline(never)]
     #[must_use]
     pub fn current_with(options: &CaptureOptions) -> Backtrace {
-        let registers = live::here();
+        let mut registers = Registers::default();
+        live::store_here(&mut registers);
         let options = CaptureOptions { skip: options.skip.saturating_add(1), ..*options };
         Self::walk(&registers, &options)
     }
@@ -150,8 +157,8 @@ impl Backtrace {
             return Ok(Self::walk(&live::here(), options));
         }
         // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
-        let Some(mut memory) = Reader::new() else { return Err(NotCaptured::RegistersUnreadable) };
-        let mut backtrace = Self::empty(images::current(&mut memory));
+        let Some(memory) = Reader::new() else { return Err(NotCaptured::RegistersUnreadable) };
+        let mut backtrace = Self::empty(images::current(Some(memory)));
         let mut rules = rules::claim();
         {
             let interrupted = os::interrupt(thread)?;
@@ -172,18 +179,37 @@ impl Backtrace {
 
     #[inline]
     fn empty(images: Arc<LoadedImages>) -> Backtrace {
-        Backtrace { addresses: [0; Self::MAX_FRAMES], instructions: 0, length: 0, truncated: false, hash: 0, images }
+        Backtrace {
+            addresses: [const { MaybeUninit::uninit() }; Self::MAX_FRAMES],
+            instructions: 0,
+            length: 0,
+            truncated: false,
+            hash: 0,
+            images,
+        }
     }
 
+    /// The stack of a place on the calling thread.
     #[inline]
     fn walk(registers: &Registers, options: &CaptureOptions) -> Backtrace {
-        let mut memory = Reader::new();
-        // One value on every way out, so that it is made where it is returned: it has a kilobyte.
-        let mut backtrace = Self::empty(memory.as_mut().map(images::current).unwrap_or_default());
-        if let Some(memory) = memory {
-            backtrace.fill(registers, memory, options, &mut rules::claim());
+        let mut made = MaybeUninit::uninit();
+        Self::walk_into(registers, options, &mut made);
+        // SAFETY: it was made.
+        unsafe { made.assume_init() }
+    }
+
+    /// Makes a backtrace of the calling thread. A function of its own, so that its kilobyte is made where its caller's caller wants it,
+    /// and not copied there.
+    #[inline(never)]
+    fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
+        let mut live = Live::from(registers.sp());
+        let made = made.write(Self::empty(images::current(live.list())));
+        let mut rules = rules::claim();
+        if let Some(stack) = live.own_stack() {
+            made.fill_through(registers, stack, options, &mut rules);
+        } else if let Some(memory) = live.anywhere() {
+            made.fill(registers, memory, options, &mut rules);
         }
-        backtrace
     }
 
     /// Walks through whatever reader it is, each way compiled by itself.
@@ -225,7 +251,7 @@ impl Backtrace {
                 truncated = true;
                 return ControlFlow::Break(());
             }
-            addresses[length] = frame.pc;
+            addresses[length].write(frame.pc);
             if frame.kind == AddressKind::InstructionPointer {
                 instructions |= 1_u128 << length;
             }
@@ -233,13 +259,15 @@ impl Backtrace {
             ControlFlow::Continue(())
         });
         (self.length, self.instructions, self.truncated) = (length, instructions, truncated);
-        self.hash = hash(&self.addresses[..self.length], self.instructions, images.identity());
+        self.hash = hash(self.addresses(), self.instructions, images.identity());
     }
 
     /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread and those
     /// that a signal interrupted.
     pub fn addresses(&self) -> &[u64] {
-        &self.addresses[..self.length]
+        let addresses = &self.addresses[..self.length];
+        // SAFETY: the first `length` ones were written.
+        unsafe { addresses.assume_init_ref() }
     }
 
     /// The address to look frame `index` up with: inside the call, where the frame's address is that after a call.

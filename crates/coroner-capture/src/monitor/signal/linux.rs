@@ -135,13 +135,20 @@ pub(crate) fn is_dying(pid: i32) -> bool {
     DYING.load(Ordering::Acquire) == pid
 }
 
+/// What [`is_first`] found when it asked last.
+static FIRST: AtomicBool = AtomicBool::new(false);
+
+/// Lets the next [`is_first`] ask the kernel.
+pub(crate) fn ask_again() {
+    FIRST.store(false, Ordering::Release);
+}
+
 /// Whether Coroner's handler is the one that the kernel calls for memory faults (normal life).
 ///
 /// The kernel is asked at the first call and at every 64th after it: two system calls for each live backtrace would cost
 /// more than the walk.
 pub(crate) fn is_first() -> bool {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    static FIRST: AtomicBool = AtomicBool::new(false);
     const MEMORY: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
     if CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) || !FIRST.load(Ordering::Acquire) {
         let taken = TAKEN.load(Ordering::Acquire);
