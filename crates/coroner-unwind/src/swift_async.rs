@@ -26,7 +26,7 @@ const TASK_IDENTIFIER: u64 = 4 * 8 + 4;
 
 /// Where the Swift runtime keeps a thread's current task on Apple's systems, among the thread's specific data: a key that libpthread
 /// reserves for it (`__PTK_FRAMEWORK_SWIFT_KEY3` of its tsd_private.h).
-const DARWIN_TASK_KEY: u64 = 103;
+pub const DARWIN_TASK_KEY: u64 = 103;
 
 impl SwiftAsync {
     /// What Libc does for a thread of an Apple system whose specific data begin at `specific` (`thread_handle` of

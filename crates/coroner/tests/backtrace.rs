@@ -175,6 +175,28 @@ core::arch::global_asm!(
     options(att_syntax)
 );
 
+/// Runs something on a thread that runs a task, for whoever looks where the Swift runtime says so.
+#[cfg(target_arch = "x86_64")]
+fn in_task(run: &mut dyn FnMut()) {
+    /// As in `swift_async.rs` of `coroner-unwind`: the thread-specific datum, and where a task has its identifier.
+    #[cfg(target_vendor = "apple")]
+    const TASK_KEY: libc::pthread_key_t = 103;
+    let mut task = [0_u32; 16];
+    task[9] = 7;
+    #[cfg(target_vendor = "apple")]
+    // SAFETY: no Swift runtime in this program looks at it; the task outlives it.
+    unsafe {
+        libc::pthread_setspecific(TASK_KEY, task.as_ptr().cast());
+    }
+    run();
+    #[cfg(target_vendor = "apple")]
+    // SAFETY: as above.
+    unsafe {
+        libc::pthread_setspecific(TASK_KEY, std::ptr::null());
+    }
+    black_box(&task);
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn swift_async_frames_are_followed_or_not() {
@@ -205,9 +227,17 @@ fn swift_async_frames_are_followed_or_not() {
     let outer = Context(std::ptr::null(), waits_for_that);
     let context = Context(&raw const outer, waits_for_the_frame);
     let mut taken: Vec<Backtrace> = Vec::new();
-    // SAFETY: the function above calls the first argument with the second, and only keeps the third on its stack.
-    unsafe { coroner_test_async_frame(capture, (&raw mut taken).cast(), &raw const context) };
-    let [followed, not] = &taken[..] else { panic!("{taken:?}") };
+    let mut run = || {
+        // SAFETY: the function above calls the first argument with the second, and only keeps the third on its stack.
+        unsafe { coroner_test_async_frame(capture, (&raw mut taken).cast(), &raw const context) };
+    };
+    in_task(&mut run);
+    if cfg!(target_vendor = "apple") {
+        run();
+        let [.., beside, _] = &taken[..] else { panic!("{taken:?}") };
+        assert!(!functions(beside).iter().any(|name| name.contains("waits_for")), "without a task: {beside:#?}");
+    }
+    let [followed, not, ..] = &taken[..] else { panic!("{taken:?}") };
     assert_in_order(
         &functions(followed),
         &["capture", "coroner_test_async_frame", "waits_for_the_frame", "waits_for_that"],

@@ -4,7 +4,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use coroner_machine::memory::Memory;
 use coroner_machine::threads::{Interrupted, ThreadList, Tid, facts};
+use coroner_unwind::SwiftAsync;
+use coroner_unwind::swift_async::DARWIN_TASK_KEY;
 
 use crate::global;
 
@@ -16,6 +19,17 @@ pub use crate::stack_bounds::stack_bounds;
 /// The bits of a code address that are no address: what a walk removes from return addresses.
 pub fn authentication_mask() -> u64 {
     super::process::authentication_mask()
+}
+
+/// What a walk of the calling thread does at marks of Swift's async frames: they are followed if it runs a task.
+pub fn swift_async() -> SwiftAsync {
+    // SAFETY: asks for a thread's datum; libpthread answers for the keys that it reserves as for others, 0 if none was set.
+    SwiftAsync::Task(unsafe { libc::pthread_getspecific(DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
+}
+
+/// The same for a thread that was stopped.
+pub fn swift_async_of<M: Memory>(thread: &Interrupted, memory: &mut M) -> SwiftAsync {
+    SwiftAsync::of_darwin_thread(memory, thread.specific())
 }
 
 /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the

@@ -5,6 +5,7 @@
 use coroner_machine::rendezvous::{Interrupted, NotCaptured};
 use coroner_machine::syscall::syscall;
 use coroner_machine::threads::Tid;
+use coroner_unwind::SwiftAsync;
 
 use super::action::bit;
 use crate::{global, monitor};
@@ -16,6 +17,11 @@ pub use crate::stack_bounds::stack_bounds;
 /// The bits of a code address that are no address: what a walk removes from return addresses.
 pub fn authentication_mask() -> u64 {
     super::process::authentication_mask()
+}
+
+/// What a walk of the calling thread does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
+pub(crate) fn swift_async() -> SwiftAsync {
+    SwiftAsync::Ignore
 }
 
 /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the

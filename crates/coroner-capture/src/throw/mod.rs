@@ -160,7 +160,8 @@ fn walk_once(
 ) -> Walked {
     // No scan: a frame that is not certain is worth nothing here, and costs.
     let options = Options { frames: 2 * FRAMES as u32, reads: 1 << 16, scan_words: 0, ..Options::default() };
-    let options = Options { authentication_mask: Some(authentication_mask()), ..options };
+    let swift_async = crate::live::swift_async();
+    let options = Options { authentication_mask: Some(authentication_mask()), swift_async, ..options };
     let (rules, images, notes) = workspace.parts();
     let (read, left) = notes.begin();
     let mut memory = Noting::new(stack, read);

@@ -217,6 +217,11 @@ impl Interrupted {
     pub fn context(&self) -> &Context {
         &self.context
     }
+
+    /// Where its specific data begin; 0 where the kernel does not tell. Costs a message to the kernel.
+    pub fn specific(&self) -> u64 {
+        facts(self.thread).map_or(0, |facts| facts.specific)
+    }
 }
 
 impl Drop for Interrupted {

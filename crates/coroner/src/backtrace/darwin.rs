@@ -29,6 +29,8 @@ pub(super) fn interrupt(thread: ThreadId) -> Result<Interrupted, NotCaptured> {
     live::interrupt(thread).ok_or(NotCaptured::ThreadGone)
 }
 
+pub(super) use live::{swift_async, swift_async_of};
+
 /// What tells loaded images from others: dyld's list, which says when it changed last.
 #[derive(Debug, Default)]
 pub(super) struct State {

@@ -6,6 +6,7 @@ use coroner_capture::live::{self, Reader};
 use coroner_machine::images::{self, Image, ImageKind, Images, ListState};
 use coroner_machine::memory::Memory;
 use coroner_scan::{ElfLoaded, NameScan, ScanError};
+use coroner_unwind::SwiftAsync;
 
 use super::images::{LoadedImage, range};
 
@@ -21,6 +22,17 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// Stops another thread until the result is dropped.
 pub(super) fn interrupt(thread: ThreadId) -> Result<Interrupted<'static>, NotCaptured> {
     live::interrupt(thread, PATIENCE_NS)
+}
+
+/// What the calling thread's walk does at marks of Swift's async frames, if they are wanted. (Its compiler makes none here.)
+#[inline]
+pub(super) fn swift_async() -> SwiftAsync {
+    SwiftAsync::Follow
+}
+
+/// The same for another thread.
+pub(super) fn swift_async_of(_thread: &Interrupted<'_>, _memory: &mut Reader) -> SwiftAsync {
+    SwiftAsync::Follow
 }
 
 /// What tells loaded images from others.

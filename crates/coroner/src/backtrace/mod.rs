@@ -64,7 +64,8 @@ pub struct CaptureOptions {
     /// Only frames of the app's own images (see [`set_in_app`]).
     pub in_app_only: bool,
     /// Whether the walk goes from an async function of Swift's to those that wait for it (its marks in frame records are
-    /// followed), instead of to the executor that runs it. Default: yes on Apple's systems, no elsewhere.
+    /// followed, on Apple's systems where the thread runs a task, as `backtrace_async` does), instead of to the executor that
+    /// runs it. Default: yes on Apple's systems, no elsewhere.
     pub swift_async: bool,
 }
 
@@ -72,9 +73,10 @@ pub struct CaptureOptions {
 const MOST_WALKED: usize = 4096;
 
 impl CaptureOptions {
-    fn of_walk(&self) -> WalkOptions {
+    /// `marks` is what is done at marks of Swift's async frames if they are wanted.
+    fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
         let swift_async = match self.swift_async {
-            true => SwiftAsync::Follow,
+            true => marks,
             // No task is ever running: marks are taken off frame pointers, and not followed.
             false if cfg!(target_vendor = "apple") => SwiftAsync::Task(0),
             false => SwiftAsync::Ignore,
@@ -163,7 +165,9 @@ impl Backtrace {
         {
             let interrupted = os::interrupt(thread)?;
             let registers = interrupted.context().registers();
-            backtrace.fill(&registers, memory, options, &mut rules);
+            let mut reader = memory;
+            let walk = options.of_walk(os::swift_async_of(&interrupted, &mut reader));
+            backtrace.fill(&registers, memory, options, walk, &mut rules);
         }
         Ok(backtrace)
     }
@@ -204,22 +208,30 @@ impl Backtrace {
     fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
         let mut live = Live::from(registers.sp());
         let made = made.write(Self::empty(images::current(live.list())));
+        let walk = options.of_walk(os::swift_async());
         let mut rules = rules::claim();
         if let Some(stack) = live.own_stack() {
-            made.fill_through(registers, stack, options, &mut rules);
+            made.fill_through(registers, stack, options, walk, &mut rules);
         } else if let Some(memory) = live.anywhere() {
-            made.fill(registers, memory, options, &mut rules);
+            made.fill(registers, memory, options, walk, &mut rules);
         }
     }
 
     /// Walks through whatever reader it is, each way compiled by itself.
     #[inline]
-    fn fill(&mut self, registers: &Registers, memory: Reader, options: &CaptureOptions, rules: &mut RuleCache) {
+    fn fill(
+        &mut self,
+        registers: &Registers,
+        memory: Reader,
+        options: &CaptureOptions,
+        walk: WalkOptions,
+        rules: &mut RuleCache,
+    ) {
         match memory {
-            Reader::Loads(memory) => self.fill_through(registers, memory, options, rules),
+            Reader::Loads(memory) => self.fill_through(registers, memory, options, walk, rules),
             Reader::Copies(copy) => {
                 let mut windows = Windowed::<_, 4>::new(copy);
-                self.fill_through(registers, &mut windows, options, rules);
+                self.fill_through(registers, &mut windows, options, walk, rules);
             }
         }
     }
@@ -229,12 +241,13 @@ impl Backtrace {
         registers: &Registers,
         memory: impl Memory,
         options: &CaptureOptions,
+        walk: WalkOptions,
         rules: &mut RuleCache,
     ) {
         let depth = options.depth.min(Self::MAX_FRAMES);
         let images: &LoadedImages = &self.images;
         let known = RANGES.before(images);
-        let mut walker = Walker::<Native, _, _>::new(registers, memory, known, rules, options.of_walk());
+        let mut walker = Walker::<Native, _, _>::new(registers, memory, known, rules, walk);
         let mut skip = options.skip;
         // In registers, not in `self`: each frame would wait for the one before it to be stored.
         let (mut length, mut instructions, mut truncated) = (0, 0, false);
