@@ -2,6 +2,9 @@
 
 use core::ops::Range;
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use coroner_machine::threads::{process_id, this_thread};
+
 /// The calling thread's own stack, from its lowest address to above its highest; empty where the system does not tell. Normal
 /// life: asked once for a thread. Everything from the stack pointer up to the end is mapped as long as the thread runs, if the stack
 /// pointer is in it: a coroutine's or a signal's stack is another.
@@ -34,11 +37,9 @@ const FIRST_STACK: u64 = 8 << 20;
 /// it (`mmap_base` of Linux's `mm/util.c`), so that nothing else is in the [`FIRST_STACK`] bytes below its end.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn first_stack() -> Option<Range<u64>> {
-    // SAFETY: they only ask.
-    let (thread, process, name) = unsafe {
-        (libc::syscall(libc::SYS_gettid), libc::c_long::from(libc::getpid()), libc::getauxval(libc::AT_EXECFN))
-    };
-    let end = (name | 4095).checked_add(1).filter(|_| name != 0 && thread == process)?;
+    // SAFETY: reads a table that the C library set up before `main`.
+    let name = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    let end = (name | 4095).checked_add(1).filter(|_| name != 0 && this_thread() == process_id())?;
     Some(end.saturating_sub(FIRST_STACK)..end)
 }
 
