@@ -38,6 +38,7 @@ const STEPS: &[(&str, Step)] = &[
     // Lints that are errors by themselves (clippy::correctness) fail; the others are advice.
     ("lints", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets"])),
     ("tests", tests),
+    ("Swift names", || cargo(&["test", "-p", "coroner-symbols", "--features", "swift", "--lib", "demangle"])),
     ("C++ exceptions, static runtime", static_cxx_runtime),
     ("panics that abort", panic_abort),
     ("faults of the crash path", || cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])),

@@ -112,7 +112,7 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols]) -> bool
         let status = symbolizer.status(&image.key);
         if image.named < image.frames || image.lines == 0 {
             let name = name_of(&image.key.path);
-            let why = why(&status.matched, &image.key);
+            let why = why(&status.matched, image);
             anstream::eprintln!("{dim}  {name}: {} of {} frames named; {why}{dim:#}", image.named, image.frames);
         }
         for problem in &status.problems {
@@ -123,9 +123,11 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols]) -> bool
 }
 
 /// What was found for an image.
-fn why(matched: &Match, key: &ImageKey) -> String {
+fn why(matched: &Match, image: &ImageSymbols) -> String {
+    let key = &image.key;
     let id = key.debug_id.as_ref().map_or_else(|| "no id".to_owned(), |id| format!("id {id}"));
     match matched {
+        Match::Matched if image.lines > 0 => format!("what has its {id} names no more"),
         Match::Matched => format!("symbols without source lines ({id})"),
         Match::Unverified => "the image has no id: what is at its path may be another build".to_owned(),
         Match::Mismatched { path, .. } => format!("`{}` is of another build, not of {id}", path.display()),

@@ -1,10 +1,9 @@
 //! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::FromRawFd;
-use std::process::{Command, Stdio};
+mod terminal;
+
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -52,33 +51,10 @@ impl Bench {
         command
     }
 
-    /// Runs it with a terminal of 80 columns as its standard error; what comes there goes into `shown` at once.
+    /// Runs it with a terminal as its standard error; what comes there goes into `shown` at once.
     fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> Said {
-        let (mut ours, mut theirs) = (0, 0);
-        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let none = std::ptr::null_mut();
-        // SAFETY: writes two descriptors, reads one size; name and settings are not wanted.
-        let opened =
-            unsafe { libc::openpty(&raw mut ours, &raw mut theirs, none, none.cast(), (&raw const size).cast_mut()) };
-        assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: new descriptors, of which nobody else knows.
-        let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
-        let mut command = self.command(Some(dsn), arguments);
-        command.env("TERM", "xterm").env_remove("NO_COLOR").stderr(theirs).stdout(Stdio::piped());
-        let child = command.spawn().unwrap();
-        // The descriptor that it holds for the child: without it reading ends with the child.
-        drop(command);
-        let output = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut bytes = [0; 4096];
-                // A terminal whose other side is gone ends with an error.
-                while let Ok(count @ 1..) = ours.read(&mut bytes) {
-                    shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-                }
-            });
-            child.wait_with_output().unwrap()
-        });
-        let err = shown.lock().unwrap().clone();
+        let output = terminal::run(self.command(Some(dsn), arguments), shown);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
         Said { code: output.status.code(), out: output.stdout, err }
     }
 }

@@ -1,5 +1,8 @@
 //! `coroner symbolicate` and `coroner symbols` as a person types them, on reports of real crashes and on Apple's.
 
+#[cfg(target_os = "linux")]
+mod terminal;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -40,12 +43,16 @@ impl Bench {
     }
 
     fn run_as(&self, program: &Path, arguments: &[&str]) -> Said {
+        Said::of(&self.command(program, arguments).output().unwrap())
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.folder.path());
         // Both at their default places, in a home of this test's own.
         command.env("CORONER_STORE", self.path("store")).env("XDG_CACHE_HOME", self.path("cache"));
         command.env("HOME", self.folder.path()).env_remove("CORONER_CACHE");
-        Said::of(&command.output().unwrap())
+        command
     }
 
     fn run(&self, arguments: &[&str]) -> Said {
@@ -129,6 +136,26 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert!(has_names(&bench.run(&[&show[..], &["--no-cache"]].concat())));
     assert!(has_names(&with(&["--symbols", "symbols", "--cache", "elsewhere"])) && bench.path("elsewhere").is_dir());
 
+    // Breakpad's text has names, too. Addresses in it count from the image's first byte.
+    let symbols = bench.run(&["symbols", debug, "--format", "json"]).json();
+    let breakpad_id = symbols[0]["breakpad_id"].as_str().unwrap();
+    let offset = crashed["frames"][0]["module_offset"].as_str().unwrap().trim_start_matches("0x").to_owned();
+    let (name, arch) = ("a_name_that_stands_there_alone", std::env::consts::ARCH);
+    std::fs::create_dir(bench.path("breakpad")).unwrap();
+    std::fs::write(
+        bench.path("breakpad/app.sym"),
+        format!("MODULE Linux {arch} {breakpad_id} app\nFILE 0 alone.c\nFUNC {offset} 1 0 {name}\n{offset} 1 17 0\n"),
+    )
+    .unwrap();
+    let by_breakpad = with(&["--symbols", "breakpad"]);
+    let json = by_breakpad.json();
+    assert_eq!(functions(&json)[0], name, "{by_breakpad:?}");
+    let crashed = json["threads"].as_array().unwrap().iter().find(|thread| thread["crashed"] == true).unwrap();
+    assert_eq!((&crashed["frames"][0]["file"], &crashed["frames"][0]["line"]), (&"alone.c".into(), &17.into()));
+    let left_over = "frames named; what has its id ";
+    let said = &by_breakpad.err;
+    assert!(said.contains("app: 1 of ") && said.contains(left_over) && said.contains("names no more"), "{said}");
+
     // What the file is, and that it is of the report.
     let symbols = bench.run(&["symbols", debug, "--report", &report, "--format", "json"]);
     assert_eq!(symbols.code, 0, "{symbols:?}");
@@ -138,6 +165,28 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert_eq!((&file["images"][0]["matches"], &file["images"][0]["debug_id"]), (&true.into(), &build_id.into()));
     let other = bench.run(&["symbols", &fixture("cpp.elf"), "--report", &report]);
     assert!(other.code == 1 && other.out.contains("has no such image"), "{other:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_terminal_it_shows_what_it_reads_and_elsewhere_nothing() {
+    let bench = Bench::new();
+    let report = ips(&bench);
+    std::fs::create_dir(bench.path("symbols")).unwrap();
+    for number in 0..100 {
+        let module = format!("MODULE mac arm64 {number:032X}0 lib{number}\nPUBLIC 10 0 f\n");
+        std::fs::write(bench.path(&format!("symbols/lib{number:02}.sym")), module).unwrap();
+    }
+    let dsym = fixture("program.dylib.dSYM");
+    let arguments = ["symbolicate", report.to_str().unwrap(), "--symbols", "symbols", "--symbols", &dsym, "--no-cache"];
+    let shown = std::sync::Mutex::default();
+    let command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &arguments);
+    let said = Said::of(&terminal::run(command, &shown));
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.err.contains("reading symbol files: 1, lib00.sym"), "{said:?}");
+    assert!(said.err.contains("1 of 1 frames have a name"), "{said:?}");
+    let elsewhere = bench.run(&arguments);
+    assert!(elsewhere.code == 0 && !elsewhere.err.contains("reading"), "{elsewhere:?}");
 }
 
 /// One of Apple's reports, with one frame in the dSYM's image.

@@ -158,6 +158,9 @@ impl Walk<'_> {
         } else if metadata.is_file() {
             let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
             self.add_file(path, modified.map_or(0, |time| time.as_nanos()), metadata.len(), named);
+        } else if named {
+            let error = io::Error::other("neither a file nor a folder");
+            self.index.problems.push(SymbolError::io(path, error));
         }
     }
 
@@ -312,6 +315,17 @@ mod tests {
         let index = build(&search, &symbols);
         assert_eq!((ids(&index), index.problems().len()), (1, 1));
         assert!(fs::read_dir(folder.path()).unwrap().count() == 2, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_is_named_and_can_not_be_searched_is_a_problem() {
+        // It could block for ever, and is not opened.
+        let named = SearchIndex::build(&["/dev/zero".into()], None, &mut |path| panic!("{} is read", path.display()));
+        assert_eq!(named.problems().len(), 1, "{:?}", named.problems());
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        let below = SearchIndex::build(&[folder.path().into()], None, &mut |path| panic!("{} is read", path.display()));
+        assert_eq!(below.problems().len(), 0, "{:?}", below.problems());
     }
 
     #[test]

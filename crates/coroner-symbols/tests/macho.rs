@@ -313,12 +313,9 @@ fn objective_c_methods_of_a_stripped_library() {
 fn exports_of_a_stripped_library_by_index_and_by_scan() {
     // Both halves of the fat file, cut out: one has LC_DYLD_EXPORTS_TRIE, the other LC_DYLD_INFO.
     for (arch, cpu) in [(Arch::Aarch64, 0x0100_000c), (Arch::X86_64, 0x0100_0007)] {
-        let fat = std::fs::read(fixture("program.dylib")).unwrap();
-        let word = |at: usize| u32::from_be_bytes(fat[at..at + 4].try_into().unwrap());
-        let entry = (0..word(4) as usize).map(|index| 8 + index * 20).find(|&at| word(at) == cpu).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("thin");
-        std::fs::write(&path, &fat[word(entry + 8) as usize..][..word(entry + 12) as usize]).unwrap();
+        std::fs::write(&path, thin(cpu)).unwrap();
         let full = slice_of(&path, arch);
         std::fs::write(&path, without_symtab(&path)).unwrap();
         let stripped = slice_of(&path, arch);
@@ -342,6 +339,86 @@ fn exports_of_a_stripped_library_by_index_and_by_scan() {
             }
         }
         assert!(exported > 50);
+    }
+}
+
+/// One half of the fat file, cut out.
+fn thin(cpu: u32) -> Vec<u8> {
+    let fat = std::fs::read(fixture("program.dylib")).unwrap();
+    let word = |at: usize| u32::from_be_bytes(fat[at..at + 4].try_into().unwrap());
+    let entry = (0..word(4) as usize).map(|index| 8 + index * 20).find(|&at| word(at) == cpu).unwrap();
+    fat[word(entry + 8) as usize..][..word(entry + 12) as usize].to_vec()
+}
+
+/// Where the entry of a symbol (with its underscore) stands in the symbol table of a thin file; not one of a debugger's.
+fn entry_of(bytes: &[u8], name: &str) -> usize {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let mut at = 32;
+    while word(at) != 2 {
+        at += word(at + 4);
+    }
+    let (symbols, count, strings) = (word(at + 8), word(at + 12), word(at + 16));
+    let has_name = |entry: usize| bytes[strings + word(entry)..].starts_with(&[name.as_bytes(), b"\0"].concat());
+    let is_it = |&entry: &usize| bytes[entry + 4] & 0xe0 == 0 && has_name(entry);
+    (0..count).map(|index| symbols + index * 16).find(is_it).unwrap()
+}
+
+/// By index and by scan, which must agree.
+fn name_at(bytes: &[u8], address: u64) -> Option<String> {
+    let file = SymbolFile::from_bytes(Path::new("patched"), bytes.to_vec()).unwrap().remove(0);
+    let found = file.symbol(LookupAddress::of_instruction(address));
+    assert_eq!(found, scan(bytes, address), "{address:#x}");
+    found.map(|(name, _)| name)
+}
+
+#[test]
+fn what_is_no_symbol_of_a_section_names_nothing() {
+    for cpu in [0x0100_000c, 0x0100_0007] {
+        let bytes = thin(cpu);
+        let entry = entry_of(&bytes, "_not_exported");
+        let address = u64::from_le_bytes(bytes[entry + 8..entry + 16].try_into().unwrap()) + 4;
+        assert_eq!(name_at(&bytes, address).as_deref(), Some("not_exported"));
+        // n_type and n_sect: a debugger's N_FUN and N_BNSYM, N_ABS, N_UNDF, N_INDR, which stand in no section but by error; N_SECT
+        // in no section. (<mach-o/nlist.h>, <mach-o/stab.h>)
+        for (kind, section) in [(0x24, 1), (0x2e, 1), (0x02, 0), (0x02, 1), (0x00, 0), (0x0a, 1), (0x0e, 0)] {
+            let mut patched = bytes.clone();
+            (patched[entry + 4], patched[entry + 5]) = (kind, section);
+            // The function begins there all the same: the one before it doesn't take its place.
+            assert_eq!(name_at(&patched, address), None, "n_type {kind:#x}");
+        }
+    }
+}
+
+#[test]
+fn an_alternate_entry_is_a_lesser_name_than_a_symbol_of_its_own() {
+    for cpu in [0x0100_000c, 0x0100_0007] {
+        let mut bytes = thin(cpu);
+        let names = ["_not_exported", "__ZN6shapesL6hiddenEi"];
+        let entries = names.map(|name| entry_of(&bytes, name));
+        // Both are local, and both at the address of the first.
+        bytes.copy_within(entries[0] + 8..entries[0] + 16, entries[1] + 8);
+        let address = u64::from_le_bytes(bytes[entries[0] + 8..entries[0] + 16].try_into().unwrap());
+        for (alternate, other) in [(0, 1), (1, 0)] {
+            let mut patched = bytes.clone();
+            // n_desc: N_ALT_ENTRY
+            patched[entries[alternate] + 7] |= 0x02;
+            for address in [address, address + 4] {
+                assert_eq!(name_at(&patched, address).as_deref(), names[other].strip_prefix('_'), "{cpu:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_alternate_entry_inside_of_a_function_names_what_follows_it() {
+    let mut bytes = thin(0x0100_000c);
+    let (function, entry) = (entry_of(&bytes, "_entry"), entry_of(&bytes, "_not_exported"));
+    let start = u64::from_le_bytes(bytes[function + 8..function + 16].try_into().unwrap());
+    bytes[entry + 8..entry + 16].copy_from_slice(&(start + 16).to_le_bytes());
+    bytes[entry + 7] |= 0x02;
+    // As llvm-symbolizer has it: the nearest symbol.
+    for (offset, name) in [(0, "entry"), (15, "entry"), (16, "not_exported"), (40, "not_exported")] {
+        assert_eq!(name_at(&bytes, start + offset).as_deref(), Some(name), "{offset}");
     }
 }
 
