@@ -3,7 +3,6 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use coroner_machine::memory::LoadGuarded;
 use coroner_machine::syscall::Errno;
 use coroner_machine::threads::{monotonic_now, process_id, this_thread};
 use coroner_report::run_state::{ExitKind, RunState, Scalar, words_of_mapping};
@@ -157,8 +156,7 @@ fn place(settings: Settings, current: &CurrentRun, want: &Want, page: usize) -> 
         }
     };
     // What is loaded by now is learned now; a crash looks into what came later only.
-    // SAFETY: the dynamic linker's list and the images' headers are good memory in a healthy process.
-    images.take(&mut unsafe { LoadGuarded::new() });
+    images.take_at_install();
     images.touch();
     let made = map(2, || match MADE.load(Ordering::Acquire) {
         0 => files::map(size_of::<Global>()),

@@ -65,6 +65,13 @@ impl Loaded {
         }
     }
 
+    /// Normal life: lists the images for the first time.
+    pub(crate) fn take_at_install(&mut self) {
+        // SAFETY: dyld's list and the images' headers are good memory, as long as nobody unloads a bundle at this very moment; those
+        // of the shared cache, and all with Objective-C or Swift in them, dyld never unloads.
+        self.take(&mut unsafe { LoadGuarded::new() });
+    }
+
     /// Lists the images anew. What is known of an image from before is used again. At crash time the list then stays as it is
     /// until [`Loaded::release`].
     pub(crate) fn take(&mut self, memory: &mut impl Memory) {

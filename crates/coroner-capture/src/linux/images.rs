@@ -1,7 +1,7 @@
 //! The loaded images, for the unwinder and for the report.
 
 use coroner_machine::images::{self, ImageKind, Mappings};
-use coroner_machine::memory::Memory;
+use coroner_machine::memory::{LoadGuarded, Memory};
 use coroner_machine::syscall::Result;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
 
@@ -31,6 +31,31 @@ impl Loaded {
         self.generation = self.generation.wrapping_add(1);
         let refresh = self.table.refresh(memory);
         self.dropped = refresh.dropped;
+    }
+
+    /// Normal life, before anything makes bad loads good: lists the images while the dynamic linker takes none away. It holds the lock
+    /// that keeps it from unmapping (`dl_load_write_lock` in glibc, `g_dl_mutex` in bionic; musl unloads nothing) for as long as
+    /// dl_iterate_phdr(3) calls back.
+    pub(crate) fn take_at_install(&mut self) {
+        unsafe extern "C" fn take(
+            _: *mut libc::dl_phdr_info,
+            _: libc::size_t,
+            taken: *mut libc::c_void,
+        ) -> libc::c_int {
+            // SAFETY: the pointer is that of the call below, which waits for this one.
+            let (loaded, done) = unsafe { &mut *taken.cast::<(&mut Loaded, bool)>() };
+            // SAFETY: the dynamic linker's list and the headers of images that can't be unloaded now are good memory.
+            loaded.take(&mut unsafe { LoadGuarded::new() });
+            *done = true;
+            1
+        }
+        let mut taken = (&mut *self, false);
+        // SAFETY: the function takes what it is given, and does not unwind.
+        unsafe { libc::dl_iterate_phdr(Some(take), (&raw mut taken).cast()) };
+        if !taken.1 {
+            // SAFETY: nobody loads or unloads in a program whose dynamic linker knows of no image.
+            self.take(&mut unsafe { LoadGuarded::new() });
+        }
     }
 
     /// Touches what a crash may need (normal life).
