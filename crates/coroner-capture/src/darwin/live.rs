@@ -21,6 +21,12 @@ pub fn authentication_mask() -> u64 {
     super::process::authentication_mask()
 }
 
+/// Whether Coroner is installed.
+#[inline]
+pub fn is_installed() -> bool {
+    global::get().is_some()
+}
+
 /// What a walk of the calling thread does at marks of Swift's async frames: they are followed if it runs a task.
 pub fn swift_async() -> SwiftAsync {
     // SAFETY: asks for a thread's datum; libpthread answers for the keys that it reserves as for others, 0 if none was set.

@@ -19,6 +19,12 @@ pub fn authentication_mask() -> u64 {
     super::process::authentication_mask()
 }
 
+/// Whether Coroner is installed.
+#[inline]
+pub fn is_installed() -> bool {
+    global::get().is_some()
+}
+
 /// What a walk of the calling thread does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
 pub(crate) fn swift_async() -> SwiftAsync {
     SwiftAsync::Ignore

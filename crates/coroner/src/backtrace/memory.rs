@@ -6,20 +6,21 @@
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use coroner_capture::live::{self, Reader};
 use coroner_machine::memory::{BLOCK, Memory, Unreadable};
 
-/// What is known of a thread that captured before.
-#[derive(Clone, Copy)]
+/// What is known of a thread that captured before. Each is a cell of its own: a signal handler may capture, too.
 struct Known {
-    /// Its stack; empty while that is not known, and where the system does not tell.
-    low: u64,
-    high: u64,
+    /// Its stack: the lowest address, and that above the highest; 0 while they are not known. Where the system does not tell, the
+    /// stack is empty.
+    low: Cell<u64>,
+    high: Cell<u64>,
     /// How many captures it made.
-    captures: u32,
+    captures: Cell<u32>,
     /// What reads the dynamic linker's list, as of the last time that it was asked.
-    list: Option<Reader>,
+    list: Cell<Option<Reader>>,
 }
 
 /// After so many captures of a thread it is asked again what reads the dynamic linker's list. That is right as long as the thread
@@ -28,7 +29,9 @@ struct Known {
 const ASKED: u32 = 64;
 
 thread_local! {
-    static KNOWN: Cell<Known> = const { Cell::new(Known { low: 0, high: 0, captures: 0, list: None }) };
+    static KNOWN: Known = const {
+        Known { low: Cell::new(0), high: Cell::new(0), captures: Cell::new(0), list: Cell::new(None) }
+    };
 }
 
 /// What reads, on the calling thread.
@@ -44,15 +47,18 @@ impl Live {
     /// Begins a capture of the calling thread, from a stack pointer of it.
     #[inline]
     pub(super) fn from(sp: u64) -> Live {
-        let mut known = KNOWN.get();
-        let elsewhere = OnceCell::new();
-        if known.captures.is_multiple_of(ASKED) {
-            let _ = elsewhere.set(renew(&mut known));
-        }
-        known.captures = known.captures.wrapping_add(1);
-        KNOWN.set(known);
-        let stack = if (known.low..known.high).contains(&sp) { sp..known.high } else { sp..sp };
-        Live { stack, list: known.list, elsewhere }
+        KNOWN.with(|known| {
+            let elsewhere = OnceCell::new();
+            let captures = known.captures.get();
+            known.captures.set(captures.wrapping_add(1));
+            let is_settled = matches!(known.list.get(), Some(Reader::Loads(_))) && live::is_installed();
+            if captures.is_multiple_of(ASKED) || !is_settled {
+                let _ = elsewhere.set(known.renew());
+            }
+            let high = known.high.get();
+            let stack = if (known.low.get()..high).contains(&sp) { sp..high } else { sp..sp };
+            Live { stack, list: known.list.get(), elsewhere }
+        })
     }
 
     /// What reads the dynamic linker's list; nothing where that can't be read.
@@ -76,19 +82,22 @@ impl Live {
     }
 }
 
-/// Asks the system what there is to know of a thread.
-#[cold]
-fn renew(known: &mut Known) -> Option<Reader> {
-    if known.high == 0 {
-        // What captures while this is found out (an allocator's hook, say) does without.
-        known.captures = 1;
-        KNOWN.set(*known);
-        let stack = live::stack_bounds();
-        (known.low, known.high) = (stack.start, stack.end.max(1));
+impl Known {
+    /// Asks the system what there is to know of the calling thread.
+    #[cold]
+    fn renew(&self) -> Option<Reader> {
+        if self.high.get() == 0 {
+            // What captures while this is found out (an allocator's hook, say) does without.
+            let stack = live::stack_bounds();
+            self.low.set(stack.start);
+            // In this order also for a handler on this thread.
+            compiler_fence(Ordering::Release);
+            self.high.set(stack.end.max(1));
+        }
+        let reader = Reader::asked_anew();
+        self.list.set(reader);
+        reader
     }
-    let reader = Reader::asked_anew();
-    known.list = reader;
-    reader
 }
 
 /// See the module.
