@@ -81,7 +81,8 @@ pub struct Image {
     pub unwind_info: AddressRange,
     /// Mach-O `__TEXT,__stubs`: jumps that don't touch the stack.
     pub stubs: AddressRange,
-    /// Mach-O `__TEXT,__stub_helper`.
+    /// Mach-O `__TEXT,__stub_helper`: where functions of other images are first called through. It pushes two words and jumps to
+    /// dyld's binder, and has no unwind data.
     pub stub_helper: AddressRange,
     /// Code relative to which `DW_EH_PE_textrel` pointers are (`.text`); `DW_EH_PE_datarel` pointers of `.eh_frame`
     /// are relative to [`Self::data`].

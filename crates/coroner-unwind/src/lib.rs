@@ -30,6 +30,10 @@
 //!   of whatever stack there is, after [`RuleCache::prepare`], takes most of them in normal life.
 //!
 //! * `.debug_frame` is not loaded with an image, so that only walks of snapshots can have it: [`Image::debug_frame`].
+//! * Outlined parts of functions (arm64) are followed by their code, where they go straight to their return: that is all that compilers
+//!   make of prologues and epilogues. The frame of a part and that of its function are two; the function's has the stack pointer
+//!   with which the part returns, and of the registers that the part sets what it has set so far. A function of which a part runs
+//!   has a rule that holds at that instruction of the part only, so that it is never in the cache.
 //!
 //! # What it costs
 //! Measured by `cargo xtask bench unwind`, everybody on the same stack of 75 frames in the same run on a busy machine (x86_64,

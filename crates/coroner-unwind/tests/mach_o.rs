@@ -400,3 +400,71 @@ fn stubs_are_jumps() {
     assert_eq!(walker.step(), Ok(Some(STACK + 8)));
     assert_eq!(walker.frame().pc, BASE + 0x1050);
 }
+
+/// What a walk finds at an instruction of `__stub_helper`, which is behind the code that has unwind data.
+fn step_from_stub_helper<A: Architecture>(code: &[u8], registers: &A::Registers, stack: &[u64]) -> (u64, u64, Found) {
+    const HELPER: u64 = BASE + 0x3000;
+    let info = unwind_info(&[0x0400_0000; 2]);
+    let stack = u64s(stack);
+    let ranges = [
+        SnapshotRange { address: INFO, bytes: &info },
+        SnapshotRange { address: STACK, bytes: &stack },
+        SnapshotRange { address: HELPER, bytes: code },
+    ];
+    let images = [Image { stub_helper: (HELPER..HELPER + code.len() as u64).into(), ..image(&info) }];
+    let mut cache = Box::new(RuleCache::new());
+    let mut found = None;
+    // The rule is kept in the cache, so that the second walk has it from there.
+    for _ in 0..2 {
+        let memory = Snapshot { ranges: &ranges };
+        let mut walker = Walker::<A, _, _>::new(registers, memory, &images[..], &mut cache, NO_SCAN);
+        walker.step().unwrap();
+        let frame = walker.frame();
+        let seen = (frame.pc, frame.sp, frame.found);
+        assert_eq!(*found.get_or_insert(seen), seen);
+    }
+    found.unwrap()
+}
+
+#[test]
+fn stub_helper_of_x86_64() {
+    // As ld64 and LLVM's linker write it: lea r11, [rip + …]; push r11; jmp [rip + …]; nop; then the entries, here one:
+    // push 0x1c; jmp to the beginning.
+    let code = [
+        0x4c, 0x8d, 0x1d, 1, 2, 3, 0, 0x41, 0x53, 0xff, 0x25, 1, 2, 3, 0, 0x90, 0x68, 0x1c, 0, 0, 0, 0xe9, 0xe6, 0xff,
+        0xff, 0xff,
+    ];
+    let caller = BASE + 0x1050;
+    let words = [0x9000, 0x1c, caller, 0xbad];
+    for (offset, pushed) in [(0x10, 0), (0x15, 1), (0, 1), (7, 1), (9, 2)] {
+        let mut registers = X86_64Registers { pc: BASE + 0x3000 + offset, ..Default::default() };
+        registers.gpr[7] = STACK + 16 - 8 * pushed;
+        let seen = step_from_stub_helper::<X86_64>(&code, &registers, &words);
+        assert_eq!(seen, (caller, STACK + 24, Found::CodeAnalysis), "at {offset:#x}");
+    }
+}
+
+#[test]
+fn stub_helper_of_arm64() {
+    // adrp x17; add x17, x17; stp x16, x17, [sp, #-16]!; adrp x16; ldr x16, [x16]; br x16; then an entry: ldr w16, its number;
+    // b to the beginning; the number.
+    let code = u32s(&[
+        0xb000_0051,
+        0x9100_e231,
+        0xa9bf_47f0,
+        0xb000_0030,
+        0xf940_0210,
+        0xd61f_0200,
+        0x1800_0050,
+        0x17ff_fff9,
+        0x1c,
+    ]);
+    let caller = BASE + 0x1050;
+    for (offset, pushed) in [(0x18, 0), (0x1c, 0), (0, 0), (4, 0), (8, 0), (0xc, 16), (0x10, 16), (0x14, 16)] {
+        let mut registers =
+            Aarch64Registers { pc: BASE + 0x3000 + offset, sp: STACK + 16 - pushed, ..Default::default() };
+        registers.x[30] = caller;
+        let seen = step_from_stub_helper::<Aarch64>(&code, &registers, &[0x1c, 0x9000, 0xbad, 0xbad]);
+        assert_eq!(seen, (caller, STACK + 16, Found::CodeAnalysis), "at {offset:#x}");
+    }
+}

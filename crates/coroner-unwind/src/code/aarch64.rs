@@ -35,7 +35,7 @@ pub fn effect(word: u32, at: u64) -> Effect {
         return Effect::Jump(jump(0, 26));
     }
     if crate::call_site::is_aarch64_call(word) {
-        return Effect::Call;
+        return Effect::Call((word & 0xfc00_0000 == 0x9400_0000).then(|| jump(0, 26)));
     }
     // b.cond and bc.cond; cbz, cbnz; tbz, tbnz
     if word & 0xff00_0000 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn instructions() {
         const N: u8 = NO_REGISTER;
-        let cases: [(u32, Effect); 30] = [
+        let cases: [(u32, Effect); 32] = [
             (0xa9bf_7bfd, store(31, -16, -16, [29, 30])), // stp x29, x30, [sp, #-16]!
             (0xa8c1_7bfd, load(31, 0, 16, [29, 30])),     // ldp x29, x30, [sp], #16
             (0xa902_4ff4, store(31, 32, 0, [20, 19])),    // stp x20, x19, [sp, #32]
@@ -202,6 +202,8 @@ mod tests {
             (0x5400_0040, Effect::Branch(0x1008)),        // b.eq .+8
             (0xb400_0040, Effect::Branch(0x1008)),        // cbz x0, .+8
             (0x3600_0040, Effect::Branch(0x1008)),        // tbz w0, #0, .+8
+            (0x9400_0002, Effect::Call(Some(0x1008))),    // bl .+8
+            (0xd63f_0100, Effect::Call(None)),            // blr x8
             (0xd65f_03c0, Effect::Return(30)),            // ret
             (0xd65f_0bff, Effect::Return(30)),            // retaa
             (0xd61f_0100, Effect::IndirectJump),          // br x8

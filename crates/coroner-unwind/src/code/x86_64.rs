@@ -176,7 +176,7 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
             Effect::Unknown { to: SP }
         }
         0xc9 => Effect::Leave,
-        0xe8 => skip(cursor, 4).map(|_| Effect::Call)?,
+        0xe8 => Effect::Call(Some(relative32(cursor)?)),
         0xe9 => Effect::Jump(relative32(cursor)?),
         0xeb => Effect::Jump(relative8(cursor)?),
         // test, not, neg, mul, div
@@ -191,7 +191,7 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
         0xff => {
             let operands = operands(cursor, prefixes)?;
             match operands.extension {
-                2 | 3 => Effect::Call,
+                2 | 3 => Effect::Call(None),
                 // Jump tables are never at a place of their own in the code: this is a tail call to another image.
                 4 if operands.other == Operand::Relative => Effect::Return(NO_REGISTER),
                 4 | 5 => Effect::IndirectJump,
@@ -494,7 +494,7 @@ mod tests {
             (&[0x48, 0x89, 0x5c, 0x24, 0x10], access(false, 7, 16, 0, 3)),         // mov [rsp+16], rbx
             (&[0xc9], Effect::Leave),
             (&[0xc3], Effect::Return(NO_REGISTER)),
-            (&[0xe8, 0, 0, 0, 0], Effect::Call),
+            (&[0xe8, 0, 0, 0, 0], Effect::Call(Some(0x1005))),
             (&[0xeb, 0x10], Effect::Jump(0x1012)),
             (&[0x74, 0xfe], Effect::Branch(0x1000)),
             (&[0x0f, 0x84, 0, 1, 0, 0], Effect::Branch(0x1106)),

@@ -240,7 +240,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Finds the rule of the frame where the walk is, if that is of the usual kind.
     #[inline]
     fn learn(&mut self) -> Option<Place> {
-        if self.end.is_some() || self.contexts.is_some() {
+        if self.end.is_some() || self.contexts.is_some() || self.part.is_some() {
             return None;
         }
         let fp = self.registers.certain(A::FP);

@@ -21,7 +21,7 @@ use coroner_machine::memory::{BLOCK, Memory, Unreadable};
 use fallback::is_lost_link;
 pub(crate) use known::Log;
 use known::Unnoted;
-use rules::NO_RULE;
+use rules::{NO_RULE, PartFrame};
 
 /// What bounds a walk, and what it may do.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +121,8 @@ pub struct Walker<'c, A, M, I> {
     known: Option<Place>,
     /// Where the rule of the frame below is, if this frame's was not known when the walk came to it.
     below: Option<Place>,
+    /// The frame is in an outlined part, as looking for its rule has found, or is the function of one.
+    part: Option<PartFrame>,
     /// What was believed last.
     believed: Option<Believed>,
     /// The image that was found last: most callers are in the same one.
@@ -183,6 +185,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             contexts: None,
             known: None,
             below: None,
+            part: None,
             believed: None,
             image: Image::NONE,
             unnoted: Unnoted::NOTHING,
@@ -347,7 +350,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         let left = self.known.take();
         let (pc, kind) = (self.registers.pc, self.kind);
         self.known = match self.believed.take() {
-            _ if self.contexts.is_some() => None,
+            _ if self.contexts.is_some() || self.part.is_some() => None,
             Some(believed) if believed.pc == pc && kind == AddressKind::ReturnAddress => believed.place,
             _ => self.cache.find(pc, kind),
         };
@@ -378,8 +381,13 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         let mut rule = NO_RULE;
         match self.known {
             Some(place) => rule = self.cache.at(place),
+            None if let Some(frame) = self.part.take() => return self.leave_part(frame),
             None => match self.find_rule(lookup, interrupted, &mut rule) {
-                Ok(true) => {}
+                Ok(true) => {
+                    if let Some(frame) = self.part.take() {
+                        return self.leave_part(frame);
+                    }
+                }
                 Ok(false) => return self.without_rule(End::NoUnwindData { address: lookup }),
                 Err(problem) => {
                     self.note(problem);

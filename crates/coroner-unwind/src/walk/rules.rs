@@ -1,12 +1,14 @@
 //! The rule of an address: what was registered, what unwind data state, what the code does.
 
 use super::Walker;
+use super::check::Check;
 use crate::arch::Architecture;
 use crate::cache::FoundRule;
 use crate::call_site::follows_call;
-use crate::code::{self, Path, Reached, Start};
+use crate::code::part::{LeftParts, to_binder};
+use crate::code::{self, Code, CodeRow, Followed, Path, Reached, Start};
 use crate::execute;
-use crate::frame::{AddressKind, Found, Problem};
+use crate::frame::{AddressKind, End, Found, FpUse, Problem};
 use crate::image::{AddressRange, ImageFormat, Images};
 use crate::lookup;
 use crate::registers::RegisterFile;
@@ -33,6 +35,23 @@ struct StatedRule {
     rule: FoundRule,
     /// The code that they state it of: a function, or several.
     range: AddressRange,
+}
+
+/// An interrupted frame that is an outlined part of its caller's function (or a part of such a part).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartFrame {
+    parts: LeftParts,
+    /// How many of them the walk has left.
+    left: usize,
+    /// What finds the caller of their function, in terms of the interrupted registers but for the stack pointer.
+    function: Option<CodeRow>,
+}
+
+impl PartFrame {
+    /// Whether the walk has come to the function, and its rule is not known.
+    pub(super) fn is_left(&self) -> bool {
+        self.function.is_none() && self.parts.get(self.left).is_none()
+    }
 }
 
 /// How many return addresses without unwind data a walk follows the code of, which costs microseconds each; beyond that,
@@ -107,6 +126,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// The rule at an interrupted instruction, and whether it follows from the address alone.
     fn interrupted_rule(&mut self, pc: u64) -> Result<Option<(FoundRule, bool)>, Problem> {
         let has_image = self.find_image(pc);
+        if has_image && let Some(rule) = self.stub_helper_rule(pc) {
+            return Ok(Some((rule, true)));
+        }
         let mut rule = NO_RULE;
         let stated = if has_image { self.stated_rule(pc, &mut rule) } else { Ok(None) };
         let stated = stated.map(|range| range.map(|range| StatedRule { rule, range }));
@@ -179,6 +201,21 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Ok(Some(stated.range))
     }
 
+    /// The rule in Mach-O's `__stub_helper`, of which unwind data say nothing: it puts two words on the stack and jumps to dyld's
+    /// binder, which takes them off. It follows from the address alone.
+    fn stub_helper_rule(&mut self, pc: u64) -> Option<FoundRule> {
+        if self.image.format != ImageFormat::MachO || !self.image.stub_helper.contains(pc) {
+            return None;
+        }
+        let at_binder =
+            if A::LINK_REGISTER { Row::new(A::SP, 16) } else { Row::new(A::SP, 24).with_saved::<A>(A::RA, -8)? };
+        let start = Start::new(&mut self.registers, &mut self.memory);
+        let path = to_binder::<A, _>(&mut self.memory, pc, &start)?;
+        let CodeRow { row, link } = path.pull_back::<A>(&start, &at_binder)?;
+        let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
+        (link == A::RA).then_some(rule)
+    }
+
     /// The rule at an interrupted instruction by what the code does from there on, and whether it follows from the address
     /// alone. `stated` is what unwind data say.
     fn follow_code(&mut self, pc: u64, stated: Option<StatedRule>, stubs: AddressRange) -> (Option<FoundRule>, bool) {
@@ -188,39 +225,136 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return (stated, true);
         }
         let start = Start::new(&mut self.registers, &mut self.memory);
-        let Ok(reached) = code::follow::<A, _>(&mut self.memory, pc, &start, stubs, stated.is_none()) else {
+        let code = Code { pc, start: &start, stubs, through_calls: stated.is_none(), mask: self.mask };
+        let Ok(Followed { reached, parts }) = code::follow::<A, _>(&mut self.memory, &code) else {
             return (stated, true);
         };
+        if parts.last().is_some() {
+            return (self.follow_parts(parts, &reached, &start), false);
+        }
+        // A call that does not return may have led the path into code of another function.
+        if let Reached::Return(row) = &reached
+            && stated.is_none()
+            && !self.is_tail_call(pc, row, None, function)
+        {
+            return (None, false);
+        }
+        let (row, lasting) = self.reached_row(&reached, &start, function);
+        let Some(row) = row else { return (stated, lasting) };
         // What code says is in terms of this frame's registers; if it is what unwind data say, theirs is the rule.
-        let registers = self.registers;
-        let differing = |row| match stated {
-            Some(stated) if same_meaning(&stated.rule, &row, &registers) => (Some(stated), true),
+        match stated {
+            Some(stated) if row.link == A::RA && same_meaning(&stated.rule, &row.row, &self.registers) => {
+                (Some(stated), lasting)
+            }
+            _ if row.link != A::RA && !self.take_link(row.link) => (stated, false),
             _ => {
-                let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
+                let rule = FoundRule { rule: Rule::Row(row.row), found: Found::CodeAnalysis, signal_trampoline: false };
                 (Some(rule), false)
             }
-        };
+        }
+    }
+
+    /// The row that follows from where a path came to, and whether that depends on nothing that was read.
+    fn reached_row(&mut self, reached: &Reached, start: &Start, function: AddressRange) -> (Option<CodeRow>, bool) {
         match reached {
-            // A call that does not return may have led the path into code of another function.
-            Reached::Return(row) if stated.is_none() && !self.is_tail_call(&row, None, function) => (None, false),
-            Reached::Return(row) => differing(row),
-            Reached::Call(at, path) => {
-                let pulled = self.body_row(at, &path, &start);
-                pulled.map_or((stated, true), differing)
-            }
+            Reached::Return(row) => (Some(*row), true),
+            Reached::Call(at, path) => (self.body_row(*at, path, start), true),
             Reached::Jump(at, path) => {
-                let in_body = self.body_row(at, &path, &start);
-                let tail_call = path.at_return::<A>(&start, code::return_link::<A>());
+                let in_body = self.body_row(*at, path, start);
+                let tail_call = path.at_return::<A>(start, code::return_link::<A>());
                 let believed = match (&tail_call, &in_body) {
-                    (Some(tail_call), in_body) => self.is_tail_call(tail_call, in_body.as_ref(), function),
+                    (Some(tail_call), in_body) => self.is_tail_call(*at, tail_call, in_body.as_ref(), function),
                     (None, _) => false,
                 };
-                match if believed { tail_call } else { in_body } {
-                    Some(row) => (differing(row).0, false),
-                    None => (stated, false),
-                }
+                (if believed { tail_call } else { in_body }, false)
             }
-            Reached::Nothing => (stated, true),
+            Reached::Nothing => (None, true),
+        }
+    }
+
+    /// Notes that the frame is in outlined parts, and gives a rule that stands for it. The path went on behind their return.
+    fn follow_parts(&mut self, parts: LeftParts, reached: &Reached, start: &Start) -> Option<FoundRule> {
+        let outermost = parts.last()?;
+        let call = outermost.pc.wrapping_sub(1);
+        let mut rule = NO_RULE;
+        let stated = if self.find_image(call) { self.stated_rule(call, &mut rule) } else { Ok(None) };
+        let range = stated.ok().flatten().unwrap_or_default();
+        let (mut function, _) = self.reached_row(reached, start, range);
+        if let Some(function) = &mut function
+            && function.row.cfa_register == A::SP
+        {
+            function.row.cfa_offset = function.row.cfa_offset.checked_sub(outermost.sp)?;
+        }
+        self.part = Some(PartFrame { parts, left: 0, function });
+        let row = Row::new(A::SP, outermost.sp);
+        Some(FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false })
+    }
+
+    /// Goes from an outlined part to the one or the function that has called it, or from that function to its caller. Parts
+    /// have the registers of the function; what finds its caller is known already, since it depends on how far the part has
+    /// come.
+    #[cold]
+    pub(super) fn leave_part(&mut self, mut frame: PartFrame) -> Result<Option<u64>, End> {
+        self.by_stack = false;
+        self.fp_use = FpUse::Base;
+        let Some(part) = frame.parts.get(frame.left) else { return self.leave_function_of_part(&frame) };
+        if self.images.is_executable(part.pc.wrapping_sub(1)) == Some(false) {
+            return self.without_rule(End::BadReturnAddress { address: part.pc });
+        }
+        let before = frame.left.checked_sub(1).and_then(|before| frame.parts.get(before)).unwrap_or_default();
+        let moved = i64::from(part.sp).wrapping_sub(before.sp.into());
+        let sp = self.registers.sp().wrapping_add_signed(moved);
+        self.registers.pc = part.pc;
+        self.registers.set(A::SP, sp);
+        self.arrive(Found::CodeAnalysis, false);
+        frame.left = frame.left.wrapping_add(1);
+        self.part = Some(frame).filter(|frame| !frame.is_left());
+        Ok(Some(sp))
+    }
+
+    fn leave_function_of_part(&mut self, frame: &PartFrame) -> Result<Option<u64>, End> {
+        let address = self.registers.pc;
+        let Some(CodeRow { row, .. }) = frame.function.filter(|row| row.link == A::RA || self.take_link(row.link))
+        else {
+            return self.without_rule(End::NoUnwindData { address });
+        };
+        let left = if let Some(entered) = self.enter_contexts(&row) {
+            entered
+        } else {
+            // Where the part is of an epilogue, the function may have no stack of its own any more.
+            let check = Check {
+                images: &self.images,
+                code: self.image.text,
+                cache: &*self.cache,
+                sp: self.registers.sp(),
+                mask: self.mask,
+                link: true,
+                switches: None,
+                believed: &mut self.believed,
+            };
+            execute::row(&row, &mut self.registers, &mut self.memory, |memory, caller| {
+                check.accept::<A, _>(memory, caller)
+            })
+        };
+        match left {
+            Ok(cfa) => {
+                if self.contexts.is_none() {
+                    self.arrive(Found::CodeAnalysis, false);
+                }
+                Ok(Some(cfa))
+            }
+            Err(end) => self.without_rule(end),
+        }
+    }
+
+    /// Makes the link register what register `number` keeps for it during the call of an outlined part.
+    fn take_link(&mut self, number: u8) -> bool {
+        match self.registers.value(number, &mut self.memory) {
+            Ok(Some(value)) if self.registers.is_certain(number) => {
+                self.registers.set(A::RA, value);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -241,7 +375,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     }
 
     /// The row that unwind data state in the body of a function, at the end of a path, as it is at the path's start.
-    fn body_row(&mut self, at: u64, path: &Path, start: &Start) -> Option<Row> {
+    fn body_row(&mut self, at: u64, path: &Path, start: &Start) -> Option<CodeRow> {
         if !self.find_image(at) {
             return None;
         }
@@ -253,22 +387,33 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Whether a jump to an unknown address is a tail call, with the row `tail_call`, rather than one in the body of
+    /// Whether a jump at `at` to an unknown address is a tail call, with the row `tail_call`, rather than one in the body of
     /// `function`, with the row `in_body`: its return address must have a call before it. In the link register it must
-    /// not be one that an inner call of the same function left, nor one that the body has saved.
-    fn is_tail_call(&mut self, tail_call: &Row, in_body: Option<&Row>, function: AddressRange) -> bool {
+    /// not be one that an inner call of the same function left (which a jump elsewhere, that is in no body, can't follow), nor
+    /// one that the body has saved.
+    fn is_tail_call(
+        &mut self,
+        at: u64,
+        tail_call: &CodeRow,
+        in_body: Option<&CodeRow>,
+        function: AddressRange,
+    ) -> bool {
         let Some(pc) = self.return_address(tail_call) else { return false };
+        let may_be_inner = function.contains(pc.wrapping_sub(1)) && (function.contains(at) || in_body.is_some());
         let stale = A::LINK_REGISTER
-            && (function.contains(pc.wrapping_sub(1))
-                || in_body.is_some_and(|in_body| self.return_address(in_body) == Some(pc)));
+            && (may_be_inner || in_body.is_some_and(|in_body| self.return_address(in_body) == Some(pc)));
         !stale
             && self.images.is_executable(pc.wrapping_sub(1)) != Some(false)
             && follows_call::<A, _>(&mut self.memory, pc) == Some(true)
     }
 
     /// The return address that a row gives.
-    fn return_address(&mut self, row: &Row) -> Option<u64> {
+    fn return_address(&mut self, CodeRow { row, link }: &CodeRow) -> Option<u64> {
         let mut registers = self.registers;
+        if *link != A::RA {
+            let kept = registers.value(*link, &mut self.memory).ok()??;
+            registers.set(A::RA, kept);
+        }
         let mask = self.mask;
         execute::row::<A, _, Problem>(row, &mut registers, &mut self.memory, |_, caller| Ok(caller.pc & mask)).ok()?;
         Some(registers.pc)
