@@ -1,7 +1,7 @@
 //! Runs a program and keeps the truth: a shadow call stack from calls and returns alone, which needs no unwind data and
 //! no convention other than that a return goes back to where the call came from. That is checked at every return.
 
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use anyhow::{Context, bail, ensure};
 use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use object::BinaryFormat;
 
 use super::{
-    loader::{HEAP_BASE, HEAP_LENGTH, HOST_BASE, HOST_STEP, Program, STACK_END},
+    loader::{BINDER, HEAP_BASE, HEAP_LENGTH, HOST_BASE, HOST_STEP, Program, STACK_END},
     unicorn::{ARM64_IDS, Cpu, Unicorn, X86_64_IDS},
 };
 
@@ -81,13 +81,42 @@ pub(super) type Preserved = [u64; 11];
 /// One call that hasn't returned: the truth of one frame.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
+    /// The number of the call, in the order in which they were made.
+    number: u64,
     /// Where it will return to.
     pub(super) return_address: u64,
-    /// The caller's stack pointer, before the call and again after it.
+    /// The caller's stack pointer before the call.
     pub(super) sp: u64,
     /// The caller's preserved registers.
     pub(super) preserved: Preserved,
+    /// What the call changes of the two, by a run before this one.
+    pub(super) changed: Option<Changed>,
 }
+
+impl Call {
+    /// The caller's stack pointer when the call returns.
+    fn sp_at_return(&self) -> u64 {
+        self.changed.map_or(self.sp, |changed| changed.sp)
+    }
+
+    /// Whether `value` is right for preserved register `number` (of [`Preserved`]) of the caller, where the callee's is `below`.
+    /// Where the call is of an outlined part that changes the register, the caller has in it what the part has put there so far.
+    pub(super) fn may_be(&self, number: usize, value: u64, below: u64) -> bool {
+        let (before, after) = (self.preserved[number], self.changed.map(|changed| changed.preserved[number]));
+        value == before || after.is_some_and(|after| after != before && (value == after || value == below))
+    }
+}
+
+/// The stack pointer and preserved registers behind a call that did not leave them as they were: a call of an outlined
+/// part of its caller, which is not a function by the calling convention.
+#[derive(Clone, Copy)]
+pub(super) struct Changed {
+    sp: u64,
+    preserved: Preserved,
+}
+
+/// What calls changed, by the number of the call.
+pub(super) type Changes = HashMap<u64, Changed>;
 
 /// A moment of the program: before the instruction at the registers' pc.
 pub(super) struct State<'a> {
@@ -117,13 +146,13 @@ pub(super) enum Situation {
 }
 
 impl State<'_> {
-    /// The true stack: every frame's pc and stack pointer, the innermost first.
+    /// The true stack: every frame's pc and stack pointer, the innermost first. A caller's are those that the call returns with.
     pub(super) fn truth(&self) -> Vec<(u64, u64)> {
         let mut truth = vec![(self.registers.pc(), self.registers.sp())];
         if let Situation::Signal { trampoline, interrupted } = self.situation {
             truth.extend([trampoline, interrupted]);
         }
-        truth.extend(self.calls.iter().rev().map(|call| (call.return_address, call.sp)));
+        truth.extend(self.calls.iter().rev().map(|call| (call.return_address, call.sp_at_return())));
         truth
     }
 
@@ -167,13 +196,20 @@ pub(super) struct Sampling {
     pub(super) wild_one_of: u64,
     /// The seed of chance.
     pub(super) seed: u64,
-    /// Parts of functions are outlined: such a part may be half a prologue, which returns with another stack pointer. The
-    /// truth is then the return addresses alone.
+    /// Parts of functions are outlined: such a part may be half a prologue, which returns with another stack pointer.
     pub(super) outlined: bool,
 }
 
-/// Runs `program` with `seed` as its argument to its end, and shows `look` the states that `sampling` selects. Answers
-/// the number of instructions that ran in the image.
+/// What a run came to.
+pub(super) struct Ran {
+    /// How many instructions ran in the image.
+    pub(super) instructions: u64,
+    /// What its calls changed.
+    pub(super) changes: Changes,
+}
+
+/// Runs `program` with `seed` as its argument to its end, and shows `look` the states that `sampling` selects. `changes` are
+/// those of a run of the same program with the same seed: what a call will change can't be known before it returns.
 ///
 /// # Errors
 /// Where the program does what it must not: an unknown instruction, a host function that isn't provided, a return to
@@ -183,8 +219,9 @@ pub(super) fn run(
     program: &mut Program,
     seed: u64,
     sampling: Sampling,
+    changes: &Changes,
     look: &mut dyn FnMut(&Program, &State<'_>),
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Ran> {
     let cpu = Cpu::new(unicorn, program.arch)?;
     for region in &program.regions.0 {
         // SAFETY: the region is page aligned and outlives the CPU, which this function drops.
@@ -215,6 +252,9 @@ pub(super) fn run(
         visits: vec![0; length],
         text,
         calls: Vec::new(),
+        made: 0,
+        known: changes,
+        changes: Changes::new(),
         next: Next::Anything,
         instructions: 0,
         looks: 0,
@@ -236,7 +276,7 @@ pub(super) fn run(
         }
     });
     match run.done {
-        Some(Ok(())) => Ok(run.instructions),
+        Some(Ok(())) => Ok(Ran { instructions: run.instructions, changes: run.changes }),
         Some(Err(error)) => Err(error),
         None => {
             emulated.with_context(|| {
@@ -251,12 +291,18 @@ fn pc_of(cpu: &Cpu<'_>, arch: Arch) -> u64 {
     Registers::of(cpu, arch).pc()
 }
 
-struct Run {
+struct Run<'k> {
     arch: Arch,
     text: Range<u64>,
     kinds: Vec<Kind>,
     visits: Vec<u16>,
     calls: Vec<Call>,
+    /// How many calls were made.
+    made: u64,
+    /// What calls change, by an earlier run.
+    known: &'k Changes,
+    /// What calls changed in this run.
+    changes: Changes,
     next: Next,
     instructions: u64,
     /// Moments that were looked at.
@@ -268,7 +314,7 @@ struct Run {
     done: Option<anyhow::Result<()>>,
 }
 
-impl Run {
+impl Run<'_> {
     fn before(
         &mut self,
         cpu: &Cpu<'_>,
@@ -281,7 +327,16 @@ impl Run {
             Next::Anything => {}
             Next::Called(call) => {
                 self.calls.push(call);
-                if self.instructions.is_multiple_of(self.sampling.wild_one_of.max(1)) {
+                // An outlined part is not called through a pointer, other than those of the linkage table, which the loader
+                // makes read-only.
+                let may_be_part = self.sampling.outlined
+                    && program
+                        .function(pc)
+                        .is_some_and(|(name, _)| name.starts_with("OUTLINED_FUNCTION_") || name == ".plt");
+                if !may_be_part
+                    && call.changed.is_none()
+                    && self.instructions.is_multiple_of(self.sampling.wild_one_of.max(1))
+                {
                     let wild = [0, 0x10, HEAP_BASE + 0x40, 0xdead_beef_0000, STACK_END - 0x2000];
                     let pc = wild[(self.chance % wild.len() as u64) as usize];
                     let registers = Registers::of(cpu, self.arch).with_pc(pc);
@@ -290,7 +345,11 @@ impl Run {
                 }
             }
             Next::Returned(call) => {
-                let sp = Registers::of(cpu, self.arch).sp();
+                let registers = Registers::of(cpu, self.arch);
+                let (sp, preserved) = (registers.sp(), registers.preserved());
+                if sp != call.sp || preserved != call.preserved {
+                    self.changes.insert(call.number, Changed { sp, preserved });
+                }
                 ensure!(
                     pc == call.return_address && (sp == call.sp || self.sampling.outlined),
                     "a return led to {} with sp {sp:#x}, the call was before {} with sp {:#x}",
@@ -302,6 +361,10 @@ impl Run {
         }
         if let Some(offset) = pc.checked_sub(HOST_BASE) {
             let name = program.host.get((offset / HOST_STEP) as usize).context("a jump into nowhere")?.clone();
+            if name == BINDER {
+                // Its later instructions run by themselves.
+                return if offset.is_multiple_of(HOST_STEP) { self.bind(cpu, program) } else { Ok(()) };
+            }
             self.host_function(cpu, program, &name)?;
             return self.will_return();
         }
@@ -325,10 +388,13 @@ impl Run {
         match self.kinds[index] {
             Kind::Call => {
                 let registers = Registers::of(cpu, self.arch);
+                self.made += 1;
                 self.next = Next::Called(Call {
+                    number: self.made,
                     return_address: pc + u64::from(length),
                     sp: registers.sp(),
                     preserved: registers.preserved(),
+                    changed: self.known.get(&self.made).copied(),
                 });
                 Ok(())
             }
@@ -400,6 +466,20 @@ impl Run {
         self.chance ^= self.chance >> 27;
         self.sampling.one_of != 0
             && (self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20).is_multiple_of(self.sampling.one_of)
+    }
+
+    /// What dyld's binder does: the pointer that was called through gets its value, and the register of the jump that follows.
+    fn bind(&mut self, cpu: &Cpu<'_>, program: &mut Program) -> anyhow::Result<()> {
+        let sp = Registers::of(cpu, self.arch).sp();
+        let (number, register) = match self.arch {
+            Arch::X86_64 => (sp + 8, X86_64_IDS[11]),
+            Arch::Aarch64 => (sp, ARM64_IDS[16]),
+        };
+        let number = program.regions.word(number).context("no word for the binder")?;
+        let lazy = *program.lazy.get(&number).with_context(|| format!("no lazy pointer has the number {number:#x}"))?;
+        program.regions.set_word(lazy.place, lazy.target)?;
+        cpu.write(&[register], &[lazy.target]);
+        Ok(())
     }
 
     fn host_function(&mut self, cpu: &Cpu<'_>, program: &mut Program, name: &str) -> anyhow::Result<()> {

@@ -154,7 +154,23 @@ pub(super) struct Program {
     pub(super) host: Vec<String>,
     /// The address of `oracle_main`.
     pub(super) entry: u64,
+    /// Mach-O's pointers that are bound when they are first called through, by the number that `__stub_helper` hands to
+    /// [`BINDER`].
+    pub(super) lazy: HashMap<u64, Lazy>,
 }
+
+/// A pointer that is bound when it is first called through.
+#[derive(Clone, Copy)]
+pub(super) struct Lazy {
+    /// Where it is.
+    pub(super) place: u64,
+    /// What it is bound to.
+    pub(super) target: u64,
+}
+
+/// The function of Apple's C library that `__stub_helper` jumps to. It finds two words on the stack, takes them off and
+/// jumps to the function that it has bound.
+pub(super) const BINDER: &str = "dyld_stub_binder";
 
 impl Program {
     /// Loads `file`.
@@ -228,6 +244,7 @@ impl Program {
             functions,
             host: Vec::new(),
             entry,
+            lazy: HashMap::new(),
         };
         let mut host = HashMap::new();
         let mut resolve = |name: &str| -> u64 {
@@ -240,7 +257,26 @@ impl Program {
             })
         };
         match &file {
-            object::File::MachO64(file) => bind_macho(file, data, bias, &mut program.regions, &mut resolve)?,
+            object::File::MachO64(file) => {
+                let helper = program.sections.get("__stub_helper").map_or(0..0, |section| section.range.clone());
+                bind_macho(file, data, bias, &mut program.regions, &mut resolve, &mut |memory, lazy| {
+                    // The pointer leads to its entry of the helper, if there is one, and that has the number.
+                    let entry = memory.word(lazy.place).filter(|entry| helper.contains(entry));
+                    let number = match arch {
+                        Arch::X86_64 => entry.map(|entry| entry + 1),
+                        Arch::Aarch64 => entry.map(|entry| entry + 8),
+                    };
+                    let number = number.and_then(|number| memory.get(number, 4)?.try_into().ok());
+                    match number.map(|number| u64::from(u32::from_le_bytes(number))) {
+                        // zig's linker leaves all numbers of arm64 at 0: one pointer can then be told.
+                        Some(number) if !program.lazy.contains_key(&number) => {
+                            program.lazy.insert(number, lazy);
+                            Ok(())
+                        }
+                        _ => memory.set_word(lazy.place, lazy.target),
+                    }
+                })?;
+            }
             _ => relocate_elf(&file, bias, &mut program.regions, &mut resolve)?,
         }
         program.add_host_page()?;
@@ -252,15 +288,17 @@ impl Program {
         HOST_BASE + HOST_STEP * self.host.len() as u64
     }
 
-    /// The host functions: each is a return instruction that the emulator's hook looks out for.
+    /// The host functions: each is a return instruction that the emulator's hook looks out for, but for the binder, which jumps.
     fn add_host_page(&mut self) -> anyhow::Result<()> {
         let mut page = Region::new(HOST_BASE..HOST_BASE + HOST_STEP * (self.host.len() as u64 + 1), true)?;
-        let ret: &[u8] = match self.arch {
-            Arch::X86_64 => &[0xc3],
-            Arch::Aarch64 => &[0xc0, 0x03, 0x5f, 0xd6],
+        // The binder: add rsp, 16; jmp r11 / add sp, sp, #16; br x16.
+        let (ret, bound): (&[u8], &[u8]) = match self.arch {
+            Arch::X86_64 => (&[0xc3], &[0x48, 0x83, 0xc4, 0x10, 0x41, 0xff, 0xe3]),
+            Arch::Aarch64 => (&[0xc0, 0x03, 0x5f, 0xd6], &[0xff, 0x43, 0x00, 0x91, 0x00, 0x02, 0x1f, 0xd6]),
         };
-        for place in page.bytes_mut().chunks_exact_mut(HOST_STEP as usize) {
-            place[..ret.len()].copy_from_slice(ret);
+        for (index, place) in page.bytes_mut().chunks_exact_mut(HOST_STEP as usize).enumerate() {
+            let code = if self.host.get(index).is_some_and(|name| name == BINDER) { bound } else { ret };
+            place[..code.len()].copy_from_slice(code);
         }
         // mov rax, 15; syscall / mov x8, #139; svc #0: rt_sigreturn, as in the C library or the vDSO.
         let sigreturn: &[u8] = match self.arch {
@@ -284,7 +322,8 @@ impl Program {
     /// The function that `address` lies in, and the offset therein.
     pub(super) fn function(&self, address: u64) -> Option<(&str, u64)> {
         for (name, section) in &self.sections {
-            if matches!(name.as_str(), ".plt" | ".plt.sec" | ".plt.got" | "__stubs") && section.range.contains(&address)
+            if matches!(name.as_str(), ".plt" | ".plt.sec" | ".plt.got" | "__stubs" | "__stub_helper")
+                && section.range.contains(&address)
             {
                 return Some((name, address - section.range.start));
             }
@@ -337,6 +376,7 @@ fn bind_macho(
     bias: u64,
     memory: &mut Regions,
     resolve: &mut dyn FnMut(&str) -> u64,
+    put_off: &mut dyn FnMut(&mut Regions, Lazy) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let endian = file.endian();
     let segments: Vec<u64> = file.segments().map(|segment| bias + segment.address()).collect();
@@ -352,10 +392,18 @@ fn bind_macho(
                     memory.add_word(place(rebase.segment_index, rebase.segment_offset)?, bias)?;
                 }
                 let binds = info.binds(endian, data, 8)?.chain(info.weak_binds(endian, data, 8)?);
-                for bind in binds.chain(info.lazy_binds(endian, data, 8)?) {
+                let mut target = |symbol: &[u8], addend: i64| -> anyhow::Result<u64> {
+                    Ok(resolve(std::str::from_utf8(symbol)?).wrapping_add(addend as u64))
+                };
+                for bind in binds {
                     let bind = bind?;
-                    let target = resolve(std::str::from_utf8(bind.symbol)?).wrapping_add(bind.addend as u64);
+                    let target = target(bind.symbol, bind.addend)?;
                     memory.set_word(place(bind.segment_index, bind.segment_offset)?, target)?;
+                }
+                for bind in info.lazy_binds(endian, data, 8)? {
+                    let bind = bind?;
+                    let target = target(bind.symbol, bind.addend)?;
+                    put_off(memory, Lazy { place: place(bind.segment_index, bind.segment_offset)?, target })?;
                 }
             }
             LoadCommandVariant::LinkeditData(linkedit) if linkedit.cmd.get(endian) == macho::LC_DYLD_CHAINED_FIXUPS => {

@@ -53,10 +53,15 @@ pub(super) enum Source {
     C(&'static str),
     /// C by clang, for ELF, as on Android.
     Clang(&'static str),
-    /// C by clang at `-Os`, with what functions have in common outlined, as Apple's compilers do for size (arm64).
+    /// C by clang at `-Os`, with what functions have in common outlined, as Apple's compilers do for size.
     Outlined,
+    /// C by clang at `-Oz`, with prologues and epilogues made of calls of shared helpers and outlined parts of outlined
+    /// functions, as large apps are built (arm64).
+    SharedPrologues,
     /// Rust at `-O3`.
     Rust,
+    /// Rust at `-Oz`, where LLVM outlines by itself on arm64.
+    RustSize,
     /// Rust at `-O3` with `panic=abort`: no unwind tables but those that the target always has.
     RustAbort,
 }
@@ -83,11 +88,17 @@ impl Build {
         // Beyond the matrix: outlined functions, clang's ELF, programs that don't unwind.
         let more = [
             (Target::MachoArm64, Source::Outlined),
+            (Target::MachoArm64, Source::SharedPrologues),
+            (Target::MachoArm64, Source::RustSize),
             (Target::MachoArm64, Source::RustAbort),
+            (Target::MachoX86_64, Source::Outlined),
             (Target::ElfX86_64, Source::Clang("-O2")),
             (Target::ElfX86_64, Source::Clang("-Os")),
+            (Target::ElfX86_64, Source::Outlined),
             (Target::ElfArm64, Source::Clang("-O2")),
             (Target::ElfArm64, Source::Outlined),
+            (Target::ElfArm64, Source::SharedPrologues),
+            (Target::ElfArm64, Source::RustSize),
             (Target::ElfArm64, Source::RustAbort),
         ];
         for (target, source) in more {
@@ -98,16 +109,9 @@ impl Build {
         builds
     }
 
-    /// Whether the goal holds for it. Outlined parts of functions may be half a prologue, which neither format of unwind
-    /// data can describe for both sides of the call: such programs are shown, to know how far the walker gets without
-    /// the information.
-    pub(super) fn is_judged(self) -> bool {
-        self.source != Source::Outlined
-    }
-
     /// Whether parts of functions are outlined.
     pub(super) fn is_outlined(self) -> bool {
-        self.source == Source::Outlined
+        matches!(self.source, Source::Outlined | Source::SharedPrologues | Source::RustSize)
     }
 
     /// A name as `macho-arm64-c-O2-nofp`, which is also the file's.
@@ -116,7 +120,9 @@ impl Build {
             Source::C(level) => format!("c{level}"),
             Source::Clang(level) => format!("clang{level}"),
             Source::Outlined => String::from("clang-outlined"),
+            Source::SharedPrologues => String::from("clang-shared-prologues"),
             Source::Rust => String::from("rust-O3"),
+            Source::RustSize => String::from("rust-Oz"),
             Source::RustAbort => String::from("rust-O3-abort"),
         };
         format!("{}-{source}-{}", self.target.name(), if self.frame_pointers { "fp" } else { "nofp" })
@@ -136,7 +142,8 @@ impl Build {
         let command = match self.source {
             Source::C(level) | Source::Clang(level) => self.c(level, &sources, &file)?,
             Source::Outlined => self.c("-Os", &sources, &file)?,
-            Source::Rust | Source::RustAbort => self.rust(&sources, cache, &file)?,
+            Source::SharedPrologues => self.c("-Oz", &sources, &file)?,
+            Source::Rust | Source::RustSize | Source::RustAbort => self.rust(&sources, cache, &file)?,
         };
         let line = format!("{command:?}");
         if modified(&file).is_some_and(|built| built > newest)
@@ -189,8 +196,18 @@ impl Build {
             "-fno-stack-protector",
             "-funwind-tables",
         ]);
-        if self.source == Source::Outlined {
-            command.args(["-moutline", "-mllvm", "-enable-machine-outliner=always"]);
+        if self.is_outlined() {
+            // LLVM has the outliner for x86_64, but clang's own flag is arm64's.
+            if matches!(self.target, Target::MachoArm64 | Target::ElfArm64) {
+                command.arg("-moutline");
+            }
+            // With debug information zig leaves local symbols in ELF, of which the oracle wants the parts' names.
+            command.args(["-mllvm", "-enable-machine-outliner=always", "-gline-tables-only"]);
+        }
+        if self.source == Source::SharedPrologues {
+            // zig takes -Oz for -Os.
+            command.args(["-Xclang", "-Oz"]);
+            command.args(["-mllvm", "-homogeneous-prolog-epilog", "-mllvm", "-machine-outliner-reruns=2"]);
         }
         command.arg(if self.frame_pointers { "-fno-omit-frame-pointer" } else { "-fomit-frame-pointer" });
         command.arg("-o").arg(file).arg(sources.join("program.c"));
@@ -200,7 +217,8 @@ impl Build {
     fn rust(self, sources: &Path, cache: &Path, file: &Path) -> anyhow::Result<Command> {
         tools::rust_target(self.target.rust())?;
         let mut command = Command::new("rustc");
-        command.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=program", "-Copt-level=3", "-Aunused"]);
+        command.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=program", "-Aunused"]);
+        command.arg(if self.source == Source::RustSize { "-Copt-level=z" } else { "-Copt-level=3" });
         command.args(["--target", self.target.rust()]);
         command.arg(format!("-Cforce-frame-pointers={}", if self.frame_pointers { "yes" } else { "no" }));
         if self.source == Source::RustAbort {

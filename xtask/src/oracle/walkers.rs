@@ -244,13 +244,13 @@ pub(super) enum Verdict {
     WrongRegister(usize),
 }
 
-/// Compares a walk with the truth; that of `outlined` programs is the return addresses alone.
-pub(super) fn judge(walk: &Walk, state: &State<'_>, outlined: bool) -> Verdict {
+/// Compares a walk with the truth.
+pub(super) fn judge(walk: &Walk, state: &State<'_>) -> Verdict {
     let truth = state.truth();
     for (index, (pc, sp)) in truth.iter().enumerate() {
         match walk.frames.get(index) {
             Some(frame) if frame.pc == *pc => {
-                if !outlined && frame.sp.is_some_and(|seen| seen != *sp) {
+                if frame.sp.is_some_and(|seen| seen != *sp) {
                     return Verdict::WrongStackPointer(index);
                 }
             }
@@ -267,16 +267,24 @@ pub(super) fn judge(walk: &Walk, state: &State<'_>, outlined: bool) -> Verdict {
 /// Answers also whether it knew every one of every frame.
 pub(super) fn judge_registers(walk: &Walk, state: &State<'_>) -> (Verdict, bool) {
     let mut complete = true;
-    let truth = state.calls.iter().rev().map(|call| call.preserved);
+    let mut below = state.registers.preserved();
     let count = match state.registers {
         Registers::X86_64(_) => 6,
         Registers::Aarch64(_) => 11,
     };
-    for (index, truth) in std::iter::once(state.registers.preserved()).chain(truth).enumerate() {
-        let Some((seen, vouched)) = walk.frames.get(index).and_then(|frame| frame.preserved) else { continue };
-        complete &= vouched.count_ones() >= count;
-        if (0..count as usize).any(|register| vouched & 1 << register != 0 && seen[register] != truth[register]) {
-            return (Verdict::WrongRegister(index), false);
+    for (index, call) in std::iter::once(None).chain(state.calls.iter().rev().map(Some)).enumerate() {
+        if let Some((seen, vouched)) = walk.frames.get(index).and_then(|frame| frame.preserved) {
+            complete &= vouched.count_ones() >= count;
+            let is_right = |register: usize| match call {
+                Some(call) => call.may_be(register, seen[register], below[register]),
+                None => seen[register] == below[register],
+            };
+            if (0..count as usize).any(|register| vouched & 1 << register != 0 && !is_right(register)) {
+                return (Verdict::WrongRegister(index), false);
+            }
+        }
+        if let Some(call) = call {
+            below = call.preserved;
         }
     }
     (Verdict::Right, complete)
