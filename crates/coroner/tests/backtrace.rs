@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, mpsc};
+use std::sync::{Arc, Barrier, LazyLock, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
+use coroner::backtrace::{Backtrace, CaptureOptions, ThreadId, thread_id};
 
 /// Coroner, installed once for all tests of this program.
 static INSTALLED: LazyLock<(coroner::Coroner, tempfile::TempDir)> = LazyLock::new(|| {
@@ -129,6 +129,45 @@ fn another_thread_and_all_threads() {
     thread.thread().unpark();
     thread.join().unwrap();
     assert!(Backtrace::of_thread(id, &CaptureOptions::default()).is_err(), "it has ended");
+}
+
+/// Of two threads that stop each other, neither may wait for ever.
+#[test]
+fn threads_capture_each_other_at_once() {
+    static IDS: [Mutex<Option<ThreadId>>; 4] = [const { Mutex::new(None) }; 4];
+    static ALL_THERE: Barrier = Barrier::new(IDS.len());
+    LazyLock::force(&INSTALLED);
+    let threads: Vec<_> = (0..IDS.len())
+        .map(|index| {
+            std::thread::spawn(move || {
+                *IDS[index].lock().unwrap() = Some(thread_id());
+                ALL_THERE.wait();
+                let mut captured = 0;
+                outer(3, &mut || {
+                    for turn in 0..1000 {
+                        // In pairs, and in circles of four.
+                        let other = IDS[(index + 1 + turn % 3) % IDS.len()].lock().unwrap().unwrap();
+                        match Backtrace::of_thread(other, &CaptureOptions::default()) {
+                            Ok(taken) => assert!(!taken.addresses().is_empty()),
+                            // On Linux one that has no processor for a tenth of a second is given up.
+                            #[cfg(target_os = "linux")]
+                            Err(coroner::backtrace::NotCaptured::NoAnswer) => continue,
+                            Err(error) => panic!("{error:?}"),
+                        }
+                        captured += 1;
+                    }
+                });
+                assert!(captured > 0, "thread {index}");
+                ALL_THERE.wait();
+            })
+        })
+        .collect();
+    let until = Instant::now() + Duration::from_secs(300);
+    while !threads.iter().all(std::thread::JoinHandle::is_finished) {
+        assert!(Instant::now() < until, "they wait for each other");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// Mach-O's assembler names C's functions with an underscore in front, and knows no kinds of symbols.

@@ -74,19 +74,26 @@ impl Context {
     /// What the kernel answered (<mach/kern_return.h>): a thread that has ended is `KERN_INVALID_ARGUMENT` or
     /// `KERN_TERMINATED`.
     pub fn of_thread(thread: mach_port_t) -> Result<Context, kern_return_t> {
+        let mut context = Self::of_stopped_thread(thread)?;
+        let mut count = words::<layout::Exception>();
+        let state = (&raw mut context.exception).cast();
+        // SAFETY: the kernel writes at most `count` words of the state. Where there is none, the zeros stand.
+        // Async-signal-safe: one message to the kernel.
+        let _ = unsafe { thread_get_state(thread, layout::EXCEPTION, state, &raw mut count) };
+        Ok(context)
+    }
+
+    /// The general registers of another thread, which should stand still; nothing of a fault.
+    ///
+    /// # Errors
+    /// As [`Self::of_thread`].
+    pub(crate) fn of_stopped_thread(thread: mach_port_t) -> Result<Context, kern_return_t> {
         let mut context = Context::default();
         let mut count = words::<layout::Thread>();
         let state = (&raw mut context.thread).cast();
         // SAFETY: the kernel writes at most `count` words of the state. Async-signal-safe: one message to the kernel.
         let answer = unsafe { thread_get_state(thread, layout::THREAD, state, &raw mut count) };
-        if answer != KERN_SUCCESS {
-            return Err(answer);
-        }
-        let mut count = words::<layout::Exception>();
-        let state = (&raw mut context.exception).cast();
-        // SAFETY: as above. Where there is none, the zeros stand.
-        let _ = unsafe { thread_get_state(thread, layout::EXCEPTION, state, &raw mut count) };
-        Ok(context)
+        if answer == KERN_SUCCESS { Ok(context) } else { Err(answer) }
     }
 
     /// Lets a thread that stands still go on with these general registers.

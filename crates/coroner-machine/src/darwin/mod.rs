@@ -6,6 +6,7 @@
 
 pub mod context;
 pub mod images;
+mod interrupted;
 pub(crate) mod memory;
 pub mod pointers;
 pub mod stack;

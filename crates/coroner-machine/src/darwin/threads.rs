@@ -12,7 +12,7 @@ use mach2::thread_act::{thread_resume, thread_suspend};
 use mach2::traps::mach_task_self;
 use mach2::vm::mach_vm_deallocate;
 
-use super::context::Context;
+pub use super::interrupted::Interrupted;
 
 /// A thread's id, system-wide and never used again while the system runs (`thread_identifier_info.thread_id`).
 pub type Tid = u64;
@@ -183,52 +183,6 @@ pub fn resume(thread: mach_port_t) {
 pub fn leave_kernel(thread: mach_port_t) -> bool {
     // SAFETY: ends a wait with the error that a signal would end it with. Async-signal-safe: one message to the kernel.
     unsafe { thread_abort_safely(thread) == KERN_SUCCESS }
-}
-
-/// Another thread that stands still while this exists.
-#[derive(Debug)]
-pub struct Interrupted {
-    thread: mach_port_t,
-    context: Context,
-}
-
-impl Interrupted {
-    /// Stops a thread of this task by its id. Be brief: it may hold any lock.
-    pub fn stop(tid: Tid) -> Option<Interrupted> {
-        let list = ThreadList::take().ok()?;
-        let found = list.ports().iter().copied().find(|port| facts(*port).is_some_and(|facts| facts.tid == tid))?;
-        if tid == this_thread() || !retain(found) {
-            return None;
-        }
-        drop(list);
-        if !suspend(found) {
-            release(found);
-            return None;
-        }
-        if let Ok(context) = Context::of_thread(found) {
-            return Some(Interrupted { thread: found, context });
-        }
-        resume(found);
-        release(found);
-        None
-    }
-
-    /// Where it was stopped.
-    pub fn context(&self) -> &Context {
-        &self.context
-    }
-
-    /// Where its specific data begin; 0 where the kernel does not tell. Costs a message to the kernel.
-    pub fn specific(&self) -> u64 {
-        facts(self.thread).map_or(0, |facts| facts.specific)
-    }
-}
-
-impl Drop for Interrupted {
-    fn drop(&mut self) {
-        resume(self.thread);
-        release(self.thread);
-    }
 }
 
 /// Takes one more right of a port that is held already.
