@@ -50,7 +50,8 @@ struct Relation {
     matches: bool,
 }
 
-/// Describes files. With a report, fails where none of them is of one of its images.
+/// Describes files. Those that can't be read are told of after the others, and make it fail; with a report it also fails where none of
+/// them is of one of its images.
 pub(crate) fn run(
     paths: &[PathBuf],
     report: Option<&str>,
@@ -58,43 +59,46 @@ pub(crate) fn run(
     format: Format,
 ) -> Result<ExitCode, Failure> {
     let images = report.map(|what| images(what, store)).transpose()?;
-    let mut descriptions = Vec::new();
-    for path in files(paths)? {
+    let (mut descriptions, mut failures) = (Vec::new(), Vec::new());
+    for found in paths.iter().map(|path| files(path)) {
         let progress = reports::spinner("reading symbols");
-        for file in SymbolFile::open(&path)? {
-            descriptions.push(describe(&file, images.as_deref()));
+        match found {
+            Ok(files) => files.iter().for_each(|file| match SymbolFile::open(file) {
+                Ok(parts) => descriptions.extend(parts.iter().map(|part| describe(part, images.as_deref()))),
+                Err(error) => failures.push(Failure::from(error)),
+            }),
+            Err(failure) => failures.push(failure),
         }
         progress.finish_and_clear();
     }
     let mut out = anstream::stdout().lock();
     match format {
+        // The list of none says less than the error alone.
+        Format::Json if descriptions.is_empty() && !failures.is_empty() => {}
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&descriptions)?)?,
         Format::Text => descriptions.iter().try_for_each(|description| print(description, &mut out))?,
     }
+    failures.iter().for_each(Failure::print);
     let related = descriptions.iter().flat_map(|description| description.images.iter().flatten());
     let is_of_report = images.is_none() || related.into_iter().any(|relation| relation.matches);
-    Ok(if is_of_report { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_of_report && failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The files themselves; those of a dSYM bundle.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
-    for path in paths {
-        let bundle = path.join(IN_BUNDLE);
-        if !path.is_dir() {
-            files.push(path.clone());
-        } else if bundle.is_dir() {
-            let entries = std::fs::read_dir(&bundle).context(format!("can't list `{}`", bundle.display()))?;
-            let before = files.len();
-            for entry in entries {
-                files.push(entry.context(format!("can't list `{}`", bundle.display()))?.path());
-            }
-            files[before..].sort();
-        } else {
-            return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
-                .advice("name files; `coroner symbolicate --symbols` takes folders"));
-        }
+/// The file itself; those of a dSYM bundle.
+fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
     }
+    let bundle = path.join(IN_BUNDLE);
+    if !bundle.is_dir() {
+        return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
+            .advice("name files; `coroner symbolicate --symbols` takes folders"));
+    }
+    let unlisted = || format!("can't list `{}`", bundle.display());
+    let entries = std::fs::read_dir(&bundle).context(unlisted())?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = paths.collect::<Result<_, _>>().context(unlisted())?;
+    files.sort();
     Ok(files)
 }
 

@@ -271,3 +271,22 @@ fn what_files_can_name() {
         assert!(help.code == 0 && help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{}", help.out);
     }
 }
+
+#[test]
+fn a_file_that_cannot_be_read_takes_nothing_from_the_others() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("noise"), [7; 4096]).unwrap();
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    let own = std::env::current_exe().unwrap();
+    let own = own.to_str().unwrap();
+    let said = bench.run(&["symbols", "noise", own, "folder", "missing", "--format", "json"]);
+    assert_eq!(said.code, 1, "{said:?}");
+    let described = said.json();
+    assert_eq!(described.as_array().map(Vec::len), Some(1), "{said:?}");
+    assert_eq!(described[0]["path"], own);
+    for name in ["noise", "folder", "missing"] {
+        assert!(said.err.contains(name), "{name} is not told of: {}", said.err);
+    }
+    let alone = bench.run(&["symbols", "noise"]);
+    assert!(alone.code == 1 && alone.out.is_empty() && alone.err.contains("noise"), "{alone:?}");
+}

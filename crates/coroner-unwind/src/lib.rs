@@ -36,25 +36,21 @@
 //!   has a rule that holds at that instruction of the part only, so that it is never in the cache.
 //!
 //! # What it costs
-//! Measured by `cargo xtask bench unwind`, everybody on the same stack of 75 frames in the same run on a busy machine (x86_64,
-//! guarded loads, no frame pointers); only the ratios mean anything elsewhere. No walk allocates.
+//! Measured by `cargo xtask bench unwind`, everybody on the same stack of 75 frames in the same run on a quiet virtual machine
+//! (x86_64, guarded loads, no frame pointers); only the ratios mean anything elsewhere. No walk allocates.
 //!
 //! | | this crate | framehop | libgcc | libunwind |
 //! |---|---|---|---|---|
-//! | a frame whose rule is in the cache | 10.8 ns | 83 ns | 222 ns (has none) | 11.5 ns (`unw_backtrace`, unguarded) |
-//! | a frame whose rule is not | 178 ns | 538 ns | 222 ns | 491 ns (`unw_step`) |
-//! | the first walk of a process | 40 µs, 3 page faults | 63 µs | 44 µs | 266 µs |
-//! | the first after a short one at launch | 17 µs, none | 43 µs | 22 µs | 110 µs |
-//! | a recursion of 100,000 frames | 1.2 ms | 10 ms | 52 ms | 132 ms |
+//! | a frame whose rule is in the cache | 4.7 ns | 55 ns | 110 ns (has none) | 6.8 ns (`unw_backtrace`, unguarded) |
+//! | a frame whose rule is not | 79 ns | 269 ns | 110 ns | 556 ns (`unw_step`) |
+//! | the first walk of a process | 24 µs, 3 page faults | 35 µs | 26 µs | 168 µs |
+//! | the first after a short one at launch | 8.2 µs, none | 32 µs | 14 µs | 117 µs |
+//! | a recursion of 100,000 frames | 0.77 ms | 0.81 ms | 9.6 ms | 43 ms |
+//! | a cold frame, image of 100 / 1,000,000 functions | 89 / 188 ns | 181 / 369 ns | | |
 //!
-//! In another run the last three were 60, 27 µs and 1.1 ms, libgcc's 37, 36 µs and 18 ms, framehop's 92, 40 µs and 1.8 ms: a single
-//! walk varies with what else the machine does. By size of the image:
-//!
-//! | | this crate | framehop | | |
-//! |---|---|---|---|---|
-//! | a cold frame, image of 100 / 1,000,000 functions | 136 / 289 ns | 266 / 594 ns | | |
-//!
-//! Two thirds of a first walk are fetching code and unwind data that no cache holds yet, which is why one at launch is worth it.
+//! A single walk varies with what else the machine does: on a busy one the first took 40 to 60 µs, libgcc's 37 to 44.
+//! Two thirds of a first walk are page faults, and fetching code and unwind data that no cache holds yet, which is why one at launch
+//! is worth it: `coroner::install` makes one.
 //!
 //! # Example
 //! Registers and memory that were saved elsewhere, here two frame records of arm64 code without unwind data:
