@@ -48,7 +48,7 @@
 //! | a recursion of 100,000 frames | 0.77 ms | 0.81 ms | 9.6 ms | 43 ms |
 //! | a cold frame, image of 100 / 1,000,000 functions | 89 / 188 ns | 181 / 369 ns | | |
 //!
-//! A single walk varies with what else the machine does: on a busy one the first took 40 to 60 µs, libgcc's 37 to 44.
+//! A single walk varies with what else the machine does: on a busy one the first took 40 to 55 µs, libgcc's 41 to 43.
 //! Two thirds of a first walk are page faults, and fetching code and unwind data that no cache holds yet, which is why one at launch
 //! is worth it: `coroner::install` makes one.
 //!
