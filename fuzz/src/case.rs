@@ -1,6 +1,6 @@
 //! The form of every input: where things lie, and the bytes that lie there.
 
-use coroner_machine::memory::{Memory, Unreadable};
+use coroner_process::memory::{Memory, Unreadable};
 
 /// The length of the header.
 pub const HEADER: usize = 24;

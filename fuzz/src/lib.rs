@@ -1,5 +1,6 @@
 //! Fuzz targets: one for each format that the unwinder parses, for each format of symbol files ([`symbols`], whose inputs are
-//! the files themselves), and for the files of a run ([`reports`]). `cargo xtask fuzz` runs them; the program of this crate is
+//! the files themselves), for the files of a run and what is made of them ([`reports`]), for what is kept until it is delivered ([`delivery`]), and for
+//! what the kernel and the dynamic linker say of the process ([`process`]). `cargo xtask fuzz` runs them; the program of this crate is
 //! its driver.
 //!
 //! A target is a function of bytes that must come back, whatever they are, without a panic, within its budget, and with
@@ -11,7 +12,9 @@
 
 pub mod case;
 pub mod coverage;
+pub mod delivery;
 pub mod mutate;
+pub mod process;
 pub mod reports;
 pub mod symbols;
 pub mod targets;
@@ -47,4 +50,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "apple_report", run: reports::apple_report },
     Target { name: "run_state", run: reports::run_state },
     Target { name: "run_state_values", run: reports::run_state_values },
+    Target { name: "report_writers", run: reports::report_writers },
+    Target { name: "envelope", run: delivery::envelope },
+    Target { name: "outbox", run: delivery::outbox },
+    Target { name: "outbox_state", run: delivery::outbox_state },
+    Target { name: "server_answer", run: delivery::server_answer },
+    Target { name: "store_notes", run: delivery::store_notes },
+    Target { name: "proc_text", run: process::proc_text },
+    Target { name: "link_map", run: process::link_map },
 ];

@@ -129,7 +129,7 @@ impl Driver {
         if self.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Runs one input; answers whether it reached something new.
+    /// Runs one input; returns whether it reached something new.
     fn try_input(&mut self, input: &[u8]) -> bool {
         self.current.hold(input);
         self.runs += 1;

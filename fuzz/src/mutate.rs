@@ -43,14 +43,14 @@ const ODD: [u64; 16] = [
 ];
 
 /// The longest input.
-const LONGEST: usize = 1 << 15;
+const MAX_LENGTH: usize = 1 << 15;
 
 /// Changes `input` in one to eight ways; `other` is another input of the corpus, to take pieces from.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
     for _ in 0..=chance.below(8) {
         once(input, other, chance);
     }
-    input.truncate(LONGEST);
+    input.truncate(MAX_LENGTH);
 }
 
 fn once(input: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {

@@ -1,4 +1,4 @@
-//! Reports: the two files at the border between crash time and next launch, which are the report and the run state, and Apple's
+//! Reports: the two files at the boundary between crash time and next launch, which are the report and the run state, and Apple's
 //! own. They may come from a process that was dying, from a disk that is failing, or from somebody who means harm.
 
 use std::cell::RefCell;
@@ -8,11 +8,16 @@ use coroner_apple_report::AppleReport;
 use coroner_report::{
     Report,
     model::RunFacts,
-    run_state::{Breadcrumb, Kind, Level, Limits, MAGIC, RunState},
+    run_state::{Breadcrumb, Kind, Level, Limits, MAGIC, ProcessIdentity, RunState},
     text::{TextOptions, ThreadFilter},
     wire::{self, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, crc32c},
 };
+use coroner_sentry::envelope::Envelope;
+use coroner_sentry::event::{Event, EventOptions};
 use coroner_symbols::{Options, Symbolizer};
+
+/// The largest event that servers take, in bytes.
+const LARGEST_EVENT: usize = 1 << 20;
 
 /// Everything that is done with a report before it is delivered.
 fn exercise(file: &[u8]) {
@@ -36,6 +41,45 @@ pub fn report_file(input: &[u8]) {
 /// A report of sections whose checksums are right and whose contents are anything: `kind, length (2 bytes), payload`, again
 /// and again.
 pub fn report_sections(input: &[u8]) {
+    exercise(&file_of_sections(input));
+}
+
+/// What a report of such sections is delivered as: an event in its envelope, and a minidump. The run state behind it is one that
+/// the next bytes fill, as in [`run_state_values`].
+pub fn report_writers(input: &[u8]) {
+    let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
+    let (sections, values) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    let Ok(mut report) = Report::read(&file_of_sections(sections)) else { return };
+    if let Ok(facts) = RunFacts::read(&state_of_values(values)) {
+        report.stitch(facts);
+    }
+    let event = Event::from_report(&report, &EventOptions::default());
+    let json = event.to_json();
+    assert!(json.len() <= LARGEST_EVENT, "an event of {} bytes", json.len());
+    let envelope = Envelope::of_event(&event);
+    let again = Envelope::parse(&envelope.to_bytes()).expect("an envelope that was written");
+    assert_eq!(again, envelope);
+    assert_eq!(again.event().expect("its event").to_json(), json, "written and read, another event");
+    if let Ok(dump) = coroner_minidump::from_report(&report) {
+        assert!(dump.starts_with(b"MDMP"));
+        each_stream(&dump);
+    }
+}
+
+/// Every stream of a minidump lies in the file (`MINIDUMP_HEADER`, `MINIDUMP_DIRECTORY`).
+fn each_stream(dump: &[u8]) {
+    let word = |at: usize| {
+        let bytes = dump.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).expect("it has a header");
+        u32::from_le_bytes(*bytes) as usize
+    };
+    let (count, directory) = (word(8), word(12));
+    for entry in (0..count).map(|number| directory + 12 * number) {
+        let (size, offset) = (word(entry + 4), word(entry + 8));
+        assert!(offset + size <= dump.len(), "stream {} ends behind the file", word(entry));
+    }
+}
+
+fn file_of_sections(input: &[u8]) -> Vec<u8> {
     let mut file = FILE_PREFIX.to_vec();
     let mut rest = input;
     while let Some(([kind, low, high], behind)) = rest.split_first_chunk() {
@@ -47,7 +91,7 @@ pub fn report_sections(input: &[u8]) {
         let sealed = wire::seal(&mut section, SectionKind(u16::from(*kind)), length);
         file.extend_from_slice(&section[..sealed.expect("it has room for itself")]);
     }
-    exercise(&file);
+    file
 }
 
 /// Limits of a run state that is small enough for many runs a second.
@@ -85,8 +129,12 @@ pub fn run_state(input: &[u8]) {
 
 /// Values, keys and breadcrumbs that are anything, written by the writer itself.
 pub fn run_state_values(input: &[u8]) {
+    read_twice(&state_of_values(input));
+}
+
+fn state_of_values(input: &[u8]) -> Vec<u8> {
     let words: Vec<AtomicU64> = (0..SMALL.size() / 8).map(|_| AtomicU64::new(0)).collect();
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let mut rest = input;
     while let Some(([kind, key, length], behind)) = rest.split_first_chunk() {
         let (value, behind) = behind.split_at(usize::from(*length).min(behind.len()));
@@ -108,7 +156,7 @@ pub fn run_state_values(input: &[u8]) {
             }),
         }
     }
-    read_twice(&state.to_bytes());
+    state.to_bytes()
 }
 
 thread_local! {

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 
-/// How the port wants to be told.
+/// How the port wants to be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `EXCEPTION_DEFAULT`: message 2405.
@@ -18,7 +18,7 @@ pub(crate) enum Form {
 /// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It makes the page writable and answers `KERN_SUCCESS`: the thread goes on.
+    /// It makes the page writable and returns `KERN_SUCCESS`: the thread goes on.
     Repaired,
     /// `KERN_FAILURE`.
     Refused,
@@ -90,7 +90,7 @@ impl Earlier {
             .expect("a thread for the earlier port");
     }
 
-    /// Takes one exception and answers it.
+    /// Takes one exception and returns it.
     fn serve(self, port: Port, id: u32) {
         let mut request = [0_u32; 512];
         // SAFETY: a local buffer.

@@ -21,10 +21,26 @@ pub fn report_is_right(report: &Report, fault: &Fault, parked: usize) -> anyhow:
     parked_threads_are_right(report, parked)
 }
 
+/// What a report must say of `fault` even where neither the program nor its stack can be read: what happened, and the registers of
+/// the thread that it happened to.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn signal_and_registers_are_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
+    signal_is_right(report, fault)?;
+    let crash = report.crash.as_ref().context("it does not say what happened")?;
+    let thread = report.crashed_thread().context("no thread of it crashed")?;
+    ensure!(thread.tid == crash.tid, "thread {} crashed, and {} is marked", crash.tid, thread.tid);
+    let registers = thread.registers.as_ref().context("the crashed thread has no registers")?;
+    let has = |names: [&str; 2]| registers.named().any(|(name, value)| names.contains(&name) && value != 0);
+    ensure!(has(["rip", "pc"]) && has(["rsp", "sp"]), "the crashed thread has no program counter or no stack pointer");
+    Ok(())
+}
+
 fn signal_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
     let crash = report.crash.as_ref().context("it does not say what happened")?;
     if fault.name == "panic-abort" {
-        // Told by the panic hook, before there is a signal.
+        // Reported by the panic hook, before there is a signal.
         ensure!(crash.monitor == Monitor::PANIC, "it is of {} and not of a panic", crash.monitor);
         ensure!(crash.signal.is_none() && crash.message.is_some(), "it has a signal, or no message");
         ensure!(report.exceptions.len() == 1, "it has {} exceptions", report.exceptions.len());
@@ -68,16 +84,16 @@ fn signal_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
     );
     let crashed = report.threads.iter().filter(|thread| thread.crashed).count();
     ensure!(
-        crashed == 1 + crash.second_crashes.len(),
-        "{crashed} of its threads crashed, and its second crashes are {:?}",
-        crash.second_crashes
+        crashed == 1 + crash.concurrent_crashes.len(),
+        "{crashed} of its threads crashed, and its concurrent crashes are {:?}",
+        crash.concurrent_crashes
     );
     if fault.name == "two-threads" {
         let both = report.threads.iter().filter(|thread| thread.name.as_deref() == Some(CRASHER));
         let count = both.filter(|thread| thread.registers.is_some() && !thread.frames.is_empty()).count();
         ensure!(count == 2, "{count} of the two threads that were to crash are in it");
     } else {
-        ensure!(crashed == 1, "it has a second crash: {:?}", crash.second_crashes);
+        ensure!(crashed == 1, "it has a concurrent crash: {:?}", crash.concurrent_crashes);
     }
     Ok(())
 }

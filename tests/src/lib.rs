@@ -1,19 +1,35 @@
 //! End-to-end tests: real processes that install Coroner and die, and what their reports must say.
 //!
 //! * [`conditions`]: what a process does to itself around install (fills its disk, blocks signals, poisons malloc);
-//! * `src/bin/crash_program.rs`: the process; it takes a store, a fault of `coroner-faults` and conditions;
+//! * `src/bin/crash_program.rs`: the process; it takes a store, a fault of `coroner-faults` or of [`damaged`], and conditions;
 //! * [`process`]: runs it, with a limit of time, and reads the reports that it left;
 //! * [`server`], `src/bin/sentry_app.rs`, `tests/sentry.rs`: delivery to a server, and to one that misbehaves;
 //! * [`hang`], `src/bin/hang_program.rs`, `tests/hangs.rs`: threads that do not answer;
+//! * [`session`], [`descriptors`], [`recoverable`], `src/bin/session_program.rs`, `tests/crash_session.rs`: apps that close
+//!   descriptors, leave handlers by a jump, crash on several threads, or are killed while the report is written;
+//! * [`calls`]: threads that see whether a report of a process that goes on disturbs them;
 //! * [`expect`]: holds a report to what the fault's entry in the table says;
 //! * `tests/behaviours.rs`: the table of behaviours. A new case is one entry.
 #![cfg(any(target_os = "linux", target_os = "macos"))]
 
+#[cfg(target_os = "linux")]
+pub mod blocked_page;
+#[cfg(target_os = "linux")]
+pub mod calls;
 pub mod conditions;
+pub mod damaged;
+#[cfg(target_os = "linux")]
+pub mod descriptors;
 #[cfg(target_os = "macos")]
 mod exception_port;
 pub mod expect;
 pub mod hang;
+#[cfg(target_os = "linux")]
+mod overwritten_image;
 pub mod process;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub mod recoverable;
 #[cfg(target_os = "linux")]
 pub mod server;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub mod session;

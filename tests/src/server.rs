@@ -1,4 +1,4 @@
-//! A server that takes envelopes and answers as a test wants it to: with refusals, late, with garbage, or not at all.
+//! A server that takes envelopes and returns as a test wants it to: with refusals, late, with garbage, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,13 +14,13 @@ use serde_json::Value;
 /// What a server does with one request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Answers with a status and headers.
+    /// Returns with a status and headers.
     Status(u16, Vec<(&'static str, String)>),
     /// Takes the request, waits, and then answers 200.
     Late(Duration),
     /// Takes the request and never answers, until the client goes away.
     Hang,
-    /// Answers something that is not HTTP.
+    /// Returns something that is not HTTP.
     Garbage,
     /// Closes the connection without an answer.
     Close,

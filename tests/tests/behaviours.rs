@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, bail, ensure};
 use coroner_faults::{Ending, FAULTS, Fault};
 use coroner_tests::conditions::{HANDLER_EXIT, POISONED_EXIT};
-use coroner_tests::expect::report_is_right;
+use coroner_tests::damaged::find_fault;
+use coroner_tests::expect::{report_is_right, signal_and_registers_are_right};
 use coroner_tests::process::{Ended, Run, report_files, reports};
 
 /// What must come of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 enum Expect {
     /// One report, right in all that the fault's entry says, and an end as without Coroner.
@@ -28,8 +29,12 @@ enum Expect {
     ReportAndSurvival,
     /// One report in which other threads may be missing, if it is said why.
     ReportOfOne,
-    /// An end as without Coroner, soon; there may be no way to write a report.
-    End,
+    /// One report that has signal and registers, and what else could be read, and an end as without Coroner.
+    SignalAndRegisters,
+    /// The last report is right, after those of faults that the process lived through, and the end is as without Coroner.
+    LastReport,
+    /// What the next launch delivers says what happened, if nothing but the crash record could be written.
+    CrashRecord,
 }
 
 /// One case.
@@ -52,7 +57,9 @@ enum Needs {
     SmallDisk,
     /// A PID namespace of its own.
     Namespace,
-    /// Not an emulator of user programs, which has threads of its own and no ptrace.
+    /// Memory that blocks whoever reads it, the kernel too.
+    BlockedPage,
+    /// Not an emulator of user programs, which has threads and descriptors of its own and no ptrace.
     RealKernel,
 }
 
@@ -107,9 +114,38 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("1000-threads", "null-store-thread", &[], Expect::Report).with_threads(1000),
     case("1000-threads-abort", "abort", &[], Expect::Report).with_threads(1000),
     case("repairing-handler-first", "read-only-store", &["repairing-handler", "chain-first"], Expect::Nothing),
+    case("repeated-signals-first", "exit", &["repeated-signals", "chain-first"], Expect::Nothing),
     case("ignore-next-signal", "read-only-store", &["repairing-handler", "ignore-next-signal"], Expect::Nothing),
     case("chain-first-not-taken", "null-store", &["c-dispositions", "chain-first"], Expect::Report),
     case("handler-over-ours", "null-store", &["reinstalled"], Expect::Report),
+    // Who deals with faults: no report of these, and one of the crash behind them.
+    case("seccomp-broker", "exit", &["seccomp-broker"], Expect::Nothing).needing(Needs::RealKernel),
+    case("seccomp-broker-then-crash", "null-store", &["seccomp-broker"], Expect::Report).needing(Needs::RealKernel),
+    case("seccomp-broker-first-then-crash", "null-store", &["seccomp-broker", "chain-first"], Expect::Report)
+        .needing(Needs::RealKernel),
+    case("repaired-then-abort", "abort", &["repaired-faults"], Expect::LastReport),
+    case("repaired-first-then-abort", "abort", &["repaired-faults", "chain-first"], Expect::Report),
+    case("repaired-then-fpe", "raise-fpe", &["repaired-faults"], Expect::LastReport),
+    case("left-then-abort", "abort", &["left-faults"], Expect::LastReport),
+    case("left-first-then-abort", "abort", &["left-faults", "chain-first"], Expect::Report),
+    case("left-then-fpe", "raise-fpe", &["left-faults"], Expect::LastReport),
+    case("jit-faults", "exit", &["jit-faults"], Expect::Nothing),
+    case("jit-faults-then-crash", "null-store", &["jit-faults"], Expect::Report),
+    case("jit-faults-then-abort", "abort", &["jit-faults"], Expect::Report),
+    case("jit-crash-aborts", "null-store", &["jit-crash-aborts"], Expect::CrashRecord),
+    case("jit-crash-exits", "null-store", &["jit-crash-exits"], Expect::CrashRecord),
+    case("jit-crash-ends-at-once", "null-store", &["jit-crash-ends-at-once"], Expect::CrashRecord),
+    case("handler-exits", "null-store", &["handler-exits"], Expect::CrashRecord),
+    case("handler-exits-first", "null-store", &["handler-exits", "chain-first"], Expect::Report),
+    // Who came later.
+    case("handler-after-reinstalled", "null-store", &["handler-after", "reinstall-handlers"], Expect::Report),
+    case("handler-after", "null-store", &["handler-after"], Expect::Nothing),
+    // Other reporters, each called as without Coroner.
+    case("breakpad-before", "null-store", &["breakpad-before"], Expect::Report),
+    case("breakpad-after", "null-store", &["breakpad-after"], Expect::Report),
+    case("breakpad-before-first", "null-store", &["breakpad-before", "chain-first"], Expect::Report),
+    case("breakpad-before-abort", "abort", &["breakpad-before"], Expect::Report),
+    case("breakpad-after-abort", "abort", &["breakpad-after"], Expect::Report),
     // Children.
     case("silent-fork-child", "fork-child", &["silent-fork"], Expect::Nothing),
     // What is missing when it happens.
@@ -120,10 +156,34 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("no-descriptors", "null-store", &["no-descriptors"], Expect::Report),
     case("no-address-space", "null-store", &["no-address-space"], Expect::Report),
     case("no-processes", "null-store", &["no-processes"], Expect::Report),
-    case("no-file-size", "null-store", &["no-file-size"], Expect::End),
+    case("no-file-size", "null-store", &["no-file-size"], Expect::Report),
     case("deaf-threads", "null-store", &["deaf-threads"], Expect::Report).needing(Needs::RealKernel),
     case("deaf-threads-no-processes", "null-store", &["deaf-threads", "no-processes"], Expect::ReportOfOne)
         .needing(Needs::RealKernel),
+    // An app that closes descriptors which it does not know, and one that has files in their places.
+    case("descriptors-closed", "null-store", &["descriptors-closed"], Expect::Report).needing(Needs::RealKernel),
+    case("descriptors-closed-in-a-loop", "null-store", &["descriptors-closed-in-a-loop"], Expect::Report)
+        .needing(Needs::RealKernel),
+    case("descriptors-replaced", "null-store", &["descriptors-replaced"], Expect::Report).needing(Needs::RealKernel),
+    case("descriptors-replaced-by-pipes", "null-store", &["descriptors-replaced-by-pipes"], Expect::Report)
+        .needing(Needs::RealKernel),
+    // Sandboxes that know of no timers, and an app that drops its rights.
+    case("timers-trapped", "null-store", &["timers-trapped"], Expect::Report).needing(Needs::RealKernel),
+    case("timers-kill", "null-store", &["timers-kill"], Expect::Report).needing(Needs::RealKernel),
+    case("timers-refused", "null-store", &["timers-refused"], Expect::Report).needing(Needs::RealKernel),
+    case("unprivileged", "null-store", &["unprivileged"], Expect::Report).needing(Needs::RealKernel),
+    // A run state that is cut, by a program that cleans up or by a disk that fails.
+    case("state-cut", "null-store", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    case("state-cut-abort", "abort", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    case("state-cut-exit", "exit", &["state-cut"], Expect::Nothing).needing(Needs::RealKernel),
+    // Memory that can't be read any more.
+    case("blocked-stack-page", "blocked-stack-page", &[], Expect::SignalAndRegisters).needing(Needs::BlockedPage),
+    case("overwritten-got", "overwritten-got", &[], Expect::CrashRecord).needing(Needs::RealKernel),
+    case("overwritten-relro", "overwritten-relro", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    case("overwritten-rodata", "overwritten-rodata", &[], Expect::CrashRecord).needing(Needs::RealKernel),
+    case("overwritten-eh-frame", "overwritten-eh-frame", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    case("overwritten-dynamic", "overwritten-dynamic", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    case("overwritten-image", "overwritten-image", &[], Expect::CrashRecord).needing(Needs::RealKernel),
     // The first process of a container.
     case("pid-1-null-store", "null-store", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
     case("pid-1-abort", "abort", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
@@ -234,7 +294,7 @@ fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
             return Ok(None);
         }
     }
-    bail!("in 200 runs no second crash was seen")
+    bail!("in 200 runs no concurrent crash was seen")
 }
 
 fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option<Skipped>> {
@@ -244,6 +304,10 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
             Ok(disk) => Some(disk),
             Err(error) => return Ok(Some(Skipped(format!("no small disk: {error:#}")))),
         },
+        #[cfg(target_os = "linux")]
+        Needs::BlockedPage if !coroner_tests::blocked_page::can_block() => {
+            return Ok(Some(Skipped("no right to use userfaultfd".to_owned())));
+        }
         Needs::Namespace if !may_unshare() => {
             return Ok(Some(Skipped("no right to make a PID namespace".to_owned())));
         }
@@ -258,7 +322,17 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
         first_process: behaviour.needs == Needs::Namespace,
     };
     // Without Coroner there is no store to fill, and no call of it to make.
-    let only_with = ["full-disk", "ignore-next-signal", "chain-first", "silent-fork", "reinstalled"];
+    let only_with = [
+        "full-disk",
+        "ignore-next-signal",
+        "chain-first",
+        "silent-fork",
+        "reinstall-handlers",
+        "reinstalled",
+        "descriptors-closed",
+        "descriptors-closed-in-a-loop",
+        "descriptors-replaced",
+    ];
     let without: Vec<&str> =
         behaviour.conditions.iter().copied().filter(|condition| !only_with.contains(condition)).collect();
     let before = Run { conditions: &without, ..process.clone() }.run(None).context("without Coroner")?;
@@ -269,18 +343,50 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
     Ok(None)
 }
 
+/// The next launch has a report that says what happened, if of the crash record alone. Returns how many reports there are.
+fn next_launch_reports(behaviour: &Behaviour, store: &Path) -> anyhow::Result<usize> {
+    let launch = Run {
+        program: Path::new(env!("CARGO_BIN_EXE_crash_program")),
+        fault: "deliver",
+        threads: 0,
+        conditions: &[],
+        first_process: false,
+    };
+    let ended = launch.run(Some(store)).context("the next launch")?;
+    ensure!(ended.output.contains("crashed"), "the next launch says {:?}", ended.output);
+    let entries = std::fs::read_dir(store.join("reports")).context("the reports")?.flatten();
+    let json: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect();
+    let [path] = &json[..] else { bail!("{} reports and not one", json.len()) };
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(path)?)?;
+    let Some(Ending::Signal(number)) = find_fault(behaviour.fault).map(|fault| fault.ending) else {
+        bail!("{} does not end by one signal", behaviour.fault)
+    };
+    // What is ended by `_exit` leaves no more than the record.
+    let is_whole = ["jit-crash-aborts", "jit-crash-exits", "handler-exits"];
+    ensure!(
+        !behaviour.conditions.iter().any(|condition| is_whole.contains(condition)) || report["complete"] == true,
+        "the report is not complete"
+    );
+    let signal = &report["crash"]["signal"]["number"];
+    ensure!(*signal == number, "the report says {}", report["crash"]);
+    Ok(1)
+}
+
 fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> anyhow::Result<usize> {
     ensure!(after.status.code() != Some(POISONED_EXIT), "memory was asked for on the crash path");
     let same = (before.status.code(), before.status.signal()) == (after.status.code(), after.status.signal());
     // The first process of a namespace can't be killed by a signal that it sends itself; what a bare program does then (the
     // C library's abort executes `hlt`) is an accident. With Coroner it exits as a shell would say it.
-    let signal = coroner_faults::find(behaviour.fault).map(|fault| fault.ending);
+    let signal = find_fault(behaviour.fault).map(|fault| fault.ending);
     let same = same
         || (behaviour.needs == Needs::Namespace
             && matches!(signal, Some(Ending::Signal(number) | Ending::Either(number, _)) if after.status.code() == Some(128 + number)));
     ensure!(same, "without Coroner it ends with {}", before.status);
-    if matches!(behaviour.expect, Expect::End) {
-        return Ok(0);
+    #[cfg(target_os = "linux")]
+    coroner_tests::descriptors::files_are_untouched(store)?;
+    if behaviour.conditions.contains(&"descriptors-replaced-by-pipes") {
+        ensure!(before.output == after.output, "something was written to the app's pipes");
     }
     if behaviour.conditions.iter().any(|condition| condition.contains("-port")) {
         ensure!(after.output.starts_with("earlier port: exception 1 code "), "the earlier port was given nothing");
@@ -290,14 +396,24 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
         ensure!(after.status.code() == Some(HANDLER_EXIT), "the handler that was there before did not end it");
         ensure!(before.output == after.output, "the handler that was there before was given {:?} then", before.output);
     }
+    if behaviour.conditions.iter().any(|condition| condition.contains("breakpad")) {
+        ensure!(before.output == after.output, "without Coroner the other reporter says {:?}", before.output);
+    }
+    if behaviour.expect == Expect::CrashRecord {
+        return next_launch_reports(behaviour, store);
+    }
     let files = report_files(store)?;
     let found = reports(store)?;
     if matches!(behaviour.expect, Expect::Nothing) {
         ensure!(found.is_empty(), "there are reports: {files:?}");
         return Ok(0);
     }
-    let [report] = &found[..] else { bail!("there are {} reports and not one: {files:?}", found.len()) };
-    let fault: &Fault = coroner_faults::find(behaviour.fault).context("no such fault")?;
+    let found = match found.last() {
+        Some(last) if behaviour.expect == Expect::LastReport => std::slice::from_ref(last),
+        _ => &found[..],
+    };
+    let [report] = found else { bail!("there are {} reports and not one: {files:?}", found.len()) };
+    let fault: &Fault = find_fault(behaviour.fault).context("no such fault")?;
     if let Ending::Child(signal) = fault.ending {
         let expected = format!("child ended by signal {signal}");
         ensure!(after.output.contains(&expected), "the child did not end by signal {signal}");
@@ -307,6 +423,8 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
             ensure!(after.status.success(), "the process did not go on");
             report_is_right(report, fault, behaviour.threads)
         }
+        Expect::CrashRecord => unreachable!("judged above"),
+        Expect::SignalAndRegisters => signal_and_registers_are_right(report, fault),
         Expect::ReportOfOne => {
             report_is_right(report, fault, 0).or_else(|error| {
                 let why = report.threads.iter().filter(|thread| thread.not_captured.is_some()).count();
@@ -318,7 +436,7 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
         _ if matches!(fault.ending, Ending::Child(_)) => report_is_right(report, fault, 0),
         _ => report_is_right(report, fault, behaviour.threads),
     }?;
-    Ok(report.crash.as_ref().map_or(0, |crash| crash.second_crashes.len()))
+    Ok(report.crash.as_ref().map_or(0, |crash| crash.concurrent_crashes.len()))
 }
 
 /// A file system of a few megabytes, gone when dropped.

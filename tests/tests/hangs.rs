@@ -111,7 +111,7 @@ fn a_hang_ended_by_a_kill_is_fatal() {
     assert!(said.contains(&format!("last run: Hung {id}")), "{said}");
     assert!(functions(hung_thread(fatal)).iter().any(|name| name.contains("does_not_answer")));
     assert!(program.run(LONG, &["flush"]).contains("last run: CleanExit"));
-    assert_eq!(program.delivered().len(), 2, "nothing is told twice");
+    assert_eq!(program.delivered().len(), 2, "nothing is reported twice");
 }
 
 #[test]

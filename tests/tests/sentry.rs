@@ -121,7 +121,7 @@ fn a_crash_is_an_event_at_the_next_launch() {
     let text = event.to_string();
     assert!(!text.contains("PATH=") && !text.contains("fault=null-store"), "no environment, no command line");
 
-    // The first run's beginning was told by its own launch or is told with its end; the second's is told.
+    // The first run's beginning was sent by its own launch or is sent with its end; the second's is sent.
     let sessions = server.sessions();
     let crashed = sessions.iter().filter(|update| update["status"] == "crashed").count();
     let begun = sessions.iter().filter(|update| update["init"] == true).count();
@@ -212,7 +212,7 @@ fn a_wrong_key_sets_it_aside_until_there_is_a_right_one() {
     let right = server.dsn().replace("public", "right");
     app.run(&right, &["flush=10", "no-symbols"]);
     assert_eq!((server.events().len(), app.files("given-up")), (1, 0));
-    assert!(server.items("client_report")[0].to_string().contains("send_error"), "what was refused is told");
+    assert!(server.items("client_report")[0].to_string().contains("send_error"), "what was refused is reported");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn release_health_is_right_over_100_runs() {
 fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
-    // That it was ended by the system is not told beside it.
+    // That it was ended by the system is not reported beside it.
     app.hang(&server.dsn(), &["watch=100", "watchdog"]);
     app.run(&server.dsn(), &["flush=60", "watchdog"]);
     let events = server.items("event");
@@ -491,7 +491,7 @@ fn runs_are_counted_together_where_the_app_wants_it() {
             *counts.entry(kind.to_owned()).or_default() += aggregate[kind].as_u64().unwrap();
         }
     }
-    // A crash is told with its event, as a session by itself.
+    // A crash is sent with its event, as a session by itself.
     let crashed = server.sessions().iter().filter(|update| update["status"] == "crashed").count();
     assert_eq!((counts["exited"], counts["errored"], counts["abnormal"], crashed), (1, 1, 1, 1), "{counts:?}");
 }

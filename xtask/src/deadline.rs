@@ -1,18 +1,18 @@
-//! Commands that end, whatever becomes of what they run: a test under an emulator may hang for ever.
+//! Child processes with a time limit: a test under an emulator may hang for ever.
 
 use std::io;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// No command of a chore takes longer on a machine that does anything else.
-const LONGEST: Duration = Duration::from_mins(20);
+/// The time limit of every child process: none needs as much on a busy machine.
+const MAX_TIME: Duration = Duration::from_mins(20);
 
-/// Runs a command to its end, for which it has [`LONGEST`].
+/// Runs a command to its end, for which it has [`MAX_TIME`].
 ///
 /// # Errors
 /// It can't be started, or took too long: it and all that it started and is still below it were killed.
 pub(crate) fn status(command: &mut Command) -> io::Result<ExitStatus> {
-    within(LONGEST, command)
+    within(MAX_TIME, command)
 }
 
 fn within(longest: Duration, command: &mut Command) -> io::Result<ExitStatus> {
@@ -81,7 +81,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(
-            within(LONGEST, Command::new("sh").args(["-c", "exit 3"])).is_ok_and(|status| status.code() == Some(3))
+            within(MAX_TIME, Command::new("sh").args(["-c", "exit 3"])).is_ok_and(|status| status.code() == Some(3))
         );
     }
 

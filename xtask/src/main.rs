@@ -1,58 +1,80 @@
-//! The project's chores as one command: `cargo xtask CHORE`.
+//! The project's commands: `cargo xtask COMMAND`.
 //!
-//! A chore that measures or checks takes `--json` and then prints one JSON object with its rows (ours, each peer, unit)
-//! as its last line; its exit status says pass or fail. A new chore is one module and one line of [`Chore`].
+//! A command that measures or checks takes `--json` and then prints one JSON object with its rows (ours, each peer, unit)
+//! as its last line; its exit status says pass or fail. A new command is one module and one variant of [`Command`].
 
 mod bench;
 mod darwin;
 mod deadline;
 mod fuzz;
 mod header;
+#[cfg(target_os = "linux")]
+mod launches;
+mod miri;
 mod oracle;
 mod sentry;
 mod signal_safety;
 mod test;
 mod tools;
+mod words;
+#[cfg(target_os = "linux")]
+mod worst_minute;
 
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Coroner's chores")]
+#[command(name = "cargo xtask", about = "Coroner's checks, benches and build steps")]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Command {
     /// Make the C header of `coroner-ffi` from its sources
     Header(header::Arguments),
     /// Build Mach-O programs and run them here: the test bed of the Apple side
     Darwin(darwin::Arguments),
-    /// Is the unwinder right? Ask an emulator (needs PyPI, compilers, and a few minutes).
+    /// Compare the unwinder with an emulator, instruction by instruction (needs PyPI, compilers, and a few minutes)
     Oracle(oracle::Arguments),
-    /// Does the unwinder survive anything? Coverage-guided fuzzing of every format, on stable Rust.
+    /// Fuzz every format that is read, guided by coverage, on stable Rust
     Fuzz(fuzz::Arguments),
-    /// Is what we send what Sentry takes? Relay, Bugsink and sentry-cli answer (needs PyPI).
+    /// Check what is sent against Sentry's Relay, Bugsink and sentry-cli (needs PyPI)
     Sentry(sentry::Arguments),
-    /// Is everything that a crash can reach safe to run in a crash? The linked release artefact answers.
+    /// Check in the linked release artefact that everything that a crash can reach is safe to run in a crash
     SignalSafety(signal_safety::Arguments),
+    /// Crashes in containers, sandboxes and beside runtimes: what is expected, and what is seen (Linux)
+    #[cfg(target_os = "linux")]
+    WorstMinute(worst_minute::Arguments),
+    /// Kill launches at random moments, crash many at once: every report arrives, once (Linux)
+    #[cfg(target_os = "linux")]
+    Launches(launches::Arguments),
+    /// Run crash time under Miri, on a fake kernel (needs a nightly toolchain)
+    Miri(miri::Arguments),
+    /// Check that names, comments and docs use the field's words, and that links of docs lead somewhere
+    Words(words::Arguments),
     /// Set up what the tests need, and run them all
     Test(test::Arguments),
-    /// What does it cost, beside peers?
+    /// Measure what it costs, beside peers
     #[command(subcommand)]
     Bench(bench::Bench),
 }
 
 fn main() -> anyhow::Result<()> {
-    match Arguments::parse().chore {
-        Chore::Header(arguments) => header::run(&arguments),
-        Chore::Darwin(arguments) => darwin::run(&arguments),
-        Chore::Oracle(arguments) => oracle::run(&arguments),
-        Chore::Fuzz(arguments) => fuzz::run(&arguments),
-        Chore::Sentry(arguments) => sentry::run(&arguments),
-        Chore::SignalSafety(arguments) => signal_safety::run(&arguments),
-        Chore::Test(arguments) => test::run(&arguments),
-        Chore::Bench(bench) => bench::run(&bench),
+    match Arguments::parse().command {
+        Command::Header(arguments) => header::run(&arguments),
+        Command::Darwin(arguments) => darwin::run(&arguments),
+        Command::Oracle(arguments) => oracle::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Sentry(arguments) => sentry::run(&arguments),
+        Command::SignalSafety(arguments) => signal_safety::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::WorstMinute(arguments) => worst_minute::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Launches(arguments) => launches::run(&arguments),
+        Command::Miri(arguments) => miri::run(&arguments),
+        Command::Words(arguments) => words::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Bench(bench) => bench::run(&bench),
     }
 }

@@ -4,11 +4,10 @@
 //! passed. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
 //! Unicorn (PyPI, under `target/tools`).
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 
 use crate::{deadline, tools};
 
@@ -34,6 +33,7 @@ type Step = fn() -> anyhow::Result<()>;
 
 /// The steps, cheap and telling ones first.
 const STEPS: &[(&str, Step)] = &[
+    ("words", || chore(&["words"])),
     ("format", || cargo(&["fmt", "--all", "--check"])),
     // Lints that are errors by themselves (clippy::correctness) fail; the others are advice.
     ("lints", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets"])),
@@ -41,8 +41,11 @@ const STEPS: &[(&str, Step)] = &[
     ("Swift names", || cargo(&["test", "-p", "coroner-symbols", "--features", "swift", "--lib", "demangle"])),
     ("C++ exceptions, static runtime", static_cxx_runtime),
     ("panics that abort", panic_abort),
+    ("worst minute", || chore(&["worst-minute", "--short"])),
     ("faults of the crash path", || cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])),
-    ("tests on arm64", || twice(arm64)),
+    // What threads share. The tests of whole crashes (`cargo xtask miri`) take Miri minutes, some of them many.
+    ("Miri", || chore(&["miri", "--only", "report_lock"]).and_then(|()| chore(&["miri", "--only", "run_state"]))),
+    ("tests on arm64", arm64),
     ("documentation", documentation),
     ("C header is current", || chore(&["header", "--check"])),
     ("other systems compile", other_systems),
@@ -53,14 +56,15 @@ const STEPS: &[(&str, Step)] = &[
     ("events through Relay", || chore(&["sentry", "--only", "relay"])),
     ("events of macOS through Relay", || chore(&["sentry", "--only", "relay-darwin"])),
     ("minidumps by Breakpad", || chore(&["sentry", "--only", "minidump"])),
-    ("delivery to Bugsink", || twice(|| chore(&["sentry", "--only", "bugsink"]))),
+    ("delivery to Bugsink", || chore(&["sentry", "--only", "bugsink"])),
     ("debug ids", || chore(&["sentry", "--only", "debug-ids"])),
+    ("launches", || chore(&["launches", "--short"])),
     ("oracle", || chore(&["oracle"])),
     ("fuzz", || chore(&["fuzz"])),
 ];
 
 /// Linux on arm64 has them all; these have tests whose programs qemu-user can run.
-const ON_ARM64: [&str; 3] = ["coroner-machine", "coroner-report", "coroner-capture"];
+const ON_ARM64: [&str; 3] = ["coroner-process", "coroner-report", "coroner-capture"];
 
 /// How `coroner-ffi` is built, and which of its tests, where the C++ runtime is linked into the program.
 const STATIC_CXX_RUNTIME: &[&str] = &["--no-default-features", "--features", "wrap-cxa-throw", "--test", "exceptions"];
@@ -150,43 +154,10 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A step of real processes that are waited for, under an emulator or with a server: as in [`tests`], a failure must show itself
-/// twice, and both are printed.
-fn twice(step: Step) -> anyhow::Result<()> {
-    step().or_else(|error| {
-        println!("FAILED ONCE: {error:#}; again");
-        step()
-    })
-}
-
-/// All tests of this machine. They start hundreds of real processes and wait for them; on a machine that is busy with other
-/// things one may come late, so that a failure must show itself twice: the test programs that failed are run again. Both runs
-/// are printed.
+/// All tests of this machine. Built first: a cold build has a time limit of its own.
 fn tests() -> anyhow::Result<()> {
-    let mut all = command("cargo");
-    all.args(["test", "--workspace", "--no-fail-fast"]).stderr(Stdio::piped());
-    let mut child = all.spawn().context("running cargo")?;
-    // Cargo names them in the end, each in a line of its own: `-p PACKAGE --test NAME`.
-    let mut failed: Vec<String> = Vec::new();
-    for line in BufReader::new(child.stderr.take().context("cargo's output")?).lines() {
-        let line = line.context("reading what cargo says")?;
-        eprintln!("{line}");
-        let named = line.trim_start().strip_prefix("`-p ").and_then(|rest| rest.strip_suffix('`'));
-        failed.extend(named.map(|rest| format!("-p {rest}")));
-    }
-    let status = child.wait().context("waiting for cargo")?;
-    if status.success() {
-        return Ok(());
-    }
-    ensure!(!failed.is_empty(), "cargo test --workspace ended with {status}");
-    failed.retain(|target| {
-        println!("FAILED ONCE: {target}; again");
-        let mut words = vec!["test"];
-        words.extend(target.split(' '));
-        cargo(&words).is_err()
-    });
-    ensure!(failed.is_empty(), "failed twice: {}", failed.join(", "));
-    Ok(())
+    cargo(&["test", "--quiet", "--workspace", "--no-run"])?;
+    cargo(&["test", "--workspace", "--no-fail-fast"])
 }
 
 /// C++ exceptions where the C++ runtime is linked into the program, which needs another build of the library.
@@ -244,6 +215,7 @@ fn arm64() -> anyhow::Result<()> {
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", QEMU)
             // For tests that start programs of their own.
             .env("CORONER_TEST_RUNNER", QEMU)
+            .env("CORONER_TEST_CC", "aarch64-linux-gnu-gcc")
             .env("CORONER_TEST_CXX", ARM64_CXX);
         if let Some(threads) = threads {
             command.env("RUST_TEST_THREADS", threads);
@@ -264,7 +236,7 @@ fn documentation() -> anyhow::Result<()> {
 /// What must compile where nothing of it can be run here.
 fn other_systems() -> anyhow::Result<()> {
     // The upper ones bring those that they stand on.
-    let packages = ["coroner-machine", "coroner-capture", "coroner", "coroner-ffi", "coroner-apple-report"];
+    let packages = ["coroner-process", "coroner-capture", "coroner", "coroner-ffi", "coroner-apple-report"];
     for target in ["aarch64-linux-android", "aarch64-apple-ios", "aarch64-apple-darwin", "x86_64-apple-darwin"] {
         tools::rust_target(target)?;
         let mut command = command("cargo");

@@ -1,12 +1,12 @@
-//! Foreign tools that chores need, at pinned versions, set up once under `target/tools`.
+//! Foreign tools that the commands need, at pinned versions, set up once under `target/tools`.
 //!
 //! * PyPI packages ([`python_package`]) are unpacked by `pip install --target`, each into a folder of its own named by
 //!   package and version; nothing is installed into the system's Python.
 //! * Debian packages ([`debian_package`]) are installed by `apt-get` where the machine allows it (root, a reachable
 //!   mirror), and are an error that says so where it doesn't.
 //!
-//! Registries are those that the machine's pip and apt are configured with; no host is named here. Two chores may run
-//! at once: a folder is filled beside its place and renamed into it, under a file lock.
+//! Registries are those that the machine's pip and apt are configured with; no host is named here. Two commands may
+//! run at once: a folder is filled beside its final path and renamed to it, under a file lock.
 
 use std::{
     env, fs,
@@ -28,12 +28,12 @@ pub(crate) fn workspace_root() -> PathBuf {
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
-/// Where tools live. It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
+/// The folder of the tools. It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
 pub(crate) fn tools_dir() -> PathBuf {
     workspace_root().join("target/tools")
 }
 
-/// Where chores build what they need: cargo's own target folder.
+/// The folder in which the commands build what they need: cargo's own target folder.
 pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
@@ -41,7 +41,7 @@ pub(crate) fn target_dir() -> PathBuf {
 /// The folder that holds `package` of that `version`, unpacked there by pip if it isn't yet.
 ///
 /// # Errors
-/// Where pip is missing, or can't find or unpack the package; the message ends with what pip said.
+/// If pip is missing, or can't find or unpack the package; the message ends with what pip said.
 pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     let place = tools.join(format!("{package}-{version}"));
@@ -50,7 +50,7 @@ pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result
     }
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
     let lock = fs::File::create(tools.join(format!("{package}-{version}.lock")))?;
-    lock.lock().context("waiting for another chore that sets up the same tool")?;
+    lock.lock().context("waiting for another command that sets up the same tool")?;
     if place.is_dir() {
         return Ok(place);
     }
@@ -78,16 +78,16 @@ pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result
 /// A Python environment with exactly the packages of `requirements`, each pinned; its programs are in `bin`.
 ///
 /// # Errors
-/// Where Python or its `venv` is missing, or pip can't find or unpack a package; the message ends with what was said.
+/// If Python or its `venv` is missing, or pip can't find or unpack a package; the message ends with what was said.
 pub(crate) fn python_environment(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
-    // An environment knows its own place, so it is made there, and is whole once the list stands in it.
+    // An environment contains its own path, so it is made at that path; it is complete once the list is in it.
     let place = tools.join(format!("python-{name}"));
     let whole = place.join("requirements.txt");
     let is_whole = || fs::read_to_string(&whole).is_ok_and(|made| made == requirements);
     let lock = fs::File::create(tools.join(format!("python-{name}.lock")))?;
-    lock.lock().context("waiting for another chore that sets up the same tool")?;
+    lock.lock().context("waiting for another command that sets up the same tool")?;
     if is_whole() {
         return Ok(place);
     }
@@ -143,13 +143,13 @@ pub(crate) fn unicorn_library() -> anyhow::Result<PathBuf> {
 /// Makes sure that `target`'s standard library is installed in the toolchain in use.
 ///
 /// # Errors
-/// Where neither rustc has it nor rustup can add it.
+/// If neither rustc has it nor rustup can add it.
 pub(crate) fn rust_target(target: &str) -> anyhow::Result<()> {
     let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
     if libdir.status.success() && Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir() {
         return Ok(());
     }
-    // Once more: two that add at the same time take each other's download away.
+    // Tried twice: two processes that add a target at the same time remove each other's download.
     for _ in 0..2 {
         let status = Command::new("rustup").args(["target", "add", target]).status().context("running rustup")?;
         if status.success() {
@@ -167,7 +167,7 @@ pub(crate) fn on_path(program: &str) -> bool {
 /// Makes sure that `program` exists, installing Debian's `package` if it doesn't.
 ///
 /// # Errors
-/// Where it doesn't exist and apt can't install it (no Debian, not root, no mirror); the message says so.
+/// If it doesn't exist and apt can't install it (no Debian, not root, no mirror); the message says so.
 pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     if on_path(program) {
         return Ok(());
@@ -180,7 +180,7 @@ pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()>
 /// What compiles and links programs of Linux arm64: Debian's cross compiler, which comes without a C library of its own.
 ///
 /// # Errors
-/// Where apt can't.
+/// If apt can't.
 pub(crate) fn arm64_compiler() -> anyhow::Result<()> {
     debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
     if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
@@ -192,7 +192,7 @@ pub(crate) fn arm64_compiler() -> anyhow::Result<()> {
 /// What runs programs of Linux arm64.
 ///
 /// # Errors
-/// Where apt can't.
+/// If apt can't.
 pub(crate) fn arm64_emulator() -> anyhow::Result<()> {
     debian_package("qemu-user-static", "qemu-aarch64-static")
 }
@@ -200,7 +200,7 @@ pub(crate) fn arm64_emulator() -> anyhow::Result<()> {
 /// Installs Debian's `package`, whether or not it was there before.
 ///
 /// # Errors
-/// Where apt can't (no Debian, not root, no mirror); the message ends with what apt said.
+/// If apt can't (no Debian, not root, no mirror); the message ends with what apt said.
 pub(crate) fn install_debian_package(package: &str) -> anyhow::Result<()> {
     ensure!(on_path("apt-get"), "{package} is missing and this machine has no apt-get to install it");
     eprintln!("installing Debian's {package}");
@@ -227,7 +227,7 @@ pub(crate) fn install_debian_package(package: &str) -> anyhow::Result<()> {
 /// LLVM's linker that comes with the Rust toolchain; `-flavor darwin` links Mach-O without an SDK.
 ///
 /// # Errors
-/// Where the toolchain has none.
+/// If the toolchain has none.
 pub(crate) fn rust_lld() -> anyhow::Result<PathBuf> {
     let ask = |arguments: &[&str]| -> anyhow::Result<String> {
         let output = Command::new("rustc").args(arguments).output().context("running rustc")?;

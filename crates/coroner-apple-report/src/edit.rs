@@ -9,7 +9,6 @@ pub(crate) struct Edits {
 }
 
 impl Edits {
-    /// Replaces a range.
     pub(crate) fn replace(&mut self, range: Range<usize>, with: impl Into<Vec<u8>>) {
         self.edits.push((range, with.into()));
     }

@@ -191,7 +191,7 @@ impl<'a> AppleReport<'a> {
         self.frames.len()
     }
 
-    /// Names the frames. `about_to` is told each image that is about to be opened, which for large ones takes a while, and how
+    /// Names the frames. `about_to` is given each image that is about to be opened, which for large ones takes a while, and how
     /// many frames are done by then.
     pub fn symbolicate(&self, symbolizer: &mut Symbolizer, about_to: &mut dyn FnMut(&ImageKey, usize)) -> Named {
         let mut symbols: BTreeMap<usize, ImageSymbols> = BTreeMap::new();

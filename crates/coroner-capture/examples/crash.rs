@@ -6,7 +6,7 @@ fn main() {
     let store = CString::new(arguments.next().expect("a store directory")).expect("a path");
     let threads: usize = arguments.next().map_or(0, |count| count.parse().expect("a number of threads"));
     let before = std::time::Instant::now();
-    let run = coroner_capture::install(&coroner_capture::Setup::new(&store)).expect("installed");
+    let run = coroner_capture::install(&store, &coroner_capture::InstallOptions::DEFAULT).expect("installed");
     println!(
         "installed in {:?}, run {:02x?}, interposes {}",
         before.elapsed(),

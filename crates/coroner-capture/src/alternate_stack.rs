@@ -3,10 +3,10 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use coroner_machine::stack::{Stack, alternate_stack, set_alternate_stack};
-use coroner_machine::syscall::Result;
+use coroner_process::stack::{Stack, alternate_stack, set_alternate_stack};
+use coroner_process::syscall::Result;
 
-/// The system's page size (normal life).
+/// The system's page size (not async-signal-safe).
 pub(crate) fn page_size() -> usize {
     /// The largest page of all systems.
     const LARGEST: usize = 1 << 16;
@@ -27,7 +27,7 @@ pub(crate) fn adopt(stack: Stack) -> Result<()> {
     }
     let key = KEY.load(Ordering::Acquire);
     if key != NO_KEY {
-        // SAFETY: the key is made by `prepare`. Normal life.
+        // SAFETY: the key is made by `prepare`. Not async-signal-safe.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, stack.base() as *const c_void) };
     }
     Ok(())
@@ -53,7 +53,7 @@ unsafe extern "C" fn release(base: *mut c_void) {
     }
 }
 
-/// Makes the key (normal life, once).
+/// Makes the key (not async-signal-safe, once).
 pub(crate) fn prepare() {
     if KEY.load(Ordering::Acquire) != NO_KEY {
         return;

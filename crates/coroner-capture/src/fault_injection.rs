@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use coroner_machine::syscall::{Errno, Result};
+use coroner_process::syscall::{Errno, Result};
 use coroner_report::wire::SectionKind;
 
 /// How a section fails.
@@ -45,8 +45,19 @@ pub(crate) fn here(section: SectionKind) {
         return;
     }
     if HOW.load(Ordering::SeqCst) == Failure::Fault as u32 {
+        #[cfg(miri)]
+        // SAFETY: the fake kernel of `tests/miri` calls the handler of SIGSEGV, and unwinds to the end of the section.
+        unsafe {
+            unsafe extern "C-unwind" {
+                fn coroner_test_fault(address: u64);
+            }
+            coroner_test_fault(0x18);
+        }
+        #[cfg(not(miri))]
         // SAFETY: none; the fault is what is wanted, and what `guarded` is for.
-        unsafe { (0x18 as *mut u32).write_volatile(1) };
+        unsafe {
+            (0x18 as *mut u32).write_volatile(1)
+        };
     } else if HOW.load(Ordering::SeqCst) == Failure::LostStack as u32 {
         // SAFETY: none; as above.
         unsafe {

@@ -1,7 +1,8 @@
 //! A child made by fork: it must not write into its parent's run.
 //!
-//! The run state is a shared mapping, so the child replaces it by a private copy, at the same address, before the app goes
-//! on in it. (A child made by vfork or a bare clone never comes by here; it shares its parent's memory, or runs an exec.)
+//! The run state is a shared mapping, so the child replaces it by a private copy, at the same address, before the app goes on in
+//! it. (A child made by vfork or a bare clone never comes by here; it shares its parent's memory, or runs an exec.) The report's
+//! mapping stays shared; a child writes to the spare one alone, and only if it can make no run of its own.
 //!
 //! On Linux all else is found out when it matters: a child has another process id, and makes a run of its own when it crashes.
 //! On macOS the child has neither Coroner's threads nor its ports (the kernel copies the *task's exception ports*, which lead to
@@ -10,12 +11,13 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::global;
-use crate::os::files;
+use coroner_process::files::make_private;
+
+use crate::installed;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Registers the child's handler (normal life, once in a process).
+/// Registers the child's handler (not async-signal-safe, once in a process).
 pub(crate) fn prepare() {
     if !REGISTERED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler is async-signal-safe, as the child of a process with threads needs.
@@ -23,10 +25,11 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Runs in the child, right after fork. One system call, no allocation.
+/// Runs in the child, right after fork. Two system calls and a copy, no allocation.
 unsafe extern "C" fn in_child() {
-    if let Some(global) = global::get() {
-        let run = &global.run;
-        let _ = files::map_file(run.files.state, global.setup.state_size as usize, run.state_address, false);
+    if let Some(installed) = installed::get() {
+        let files = &installed.run.files;
+        // SAFETY: the state's mapping, in a child right after fork.
+        unsafe { make_private(files.state_address, files.state_size) };
     }
 }

@@ -2,64 +2,127 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use coroner_machine::context::SignalInfo;
-use coroner_machine::threads::Tid;
+use coroner_process::context::SignalInfo;
+use coroner_process::threads::Tid;
 
-use crate::os::action::Action;
-use crate::os::previous::{self, SignalContext};
+use crate::previous_handler::{self, MARKER, SignalContext};
+use coroner_process::signals::{SignalAction, bit};
 
 /// Whether a signal would have been ignored: the app or its parent chose `SIG_IGN`, and no fault of this thread raised it
 /// (the kernel does not let a fault be ignored).
 pub(crate) fn ignores(info: &SignalInfo) -> bool {
-    previous::of(info.signo).handler == libc::SIG_IGN && !info.is_fault()
+    previous_handler::of(info.signo).handler == libc::SIG_IGN && !info.is_fault()
 }
 
 /// What is left to do when the handlers have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The signal was ignored, or its handler dealt with it: the thread goes on.
-    GoesOn,
+    Continues,
+    /// Its handler has returned, and given the signal to another one, which may yet end the process: other reporters put back who was
+    /// before them.
+    Replaced,
     /// The process dies when the handler returns.
     Dies,
 }
 
 /// Gives the signal to whoever had it before: the function is called, `SIG_IGN` ignores, `SIG_DFL` ends the process with
-/// that very signal once Coroner's handler returns. `called`: the function has run already (`chain_first`).
+/// that very signal once Coroner's handler returns. `called`: the function has run already (`chain_first`). `asked` as in
+/// [`previous_handler::call`].
 ///
 /// # Safety
-/// As for [`previous::call`].
-pub(crate) unsafe fn forward(info: &mut SignalInfo, context: &mut SignalContext, called: bool) -> Outcome {
+/// As for [`previous_handler::call`].
+pub(crate) unsafe fn forward(
+    info: &mut SignalInfo,
+    context: &mut SignalContext,
+    called: bool,
+    asked: Asked,
+) -> Outcome {
     let signal = info.signo;
     if ignores(info) {
-        return Outcome::GoesOn;
+        return Outcome::Continues;
     }
-    let ours = Action::of(signal).unwrap_or_default();
+    let ours = SignalAction::of(signal).unwrap_or_default();
     // SAFETY: passed on.
-    if !called && unsafe { previous::call(info, context) } {
+    if !called && unsafe { previous_handler::call(info, context, asked) } {
         // A handler that took itself out and returned means "and now the default": Rust's standard library does so, and
         // counts on the fault coming again. A signal that was sent does not come again.
-        let now = Action::of(signal).unwrap_or_default();
-        if now == ours || now.handler != libc::SIG_DFL {
-            return Outcome::GoesOn;
+        let now = SignalAction::of(signal).unwrap_or_default();
+        if now == ours {
+            return Outcome::Continues;
         }
-    } else if !called && previous::of(signal).is_function() {
-        return Outcome::GoesOn;
+        if now.handler != libc::SIG_DFL {
+            return Outcome::Replaced;
+        }
     }
-    previous::die(info, context);
+    previous_handler::die(info, context);
     Outcome::Dies
 }
 
-/// A previous handler that is running on behalf of a report that is already written: what it raises (it may call abort)
-/// is the same death.
+/// Which of the handlers that are not Coroner's is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The one that had the signal last.
+    Latest,
+    /// The one from before the install, unless it is that one: the latest has chained to Coroner's.
+    Original,
+}
+
+/// Earlier handlers that are running: of a crash whose report is written, where what they raise (one may call abort) is the same
+/// death, and of one that they are asked about first, whose report is written if they end the process.
 ///
-/// Such a handler may leave by `siglongjmp` and never return here. It is known by its stack: it runs below the frame of
-/// Coroner's handler, at most [`Forwarding::REACH`] bytes; a thread that has left it is above.
+/// Such a handler may leave by `siglongjmp` and never return here. A thread is inside it if it is the one that called it, runs
+/// below the frame of Coroner's handler, at most [`Forwarding::REACH`] bytes, and blocks [`MARKER`]: a jump restores the mask
+/// from before.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
+    handlers: [RunningHandler; HANDLERS],
+    next: AtomicU64,
+}
+
+/// Threads whose handlers may run at once and be known.
+const HANDLERS: usize = 32;
+
+#[derive(Debug)]
+struct RunningHandler {
     /// The thread, 0 for none.
     tid: AtomicU64,
-    /// The address of the signal's siginfo, above all that the handler uses.
+    /// See [`Crash`].
     frame: AtomicU64,
+    context: AtomicU64,
+    number: AtomicU64,
+}
+
+/// The crash that an earlier handler is called for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Crash {
+    /// The address of the signal's siginfo, above all that the handler uses.
+    pub frame: u64,
+    /// The address of its context as long as there is no report of it, else 0.
+    pub context: u64,
+    /// The number of its crash record, 0 for none.
+    pub number: u64,
+}
+
+impl RunningHandler {
+    fn set(&self, crash: &Crash) {
+        self.context.store(crash.context, Ordering::Relaxed);
+        self.number.store(crash.number, Ordering::Relaxed);
+        self.frame.store(crash.frame, Ordering::Release);
+    }
+
+    fn crash(&self) -> Crash {
+        Crash {
+            frame: self.frame.load(Ordering::Acquire),
+            context: self.context.load(Ordering::Relaxed),
+            number: self.number.load(Ordering::Relaxed),
+        }
+    }
+
+    fn holds(&self, sp: u64, mask: u64) -> bool {
+        let frame = self.frame.load(Ordering::Acquire);
+        sp < frame && frame - sp < Forwarding::REACH && mask & u64::from(bit(MARKER)) != 0
+    }
 }
 
 impl Forwarding {
@@ -67,23 +130,67 @@ impl Forwarding {
     const REACH: u64 = 256 << 10;
 
     pub(crate) const fn new() -> Self {
-        Forwarding { tid: AtomicU64::new(0), frame: AtomicU64::new(0) }
+        const NONE: RunningHandler = RunningHandler {
+            tid: AtomicU64::new(0),
+            frame: AtomicU64::new(0),
+            context: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+        };
+        Forwarding { handlers: [NONE; HANDLERS], next: AtomicU64::new(0) }
     }
 
-    /// A handler begins on thread `tid`, below `frame`; answers what [`Forwarding::end`] needs.
-    pub(crate) fn begin(&self, tid: Tid, frame: u64) -> (u64, u64) {
-        (self.tid.swap(tid as u64, Ordering::AcqRel), self.frame.swap(frame, Ordering::AcqRel))
+    fn of_thread(&self, tid: Tid) -> Option<&RunningHandler> {
+        self.handlers.iter().find(|handler| handler.tid.load(Ordering::Acquire) == tid as u64)
     }
 
-    /// It has returned.
-    pub(crate) fn end(&self, before: (u64, u64)) {
-        self.frame.store(before.1, Ordering::Release);
-        self.tid.store(before.0, Ordering::Release);
+    /// A handler begins on thread `tid` for that crash; returns the one that it interrupts, for [`Forwarding::end`].
+    pub(crate) fn begin(&self, tid: Tid, crash: &Crash) -> Crash {
+        if let Some(handler) = self.of_thread(tid) {
+            let before = handler.crash();
+            handler.set(crash);
+            return before;
+        }
+        let free = self
+            .handlers
+            .iter()
+            .find(|handler| handler.tid.compare_exchange(0, tid as u64, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        // All taken: by handlers that were left, most likely. The oldest goes.
+        let oldest = || self.handlers.get(self.next.fetch_add(1, Ordering::Relaxed) as usize % HANDLERS);
+        if let Some(handler) = free.or_else(oldest) {
+            handler.tid.store(tid as u64, Ordering::Release);
+            handler.set(crash);
+        }
+        Crash::default()
     }
 
-    /// Whether the thread, interrupted at stack pointer `sp`, was inside that handler.
-    pub(crate) fn is_by(&self, tid: Tid, sp: u64) -> bool {
-        let frame = self.frame.load(Ordering::Acquire);
-        self.tid.load(Ordering::Acquire) == tid as u64 && sp < frame && frame - sp < Self::REACH
+    /// It has returned. What it was called for, as it is now.
+    pub(crate) fn end(&self, tid: Tid, before: &Crash) -> Crash {
+        let Some(handler) = self.of_thread(tid) else { return Crash::default() };
+        let ended = handler.crash();
+        handler.set(before);
+        if before.frame == 0 {
+            handler.tid.store(0, Ordering::Release);
+        }
+        ended
+    }
+
+    /// What the handler was called for that the thread, interrupted at stack pointer `sp` with `mask` blocked, was inside of.
+    pub(crate) fn is_by(&self, tid: Tid, sp: u64, mask: u64) -> Option<Crash> {
+        self.of_thread(tid).filter(|handler| handler.holds(sp, mask)).map(RunningHandler::crash)
+    }
+
+    /// There is a report now of the crash that the thread's handler was asked about first.
+    pub(crate) fn note_reported(&self, tid: Tid) {
+        if let Some(handler) = self.of_thread(tid) {
+            handler.context.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of the record of a crash whose handler the thread has left by a jump; 0 for none. It is forgotten.
+    pub(crate) fn take_left(&self, tid: Tid, sp: u64, mask: u64) -> u64 {
+        let Some(handler) = self.of_thread(tid).filter(|handler| !handler.holds(sp, mask)) else { return 0 };
+        let number = handler.number.swap(0, Ordering::Relaxed);
+        handler.tid.store(0, Ordering::Release);
+        number
     }
 }

@@ -1,26 +1,26 @@
-//! Installing and uninstalling: normal life.
+//! Installing and uninstalling. Not async-signal-safe.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use coroner_machine::syscall::Errno;
-use coroner_machine::threads::{monotonic_now, process_id, this_thread};
-use coroner_report::run_state::{ExitKind, RunState, Scalar, words_of_mapping};
+use coroner_process::files;
+use coroner_process::syscall::Errno;
+use coroner_process::threads::{monotonic_now, process_id, this_thread, wall_now};
+use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
+use coroner_walk::ImageList;
 
 use crate::facts::ProcessName;
 #[cfg(feature = "fault-injection")]
 use crate::fault_injection::map;
-use crate::global::{self, CurrentRun, Global, Settings};
-use crate::os::images::Loaded;
-use crate::os::install::Want;
-use crate::os::machinery::Machinery;
-use crate::os::{self, clock, files, threads};
-use crate::pipeline::rehearsal::rehearse;
-use crate::pipeline::scratch::Scratch;
-use crate::pipeline::seconds::Seconds;
-use crate::run::{self, RunError};
-use crate::setup::Setup;
-use crate::{ignore, monitor};
+use crate::install_options::InstallOptions;
+use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
+use crate::os::platform_state::PlatformState;
+use crate::os::{self, threads};
+use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
+use crate::run::{CleanRun, RunError, RunFiles, RunSizes};
+use crate::session;
+use crate::workspace::Workspace;
+use crate::{ignored_signals, monitor};
 
 /// Why Coroner could not be installed. Nothing is changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,15 @@ pub enum InstallError {
     AlreadyInstalled,
     /// The run could not be made in the store.
     Run(RunError),
+    /// The path of the store is longer than `PATH_MAX`.
+    PathTooLong,
     /// There was no memory.
     Memory(Errno),
     /// The run state did not fit in the bytes that the setup gives it.
     StateTooSmall,
-    /// `/proc` can't be read, without which threads can't be listed.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    Proc(Errno),
     /// No real-time signal could be had to stop threads with.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    Rendezvous(coroner_machine::rendezvous::PrepareError),
+    StopSignal(coroner_process::stop_the_world::PrepareError),
     /// The kernel refused a port, or the task's exception ports (a `kern_return_t` of <mach/kern_return.h>).
     #[cfg(target_vendor = "apple")]
     Mach(i32),
@@ -60,83 +59,86 @@ pub enum InstallError {
 pub struct Run {
     /// Its id; in hexadecimal, the name of its directory in `<store>/runs`.
     pub id: [u8; 16],
-    /// Its state, to be written in normal life.
+    /// Its state, to be written outside a signal handler.
     pub state: RunState<'static>,
+    /// What this process does not get.
+    pub limits: InstallLimits,
+    /// The run whose files it uses, which ended by itself.
+    pub previous: Option<CleanRun>,
 }
+
+/// What was missing at install: a report says less for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstallLimits {
+    /// There was no room in the store, or no free descriptor: the run is in memory, and a crash brings it to the disk if there
+    /// is room by then.
+    pub in_memory: bool,
+    /// Linux: `/proc/self/task` can't be read. A report has the crashed thread alone, unless it can be read by then.
+    pub no_thread_list: bool,
+    /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
+    /// backtrace of another thread is an error.
+    pub no_stop_signal: bool,
+}
+
+impl InstallLimits {
+    /// Each of them as a sentence.
+    pub fn sentences(&self) -> impl Iterator<Item = &'static str> {
+        const IN_MEMORY: &str = "there is no room in the store or no free descriptor: a report is kept in memory and saved if there is room when the process crashes";
+        const NO_THREAD_LIST: &str =
+            "threads can't be listed in /proc/self/task: a report has the crashed thread alone";
+        const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: threads are stopped by ptrace where it is allowed, or are not captured";
+        let all =
+            [(self.in_memory, IN_MEMORY), (self.no_thread_list, NO_THREAD_LIST), (self.no_stop_signal, NO_STOP_SIGNAL)];
+        all.into_iter().filter_map(|(is_so, sentence)| is_so.then_some(sentence))
+    }
+}
+
+/// Bytes of the run state that are touched at install: its fixed part and the facts.
+const STATE_TOUCHED: usize = 12 << 10;
 
 /// Whether an install is on or under way.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// What the first install made and a later one uses again; see [`global::get`] for why it is never unmapped.
-static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins a run and takes the signals.
+/// Begins a run in `store` and takes the signals. The store's directory is made, with mode 0700, if it is not there; its parent must
+/// be. A path that is not absolute is right as long as the app stays in its working directory.
 ///
-/// Takes well under a millisecond; starts no thread.
+/// Takes well under a millisecond; starts no thread on Linux.
 ///
 /// # Errors
 /// See [`InstallError`].
-pub fn install(setup: &Setup<'_>) -> Result<Run, InstallError> {
+pub fn install(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
     if INSTALLED.swap(true, Ordering::AcqRel) {
         return Err(InstallError::AlreadyInstalled);
     }
-    make(setup).inspect_err(|_| INSTALLED.store(false, Ordering::Release))
+    make(store, options).inspect_err(|_| INSTALLED.store(false, Ordering::Release))
 }
 
-fn make(setup: &Setup<'_>) -> Result<Run, InstallError> {
+fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
     let installed_at = monotonic_now();
-    let runs = run::open_runs(setup.store).map_err(InstallError::Run)?;
-    let limits = setup.state.allowed();
-    let state_size = limits.size() as u32;
-    // A file size limit raises SIGXFSZ, of which the app would die: it is to go on without Coroner.
-    let files = os::install::without_size_signal(|| run::Run::create(runs, setup.reserve, state_size));
-    let files = files.inspect_err(|_| run::close(runs)).map_err(InstallError::Run)?;
-    let abandon = |error: InstallError| {
-        files.discard();
-        run::close(runs);
-        error
-    };
-    let address = files::map_file(files.state, state_size as usize, 0, true);
-    let address = address.map_err(|errno| abandon(InstallError::Memory(errno)))?;
-    // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
-    let words = unsafe { words_of_mapping(address as *mut u8, state_size as usize) };
-    let state = words.and_then(|words| RunState::create(words, &limits, files.id).ok());
-    let state = state.ok_or_else(|| abandon(InstallError::StateTooSmall))?;
-    let settings = Settings {
-        signals: setup.signals,
-        chain_first: setup.chain_first,
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        fork: setup.fork,
-        alternate_stacks: setup.alternate_stacks,
-        all_threads: setup.all_threads,
-        stack_memory: setup.stack_memory,
-        symbol_names: setup.symbol_names,
-        deadline_ms: setup.deadline_ms,
-        reserve: setup.reserve,
-        state_size,
-    };
-    let page = threads::page_size();
-    let current = CurrentRun {
-        files,
-        pid: process_id(),
-        installed_at,
-        process_start: os::facts::process_start(),
-        page_size: page as u32,
-        name: ProcessName::of_this(),
-        state,
-        state_address: address,
-    };
-    let want = Want::of(setup);
-    let global = place(settings, &current, &want, page).map_err(abandon)?;
-    os::install::prepare();
-    monitor::exception::begin_run();
-    global::publish(global);
-    if let Err(error) = os::install::begin(global, &want) {
-        global::withdraw();
-        // SAFETY: taken out of use, and nothing watches.
-        unsafe { take_apart(global) };
-        return Err(abandon(error));
+    if store.to_bytes_with_nul().len() > STORE_PATH {
+        return Err(InstallError::PathTooLong);
     }
-    Ok(Run { id: files.id, state })
+    os::install::undisturbed(|| {
+        // A report of an install that has ended may still be on its way.
+        let mut owner = own_lock(options.deadline_ms).ok_or(InstallError::AlreadyInstalled)?;
+        let made = make_owned(store, options, installed_at, &mut owner).and_then(|(installed, run)| {
+            installed.publish();
+            os::install::begin(installed, options).map(|()| run).inspect_err(|_| {
+                installed.withdraw();
+                give_back(installed, &mut owner);
+                installed.run.files.discard(store);
+            })
+        });
+        // What is loaded by now is learned now, when guarded loads are recovered; a crash looks into what came later only.
+        if made.is_ok()
+            && let Some(images) = Workspace::of(&mut owner).and_then(|workspace| workspace.images.as_mut())
+        {
+            images.refresh_at_install();
+            images.touch();
+        }
+        session::release(owner);
+        made
+    })
 }
 
 /// The memory for a place of an install, which a test may refuse.
@@ -145,82 +147,203 @@ fn map<T>(_place: u32, map: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errn
     map()
 }
 
-/// Makes what outlives the run, or takes what an earlier install made.
-fn place(settings: Settings, current: &CurrentRun, want: &Want, page: usize) -> Result<&'static Global, InstallError> {
-    let machinery = Machinery::new(&settings, want, page)?;
-    let mut images = match map(1, Loaded::map) {
-        Ok(images) => images,
+/// Makes everything that a crash will need.
+fn make_owned(
+    store: &CStr,
+    options: &InstallOptions,
+    installed_at: u64,
+    owner: &mut ReportOwner,
+) -> Result<(&'static Installed, Run), InstallError> {
+    let limits = options.state.allowed();
+    let sizes = RunSizes { reserve: options.reserve, state: limits.size(), spare: true };
+    let (files, previous) = match RunFiles::reuse(store, sizes, &limits) {
+        Some((files, clean)) => (Ok(files), Some(clean)),
+        None => (RunFiles::create(store, sizes), None),
+    };
+    // Without room on the disk, or a descriptor, the report is kept in memory until there is some.
+    let files = match files {
+        Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory)?,
+        // A disk that fails must not end the app by the first store.
+        Ok(run)
+            if files::populate(run.state_address, STATE_TOUCHED.min(run.state_size)) == Err(Errno(libc::EFAULT)) =>
+        {
+            run.discard(store);
+            RunFiles::in_memory(sizes).map_err(InstallError::Memory)?
+        }
+        made => made.map_err(InstallError::Run)?,
+    };
+    let id = files.id;
+    // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
+    let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };
+    let identity = ProcessIdentity::of_this_process_in_this_boot();
+    let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
+    let Some(state) = state else {
+        files.discard(store);
+        return Err(InstallError::StateTooSmall);
+    };
+    let page = threads::page_size();
+    let platform = match PlatformState::new(options, page) {
+        Ok(platform) => platform,
+        Err(error) => {
+            files.discard(store);
+            return Err(error);
+        }
+    };
+    let at = match prepare_workspace(owner).and_then(|()| map(2, || files::map(size_of::<Installed>()))) {
+        Ok(at) => at as *mut Installed,
         Err(errno) => {
-            machinery.close();
+            give_back_images(owner);
+            platform.close();
+            files.discard(store);
             return Err(InstallError::Memory(errno));
         }
     };
-    // What is loaded by now is learned now; a crash looks into what came later only.
-    images.take_at_install();
-    images.touch();
-    let made = map(2, || match MADE.load(Ordering::Acquire) {
-        0 => files::map(size_of::<Global>()),
-        made => Ok(made),
-    });
-    let made = match made {
-        Ok(made) => made,
-        Err(errno) => {
-            images.unmap();
-            machinery.close();
-            return Err(InstallError::Memory(errno));
-        }
+    let current = CurrentRun {
+        files,
+        pid: identity.pid.cast_signed(),
+        installed_at,
+        process_start: identity.started_at().unwrap_or_else(wall_now),
+        page_size: page as u32,
+        name: ProcessName::of_this(),
+        state,
     };
-    MADE.store(made, Ordering::Release);
-    let at = made as *mut Global;
-    // SAFETY: a mapping of that size, page-aligned, that no handler knows of now: it is either fresh, or was withdrawn by
-    // `uninstall`, which waits for handlers. The scratch is left as it is: zero, or as a report left it, both valid.
-    unsafe {
-        (&raw mut (*at).setup).write(settings);
-        (&raw mut (*at).run).write(*current);
-        (&raw mut (*at).reports).write(AtomicU32::new(0));
-        (&raw mut (*at).survived).write(AtomicU32::new(0));
-        (&raw mut (*at).seconds).write(Seconds::new());
-        (&raw mut (*at).os).write(machinery);
-        let scratch = (&raw mut (*at).scratch).cast::<UnsafeCell<Scratch>>();
-        Scratch::prepare((*scratch).get(), images);
-        rehearse(&mut *(*scratch).get());
-        Ok(&*at)
+    os::install::prepare();
+    monitor::exception::begin_run();
+    // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
+    let installed = unsafe { Installed::place(at, *options, store, current, platform) };
+    let limits =
+        InstallLimits { in_memory: !installed.run.files.is_on_disk(), ..os::install::limits(&installed.platform) };
+    Ok((installed, Run { id, state, limits, previous }))
+}
+
+/// Gives the process's workspace an empty list of images.
+fn prepare_workspace(owner: &mut ReportOwner) -> Result<(), Errno> {
+    let images = map(1, ImageList::map)?;
+    Workspace::prepare(owner, images).map_err(|(images, errno)| {
+        images.unmap();
+        errno
+    })
+}
+
+/// Owns the report lock, waiting for a report that is being written.
+fn own_lock(deadline_ms: u32) -> Option<ReportOwner> {
+    let limit = u64::from(deadline_ms.saturating_add(2000)) * 1_000_000;
+    let (pid, tid) = (process_id(), this_thread());
+    let mut until = None;
+    loop {
+        let releases = REPORT_LOCK.releases();
+        match REPORT_LOCK.claim(pid, tid, true) {
+            Claim::Mine(owner) => return Some(owner),
+            Claim::Nested => return None,
+            Claim::Taken | Claim::TakenByNonFatal => {
+                let until = *until.get_or_insert_with(|| monotonic_now().saturating_add(limit));
+                if REPORT_LOCK.wait(releases, until) == WaitEnd::TimeOver {
+                    return None;
+                }
+            }
+        }
     }
 }
 
-/// Gives back what [`place`] made but the mapping.
-///
-/// # Safety
-/// Nobody uses it any more; what is read out here is not used again before `place` writes it anew.
-unsafe fn take_apart(global: &Global) {
-    // SAFETY: by the contract.
-    unsafe {
-        core::ptr::read(&raw const global.os).close();
-        core::ptr::read(&raw const (*global.scratch.get()).images).unmap();
+fn give_back_images(owner: &mut ReportOwner) {
+    if let Some(images) = Workspace::of(owner).and_then(|workspace| workspace.images.take()) {
+        images.unmap();
     }
+}
+
+/// Gives back what an install made but the run's files and what handlers may still look at.
+fn give_back(installed: &Installed, owner: &mut ReportOwner) {
+    give_back_images(owner);
+    // SAFETY: the install is withdrawn, and this thread owns the lock: who still holds the value looks whether it is the current
+    // one before it uses any of this, and reads the bytes that stay at most.
+    unsafe { core::ptr::read(&raw const installed.platform) }.close();
 }
 
 /// Gives the signals back, ends the run's lock and closes its files. The run's state stays mapped.
 ///
 /// Waits for a report that is being written. False if nothing was installed.
 pub fn uninstall() -> bool {
-    let Some(global) = global::get() else { return false };
-    os::install::end(global);
-    global::withdraw();
-    global.run.state.set_scalar(Scalar::EXIT_TIME, clock::wall());
-    global.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
-    global.run.files.close();
-    run::close(global.run.files.runs);
-    // SAFETY: taken out of use, and `end` has waited for who used it.
-    unsafe { take_apart(global) };
+    let Some(installed) = installed::get() else { return false };
+    // While the handler is there, by which a store to a file that was cut does not end the app.
+    installed.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
+    installed.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
+    // The app may keep its scope and go on to write to it.
+    let run = &installed.run.files;
+    if run.is_on_disk() {
+        // SAFETY: ours. Of a store that another thread makes meanwhile, nothing is left: it is too late for it anyway.
+        unsafe { files::make_private(run.state_address, run.state_size) };
+    }
+    os::install::end(installed);
+    installed.withdraw();
+    // Whoever comes after this finds that the install has ended; a report that does not end keeps what it uses.
+    if let Some(mut owner) = own_lock(installed.options.deadline_ms) {
+        give_back(installed, &mut owner);
+        installed.run.files.close();
+        session::release(owner);
+    }
     INSTALLED.store(false, Ordering::Release);
     true
+}
+
+/// Gives this process, a child made by fork that goes on as an app of its own, a run of its own: what the app said of itself stays.
+/// `None` if it is no child, or has one. Until then a child's crash is reported under a run that it makes when it crashes.
+///
+/// # Errors
+/// See [`InstallError`]. The process stays a child without a run.
+#[cfg(not(target_vendor = "apple"))]
+pub fn after_fork() -> Result<Option<Run>, InstallError> {
+    let Some(parent) = installed::get().filter(|installed| installed.run.pid != process_id()) else { return Ok(None) };
+    os::install::undisturbed(|| {
+        let owner = own_lock(parent.options.deadline_ms).ok_or(InstallError::AlreadyInstalled)?;
+        let made = make_child(parent);
+        session::release(owner);
+        made.map(Some)
+    })
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
+    let limits = parent.options.state.allowed();
+    let before = &parent.run.files;
+    let sizes = RunSizes { reserve: parent.options.reserve, state: before.state_size, spare: true };
+    let at = files::map(size_of::<Installed>()).map_err(InstallError::Memory)? as *mut Installed;
+    let mut run = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
+    let identity = ProcessIdentity::of_this_process_in_this_boot();
+    if !run.replace_parent(before, &limits, &identity) {
+        run.discard(parent.store());
+        return Err(InstallError::StateTooSmall);
+    }
+    let (id, state) = (run.id, parent.run.state);
+    let current = CurrentRun {
+        files: run,
+        pid: identity.pid.cast_signed(),
+        installed_at: monotonic_now(),
+        process_start: identity.started_at().unwrap_or_else(wall_now),
+        page_size: parent.run.page_size,
+        name: parent.run.name,
+        state,
+    };
+    // SAFETY: the parent's value is nobody's in this process from now on; descriptors in it are looked at before each use.
+    let platform = unsafe { core::ptr::read(&raw const parent.platform) };
+    // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
+    let installed = unsafe { Installed::place(at, parent.options, parent.store(), current, platform) };
+    installed.publish();
+    coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
+    Ok(Run { id, state, limits: os::install::limits(&installed.platform), previous: None })
+}
+
+/// Whether this process's run has left no report so far, of any kind, so that the next one can use its files.
+pub fn is_unused() -> bool {
+    installed::get().is_some_and(|installed| {
+        let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
+        begun == 0 && installed.run.files.is_unused()
+    })
 }
 
 /// Leaves the next `signal` of the calling thread to the handlers that were there before Coroner: a managed runtime that is
 /// about to raise it on purpose. False where 64 threads have done so already, or nothing is installed.
 pub fn ignore_next_signal(signal: i32) -> bool {
-    global::get().is_some() && ignore::ignore_next(this_thread(), signal)
+    installed::get().is_some() && ignored_signals::ignore_next(this_thread(), signal)
 }
 
 /// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported. Needed only for threads

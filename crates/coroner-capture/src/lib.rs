@@ -1,16 +1,15 @@
-//! Crash time: the monitors that notice a death, and the pipeline that takes it from the first fault to the last byte on
-//! disk.
+//! Crash time: the monitors that notice a death, and the session that takes it from the first fault to the last byte of the report.
 //!
 //! ```text
-//!  install (normal life)                     crash time                                        next launch
-//!  run directory, reserved report, maps ──►  monitor ─► latch ─► pipeline ─► report file  ──►  coroner
+//!  install (not async-signal-safe)              crash time                                           next launch
+//!  run directory, reserved report, maps ──►  monitor ─► report lock ─► session ─► mapped report  ──►  coroner
 //! ```
 //!
 //! * [`install`] makes everything that a crash will need and touches it: the run's directory with its reserved report file
-//!   and mapped state, stacks, tables, the rendezvous' signal. Nothing is made at crash time but, in a child made by fork
+//!   and mapped state, stacks, tables, the signal that stops threads. Nothing is made at crash time but, in a child made by fork
 //!   or vfork, that child's own run.
-//! * A monitor (`monitor/`, one file each) notices and hands over; `pipeline/` writes; `previous.rs` of the system's folder
-//!   passes the signal on.
+//! * A monitor (`monitor/`, one file each) notices; `crash_entry.rs` of the system's folder wins the report lock; `session.rs` writes the
+//!   report by `sections/`, one file each; `previous_handler.rs` and `forwarding.rs` pass the signal on.
 //! * `linux/`, `darwin/` and the monitors know the system; all else is the same everywhere and reaches a system's part by `crate::os`.
 //!   Elsewhere than on the systems that have such a folder this crate is empty.
 //!
@@ -22,6 +21,7 @@
 //! Install once, early, and before other handlers that are to come first; keep the store on a local file system.
 #![no_std]
 #![deny(missing_docs)]
+#![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]
 #![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 
 #[cfg(target_vendor = "apple")]
@@ -33,37 +33,49 @@ use linux as os;
 mod darwin;
 
 mod alternate_stack;
+mod asked_first;
+mod concurrent_crashes;
+mod crash_context;
 mod facts;
+#[cfg(all(test, miri))]
+#[path = "../tests/miri/fake_kernel.rs"]
+#[allow(dead_code)]
+mod fake_kernel;
 #[cfg(feature = "fault-injection")]
 pub mod fault_injection;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod fork;
 mod forwarding;
-mod global;
-mod here;
-mod ignore;
+pub mod guarded_call;
+mod ignored_signals;
+mod image_encoding;
 mod install;
-mod itanium;
+mod install_options;
+mod installed;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
-mod loaded;
+mod loaded_image;
 mod monitor;
-mod path;
-mod pipeline;
-pub mod ranges;
-mod reader;
+mod previous_handler;
+mod recrash;
+mod report_file;
+mod report_lock;
 mod run;
-mod setup;
-mod stack_bounds;
-// Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.
-#[cfg_attr(not(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")), allow(dead_code))]
-mod throw;
+mod sections;
+mod session;
+mod signal_owners;
+mod stack_overflow;
+mod workspace;
 
+#[cfg(target_vendor = "apple")]
+pub use coroner_process::identity::is_traced;
+#[cfg(not(target_vendor = "apple"))]
+pub use install::after_fork;
 pub use install::{
-    InstallError, Run, attach_current_thread, ignore_next_signal, install, interposes_thread_creation, uninstall,
+    InstallError, InstallLimits, Run, attach_current_thread, ignore_next_signal, install, interposes_thread_creation,
+    is_unused, uninstall,
 };
+pub use install_options::{AlternateStacks, ExceptionSet, ForkPolicy, InstallOptions, SignalSet};
 pub use monitor::{exception, hang};
-pub use os::live;
-pub use run::{RunError, RunStep};
-pub use setup::{AlternateStacks, ExceptionSet, ForkPolicy, Setup, SignalSet};
-pub use throw::throws_captured;
+pub use run::{CleanRun, RunError, RunStep};
+pub use signal_owners::{TakenSignal, look_at_signals};

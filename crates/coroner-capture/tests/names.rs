@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use coroner_capture::Setup;
+use coroner_capture::InstallOptions;
 use coroner_report::model::{Frame, Report};
 use coroner_report::wire::{Phase, SectionKind};
 
@@ -32,13 +32,13 @@ fn sorts_by_the_c_library() {
 
 /// The process that crashes; a plain pass when it is not started as one.
 #[test]
-fn crash_as_told() {
+fn crash_as_asked() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let how = std::env::var(HOW).unwrap();
     let store = CString::new(store.as_bytes()).unwrap();
-    let mut setup = Setup::new(&store);
+    let mut setup = InstallOptions::DEFAULT;
     setup.symbol_names = how != "off";
-    coroner_capture::install(&setup).unwrap();
+    coroner_capture::install(&store, &setup).unwrap();
     if how == "deleted" {
         std::fs::remove_file(std::env::current_exe().unwrap()).unwrap();
     }
@@ -70,7 +70,7 @@ fn report(how: &str) -> Report {
     }
     let store = folder.path().join("store");
     command
-        .args(["crash_as_told", "--exact", "--test-threads=1"])
+        .args(["crash_as_asked", "--exact", "--test-threads=1"])
         .envs([(STORE, store.as_os_str()), (HOW, how.as_ref())])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());

@@ -1,5 +1,5 @@
-//! Faults of the crash path itself: each ends one section and not the report, and a section that hangs is ended by the
-//! deadline.
+//! Recrashes, which are faults of the crash path itself: each ends one section and not the report, and the deadline ends a section
+//! that hangs.
 //!
 //! Every case is a real process: this test's own program, started again with the case in its environment.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use coroner_capture::Setup;
+use coroner_capture::InstallOptions;
 use coroner_capture::fault_injection::{self, Failure};
 use coroner_report::model::Report;
 use coroner_report::wire::SectionKind;
@@ -22,7 +22,7 @@ const FAILURE: &str = "CORONER_TEST_FAILURE";
 
 /// The process that crashes; a plain pass when it is not started as one.
 #[test]
-fn crash_as_told() {
+fn crash_with_a_failing_section() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let number = |name| std::env::var(name).unwrap().parse::<u16>().unwrap();
     let failure = match number(FAILURE) {
@@ -31,10 +31,10 @@ fn crash_as_told() {
         _ => Failure::LostStack,
     };
     let store = CString::new(store.as_bytes()).unwrap();
-    let mut setup = Setup::new(&store);
+    let mut setup = InstallOptions::DEFAULT;
     setup.deadline_ms = 500;
     setup.symbol_names = NAMES;
-    coroner_capture::install(&setup).unwrap();
+    coroner_capture::install(&store, &setup).unwrap();
     for _ in 0..3 {
         std::thread::spawn(std::thread::park);
     }
@@ -60,7 +60,7 @@ fn report_of(section: SectionKind, failure: Failure) -> Report {
     let store = tempfile::tempdir().unwrap();
     let began = Instant::now();
     let status = this_program()
-        .args(["crash_as_told", "--exact", "--test-threads=1"])
+        .args(["crash_with_a_failing_section", "--exact", "--test-threads=1"])
         .env(STORE, store.path())
         .env(SECTION, section.0.to_string())
         .env(FAILURE, (failure as u32).to_string())
@@ -112,7 +112,7 @@ fn a_fault_ends_one_section() {
             if section != SectionKind::END {
                 assert!(!report.complete, "{context}");
                 let fault = report.faults.iter().find(|fault| fault.section == section);
-                let fault = fault.unwrap_or_else(|| panic!("the fault is told: {context}"));
+                let fault = fault.unwrap_or_else(|| panic!("the fault is in the report: {context}"));
                 assert_eq!(fault.signal, 11, "{context}");
             }
         }

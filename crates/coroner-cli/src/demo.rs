@@ -20,7 +20,7 @@ pub(crate) const APP: &str = "__demo-app";
 pub(crate) const APP_ID: &str = "coroner-demo";
 
 /// How long the second start waits for the report to be delivered. Debug information of a large program takes seconds.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -138,7 +138,7 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
     let Some(fault) = fault.and_then(coroner_faults::find) else {
         let last = coroner.last_run();
         println!("The app finds that its last run {}.", last.outcome);
-        if !coroner.flush(PATIENCE) {
+        if !coroner.flush(TIMEOUT) {
             return Err(Failure::new("the report could not be delivered in time"));
         }
         return Ok(ExitCode::SUCCESS);

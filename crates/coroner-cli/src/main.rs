@@ -60,13 +60,13 @@ enum Command {
     /// List the reports of a store or a folder, oldest first
     #[command(after_help = format!("Examples:
   coroner list                                     reports of `coroner demo`
-  coroner list --store ~/.local/share/paint/coroner
+  coroner list --store ~/.local/state/paint/coroner
   coroner list /srv/reports                        a folder that a folder sink writes
   coroner list --format json | jq '.[].event_id'
 
 {EXIT_CODES}"))]
     List {
-        /// A folder of reports, instead of a store
+        /// A folder of reports, or a store
         folder: Option<PathBuf>,
         /// How to print them
         #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -181,7 +181,7 @@ A report that is sent twice is one event: servers know it by its id.
     /// Say what of Coroner works on this system, what doesn't, and why
     #[command(after_help = format!("Examples:
   coroner doctor
-  coroner doctor --program target/release/paint --store ~/.local/share/paint/coroner
+  coroner doctor --program target/release/paint --store ~/.local/state/paint/coroner
 
 Run it as the app runs: in its container, as its user.
 
@@ -226,7 +226,8 @@ struct StoreArgument {
 impl StoreArgument {
     fn path(self) -> Result<PathBuf, Failure> {
         self.directory.or_else(|| coroner::default_store_dir(demo::APP_ID)).ok_or_else(|| {
-            Failure::new("there is no home directory to look for a store in").advice("name one with `--store DIR`")
+            Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
+                .advice("name one with `--store DIR`")
         })
     }
 }
@@ -246,6 +247,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo { list: true, .. } => demo::list()?,
         Command::Demo { fault, thread, store, .. } => demo::run(&fault, thread, &store.path()?)?,
+        // A store is meant as often as a folder.
+        Command::List { folder: Some(store), format, .. } if store.join("runs").is_dir() => {
+            list::store(&store, format)?
+        }
         Command::List { folder: Some(folder), format, .. } => list::folder(&folder, format)?,
         Command::List { folder: None, format, store } => list::store(&store.path()?, format)?,
         Command::Show { report, format, thread, symbols, store } => {

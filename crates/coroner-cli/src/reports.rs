@@ -7,12 +7,12 @@ use coroner_report::model::Timestamp;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Context, Failure};
-use crate::summary::{self, State, Summary};
+use crate::summary::{self, Place, State, Summary};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
 /// Shortest beginning of an event id that is looked up.
-const SHORTEST_ID: usize = 2;
+const MIN_ID: usize = 2;
 
 /// Opens the report file at `path`: `.coroner` itself, or for `.json` the `.coroner` file beside it, which says more. Names are
 /// looked up if there are `symbols`; the crash itself may have found some. Types of exceptions are demangled in any case.
@@ -38,7 +38,6 @@ fn name_frames(report: &mut Report, symbols: &SymbolSearch) {
     progress.finish_and_clear();
 }
 
-/// Opens the reports in the directory of a run.
 pub(crate) fn open_run(directory: &Path, symbols: Option<&SymbolSearch>) -> Result<Vec<Report>, Failure> {
     let raw = coroner::RawRun::read(directory)?;
     let mut reports = raw.parse().context(format!("the run in `{}` can't be read", directory.display()))?;
@@ -73,7 +72,7 @@ pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&Symbol
         return open_file(path, symbols);
     }
     let digits: String = what.chars().filter(|character| *character != '-').collect::<String>().to_lowercase();
-    let is_id = (SHORTEST_ID..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_id = (MIN_ID..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let Some(store) = store.filter(|_| is_id) else {
         return Err(Failure::new(format!("there is no file `{what}`"))
             .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
@@ -171,26 +170,31 @@ fn function_in_json(path: &Path) -> Option<String> {
         Some(thrown) if !thrown.is_empty() => thrown,
         _ => crashed?.get("frames")?.as_array()?,
     };
-    let functions = frames.iter().flat_map(|frame| {
-        let own = program.is_some() && frame["module"].as_str() == program;
+    summary::first_to_look_at(frames.iter().flat_map(|frame| {
+        let is_own = program.is_some() && frame["module"].as_str() == program;
         let inlined = frame["inlined"].as_array().into_iter().flatten();
-        inlined.chain([frame]).filter_map(|function| function["function"].as_str()).map(move |name| (name, own))
-    });
-    summary::first_to_look_at(functions).map(ToOwned::to_owned)
+        let named = inlined.chain([frame]).filter_map(|function| function["function"].as_str());
+        let named = named.map(move |name| Place { label: name.to_owned(), is_named: true, is_own });
+        let unnamed = match (frame["module"].as_str(), frame["module_offset"].as_str()) {
+            (Some(module), Some(offset)) if frame["function"].is_null() => Some(Place::unnamed(module, offset, is_own)),
+            _ => None,
+        };
+        named.chain(unnamed)
+    }))
 }
 
 fn timestamp(time: std::time::SystemTime) -> Timestamp {
     Timestamp(time.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64))
 }
 
-/// A spinner on standard error, for work of unknown length. Nothing where that is not a terminal.
+/// A spinner on standard error, for work of unknown length. `None` if that is not a terminal.
 pub(crate) fn spinner(doing: &'static str) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(doing);
     spinner.enable_steady_tick(std::time::Duration::from_millis(100));
     spinner
 }
 
-/// A bar on standard error, for `length` steps. Nothing where that is not a terminal.
+/// A bar on standard error, for `length` steps. `None` if that is not a terminal.
 pub(crate) fn bar(length: usize, doing: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}");
     ProgressBar::new(length as u64)

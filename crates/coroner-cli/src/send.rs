@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use coroner::Report;
 use coroner::sentry::Dsn;
 use coroner::sentry::envelope::{Attachment, AttachmentKind, Envelope, Item};
 use coroner::sentry::event::{Event, EventOptions};
 use coroner::sentry::minidump_attachment;
 use coroner::sentry::transport::{Answer, HttpTransport, SendError, Transport, TransportOptions};
+use coroner::{Report, hide_secrets};
 
 use crate::failure::{Context, Failure};
 use crate::reports;
@@ -80,7 +80,8 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     progress.tick();
     let mut failed = 0;
     for what in &whats {
-        let said = reports::open_one(what, store, Some(&symbols)).and_then(|report| {
+        let said = reports::open_one(what, store, Some(&symbols)).and_then(|mut report| {
+            report.scrub(&hide_secrets);
             let mut envelope = envelope(&report, &event_options, &attachments);
             if arguments.minidump {
                 let minidump = minidump_attachment(&report, &event_options);
@@ -118,7 +119,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
     let store = store.ok_or_else(|| {
-        Failure::new("there is no home directory to look for a store in")
+        Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
     let ids = reports::in_store(store)?.into_iter().map(|summary| summary.event_id).filter(|id| !id.is_empty());

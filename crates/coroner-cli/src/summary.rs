@@ -3,19 +3,18 @@
 use std::fmt::Write;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, Frame, is_runtime_function};
+use coroner_report::model::{CrashFlag, is_runtime_function};
 use serde::Serialize;
 
 /// What a list shows of a report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Summary {
-    /// The event id.
     pub(crate) event_id: String,
     /// RFC 3339, UTC.
     pub(crate) time: String,
     /// The app, as it called itself, or else its process.
     pub(crate) app: String,
-    /// Its version; empty if it told none.
+    /// Its version; empty if it gave none.
     pub(crate) version: String,
     /// What happened, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
     pub(crate) what: String,
@@ -49,7 +48,7 @@ impl Summary {
             app: app.unwrap_or_else(|| report.header.process_name.clone()),
             version: facts.and_then(|app| app.version.clone()).unwrap_or_default(),
             what: what(report),
-            function: function(report).map(ToOwned::to_owned),
+            function: function(report),
             path: path.display().to_string(),
             state,
         }
@@ -89,33 +88,56 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The functions of a frame, the innermost first: those that were inlined, then the one that the code belongs to.
-fn names(frame: &Frame) -> impl Iterator<Item = &str> + Clone {
-    frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref()).chain(frame.function.as_deref())
+/// A place in a stack.
+pub(crate) struct Place {
+    /// The function's name, or else the image's and the offset in it.
+    pub(crate) label: String,
+    pub(crate) is_named: bool,
+    /// Its image is the app's own.
+    pub(crate) is_own: bool,
 }
 
-/// The function to look at first: the innermost of the app's own, or, where it is not known which those are, the
-/// innermost of the program itself that is no runtime's, else the innermost with a name. Of the stack of a throw, if there is
-/// one.
-fn function(report: &Report) -> Option<&str> {
+impl Place {
+    /// The place of a frame without a name: `program + 0x1234`, the offset from the image's load address.
+    pub(crate) fn unnamed(module: &str, offset: &str, is_own: bool) -> Place {
+        let file = module.rsplit('/').next().unwrap_or(module);
+        Place { label: format!("{file} + {offset}"), is_named: false, is_own }
+    }
+}
+
+/// The function to look at first: the innermost of the app's own, or, where it is not known which those are, the innermost of the
+/// program itself. Of the stack of a throw, if there is one.
+fn function(report: &Report) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {
         Some(frames) => frames,
         None => &report.crashed_thread()?.frames,
     };
     let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-    let is_own = |frame: &Frame| match frame.in_app {
-        Some(own) => own,
-        None => program.is_some() && frame.module.as_deref() == program,
-    };
     first_to_look_at(frames.iter().flat_map(|frame| {
-        let own = is_own(frame);
-        names(frame).map(move |name| (name, own))
+        let is_own = frame.in_app.unwrap_or_else(|| program.is_some() && frame.module.as_deref() == program);
+        let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref());
+        let named = inlined.chain(frame.function.as_deref());
+        let named = named.map(move |name| Place { label: name.to_owned(), is_named: true, is_own });
+        let unnamed = match (&frame.module, frame.module_offset, &frame.function) {
+            (Some(module), Some(offset), None) => Some(Place::unnamed(module, &offset.to_string(), is_own)),
+            _ => None,
+        };
+        named.chain(unnamed)
     }))
 }
 
-/// Of the functions of a stack, the innermost first, each with whether its image is the app's own: the one to look at first.
-pub(crate) fn first_to_look_at<'a>(functions: impl Iterator<Item = (&'a str, bool)> + Clone) -> Option<&'a str> {
-    let own = functions.clone().find(|(name, own)| *own && !is_runtime_function(name));
-    own.or_else(|| functions.clone().next()).map(|(name, _)| name)
+/// Of the places of a stack, the innermost first: the one to look at first, which is the first of the app's own that is no runtime's,
+/// with a name or without (a stripped program), else the first with a name that is no runtime's.
+pub(crate) fn first_to_look_at(places: impl Iterator<Item = Place>) -> Option<String> {
+    let mut other = None;
+    for place in places.filter(|place| !is_runtime_function(&place.label)) {
+        if place.is_own {
+            return Some(place.label);
+        }
+        if place.is_named {
+            other.get_or_insert(place.label);
+        }
+    }
+    other
 }

@@ -50,7 +50,7 @@ struct Relation {
     matches: bool,
 }
 
-/// Describes files. Those that can't be read are told of after the others, and make it fail; with a report it also fails where none of
+/// Describes files. Those that can't be read are named after the others, and make it fail; with a report it also fails where none of
 /// them is of one of its images.
 pub(crate) fn run(
     paths: &[PathBuf],

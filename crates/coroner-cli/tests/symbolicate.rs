@@ -285,7 +285,7 @@ fn a_file_that_cannot_be_read_takes_nothing_from_the_others() {
     assert_eq!(described.as_array().map(Vec::len), Some(1), "{said:?}");
     assert_eq!(described[0]["path"], own);
     for name in ["noise", "folder", "missing"] {
-        assert!(said.err.contains(name), "{name} is not told of: {}", said.err);
+        assert!(said.err.contains(name), "{name} is not named: {}", said.err);
     }
     let alone = bench.run(&["symbols", "noise"]);
     assert!(alone.code == 1 && alone.out.is_empty() && alone.err.contains("noise"), "{alone:?}");

@@ -14,6 +14,20 @@ pub(crate) fn divide_by_zero() -> u64 {
     quotient
 }
 
+/// x86_64's EFLAGS.AC: a signal's handler begins with it as well.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[inline(never)]
+pub(crate) fn alignment_check() -> u64 {
+    // SAFETY: none is claimed; the store faults.
+    unsafe {
+        asm!(
+            "pushfq", "or dword ptr [rsp], {flag}", "popfq", "mov dword ptr [{null}], 1",
+            flag = const 1 << 18, null = in(reg) std::hint::black_box(0_usize),
+        );
+    }
+    0
+}
+
 #[inline(never)]
 pub(crate) fn illegal_instruction() -> u64 {
     // SAFETY: none is claimed; the instruction traps.

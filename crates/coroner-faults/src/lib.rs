@@ -22,6 +22,8 @@ mod memory;
 mod processes;
 #[cfg(not(target_vendor = "apple"))]
 mod runtime;
+#[cfg(target_os = "linux")]
+pub mod seccomp;
 mod signals;
 mod stack;
 pub mod threads;
@@ -136,10 +138,9 @@ const EXC_BREAKPOINT: i32 = 6;
 const KERN_INVALID_ADDRESS: i64 = 1;
 const KERN_PROTECTION_FAILURE: i64 = 2;
 const KERN_MEMORY_ERROR: i64 = 10;
-/// `EXC_I386_GPFLT`: the address is not told.
+/// `EXC_I386_GPFLT`: the address is not given.
 const GENERAL_PROTECTION: i64 = 13;
 
-/// That exception, on Darwin.
 const fn on_darwin(exception: i32, code: Option<i64>, subcode: Option<i64>) -> Option<Mach> {
     if cfg!(target_vendor = "apple") { Some(Mach { exception, code, subcode }) } else { None }
 }
@@ -147,7 +148,6 @@ const fn on_darwin(exception: i32, code: Option<i64>, subcode: Option<i64>) -> O
 const fn bad_access(code: i64) -> Option<Mach> {
     on_darwin(EXC_BAD_ACCESS, Some(code), None)
 }
-/// An access to address 0.
 const AT_NULL: Option<Mach> = on_darwin(EXC_BAD_ACCESS, Some(KERN_INVALID_ADDRESS), Some(0));
 
 const SEGV_MAPERR: i32 = 1;
@@ -274,6 +274,16 @@ pub static FAULTS: &[Fault] = &[
         ..PLAIN
     },
     // Instructions.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Fault {
+        name: "alignment-check",
+        about: "stores to address 0 while unaligned accesses are faults (EFLAGS.AC)",
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        frames: through_chain!("alignment_check"),
+        run: || chain::here(instructions::alignment_check),
+        ..PLAIN
+    },
     #[cfg(target_arch = "x86_64")]
     Fault {
         name: "divide-by-zero",
@@ -540,57 +550,3 @@ pub static FAULTS: &[Fault] = &[
         ..PLAIN
     },
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::{Ending, FAULTS, find};
-
-    #[test]
-    fn names_are_unique_and_fit_a_command_line() {
-        for (index, fault) in FAULTS.iter().enumerate() {
-            assert!(fault.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", fault.name);
-            assert!(!fault.about.is_empty() && !fault.frames.is_empty(), "{}", fault.name);
-            assert!(!FAULTS[..index].iter().any(|other| other.name == fault.name), "{} stands twice", fault.name);
-            assert_eq!(find(fault.name).map(|found| found.about), Some(fault.about));
-        }
-    }
-
-    /// Every fault ends a process as its entry says: a child runs it with signal handling as a C program has it, and
-    /// with none of a crash reporter's. `CORONER_TEST_RUNNER` is a command that runs programs of this architecture
-    /// (an emulator with its options), where the system can't by itself.
-    #[test]
-    #[cfg(any(target_os = "linux", target_os = "macos"))]
-    fn each_ends_the_process_as_it_says() {
-        if let Ok(name) = std::env::var("CORONER_FAULT") {
-            (find(&name).expect("a fault of the table").run)();
-            return;
-        }
-        let program = std::env::current_exe().expect("this program's path");
-        let children: Vec<_> = FAULTS
-            .iter()
-            .map(|fault| {
-                let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
-                let mut words = runner.split_whitespace().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
-                let child = std::process::Command::new(words.next().expect("a program"))
-                    .args(words)
-                    .args(["each_ends_the_process_as_it_says", "--test-threads=1", "--nocapture"])
-                    .env("CORONER_FAULT", fault.name)
-                    .stdout(std::process::Stdio::null())
-                    .stderr(std::process::Stdio::null())
-                    .spawn()
-                    .expect("a child");
-                (fault, child)
-            })
-            .collect();
-        for (fault, mut child) in children {
-            let status = child.wait().expect("the child's status");
-            let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-            let right = match fault.ending {
-                Ending::Signal(expected) => signal == Some(expected),
-                Ending::Either(one, other) => signal == Some(one) || signal == Some(other),
-                Ending::Child(_) => status.success(),
-            };
-            assert!(right, "{} ended with {status}, not with {:?}", fault.name, fault.ending);
-        }
-    }
-}

@@ -88,26 +88,12 @@ pub(crate) fn raise_fpe() -> u64 {
 #[cfg(target_os = "linux")]
 #[inline(never)]
 pub(crate) fn bad_system_call() -> u64 {
-    /// `seccomp_data.nr` is the first field.
-    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let mut filter = [
-        libc::sock_filter { code: LOAD_NUMBER, jt: 0, jf: 0, k: 0 },
-        libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: libc::SYS_personality as u32 },
-        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_TRAP },
-        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program outlives the calls; the kernel checks it.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0, "no_new_privs can always be set");
-        let installed = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0);
-        if installed != 0 {
-            return libc::raise(libc::SIGSYS) as u64;
-        }
-        libc::syscall(libc::SYS_personality, 0xffff_ffff_u64) as u64
+    if crate::seccomp::filter(&[libc::SYS_personality], crate::seccomp::Action::Trap).is_err() {
+        // SAFETY: a signal to this thread.
+        return unsafe { libc::raise(libc::SIGSYS) as u64 };
     }
+    // SAFETY: a call that asks and changes nothing; the filter traps it.
+    unsafe { libc::syscall(libc::SYS_personality, 0xffff_ffff_u64) as u64 }
 }
 
 #[inline(never)]

@@ -158,12 +158,11 @@ coroner_status coroner_config_set_version(coroner_config *config, const char *ve
 // `config` is from `coroner_config_new`; `environment` is a text that ends with a NUL.
 coroner_status coroner_config_set_environment(coroner_config *config, const char *environment);
 
-// Sets the release, by which servers tell one version of an app from another. Without it: "APP@VERSION".
+// Sets the release, by which servers distinguish versions of an app. Without it: "APP@VERSION".
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`; `release` is a text that ends with a NUL.
-coroner_status coroner_config_set_release(coroner_config *config,
-                                          const char *release);
+coroner_status coroner_config_set_release(coroner_config *config, const char *release);
 
 // Sets the distribution: one of several builds of a release.
 //
@@ -171,7 +170,7 @@ coroner_status coroner_config_set_release(coroner_config *config,
 // `config` is from `coroner_config_new`; `dist` is a text that ends with a NUL.
 coroner_status coroner_config_set_dist(coroner_config *config, const char *dist);
 
-// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/share/APP/coroner
+// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/state/APP/coroner
 // on Linux, ~/Library/Application Support/APP/Coroner on macOS and iOS. On Android it must be set: a directory below
 // Context.getFilesDir().
 //
@@ -205,13 +204,21 @@ coroner_status coroner_config_add_sentry_sink(coroner_config *config,
 // `config` is from `coroner_config_new`.
 coroner_status coroner_config_set_no_sinks(coroner_config *config);
 
-// Sets whether handlers that were installed before are asked first, and a crash is reported only if they don't take it: for
-// an app with a managed runtime (JVM, .NET, Go). Default: no, they get the signal after the report.
+// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
+// it: for code that a runtime compiled ahead of time. Default: no, they are asked first only about what is known to be theirs.
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`.
 coroner_status coroner_config_set_chain_first(coroner_config *config,
                                               bool chain_first);
+
+// Sets whether a crash signal that another handler has taken after the install is taken back; that handler is called after the
+// report. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_reinstall_handlers(coroner_config *config,
+                                                     bool reinstall);
 
 // Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to
 // whoever handled it before.
@@ -291,7 +298,7 @@ void coroner_hang_idle(void);
 // Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
 // be. The configuration is used up, and freed, however it goes.
 //
-// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver.
+// It waits for no thread and no network, and starts a thread only if there is something of an earlier run to deliver.
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`, and is not used afterwards.
@@ -299,6 +306,10 @@ coroner_status coroner_install(coroner_config *config);
 
 // Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
 coroner_status coroner_uninstall(void);
+
+// Gives this process, a child made by fork that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run of
+// its own. Call it in the child after fork or daemon, before it starts threads. Does nothing in a process that installed Coroner itself.
+coroner_status coroner_after_fork(void);
 
 // Gives the calling thread an alternate signal stack, so that its stack overflow can be reported: for threads that did not
 // get one by themselves.

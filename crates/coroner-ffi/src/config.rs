@@ -98,7 +98,7 @@ pub unsafe extern "C" fn coroner_config_set_environment(config: *mut Config, env
     unsafe { change_text(config, environment, "environment", |config, environment| config.environment(environment)) }
 }
 
-/// Sets the release, by which servers tell one version of an app from another. Without it: "APP@VERSION".
+/// Sets the release, by which servers distinguish versions of an app. Without it: "APP@VERSION".
 ///
 /// # Safety
 /// `config` is from `coroner_config_new`; `release` is a text that ends with a NUL.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn coroner_config_set_dist(config: *mut Config, dist: *con
     unsafe { change_text(config, dist, "dist", |config, dist| config.dist(dist)) }
 }
 
-/// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/share/APP/coroner
+/// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/state/APP/coroner
 /// on Linux, ~/Library/Application Support/APP/Coroner on macOS and iOS. On Android it must be set: a directory below
 /// Context.getFilesDir().
 ///
@@ -179,8 +179,8 @@ pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Sta
     unsafe { change(config, coroner::Config::no_sinks) }
 }
 
-/// Sets whether handlers that were installed before are asked first, and a crash is reported only if they don't take it: for
-/// an app with a managed runtime (JVM, .NET, Go). Default: no, they get the signal after the report.
+/// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
+/// it: for code that a runtime compiled ahead of time. Default: no, they are asked first only about what is known to be theirs.
 ///
 /// # Safety
 /// `config` is from `coroner_config_new`.
@@ -188,6 +188,17 @@ pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Sta
 pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, chain_first: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |config| config.chain_first(chain_first)) }
+}
+
+/// Sets whether a crash signal that another handler has taken after the install is taken back; that handler is called after the
+/// report. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_reinstall_handlers(config: *mut Config, reinstall: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.reinstall_handlers(reinstall)) }
 }
 
 /// Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to

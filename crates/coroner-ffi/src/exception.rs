@@ -34,7 +34,7 @@ pub unsafe extern "C" fn coroner_report_exception(
     kind: *const c_char,
     message: *const c_char,
 ) -> Status {
-    let registers = coroner::here();
+    let registers = coroner::current_registers();
     guarded(|| {
         let Ok(language @ 1..=4) = u8::try_from(language) else {
             return Err(fail(Status::InvalidArgument, format!("{language} is no `coroner_exception_language`")));

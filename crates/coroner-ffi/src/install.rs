@@ -48,7 +48,7 @@ pub(crate) fn installed() -> Result<coroner::Coroner, Status> {
 /// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
 /// be. The configuration is used up, and freed, however it goes.
 ///
-/// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver.
+/// It waits for no thread and no network, and starts a thread only if there is something of an earlier run to deliver.
 ///
 /// # Safety
 /// `config` is from `coroner_config_new`, and is not used afterwards.
@@ -78,6 +78,13 @@ pub extern "C" fn coroner_uninstall() -> Status {
         installed()?.uninstall();
         Ok(())
     })
+}
+
+/// Gives this process, a child made by fork that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run of
+/// its own. Call it in the child after fork or daemon, before it starts threads. Does nothing in a process that installed Coroner itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_after_fork() -> Status {
+    guarded(|| coroner::after_fork().map(|_| ()).map_err(|error| fail(Status::System, error.to_string())))
 }
 
 /// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported: for threads that did not

@@ -1,4 +1,4 @@
-//! What the app tells of itself while it is well: tags, user, contexts, breadcrumbs. All of it is in a mapped file that outlives every
+//! What the app says of itself while it is well: tags, user, contexts, breadcrumbs. All of it is in a mapped file that outlives every
 //! kind of death.
 
 use std::ffi::c_char;

@@ -42,6 +42,16 @@ enum Runtime {
     Llvm,
 }
 
+/// How the program has its C++ runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuntimeIs {
+    Shared,
+    LinkedIn,
+}
+
+/// What the features are for.
+const USUAL: RuntimeIs = if cfg!(feature = "wrap-cxa-throw") { RuntimeIs::LinkedIn } else { RuntimeIs::Shared };
+
 /// The folder of libc++'s headers, if it is installed (Debian's libc++-dev) and of this architecture.
 fn libcxx() -> Option<PathBuf> {
     if !runner().is_empty() {
@@ -65,8 +75,8 @@ fn succeed(command: &mut Command) {
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// Builds the program; nothing where the runtime is not installed.
-fn build(runtime: Runtime, shared_coroner: bool) -> Option<Program> {
+/// Builds the program; `None` if the runtime is not installed.
+fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Option<Program> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let folder = tempfile::tempdir().unwrap();
     let mut frames = compiler(runtime)?;
@@ -83,8 +93,8 @@ fn build(runtime: Runtime, shared_coroner: bool) -> Option<Program> {
     } else {
         command.arg(library("a"));
     }
-    let into_program = cfg!(feature = "wrap-cxa-throw");
-    if into_program {
+    let into_program = runtime_is == RuntimeIs::LinkedIn;
+    if cfg!(feature = "wrap-cxa-throw") {
         command.args(["-Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow", "-static-libgcc"]);
     }
     match runtime {
@@ -112,7 +122,7 @@ impl Program {
         let runner = runner();
         let Some((first, rest)) = runner.split_first() else { return Command::new(&self.path) };
         let mut command = Command::new(first);
-        command.args(rest).arg(&self.path);
+        command.args(rest).arg(&self.path).env("COUNT_ALLOCATED", "1");
         command
     }
 
@@ -218,6 +228,7 @@ fn all_is_right(program: &Program) {
     let refused = &["shop::throws", "library_calls", "shop::passes", "shop::never_throws", "shop::in_noexcept"];
     program.dies_of(&["noexcept", "0"], &[cheese(refused)]);
     program.dies_of(&["other-thread", "0"], &[cheese(PASSES)]);
+    program.dies_of(&["made", "0"], &[cheese(&[])]);
 
     // Causes.
     let (_, reports) = program.run(&["nests", "0"]);
@@ -286,37 +297,48 @@ fn hanging_what_is_left(program: &Program) {
 }
 
 fn a_million_throws_leave_nothing(program: &Program) {
-    // An emulator takes its time.
-    let thousands = if runner().is_empty() { 125 } else { 3 };
+    // An emulator takes its time, and memory of its own.
+    let (thousands, max_growth) = if runner().is_empty() { (125, 4096) } else { (3, 512) };
     let words = ["many", &thousands.to_string()];
     let (ended, reports) = program.run(&words);
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     let numbers: Vec<i64> = said.split([' ', ',', '\n']).filter_map(|word| word.parse().ok()).collect();
     assert_eq!(numbers[0], 8000 * thousands, "{said}");
-    assert!(numbers[1] < 4096, "{said}");
+    assert!(numbers[1] < max_growth, "{said}");
     let door = expected("shop::DoorError", "the door is shut", PASSES);
     are(&one(&words, reports), &words, &[door]);
 }
 
 #[test]
 fn libstdcxx() {
-    let program = build(Runtime::Gnu, false).unwrap();
+    let program = build(Runtime::Gnu, USUAL, false).unwrap();
     all_is_right(&program);
     hanging_what_is_left(&program);
+    a_million_throws_leave_nothing(&program);
+}
+
+/// `-static-libstdc++` with the default features: the linker leaves the runtime's own `__cxa_throw` out, and Coroner's does its work.
+#[test]
+#[cfg(not(feature = "wrap-cxa-throw"))]
+fn libstdcxx_linked_into_the_program() {
+    let program = build(Runtime::Gnu, RuntimeIs::LinkedIn, false).unwrap();
+    let needed = Command::new("readelf").arg("-d").arg(&program.path).output().unwrap();
+    assert!(!String::from_utf8_lossy(&needed.stdout).contains("libstdc++"), "it is no shared library");
+    all_is_right(&program);
     a_million_throws_leave_nothing(&program);
 }
 
 #[test]
 #[cfg(not(feature = "wrap-cxa-throw"))]
 fn libstdcxx_with_coroner_as_a_shared_library() {
-    let program = build(Runtime::Gnu, true).unwrap();
+    let program = build(Runtime::Gnu, USUAL, true).unwrap();
     let cheese = expected(ERROR, "out of cheese", &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"]);
     program.dies_of(&["rethrows", "0", "thread"], &[cheese]);
 }
 
 #[test]
 fn libcxx_and_libcxxabi() {
-    let Some(program) = build(Runtime::Llvm, false) else {
+    let Some(program) = build(Runtime::Llvm, USUAL, false) else {
         eprintln!("skipped: there is no libc++ (Debian's libc++-dev and libc++abi-dev)");
         return;
     };

@@ -1,6 +1,6 @@
 //! Registers: the `CONTEXT` structures of `winnt.h`, of which the general registers are filled in and said to be valid.
 
-use coroner_machine::registers::{Aarch64Registers, X86_64Registers};
+use coroner_process::registers::{Aarch64Registers, X86_64Registers};
 use coroner_report::model::Registers;
 use minidump_common::format::{
     CONTEXT_AMD64, CONTEXT_ARM64, ContextFlagsAmd64, ContextFlagsArm64, MINIDUMP_LOCATION_DESCRIPTOR as Location,

@@ -1,6 +1,6 @@
 //! The system and the process.
 
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 use coroner_report::model::Report;
 use coroner_report::wire::Os;
 use minidump_common::format::{

@@ -37,7 +37,6 @@ fn descriptor(file: &mut File, memory: &StackMemory) -> MINIDUMP_MEMORY_DESCRIPT
     MINIDUMP_MEMORY_DESCRIPTOR { start_of_memory_range: memory.address.0, memory: file.append_bytes(&memory.bytes) }
 }
 
-/// The names of those that have one.
 pub(crate) fn names(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let mut names = Vec::new();
     for thread in &report.threads {
@@ -49,7 +48,6 @@ pub(crate) fn names(file: &mut File, report: &Report) -> Result<Option<Location>
     if names.is_empty() { Ok(None) } else { file.append_list(names).map(Some) }
 }
 
-/// All memory.
 pub(crate) fn memory(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let pieces = report.stack_memory.iter().map(|memory| descriptor(file, memory)).collect::<Vec<_>>();
     file.append_list(pieces).map(Some)

@@ -1,7 +1,7 @@
 //! What is written is what another reader of the format (the crate `minidump`) reads.
 
-use coroner_machine::registers::Arch;
 use coroner_minidump::{MinidumpError, from_report};
+use coroner_process::registers::Arch;
 use coroner_report::model::{
     Address, Bytes, Crash, Header, Image, Mach, Registers, Report, Signal, StackMemory, Thread, Timestamp,
 };
@@ -177,7 +177,7 @@ fn what_can_not_be_one_says_so() {
     let dump = Minidump::read(from_report(&cut).unwrap()).unwrap();
     assert!(dump.get_stream::<MinidumpException>().is_err());
     assert!(dump.get_stream::<MinidumpThreadList>().unwrap().threads.is_empty());
-    // Without an identity a module can still be told by its place.
+    // Without an identity a module can still be known by its place.
     let dump = Minidump::read(from_report(&whole).unwrap()).unwrap();
     let modules = dump.get_stream::<MinidumpModuleList>().unwrap();
     assert!(modules.main_module().unwrap().code_identifier().is_none());

@@ -1,8 +1,8 @@
 //! What the run state costs its caller, and the encoder the crash path. Run it with `--release`.
 
-use coroner_machine::registers::X86_64Registers;
+use coroner_process::registers::X86_64Registers;
 use coroner_report::Report;
-use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, RunState};
+use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, ProcessIdentity, RunState};
 use coroner_report::wire::{
     self, AddressKind, Encoder, FoundBy, Frame, Registers, SectionKind, Thread, ThreadEncoder, WalkEnd, crc32c,
 };
@@ -28,7 +28,7 @@ fn cost(name: &str, calls: u32, mut call: impl FnMut(u32)) -> f64 {
 fn main() {
     let limits = Limits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-    let Ok(state) = RunState::create(&words, &limits, [1; 16]) else { return };
+    let Ok(state) = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()) else { return };
     for i in 0..40 {
         let _ = state.set_text(Kind::TAG, &format!("some tag {i}"), "value");
     }

@@ -1,10 +1,10 @@
-//! The report format: the border between a process that is dying and the next launch that tells its story.
+//! The report format: the boundary between crash time and the next launch.
 //!
 //! A report file is a CBOR sequence (RFC 8742) of framed, checksummed sections. `docs/report-format.md` says how it is
 //! framed, versioned and read when torn; `docs/report.cddl` specifies every section.
 //!
 //! * [`wire`] (`no_std`, no allocation, no panic): what the crash path fills in and encodes.
-//! * [`run_state`] (`no_std` writer): the mapped file that the app writes in normal life and that outlives it.
+//! * [`run_state`] (`no_std` writer): the mapped file that the app writes outside a signal handler and that outlives it.
 //! * `reader`, `model` and `text` (feature `std`): what everything at the next launch uses.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]

@@ -21,7 +21,7 @@ fn every_field_comes_back() {
     assert_eq!(header.format_version, 1);
     assert_eq!((header.run_id, header.event_id), (Id(RUN_ID), Id(EVENT_ID)));
     assert_eq!((header.pid, header.ppid, header.page_size), (4321, 1, 4096));
-    assert_eq!(header.arch.map(coroner_machine::registers::Arch::name), Some("x86_64"));
+    assert_eq!(header.arch.map(coroner_process::registers::Arch::name), Some("x86_64"));
     assert_eq!((header.os, header.pointer_auth_mask), (Os::LINUX, Address(0)));
     assert_eq!((header.sdk_version.as_str(), header.process_name.as_str()), ("0.1.0", "victim"));
     assert_eq!(header.process_start, Timestamp(1_790_000_000_000_000_000));
@@ -42,9 +42,9 @@ fn every_field_comes_back() {
     let mach = crash.mach.as_ref().expect("there");
     assert_eq!((mach.exception, mach.code, mach.subcode), (1, 1, -24));
     assert_eq!((mach.name, mach.code_name), (Some("EXC_BAD_ACCESS"), Some("KERN_INVALID_ADDRESS")));
-    let [second] = crash.second_crashes.as_slice() else { panic!("one") };
-    assert_eq!((second.tid, second.signal, second.name, second.code), (4323, 7, Some("SIGBUS"), 2));
-    assert_eq!((second.address, second.after_ns), (Some(Address(0x7F00_0000_1000)), Some(1500)));
+    let [concurrent] = crash.concurrent_crashes.as_slice() else { panic!("one") };
+    assert_eq!((concurrent.tid, concurrent.signal, concurrent.name, concurrent.code), (4323, 7, Some("SIGBUS"), 2));
+    assert_eq!((concurrent.address, concurrent.after_ns), (Some(Address(0x7F00_0000_1000)), Some(1500)));
 
     let [exception] = report.exceptions.as_slice() else { panic!("one") };
     assert_eq!((exception.language, exception.tid, exception.frames.len()), (Language::CPP, 4322, 4));

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{ONE_OF, Random};
-use coroner_report::RunFacts;
-use coroner_report::model::{Id, Timestamp, Value};
+use coroner_report::model::{Address, CrashFlag, Id, Timestamp, Value};
 use coroner_report::run_state::{
-    Breadcrumb, CreateError, ExitKind, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY, Refused, RunState,
-    RunStateError, Scalar, SessionStatus, Stored,
+    Breadcrumb, CrashRecord, CreateError, ExitKind, FIXED_BYTES, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY,
+    ProcessIdentity, Refused, RunState, RunStateError, Scalar, SessionStatus, Stored,
 };
 use coroner_report::wire::Monitor;
+use coroner_report::{Report, RunFacts};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,7 +36,7 @@ fn crumb(time_ns: u64, message: &str) -> Breadcrumb<'_> {
 fn everything_comes_back() {
     let limits = Limits::default();
     let words = region(&limits);
-    let state = RunState::create(&words, &limits, [0xAB; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [0xAB; 16], &ProcessIdentity::default()).expect("large enough");
     let mut buffer = [0; 1024];
     state
         .set_facts_with(&mut buffer, |facts| {
@@ -126,7 +126,7 @@ fn everything_comes_back() {
 fn what_is_not_used_is_zeros_at_the_end() {
     let limits = Limits::default();
     let words = region(&limits);
-    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
     state.set_text(Kind::TAG, "tag", "value").expect("fits");
     state.set_text(Kind::CONTEXT, "context", "value").expect("fits");
     state.breadcrumb(&crumb(1, "one"));
@@ -141,7 +141,7 @@ fn what_is_not_used_is_zeros_at_the_end() {
 #[test]
 fn set_again_removed_and_set() {
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let tags = || RunFacts::read(&state.to_bytes()).expect("whole").tags;
     for i in 0..10 {
         state.set_text(Kind::TAG, "key", &format!("value {i}")).expect("fits");
@@ -161,7 +161,7 @@ fn set_again_removed_and_set() {
 #[test]
 fn limits_are_kept_and_said() {
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     for i in 0..4 {
         state.set_text(Kind::TAG, &format!("key {i}"), "v").expect("fits");
     }
@@ -199,7 +199,7 @@ fn limits_are_kept_and_said() {
     assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").app.id.as_deref(), Some("fits"));
 
     assert_eq!(
-        RunState::create(&words[1..], &SMALL, [1; 16]).err(),
+        RunState::create(&words[1..], &SMALL, [1; 16], &ProcessIdentity::default()).err(),
         Some(CreateError::TooSmall { needed: SMALL.size() })
     );
     let greedy = Limits { small_slots: u32::MAX, large_bytes: u32::MAX, ..SMALL };
@@ -214,7 +214,7 @@ fn limits_are_kept_and_said() {
         breadcrumb_bytes: 0,
     };
     let words = region(&none);
-    let state = RunState::create(&words, &none, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &none, [1; 16], &ProcessIdentity::default()).expect("large enough");
     assert_eq!(state.set_text(Kind::TAG, "", "v"), Err(Refused::Full));
     state.breadcrumb(&crumb(1, "nowhere"));
     assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").breadcrumbs, []);
@@ -223,7 +223,7 @@ fn limits_are_kept_and_said() {
 #[test]
 fn breadcrumbs_go_round() {
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let read = || RunFacts::read(&state.to_bytes()).expect("whole");
     let messages = || read().breadcrumbs.into_iter().filter_map(|breadcrumb| breadcrumb.message).collect::<Vec<_>>();
     for i in 0..10 {
@@ -254,7 +254,7 @@ fn tag_of(bytes: &[u8]) -> Option<String> {
 fn a_version_of_which_any_word_is_old_is_not_shown() {
     // As after a loss of power: the words of an update reached the disk in any order.
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let values = ["first", "the second, which is longer", "third"];
     let mut before = state.to_bytes();
     let mut previous = None;
@@ -289,7 +289,7 @@ fn a_version_of_which_any_word_is_old_is_not_shown() {
 #[test]
 fn damage_is_said_and_costs_what_it_hit() {
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let mut buffer = [0; 200];
     state.set_facts_with(&mut buffer, |facts| facts.text(Fact::APP_ID, "app")).expect("fits");
     state.set_text(Kind::TAG, "a", "1").expect("fits");
@@ -336,10 +336,10 @@ fn what_is_no_run_state() {
     assert!(matches!(RunFacts::read(&[]), Err(RunStateError::Empty)));
     assert!(matches!(RunFacts::read(&[0; 5000]), Err(RunStateError::Unwritten)));
     assert!(matches!(RunFacts::read(b"something else altogether"), Err(RunStateError::NotARunState)));
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let mut later = state.to_bytes();
-    later[8] = 2;
-    assert!(matches!(RunFacts::read(&later), Err(RunStateError::Newer { version: 2 })));
+    later[8] = 3;
+    assert!(matches!(RunFacts::read(&later), Err(RunStateError::Newer { version: 3 })));
     let mut random = Random(99);
     for _ in 0..5000 / ONE_OF {
         let len = random.below(3000);
@@ -358,12 +358,199 @@ fn what_is_no_run_state() {
 }
 
 #[test]
+fn a_state_of_version_1_is_read() {
+    // Written by the code that knew no other version.
+    let facts = RunFacts::read(include_bytes!("expected/run-state-1.bin")).expect("whole");
+    assert_eq!(facts.problems, []);
+    assert_eq!((facts.run_id, facts.app.id.as_deref()), (Id([0xAB; 16]), Some("com.example.app")));
+    assert_eq!((facts.tags["language"].as_str(), &facts.extra["note"]), ("de", &Value::from("old")));
+    assert_eq!(facts.breadcrumbs[0].message.as_deref(), Some("one"));
+    assert_eq!((facts.lifecycle.exit, facts.lifecycle.crashed_by), (ExitKind::CRASHED, Some(Monitor::SIGNAL)));
+    assert_eq!((facts.process, facts.crash), (None, None));
+}
+
+const PROCESS: ProcessIdentity =
+    ProcessIdentity { pid: 4711, start: 123_456, boot_id: [0xB0; 16], pid_namespace: 4_026_531_836 };
+
+#[test]
+fn the_process_identity_stands_in_the_state() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+    let bytes = state.to_bytes();
+    let process = RunFacts::read(&bytes).expect("whole").process.expect("there");
+    assert_eq!((process.pid, process.start), (PROCESS.pid, PROCESS.start));
+    assert_eq!((process.boot_id, process.pid_namespace), (Id(PROCESS.boot_id), PROCESS.pid_namespace));
+    // The start of the file is enough.
+    assert_eq!(RunFacts::read(&bytes[..FIXED_BYTES as usize]).expect("whole").process, Some(process));
+    // Any damage makes it unknown, and never another process.
+    let at = bytes.windows(8).position(|window| window == 4711_u64.to_le_bytes()).expect("the process id");
+    for bit in 0..6 * 64 {
+        let mut bytes = bytes.clone();
+        bytes[at + bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(RunFacts::read(&bytes).expect("readable").process, None, "bit {bit}");
+    }
+    let unknown =
+        RunState::create(&region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).map(|state| state.to_bytes());
+    assert_eq!(RunFacts::read(&unknown.expect("large enough")).expect("whole").process, None);
+}
+
+fn crash(tid: u64) -> CrashRecord {
+    CrashRecord {
+        monitor: Monitor::SIGNAL,
+        signal: -11,
+        code: i64::MIN,
+        errno: -1,
+        address: Some(0),
+        tid,
+        time_ns: 1000 + tid,
+        pc: u64::MAX,
+        sp: 0x7FFF_0000,
+    }
+}
+
+fn crash_of(state: &RunState<'_>) -> (ExitKind, Option<coroner_report::model::CrashRecord>) {
+    let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+    assert_eq!(facts.problems, []);
+    (facts.lifecycle.exit, facts.crash)
+}
+
+#[test]
+fn a_crash_record_comes_back_and_a_later_one_replaces_it() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+    assert_eq!(crash_of(&state), (ExitKind::RUNNING, None));
+    let first = state.set_crash(&crash(7));
+    let (exit, record) = crash_of(&state);
+    let record = record.expect("there");
+    assert_eq!(exit, ExitKind::CRASHED);
+    assert_eq!((record.monitor, record.signal, record.code, record.errno), (Monitor::SIGNAL, -11, i64::MIN, -1));
+    assert_eq!((record.address, record.tid, record.time), (Some(Address(0)), 7, Timestamp(1007)));
+    assert_eq!((record.pc, record.sp, record.not_fatal), (Address(u64::MAX), Address(0x7FFF_0000), false));
+    let lifecycle = RunFacts::read(&state.to_bytes()).expect("whole").lifecycle;
+    assert_eq!((lifecycle.crashed_by, lifecycle.crash_time), (Some(Monitor::SIGNAL), Some(Timestamp(1007))));
+    // The start of the file is enough for that, too.
+    let start = RunFacts::read(&state.to_bytes()[..FIXED_BYTES as usize]).expect("whole");
+    assert_eq!((start.crash, start.lifecycle), (Some(record), lifecycle));
+
+    // The process went on, and crashed again: often.
+    state.set_crash_not_fatal(first);
+    let (exit, record) = crash_of(&state);
+    assert!(exit == ExitKind::RUNNING && record.is_some_and(|record| record.not_fatal && record.tid == 7));
+    for tid in 8..20 {
+        let number = state.set_crash(&CrashRecord { address: None, ..crash(tid) });
+        let (exit, record) = crash_of(&state);
+        let record = record.expect("there");
+        assert_eq!((exit, record.tid, record.not_fatal, record.address), (ExitKind::CRASHED, tid, false, None));
+        state.set_crash_not_fatal(number);
+    }
+    // One that has been replaced can't be marked any more.
+    let last = state.set_crash(&crash(20));
+    state.set_crash_not_fatal(last - 2);
+    assert!(crash_of(&state).1.is_some_and(|record| record.tid == 20 && !record.not_fatal));
+    // The app's own exit after a crash stands: its handler went on to `exit`.
+    state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
+    assert_eq!(crash_of(&state).0, ExitKind::CLEAN);
+    state.set_crash_not_fatal(last);
+    assert_eq!(crash_of(&state).0, ExitKind::CLEAN);
+}
+
+#[test]
+fn of_two_crashes_at_once_the_one_that_ends_the_process_counts() {
+    for fatal in [0, 1] {
+        let words = region(&SMALL);
+        let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+        let numbers = [state.set_crash(&crash(0)), state.set_crash(&crash(1))];
+        state.set_crash_not_fatal(numbers[1 - fatal]);
+        let (exit, record) = crash_of(&state);
+        assert_eq!((exit, record.map(|record| record.tid)), (ExitKind::CRASHED, Some(fatal as u64)));
+    }
+}
+
+#[test]
+fn a_crash_record_of_which_any_word_is_old_is_not_shown() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+    let mut before = state.to_bytes();
+    for tid in 1..5 {
+        state.set_crash(&crash(tid));
+        let after = state.to_bytes();
+        let changed: Vec<usize> =
+            (0..after.len()).step_by(8).filter(|at| before[*at..*at + 8] != after[*at..*at + 8]).collect();
+        let mut random = Random(tid);
+        for _ in 0..2000 {
+            let mut torn = before.clone();
+            for at in changed.iter().filter(|_| random.below(2) == 0) {
+                torn[*at..*at + 8].copy_from_slice(&after[*at..*at + 8]);
+            }
+            let seen = RunFacts::read(&torn).expect("readable").crash;
+            // Both slots are not torn at once.
+            let seen = seen.map(|record| record.tid);
+            assert!(seen == Some(tid) || seen == tid.checked_sub(1).filter(|tid| *tid > 0), "{seen:?} while {tid}");
+        }
+        before = after;
+    }
+}
+
+#[test]
+fn crash_records_of_many_threads_at_once() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                for round in 0..2000 {
+                    let tid = thread << 32 | round;
+                    let record = CrashRecord { time_ns: tid, pc: tid, sp: tid, ..crash(tid) };
+                    let number = state.set_crash(&record);
+                    if round % 3 != 0 {
+                        state.set_crash_not_fatal(number);
+                    }
+                }
+            });
+        }
+        for _ in 0..2000 {
+            let Some(record) = RunFacts::read(&state.to_bytes()).expect("readable").crash else { continue };
+            assert_eq!((record.time.0, record.pc.0, record.sp.0), (record.tid, record.tid, record.tid));
+        }
+    });
+    state.set_crash(&crash(5));
+    let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+    assert_eq!((facts.lifecycle.exit, facts.crash.map(|record| record.tid)), (ExitKind::CRASHED, Some(5)));
+}
+
+#[test]
+fn a_report_of_a_record_says_what_the_record_says() {
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
+    let facts = || RunFacts::read(&state.to_bytes()).expect("whole");
+    assert!(facts().report_of_record(Id([1; 16])).is_none());
+    let bad_access = CrashRecord { monitor: Monitor::MACH, signal: 1, code: 1, address: Some(8), ..crash(7) };
+    let number = state.set_crash(&bad_access);
+    let mut report = Report::read(&facts().report_of_record(Id([1; 16])).expect("there")).expect("whole");
+    assert!(report.crash.is_none());
+    report.stitch(facts());
+    assert_eq!((report.header.event_id, report.header.pid), (Id([1; 16]), PROCESS.pid));
+    let crash = report.crash.as_ref().expect("there");
+    let mach = crash.mach.as_ref().expect("there");
+    assert_eq!((mach.name, mach.code_name, mach.subcode), (Some("EXC_BAD_ACCESS"), Some("KERN_INVALID_ADDRESS"), 8));
+    assert!(crash.signal.is_none() && crash.flags.is_empty());
+    assert_eq!(report.crashed_thread().map(|thread| (thread.tid, thread.frames.len())), Some((7, 1)));
+    // In the directory of another run than that which the state is of: a child's, which copied its parent's.
+    let mut report = Report::read(&facts().report_of_record(Id([2; 16])).expect("there")).expect("whole");
+    report.stitch(facts());
+    assert_eq!(report.header.event_id, Id([2; 16]));
+    assert!(report.crash.is_some_and(|crash| crash.has(CrashFlag::ForkChild)));
+    state.set_crash_not_fatal(number);
+    assert!(facts().report_of_record(Id([1; 16])).is_none());
+}
+
+#[test]
 fn many_threads_at_once() {
     const THREADS: usize = 8;
     const ROUNDS: usize = 3000;
     let limits = Limits { small_slots: THREADS as u32 + 4, large_slots: 4, breadcrumbs: 16, ..Limits::default() };
     let words = region(&limits);
-    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
     // A value that shows whether it is whole: its thread and round, repeated to a length that depends on them.
     let value = |thread: usize, round: usize| format!("{thread}.{round};").repeat(1 + (thread + round) % 20);
     let whole = |text: &str| {
@@ -431,7 +618,7 @@ fn many_threads_at_once() {
 fn of_several_at_once_one_is_kept() {
     const THREADS: usize = 2;
     let words = region(&SMALL);
-    let state = RunState::create(&words, &SMALL, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let barrier = std::sync::Barrier::new(THREADS + 1);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -463,7 +650,7 @@ fn of_several_at_once_one_is_kept() {
 fn slots_change_hands() {
     let limits = Limits { small_slots: 3, ..SMALL };
     let words = region(&limits);
-    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             scope.spawn(move || {
@@ -547,9 +734,9 @@ fn resume(child: libc::pid_t, request: libc::c_uint) {
 #[test]
 fn a_writer_held_up_anywhere_spoils_nothing() {
     let (mut taken, mut overtaken) = (0, 0);
-    for hold_at in (0..).step_by(61) {
+    for hold_at in (0..).step_by(7) {
         let words = shared_region(&SMALL);
-        let state = RunState::create(words, &SMALL, [1; 16]).expect("large enough");
+        let state = RunState::create(words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
         state.set_text(Kind::TAG, "key", "old").expect("fits");
         let child = traced_child(|| assert!(state.set_text(Kind::TAG, "key", "the child's").is_ok()));
         let held = stopped(child)
@@ -578,16 +765,20 @@ fn a_writer_held_up_anywhere_spoils_nothing() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn killed_at_any_instruction() {
-    let state = RunState::create(shared_region(&SMALL), &SMALL, [1; 16]).expect("large enough");
+    let state =
+        RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     state.set_text(Kind::TAG, "key", "old").expect("fits");
     state.breadcrumb(&crumb(1, "one"));
     let child = traced_child(|| {
         let _ = state.set_text(Kind::TAG, "key", "new, and longer than it was");
         state.breadcrumb(&crumb(2, "two"));
         let _ = state.remove(Kind::TAG, "key");
+        let number = state.set_crash(&crash(1));
+        state.set_crash(&crash(2));
+        state.set_crash_not_fatal(number);
     });
     let stages = [Some("old".to_owned()), Some("new, and longer than it was".to_owned()), None];
-    let (mut stage, mut crumbs, mut steps) = (0, 1, 0u64);
+    let (mut stage, mut crumbs, mut crashes, mut steps) = (0, 1, 0, 0u64);
     while stopped(child) {
         let bytes = state.to_bytes();
         let seen = tag_of(&bytes);
@@ -604,10 +795,14 @@ fn killed_at_any_instruction() {
         assert!(messages == ["one"] || messages == ["one", "two"], "{messages:?}");
         assert!(messages.len() >= crumbs, "a breadcrumb went");
         crumbs = messages.len();
+        let (exit, crash) = crash_of(&state);
+        let crash = crash.map_or(0, |record| record.tid);
+        assert!(crash >= crashes && (exit == ExitKind::CRASHED) == (crash > 0), "{exit} {crash} after {crashes}");
+        crashes = crash;
         steps += 1;
         resume(child, libc::PTRACE_SINGLESTEP);
     }
-    assert_eq!((stage, crumbs), (2, 2), "after {steps} instructions");
+    assert_eq!((stage, crumbs, crashes), (2, 2, 2), "after {steps} instructions");
     assert!(steps > 1000, "only {steps} instructions were looked at");
     println!("looked after each of {steps} instructions");
 }

@@ -6,10 +6,12 @@ use cddl_cat::validate_cbor_bytes;
 use common::{File, full_report};
 use coroner_report::reader::{FrameEvent, Frames};
 use coroner_report::run_state::{Breadcrumb, Fact, FactsEncoder, Level};
+use coroner_report::wire::keys::MAPS;
 use coroner_report::wire::{
     Access, AddressKind, CaptureMethod, Encoder, ExtraRegister, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os,
     Phase, SectionKind, ThreadState, UnwindKind, WalkEnd,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 const TEXT: &str = include_str!("../../../docs/report.cddl");
 
@@ -35,6 +37,39 @@ fn rule(kind: SectionKind) -> String {
 fn check(rule: &str, specification: &str, cbor: &[u8]) {
     if let Err(error) = validate_cbor_bytes(rule, specification, cbor) {
         panic!("{rule}: {error}");
+    }
+}
+
+/// The keys of every map of the specification, by its rule: those that it must have, and those that it may have.
+fn specified_keys() -> BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>)> {
+    let mut maps = BTreeMap::new();
+    let mut lines = TEXT.lines();
+    while let Some(line) = lines.next() {
+        let Some((rule, "{" | "[* {")) = line.split_once(" = ") else { continue };
+        let (mut required, mut optional) = (BTreeSet::new(), BTreeSet::new());
+        for line in lines.by_ref().take_while(|line| !line.starts_with('}')) {
+            let (keys, line) = match line.trim().strip_prefix("? ") {
+                Some(line) => (&mut optional, line),
+                None => (&mut required, line.trim()),
+            };
+            let key = line.split_once(": ").and_then(|(key, _)| key.parse().ok());
+            assert!(key.is_none_or(|key| keys.insert(key)), "{rule}: {line}");
+        }
+        maps.insert(rule.replace('-', "_"), (required, optional));
+    }
+    maps
+}
+
+#[test]
+fn the_keys_of_the_code_are_those_of_the_specification() {
+    let keys = |keys: &[u64]| keys.iter().copied().collect::<BTreeSet<u64>>();
+    let mut code: BTreeMap<String, _> =
+        MAPS.iter().map(|(map, required, optional)| ((*map).to_owned(), (keys(required), keys(optional)))).collect();
+    let facts = Fact::ALL.iter().map(|(fact, _)| u64::from(fact.0)).collect();
+    code.insert("facts".to_owned(), (BTreeSet::new(), facts));
+    assert_eq!(code, specified_keys());
+    for (map, (required, optional)) in &code {
+        assert!(required.is_disjoint(optional), "{map}");
     }
 }
 

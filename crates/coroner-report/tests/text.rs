@@ -5,7 +5,7 @@ mod common;
 use common::full_report;
 use coroner_report::Report;
 use coroner_report::model::{InlinedFrame, RunFacts, Value};
-use coroner_report::run_state::{Breadcrumb, Fact, Kind, Level, Limits, RunState, Scalar};
+use coroner_report::run_state::{Breadcrumb, Fact, Kind, Level, Limits, ProcessIdentity, RunState, Scalar};
 use coroner_report::text::{Sink, Style, TextOptions, ThreadFilter};
 use coroner_report::wire::SectionKind;
 use std::collections::BTreeSet;
@@ -85,7 +85,7 @@ fn what_is_missing_is_said() {
 fn full_run() -> RunFacts {
     let limits = Limits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
     for (scalar, _) in Scalar::ALL {
         state.set_scalar(*scalar, 1);
     }

@@ -165,7 +165,7 @@ fn a_frame_inside_a_payload_is_not_taken_for_a_section() {
 }
 
 #[test]
-fn other_files_are_told_by_name() {
+fn other_files_are_known_by_name() {
     for (bytes, what) in [
         (&b"MDMP\x93\xA7\0\0"[..], "minidump"),
         (b"\x7FELF\x02\x01\x01", "ELF"),

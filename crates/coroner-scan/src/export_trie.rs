@@ -5,9 +5,9 @@
 //! header), or `flags, ordinal, name` for a re-export, or `flags, stub, resolver`. Source: dyld's `Trie.hpp` and
 //! `mach-o/loader.h`.
 
-use coroner_machine::memory::Memory;
+use coroner_process::memory::Memory;
 
-use crate::{CHUNK, Extent, MOST_TRIE_DEPTH, Problem, ScanError, Window};
+use crate::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, Window};
 
 const REEXPORT: u64 = 0x08;
 const KIND_MASK: u64 = 0x03;
@@ -45,7 +45,7 @@ pub(crate) fn walk<M: Memory>(
         return Ok(());
     }
     let mut window = Window::new(memory, trie, chunk);
-    let mut levels = [Level { next: 0, children: 0, name: 0 }; MOST_TRIE_DEPTH];
+    let mut levels = [Level { next: 0, children: 0, name: 0 }; MAX_TRIE_DEPTH];
     let mut depth = 0usize;
     let mut visits = (trie.size / 4).saturating_add(1).min(u64::from(limit));
     let mut node = 0u64;
@@ -114,7 +114,7 @@ mod tests {
     extern crate std;
     use std::{string::String, vec, vec::Vec};
 
-    use coroner_machine::memory::{Snapshot, SnapshotRange};
+    use coroner_process::memory::{Snapshot, SnapshotRange};
 
     use super::*;
 
@@ -151,7 +151,7 @@ mod tests {
         let mut long = vec![0; 4096];
         long[..7].copy_from_slice(&[2, 0, 5, 1, b'x', 0, 0]);
         let (found, outcome) = walked(&long);
-        assert_eq!((found.len(), outcome.unwrap_err().problem), (MOST_TRIE_DEPTH + 1, Problem::TooDeep));
+        assert_eq!((found.len(), outcome.unwrap_err().problem), (MAX_TRIE_DEPTH + 1, Problem::TooDeep));
         for broken in [&[9u8, 0][..], &[0, 1, b'x'], &[0, 1, b'x', 0], &[0, 1, b'x', 0, 200, 1], &[0x80; 12]] {
             assert!(walked(broken).1.is_err(), "{broken:?}");
         }

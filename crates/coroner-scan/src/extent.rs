@@ -1,6 +1,6 @@
 //! A range of readable bytes, and a window over it that makes many small reads into few large ones.
 
-use coroner_machine::memory::Memory;
+use coroner_process::memory::Memory;
 
 use crate::{Problem, ScanError};
 

@@ -1,9 +1,16 @@
-//! Names without allocation: one pass over an image's symbol table answers all addresses of a report.
+//! Function names for addresses, without allocation: one pass over an image's symbol table finds all addresses of a report.
 //!
-//! Meant for the dying process itself, after everything else is on disk, so that frames of system libraries have names
-//! even where no server has their symbols; and for live backtraces. Everything works on memory that the caller gave
-//! beforehand ([`NameScan`] is a plain value of known size, made for a `static`), reads only through a
-//! [`Memory`], takes no lock, makes no call, formats nothing and cannot panic.
+//! For the dying process itself, after everything else is on disk, so that frames of system libraries have names even where
+//! no server has their symbols; and for live backtraces.
+//!
+//! The caller's duties: it gives all memory beforehand ([`NameScan`] is a plain value of known size, made for a `static`),
+//! and a [`Memory`] whose bad addresses are errors.
+//!
+//! Guarantees: no allocation, no lock, no call but the memory's, no panic. Symbol tables can be corrupt: every offset is
+//! checked against its table, work is bounded by the caller's limit of entries, and an export trie with cycles ends at a
+//! bounded depth and length. A wrong table gives wrong names, never a fault.
+//!
+//! Limits: names are the linker's, still mangled, and inlined calls have none.
 //!
 //! A linear pass beats an index here. 64 addresses in 165,000 symbols are found in the time that it takes to read the
 //! table once; building any index needs the same reading, a sort, and memory.
@@ -11,7 +18,7 @@
 //! # Use
 //! ```
 //! # use coroner_scan::{Extent, LookupAddress, NameScan};
-//! # use coroner_machine::memory::{Snapshot, SnapshotRange};
+//! # use coroner_process::memory::{Snapshot, SnapshotRange};
 //! # let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
 //! # let ranges = [SnapshotRange { address: 0x1000, bytes: &file }];
 //! # let mut memory = Snapshot { ranges: &ranges };
@@ -30,30 +37,25 @@
 //! });
 //! # }
 //! ```
-//!
-//! # Trust
-//! Symbol tables can be corrupt, as can be anything in a dying process: every offset is checked against its table, work is
-//! bounded by the caller's limit of entries, and an export trie with cycles ends at a bounded depth and length. A wrong
-//! table gives wrong names, never a fault.
 
 #![no_std]
 #![deny(missing_docs)]
 
-mod address;
-mod elf;
+mod elf_symbols;
 mod export_trie;
 mod extent;
-mod macho;
-mod queries;
+mod lookup_address;
+mod macho_symbols;
+mod nearest_symbol;
 
-use coroner_machine::memory::Memory;
+use coroner_process::memory::Memory;
 
-pub use address::LookupAddress;
-pub use elf::ElfLoaded;
+pub use elf_symbols::ElfLoaded;
 use extent::Window;
 pub use extent::{CHUNK, Extent};
-pub use macho::{MachO, Nlist, Placement, Section};
-use queries::{Candidate, NameAt, Queries};
+pub use lookup_address::LookupAddress;
+pub use macho_symbols::{MachO, Nlist, Placement, Section};
+use nearest_symbol::{Candidate, NameAt, Queries};
 
 /// Why a table couldn't be scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,7 @@ pub enum Problem {
     OtherId,
     /// A LEB128 number has more than 64 bits.
     NumberTooLarge,
-    /// An export trie is deeper than [`MOST_TRIE_DEPTH`], or has a cycle.
+    /// An export trie is deeper than [`MAX_TRIE_DEPTH`], or has a cycle.
     TooDeep,
     /// The limit of entries was reached: what was found is right, but may not be all.
     Limit,
@@ -102,7 +104,7 @@ impl core::fmt::Display for Problem {
 }
 
 /// The deepest export trie that is followed. Each level takes at least a byte of the name; Apple's deepest have about 50.
-pub const MOST_TRIE_DEPTH: usize = 128;
+pub const MAX_TRIE_DEPTH: usize = 128;
 
 /// A name for one of the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +178,7 @@ impl<const N: usize> NameScan<N> {
     ) -> Result<(), ScanError> {
         self.queries.prepare();
         self.underscore = false;
-        let result = elf::scan_file(&mut self.queries, memory, file, build_id, limit, &mut self.chunk);
+        let result = elf_symbols::scan_file(&mut self.queries, memory, file, build_id, limit, &mut self.chunk);
         self.strings = result.strings;
         self.queries.finish();
         result.outcome
@@ -190,7 +192,7 @@ impl<const N: usize> NameScan<N> {
     pub fn elf_loaded<M: Memory>(&mut self, memory: &mut M, image: ElfLoaded, limit: u32) -> Result<(), ScanError> {
         self.queries.prepare();
         self.underscore = false;
-        let result = elf::scan_loaded(&mut self.queries, memory, image, limit, &mut self.chunk);
+        let result = elf_symbols::scan_loaded(&mut self.queries, memory, image, limit, &mut self.chunk);
         self.strings = result.strings;
         self.queries.finish();
         result.outcome

@@ -40,7 +40,7 @@ fn thread(tid: u64, base: u64, frames: u64) -> Thread {
         captured_by: Some(CaptureMethod::MACH),
         frames: (0..frames).map(|number| frame(base, number)).collect(),
         registers: Some(Registers {
-            arch: coroner_machine_arch("aarch64"),
+            arch: coroner_process_arch("aarch64"),
             general: (0..34).collect(),
             extra: Vec::new(),
         }),
@@ -49,8 +49,8 @@ fn thread(tid: u64, base: u64, frames: u64) -> Thread {
 }
 
 /// The architecture of that name, by way of a report's own words.
-fn coroner_machine_arch(name: &str) -> Option<coroner_machine::registers::Arch> {
-    use coroner_machine::registers::Arch;
+fn coroner_process_arch(name: &str) -> Option<coroner_process::registers::Arch> {
+    use coroner_process::registers::Arch;
     [Arch::Aarch64, Arch::X86_64].into_iter().find(|arch| arch.name() == name)
 }
 
@@ -135,7 +135,7 @@ fn apple(os: Os, name: &str) -> Report {
             run_id: Id([3; 16]),
             event_id: Id([0xab; 16]),
             process_name: "Paint".into(),
-            arch: coroner_machine_arch("aarch64"),
+            arch: coroner_process_arch("aarch64"),
             os,
             sdk_version: "0.1.0".into(),
             process_start: now(),

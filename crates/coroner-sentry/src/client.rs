@@ -23,7 +23,7 @@ use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
 
 /// Longest sleep of the sending thread: clocks are set, networks come back.
-const LONGEST_SLEEP: Duration = Duration::from_hours(1);
+const MAX_SLEEP: Duration = Duration::from_hours(1);
 
 /// Delivers to one server: keeps what it is given in an outbox on the disk, and sends it from a thread of its own.
 ///
@@ -189,7 +189,7 @@ impl Client {
             self.drop_event(Reason::BeforeSend, session)?;
             return Ok(Captured::Dropped);
         };
-        // It is by its id that a server tells what comes again.
+        // It is by its id that a server recognises what comes again.
         event.event_id = event_id;
         let attachments = attachments(&mut event)?;
         let mut envelope = Envelope::of_event(&event);
@@ -217,7 +217,7 @@ impl Client {
         Ok(if pushed == Pushed::Added { Captured::Kept } else { Captured::Known })
     }
 
-    /// Counts an event that is not sent. Its session's end is told by itself.
+    /// Counts an event that is not sent. Its session's end is sent by itself.
     fn drop_event(&self, reason: Reason, session: Option<SessionUpdate>) -> io::Result<()> {
         self.outbox().update(|state| {
             state.discarded.count(reason, "error");
@@ -250,8 +250,8 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that the run of `run` has ended, and left these reports. Of a fatal crash [`capture`](Self::capture) has told
-    /// before, or could not.
+    /// Notes that the run of `run` has ended, and left these reports. Of a fatal crash [`capture`](Self::capture) has counted
+    /// the end before, or could not.
     ///
     /// # Errors
     /// It can't be noted.
@@ -276,16 +276,24 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the end of a run is told as an event of its own; of one that was told before it is not again.
+    /// Whether the end of a run is reported as an event of its own; that of one that was reported before is not again.
     fn is_watchdog_termination(&self, run: &RunFacts, reports: Reports) -> bool {
         // A hang in which it was ended has a report that says so.
-        let told = reports.crashes > 0 || (run.lifecycle.hang_since.is_some() && reports.all > 0);
-        let wanted = self.inner.options.watchdog_terminations && !told;
+        let reported = reports.crashes > 0 || (run.lifecycle.hang_since.is_some() && reports.all > 0);
+        let wanted = self.inner.options.watchdog_terminations && !reported;
         let current = locked(&self.inner.current);
         wanted
             && current.as_ref().is_some_and(|current| termination::is_watchdog(run, current))
             && self.outbox().read_state().consent != Some(false)
             && !self.outbox().read_state().is_done(&termination::event_id(run))
+    }
+
+    /// Counts reports that were lost before they came here, for want of room.
+    ///
+    /// # Errors
+    /// It can't be noted.
+    pub fn count_lost(&self, reports: u64) -> io::Result<()> {
+        self.outbox().update(|state| state.discarded.count_many(Reason::CacheOverflow, "error", reports))
     }
 
     fn last_update(&self, run: Option<&RunFacts>, reports: Reports) -> Option<SessionUpdate> {
@@ -313,7 +321,7 @@ impl Client {
         let mut dropped = Vec::new();
         for path in &options.attachments {
             let filename = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match read_file(path, options.most_attachment_bytes) {
+            match read_file(path, options.max_attachment_bytes) {
                 Ok(Some(bytes)) => {
                     attachments.push(Attachment { filename, content_type: None, kind: AttachmentKind::File, bytes });
                 }
@@ -321,7 +329,7 @@ impl Client {
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
-        while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > options.most_attachment_bytes
+        while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > options.max_attachment_bytes
         {
             let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
             let Some(largest) = largest.map(|(place, _)| place) else { break };
@@ -384,7 +392,7 @@ impl Client {
             if !work.running {
                 return false;
             }
-            let left = deadline.map_or(LONGEST_SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(MAX_SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }
@@ -415,7 +423,7 @@ impl Inner {
                 work.running = false;
                 return;
             };
-            let until = Instant::now() + again.min(LONGEST_SLEEP);
+            let until = Instant::now() + again.min(MAX_SLEEP);
             while work.asked == work.begun {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -436,14 +444,14 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The last update of a session with what is known of its first; `None` if it was told already.
+/// The last update of a session with what is known of its first; `None` if that was sent already.
 fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<SessionUpdate> {
     if state.is_done(&plain_sid(&update.sid)) {
         return None;
     }
-    // A beginning that was never sent is told with the end.
-    let told = state.begun.contains(&update.sid) && state.sessions.unsent(&update.sid).is_none();
-    Some(SessionUpdate { init: !told, ..update })
+    // A beginning that was never sent goes with the end.
+    let sent = state.begun.contains(&update.sid) && state.sessions.unsent(&update.sid).is_none();
+    Some(SessionUpdate { init: !sent, ..update })
 }
 
 /// Whether the run ended by what the report is of: not that of a child made by fork, which has its parent's session.
@@ -475,7 +483,7 @@ fn is_sampled(event_id: &str, rate: f64) -> bool {
     f64::from(digits) / 4_294_967_296.0 < rate || rate >= 1.0
 }
 
-/// What tells one DSN from another without saying its keys.
+/// What distinguishes one DSN from another without saying its keys.
 fn identity(options: &Options) -> String {
     let mut hasher = DefaultHasher::new();
     options.dsn.to_string().hash(&mut hasher);

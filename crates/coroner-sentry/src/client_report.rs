@@ -40,9 +40,15 @@ pub struct Discarded {
 impl Discarded {
     /// Counts one thing.
     pub fn count(&mut self, reason: Reason, category: &str) {
+        self.count_many(reason, category, 1);
+    }
+
+    /// Counts as many.
+    pub fn count_many(&mut self, reason: Reason, category: &str, many: u64) {
         // Client reports themselves are not counted.
         if category != "internal" {
-            *self.counts.entry(reason).or_default().entry(category.to_owned()).or_default() += 1;
+            let count = self.counts.entry(reason).or_default().entry(category.to_owned()).or_default();
+            *count = count.saturating_add(many);
         }
     }
 
@@ -55,7 +61,7 @@ impl Discarded {
     pub fn add(&mut self, other: &Discarded) {
         for (reason, categories) in &other.counts {
             for (category, count) in categories {
-                *self.counts.entry(*reason).or_default().entry(category.clone()).or_default() += count;
+                self.count_many(*reason, category, *count);
             }
         }
     }
@@ -65,13 +71,13 @@ impl Discarded {
         self.counts.is_empty()
     }
 
-    /// Takes away what has been told.
-    pub fn subtract(&mut self, told: &Discarded) {
-        for (reason, categories) in &told.counts {
+    /// Takes away what has been reported.
+    pub fn subtract(&mut self, reported: &Discarded) {
+        for (reason, categories) in &reported.counts {
             if let Some(counts) = self.counts.get_mut(reason) {
-                for (category, told) in categories {
+                for (category, reported) in categories {
                     if let Some(count) = counts.get_mut(category) {
-                        *count = count.saturating_sub(*told);
+                        *count = count.saturating_sub(*reported);
                     }
                 }
                 counts.retain(|_, count| *count > 0);
@@ -80,7 +86,7 @@ impl Discarded {
         self.counts.retain(|_, counts| !counts.is_empty());
     }
 
-    /// The item that tells of them.
+    /// The item that reports them.
     pub fn item(&self, now: SystemTime) -> Item {
         let discarded: Vec<serde_json::Value> = self
             .counts
@@ -96,33 +102,5 @@ impl Discarded {
             item_type::CLIENT_REPORT,
             &serde_json::json!({ "timestamp": timestamp, "discarded_events": discarded }),
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_told_is_taken_away_and_no_more() {
-        let mut discarded = Discarded::default();
-        discarded.count(Reason::BeforeSend, "error");
-        discarded.count(Reason::BeforeSend, "error");
-        discarded.count(Reason::SendError, "attachment");
-        discarded.count(Reason::SendError, "internal");
-        let told = discarded.clone();
-        let json: serde_json::Value = serde_json::from_slice(&told.item(SystemTime::UNIX_EPOCH).payload).unwrap();
-        assert_eq!(
-            json["discarded_events"],
-            serde_json::json!([
-                { "reason": "before_send", "category": "error", "quantity": 2 },
-                { "reason": "send_error", "category": "attachment", "quantity": 1 },
-            ])
-        );
-        discarded.count(Reason::BeforeSend, "error");
-        discarded.subtract(&told);
-        let mut left = Discarded::default();
-        left.count(Reason::BeforeSend, "error");
-        assert_eq!(discarded, left);
     }
 }

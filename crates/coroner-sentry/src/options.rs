@@ -42,18 +42,18 @@ pub struct Options {
     /// files that it has: see [`coroner_minidump`] for what it can know from it. The memory in it may hold what users typed.
     pub minidump: bool,
     /// Most bytes of attachments that go with an event; those beyond are left out, largest first. Default: 20 MiB.
-    pub most_attachment_bytes: usize,
-    /// How sessions are told. Default: each by itself.
+    pub max_attachment_bytes: usize,
+    /// How sessions are sent. Default: each by itself.
     pub sessions: SessionMode,
-    /// Whether a run that ended without a trace is told as an event, of mechanism [`WATCHDOG_TERMINATION`]: the system may have ended
+    /// Whether a run that ended without a trace is reported as an event, of mechanism [`WATCHDOG_TERMINATION`]: the system may have ended
     /// it for using too much memory, or for not answering. Default: no, because a user who ends a program by SIGKILL looks the same.
     ///
-    /// It is not told of a run that was in the background or had a debugger attached, nor where since then the app or the system
+    /// It is not reported of a run that was in the background or had a debugger attached, nor where since then the app or the system
     /// is another or the device was started anew: those ends need no explanation.
     ///
     /// [`WATCHDOG_TERMINATION`]: crate::event::WATCHDOG_TERMINATION
     pub watchdog_terminations: bool,
-    /// Whether counts of what was not sent are told. Default: yes.
+    /// Whether counts of what was not sent are reported. Default: yes.
     pub client_reports: bool,
     /// Whether nothing is sent before the user has agreed. Default: no.
     pub require_consent: bool,
@@ -80,7 +80,7 @@ impl Options {
             attachments: Vec::new(),
             attach: None,
             minidump: false,
-            most_attachment_bytes: 20 << 20,
+            max_attachment_bytes: 20 << 20,
             sessions: SessionMode::default(),
             watchdog_terminations: false,
             client_reports: true,

@@ -31,14 +31,14 @@ use crate::session::PendingSessions;
 /// Ids of what was sent that are kept, to tell what comes again.
 const REMEMBERED: usize = 200;
 /// Most sessions that wait.
-const MOST_SESSIONS: usize = 1000;
+const MAX_SESSIONS: usize = 1000;
 /// Largest envelope read back.
 const LARGEST: u64 = 256 << 20;
 
 /// How much an outbox may hold. What is oldest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxLimits {
-    /// Most envelopes. Default: 30.
+    /// Most envelopes. Default: 100.
     pub number: usize,
     /// Oldest envelope. Default: 30 days; servers take none that are older.
     pub age: Duration,
@@ -48,7 +48,7 @@ pub struct OutboxLimits {
 
 impl Default for OutboxLimits {
     fn default() -> Self {
-        Self { number: 30, age: Duration::from_hours(30 * 24), bytes: 64 << 20 }
+        Self { number: 100, age: Duration::from_hours(30 * 24), bytes: 64 << 20 }
     }
 }
 
@@ -60,11 +60,11 @@ pub struct State {
     pub dsn: String,
     /// Until when what may not be sent.
     pub rate_limits: RateLimits,
-    /// Counts of what was not sent, to be told.
+    /// Counts of what was not sent, to be reported.
     pub discarded: Discarded,
-    /// Sessions to be told.
+    /// Sessions to be sent.
     pub sessions: PendingSessions,
-    /// Sessions of which the beginning has been told, or waits in `sessions`.
+    /// Sessions of which the beginning has been sent, or waits in `sessions`.
     pub begun: Vec<String>,
     /// Ids of events that were sent, and of sessions that have ended.
     pub done: Vec<String>,
@@ -119,7 +119,8 @@ impl Entry {
             event_id: parts.next()?.to_owned(),
             session: parts.next().map(|session| if session == "0" { String::new() } else { session.to_owned() })?,
         };
-        parts.next().is_none().then_some(entry)
+        // Another way to write the same numbers would be another file.
+        (parts.next().is_none() && entry.file_name() == name).then_some(entry)
     }
 
     /// When it was put there.
@@ -233,8 +234,8 @@ impl Outbox {
         let before = self.read_state();
         let mut state = before.clone();
         let result = change(&mut state);
-        state.sessions.limit(MOST_SESSIONS);
-        let excess = state.begun.len().saturating_sub(MOST_SESSIONS);
+        state.sessions.limit(MAX_SESSIONS);
+        let excess = state.begun.len().saturating_sub(MAX_SESSIONS);
         state.begun.drain(..excess);
         let written = if state == before {
             Ok(())
@@ -528,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_strangers_are_left_alone() {
+    fn damage_is_reported_and_strangers_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(folder.path()).unwrap();
         outbox.push(&envelope(1), None, NOW).unwrap();

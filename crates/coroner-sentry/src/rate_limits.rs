@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// How long nothing is sent after a 429 that does not say.
 const DEFAULT: Duration = Duration::from_mins(1);
 /// A limit is believed for a day at most, so that a clock that was wrong, or a server that was, holds nothing back for years.
-const LONGEST: Duration = Duration::from_hours(24);
+const MAX_TIME: Duration = Duration::from_hours(24);
 /// Stands for all categories.
 const ALL: &str = "";
 /// Categories of what Coroner sends. Others are for others.
@@ -46,7 +46,7 @@ impl RateLimits {
             let mut parts = limit.trim().split(':');
             let wait = parts.next().and_then(|seconds| seconds.trim().parse::<f64>().ok());
             let Some(wait) = wait.filter(|wait| wait.is_finite() && *wait >= 0.0) else { continue };
-            let wait = Duration::from_secs_f64(wait.min(LONGEST.as_secs_f64()).ceil());
+            let wait = Duration::from_secs_f64(wait.min(MAX_TIME.as_secs_f64()).ceil());
             let categories = parts.next().unwrap_or_default().trim();
             if categories.is_empty() {
                 self.limit(ALL, wait, now);
@@ -59,7 +59,7 @@ impl RateLimits {
 
     /// The longer of two limits stands.
     fn limit(&mut self, category: &str, wait: Duration, now: SystemTime) {
-        let until = seconds(now).saturating_add(wait.min(LONGEST).as_secs());
+        let until = seconds(now).saturating_add(wait.min(MAX_TIME).as_secs());
         let entry = self.until.entry(category.to_owned()).or_default();
         *entry = (*entry).max(until);
     }
@@ -70,7 +70,7 @@ impl RateLimits {
         let names = [ALL, category];
         let until = names.iter().filter_map(|name| self.until.get(*name)).max()?;
         let left = until.checked_sub(seconds(now)).filter(|left| *left > 0)?;
-        Some(Duration::from_secs(left)).filter(|left| *left <= LONGEST)
+        Some(Duration::from_secs(left)).filter(|left| *left <= MAX_TIME)
     }
 
     /// Forgets all: they are another server's.
@@ -92,63 +92,4 @@ fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
     let date = u64::try_from(date.as_second()).ok()?;
     Some(Duration::from_secs(date.saturating_sub(seconds(now))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: SystemTime = UNIX_EPOCH;
-
-    fn after(status: u16, limits: Option<&str>, retry: Option<&str>) -> RateLimits {
-        let mut all = RateLimits::default();
-        all.update(status, limits, retry, NOW);
-        all
-    }
-
-    fn wait(limits: &RateLimits, category: &str) -> Option<u64> {
-        limits.wait(category, NOW).map(|wait| wait.as_secs())
-    }
-
-    #[test]
-    fn categories_and_all() {
-        let limits = after(200, Some("60:error;session:organization:quota , 2700:transaction:key"), None);
-        assert_eq!(
-            (wait(&limits, "error"), wait(&limits, "session"), wait(&limits, "attachment")),
-            (Some(60), Some(60), None)
-        );
-        // Bugsink's, on every 200 and over quota.
-        assert_eq!(wait(&after(200, Some("86400:transaction;span:organization"), None), "error"), None);
-        let limits = after(429, Some("60::key, 86400:transaction;span:organization"), None);
-        assert_eq!((wait(&limits, "error"), wait(&limits, "session")), (Some(60), Some(60)));
-        for odd in ["", ":::", "abc:error", "-5:error", "NaN:error", "60:unheard_of", "🙂"] {
-            assert_eq!(wait(&after(200, Some(odd), None), "error"), None, "{odd}");
-        }
-        assert_eq!(wait(&after(200, Some("1e99:error"), None), "error"), Some(86_400));
-    }
-
-    #[test]
-    fn retry_after_and_nothing() {
-        assert_eq!(wait(&after(429, None, Some("120")), "error"), Some(120));
-        assert_eq!(wait(&after(429, None, Some("Thu, 01 Jan 1970 00:02:00 GMT")), "error"), Some(120));
-        assert_eq!(wait(&after(429, None, Some("soon")), "error"), Some(60));
-        assert_eq!(wait(&after(429, None, None), "error"), Some(60));
-        assert_eq!(wait(&after(503, None, Some("120")), "error"), None);
-        assert_eq!(wait(&after(429, Some("60:transaction"), None), "error"), Some(60), "a 429 is a 429");
-    }
-
-    #[test]
-    fn the_longer_one_stands_until_it_is_over() {
-        let mut limits = after(200, Some("100:error"), None);
-        limits.update(200, Some("10:error"), None, NOW);
-        assert_eq!(wait(&limits, "error"), Some(100));
-        assert_eq!(limits.wait("error", NOW + Duration::from_secs(100)), None);
-        let kept = serde_json::to_string(&limits).unwrap();
-        assert_eq!(serde_json::from_str::<RateLimits>(&kept).unwrap(), limits);
-        // A clock set back does not make a limit of years.
-        assert_eq!(after(200, Some("100:error"), None).wait("error", NOW), Some(Duration::from_secs(100)));
-        let mut future = RateLimits::default();
-        future.update(200, Some("100:error"), None, NOW + Duration::from_hours(10_000));
-        assert_eq!(future.wait("error", NOW), None);
-    }
 }

@@ -12,9 +12,9 @@ use crate::session::{SessionMode, items};
 use crate::transport::{Answer, SendError, Transport};
 
 /// No wait is longer than this, whatever a clock says.
-const LONGEST_WAIT: Duration = Duration::from_hours(24);
+const MAX_WAIT: Duration = Duration::from_hours(24);
 /// How often an envelope is made smaller for a server that finds it too large.
-const MOST_SHRINKS: usize = 12;
+const MAX_SHRINKS: usize = 12;
 
 /// Sends what is in an outbox.
 pub(crate) struct Sender {
@@ -156,7 +156,7 @@ impl Sender {
 
     /// Sends an envelope; where the server finds it too large, again with what is worth least left out.
     fn send_shrinking(&self, entry: &Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
-        for _ in 0..MOST_SHRINKS {
+        for _ in 0..MAX_SHRINKS {
             match self.send(&envelope)? {
                 Ok(answer) if answer.status == 413 => {
                     log::warn!(
@@ -178,9 +178,9 @@ impl Sender {
     /// Sends an envelope with the counts that wait, and takes note of what the answer says of limits.
     fn send(&self, envelope: &Envelope) -> std::io::Result<Result<Answer, SendError>> {
         let now = SystemTime::now();
-        let told = self.outbox.read_state().discarded;
-        let tells = self.options.client_reports && !told.is_empty();
-        let sent = if tells { envelope.clone().with(told.item(now)) } else { envelope.clone() };
+        let discarded = self.outbox.read_state().discarded;
+        let reports = self.options.client_reports && !discarded.is_empty();
+        let sent = if reports { envelope.clone().with(discarded.item(now)) } else { envelope.clone() };
         let answer = self.transport.send(&sent.to_bytes_sent_at(now));
         if let Ok(answer) = &answer {
             let now = SystemTime::now();
@@ -191,8 +191,8 @@ impl Sender {
                     answer.retry_after.as_deref(),
                     now,
                 );
-                if answer.is_success() && tells {
-                    state.discarded.subtract(&told);
+                if answer.is_success() && reports {
+                    state.discarded.subtract(&discarded);
                 }
             })?;
         }
@@ -239,7 +239,7 @@ impl Sender {
     /// How long to wait after so many tries have failed before.
     fn delay(&self, tries: u32) -> Duration {
         let most = self.options.tries.saturating_sub(1).min(16);
-        self.options.retry_after.saturating_mul(1 << tries.min(most)).min(LONGEST_WAIT)
+        self.options.retry_after.saturating_mul(1 << tries.min(most)).min(MAX_WAIT)
     }
 
     /// Sends the sessions that wait.
@@ -282,7 +282,7 @@ impl Sender {
 fn wait_of(entry: &Entry, now: SystemTime) -> Option<Duration> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let wait = Duration::from_secs(entry.not_before).checked_sub(now)?;
-    (!wait.is_zero() && wait <= LONGEST_WAIT).then_some(wait)
+    (!wait.is_zero() && wait <= MAX_WAIT).then_some(wait)
 }
 
 /// Leaves out what is worth least: the largest attachment, then parts of the event. Says what went; `None` if there is nothing.

@@ -1,6 +1,6 @@
 //! Runs that the system ended without a word.
 //!
-//! Nothing tells of them but what is missing: there is no report, no exit was noted. Each other explanation is ruled out first, as
+//! Nothing shows them but what is missing: there is no report, no exit was noted. Each other explanation is ruled out first, as
 //! sentry-cocoa does (`SentryWatchdogTerminationLogic`).
 
 use coroner_report::model::{Id, RunFacts, Timestamp};
@@ -51,7 +51,7 @@ pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
         && Conditions::of(ended).hold(now)
 }
 
-/// The id of its event: the run's own, changed so that it is no other thing's, and the same however often it is told.
+/// The id of its event: the run's own, changed so that it is no other thing's, and the same however often it is reported.
 pub(crate) fn event_id(run: &RunFacts) -> String {
     let mut id = run.run_id.0.map(|byte| !byte);
     // Version 4 and variant 1 of RFC 9562.

@@ -13,7 +13,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 use crate::event::SDK_NAME;
 
 /// Most bytes of an answer's body that are read; it is there for a person's eyes only.
-const LONGEST_BODY: u64 = 16 << 10;
+const MAX_BODY: u64 = 16 << 10;
 
 /// How a server is reached.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Transport for HttpTransport {
         let status = response.status().as_u16();
         // The status decides. A body that can't be read to its end changes nothing.
         let mut text = Vec::new();
-        let mut reader = io::Read::take(response.body_mut().as_reader(), LONGEST_BODY);
+        let mut reader = io::Read::take(response.body_mut().as_reader(), MAX_BODY);
         let _ = io::Read::read_to_end(&mut reader, &mut text);
         let body = String::from_utf8_lossy(&text).trim().to_owned();
         Ok(Answer { status, rate_limits, retry_after, body })

@@ -16,7 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// What servers and proxies were told, head and body of each request.
+/// What servers and proxies were sent, head and body of each request.
 type Heard = Arc<Mutex<Vec<String>>>;
 
 /// An authority that no system knows, and its certificate as a file.

@@ -102,25 +102,3 @@ impl FromStr for DebugId {
         Self::new(&bytes).ok_or(NotAnId)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_and_bytes() {
-        let id: DebugId = "A47FBD1D-E98B-3EED-8E54-AFE0F7C0EEA4".parse().unwrap();
-        assert_eq!(id.to_string(), "a47fbd1de98b3eed8e54afe0f7c0eea4");
-        assert_eq!(id.breakpad_of_macho(), "A47FBD1DE98B3EED8E54AFE0F7C0EEA40");
-        assert_eq!("0".parse::<DebugId>(), Err(NotAnId));
-        assert_eq!("00-00".parse::<DebugId>(), Err(NotAnId));
-        assert_eq!("xy".parse::<DebugId>(), Err(NotAnId));
-        assert_eq!("".parse::<DebugId>(), Err(NotAnId));
-    }
-
-    #[test]
-    fn breakpad_swaps_the_first_three_fields_of_an_elf_id() {
-        let id: DebugId = "0123456789abcdef0123456789abcdef01234567".parse().unwrap();
-        assert_eq!(id.breakpad_of_elf(), "67452301AB89EFCD0123456789ABCDEF0");
-    }
-}

@@ -16,9 +16,9 @@ type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 
 /// Entries nested deeper than this are refused. LLVM's own limit for expression nesting is 256; real units have below 100.
-const MOST_DEPTH: isize = 384;
+const MAX_DEPTH: isize = 384;
 /// So many units may claim one address.
-const MOST_UNITS: usize = 256;
+const MAX_UNITS: usize = 256;
 
 /// Why a file's DWARF isn't read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) struct Budget {
     ranges: Vec<(u64, u64, usize)>,
     /// The greatest end up to each range, so that a search can stop early.
     ends: Vec<u64>,
-    /// Units that say no ranges: they may have any address.
+    /// Units that say no ranges.
     anywhere: Vec<usize>,
     checked: RefCell<HashSet<usize>>,
     ranges_left: Cell<u64>,
@@ -154,7 +154,15 @@ impl Budget {
 
     /// Looks into the units that may have an address, each once.
     pub(crate) fn check_address(&self, dwarf: &Dwarf<'_>, svma: u64) -> Result<(), Refused> {
-        let mut candidates = self.anywhere.clone();
+        // Units without ranges are looked into once, at the first address: addr2line takes their ranges from their line programs when
+        // it parses them, so that they claim no other address. Of ordinary large programs they are thousands (empty units, dwz's partial
+        // ones, type units).
+        for offset in &self.anywhere {
+            if self.checked.borrow_mut().insert(*offset) {
+                self.check_unit(dwarf, *offset)?;
+            }
+        }
+        let mut candidates = Vec::new();
         let mut index = self.ranges.partition_point(|range| range.0 <= svma);
         while let Some(before) = index.checked_sub(1)
             && self.ends[before] > svma
@@ -165,13 +173,12 @@ impl Budget {
             }
         }
         for (number, offset) in candidates.into_iter().enumerate() {
-            if !self.checked.borrow_mut().insert(offset) {
-                continue;
+            if number >= MAX_UNITS {
+                return Err(Refused::new(offset, format!("more than {MAX_UNITS} units claim the address {svma:#x}")));
             }
-            if number >= MOST_UNITS {
-                return Err(Refused::new(offset, format!("more than {MOST_UNITS} units claim the address {svma:#x}")));
+            if self.checked.borrow_mut().insert(offset) {
+                self.check_unit(dwarf, offset)?;
             }
-            self.check_unit(dwarf, offset)?;
         }
         Ok(())
     }
@@ -185,8 +192,8 @@ impl Budget {
         let Ok(mut entries) = unit.entries_raw(None) else { return Ok(()) };
         while !entries.is_empty() {
             let at = entries.next_offset();
-            if entries.next_depth() > MOST_DEPTH {
-                return Err(Refused::new(in_section(at, unit), format!("entries nested deeper than {MOST_DEPTH}")));
+            if entries.next_depth() > MAX_DEPTH {
+                return Err(Refused::new(in_section(at, unit), format!("entries nested deeper than {MAX_DEPTH}")));
             }
             let Ok(abbreviation) = entries.read_abbreviation() else { return Ok(()) };
             let Some(abbreviation) = abbreviation else { continue };

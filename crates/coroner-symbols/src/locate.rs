@@ -123,7 +123,7 @@ impl Locator {
         self.index_with(&mut |_| {})
     }
 
-    /// The index, which is built now if it isn't yet; `reading` is told each file that is opened for it.
+    /// The index, which is built now if it isn't yet; `reading` is given each file that is opened for it.
     pub(crate) fn index_with(&mut self, reading: &mut dyn FnMut(&Path)) -> &SearchIndex {
         let Options { search, index_cache, .. } = &self.options;
         self.index.get_or_insert_with(|| SearchIndex::build(search, index_cache.as_deref(), reading))

@@ -3,7 +3,7 @@
 //! The tables are read by [`coroner_scan`], which names addresses at crash time; here the same parser runs over the file
 //! as its memory.
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
+use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_scan::{MachO, Placement, ScanError};
 
 use crate::{
@@ -19,7 +19,7 @@ const FAT_MAGIC: u32 = 0xcafe_babe;
 const FAT_MAGIC_64: u32 = 0xcafe_babf;
 const CPU_ARCH_ABI64: u32 = 0x0100_0000;
 /// Java classes have the magic of fat files, and a version of 45 and more where fat files have their count.
-const MOST_SLICES: u32 = 40;
+const MAX_SLICES: u32 = 40;
 /// The most symbols of one table that are taken in: 64-bit Mach-O has no more than 4 GiB of them.
 const LIMIT: u32 = 1 << 28;
 
@@ -35,7 +35,7 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
     let (Some(magic @ (FAT_MAGIC | FAT_MAGIC_64)), Some(count)) = (header.u32(0), header.u32(4)) else {
         return Ok(None);
     };
-    if count > MOST_SLICES {
+    if count > MAX_SLICES {
         return Ok(None);
     }
     let (size, wide) = if magic == FAT_MAGIC { (20, false) } else { (32, true) };

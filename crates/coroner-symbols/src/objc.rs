@@ -6,7 +6,7 @@
 //!
 //! A category of a class of another image is named `-[(Category) selector]`: only a binding says which class it extends.
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
+use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_scan::{MachO, Section};
 
 use crate::{
@@ -24,11 +24,11 @@ const DIRECT_SELECTORS: u32 = 0x4000_0000;
 /// The bits of `entsizeAndFlags` that are the size.
 const ENTRY_SIZE: u32 = 0xfffc;
 /// A class has a few hundred methods at most; a damaged count must not be believed.
-const MOST_METHODS: u32 = 100_000;
+const MAX_METHODS: u32 = 100_000;
 /// All methods together.
-const MOST_NAMES: usize = 4_000_000;
+const MAX_NAMES: usize = 4_000_000;
 /// Longer class names and selectors are no names.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 /// Adds a symbol for each method's implementation.
 pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, problems: &mut Vec<Malformed>) {
@@ -153,7 +153,7 @@ impl Metadata<'_> {
 
     fn string(&self, at: u64) -> Option<&[u8]> {
         let rest = self.file.bytes.get(usize::try_from(at).ok()?..)?;
-        let end = rest.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
+        let end = rest.iter().take(MAX_NAME).position(|&byte| byte == 0)?;
         Some(&rest[..end])
     }
 
@@ -216,7 +216,7 @@ impl Metadata<'_> {
         let (flags, count) = (self.file.u32(list)?, self.file.u32(list.checked_add(4)?)?);
         let small = flags & SMALL != 0;
         let entry_size = u64::from(flags & ENTRY_SIZE);
-        if count > MOST_METHODS || entry_size < if small { 12 } else { 24 } {
+        if count > MAX_METHODS || entry_size < if small { 12 } else { 24 } {
             return None;
         }
         // Where the list is in memory: distances count from there.
@@ -238,7 +238,7 @@ impl Metadata<'_> {
             };
             let (Some(selector), Some(implementation)) = (selector, implementation) else { continue };
             self.names += 1;
-            if self.names > MOST_NAMES {
+            if self.names > MAX_NAMES {
                 return None;
             }
             let selector = self.string(selector)?;

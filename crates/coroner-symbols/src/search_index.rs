@@ -57,7 +57,7 @@ type Memory = HashMap<PathBuf, Remembered>;
 
 impl SearchIndex {
     /// Walks folders and files. What `cache`, a file, remembers of them isn't read again; it is then written anew, if
-    /// anything changed. A cache that can't be read or written is none. `reading` is told each file that is opened.
+    /// anything changed. A cache that can't be read or written is none. `reading` is given each file that is opened.
     pub(crate) fn build(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Path)) -> Self {
         let remembered = cache.and_then(|cache| fs::read_to_string(cache).ok()).and_then(|text| parse(&text));
         let mut walk = Walk {
@@ -124,7 +124,7 @@ impl SearchIndex {
 
 struct Walk<'a> {
     index: SearchIndex,
-    /// Is told each file that is opened.
+    /// Is given each file that is opened.
     reading: &'a mut dyn FnMut(&Path),
     remembered: Memory,
     seen: Memory,

@@ -19,7 +19,7 @@ const MAGIC: &[u8] = b"dyld_v1 ";
 /// symbols in a file beside them.
 const SYMBOL_FILE_UUID: u32 = 0x190;
 /// The largest caches have some 3,000 images.
-const MOST_IMAGES: u64 = 100_000;
+const MAX_IMAGES: u64 = 100_000;
 
 /// A cache's list of images.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl SharedCache {
         let fields = self.fields();
         let list = || {
             let (offset, count) = (fields.u64(136)?, fields.u64(144)?);
-            if count > MOST_IMAGES {
+            if count > MAX_IMAGES {
                 return None;
             }
             (0..count)

@@ -92,7 +92,7 @@ pub struct SymbolFrame {
     pub function: Option<String>,
     /// The name as the linker or the compiler has it.
     pub raw_name: Option<String>,
-    /// What the name's mangling tells.
+    /// What the name's mangling says.
     pub language: Language,
     /// Where the symbol begins (svma); `None` for inlined calls.
     pub symbol_address: Option<u64>,
@@ -165,7 +165,7 @@ impl Symbolizer {
         best.into_iter().map(named).collect()
     }
 
-    /// Walks the folders of [`Options::search`] now, if that isn't done yet, and tells `reading` each file that is opened for
+    /// Walks the folders of [`Options::search`] now, if that isn't done yet, and gives `reading` each file that is opened for
     /// it: not those that [`Options::index_cache`] remembers.
     pub fn search(&mut self, reading: &mut dyn FnMut(&Path)) {
         self.locator.index_with(reading);

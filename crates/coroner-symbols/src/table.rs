@@ -317,7 +317,7 @@ impl Summary {
 pub(crate) struct SymbolTable {
     pools: Vec<Bytes>,
     ranges: Ranges,
-    /// Nothing where there are no ranges, or they are too far apart.
+    /// `None` if there are no ranges, or they are too far apart.
     summary: Option<Summary>,
     counts: BTreeMap<SymbolSource, usize>,
     named: bool,

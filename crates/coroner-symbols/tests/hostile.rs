@@ -25,12 +25,12 @@ fn inputs() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-struct Scratch {
+struct TempFile {
     _folder: TempDir,
     path: PathBuf,
 }
 
-impl Scratch {
+impl TempFile {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -66,7 +66,7 @@ fn exercise(path: &Path, random: &mut Random) -> Vec<SymbolError> {
 
 #[test]
 fn truncated_anywhere() {
-    let scratch = Scratch::new();
+    let scratch = TempFile::new();
     let mut random = Random::new(1);
     for (name, bytes) in inputs() {
         let whole = bytes.len();
@@ -88,7 +88,7 @@ fn truncated_anywhere() {
 
 #[test]
 fn damaged_anywhere() {
-    let scratch = Scratch::new();
+    let scratch = TempFile::new();
     let mut random = Random::new(2);
     for (name, original) in inputs() {
         let mut noticed = 0;
@@ -112,7 +112,7 @@ fn damaged_anywhere() {
 
 #[test]
 fn what_is_no_symbol_file() {
-    let scratch = Scratch::new();
+    let scratch = TempFile::new();
     let mut random = Random::new(3);
     let noise: Vec<u8> = (0..5000).map(|_| random.next() as u8).collect();
     for bytes in [&b""[..], b"\x7f", b"\x7fELF", b"MODULE", b"hello, world\n", b"\xca\xfe\xba\xbe\0\0\0\x34", &noise] {
@@ -128,8 +128,8 @@ fn what_is_no_symbol_file() {
 
 /// Replaces debug sections of the ELF fixture by hand-made ones.
 #[cfg(target_os = "linux")]
-fn with_dwarf(sections: &[(&str, &[u8])]) -> Scratch {
-    let scratch = Scratch::new();
+fn with_dwarf(sections: &[(&str, &[u8])]) -> TempFile {
+    let scratch = TempFile::new();
     let mut command = std::process::Command::new("objcopy");
     for (number, (name, bytes)) in sections.iter().enumerate() {
         let part = scratch.path.with_file_name(number.to_string());

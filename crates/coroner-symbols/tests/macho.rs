@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{Random, fixture};
-use coroner_machine::memory::{Snapshot, SnapshotRange};
+use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_scan::{MachO, NameScan, Placement};
 use coroner_symbols::{Arch, FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
 

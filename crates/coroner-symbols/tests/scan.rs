@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashMap;
 
 use common::Random;
-use coroner_machine::memory::{Memory, Snapshot, SnapshotRange, Unreadable};
+use coroner_process::memory::{Memory, Snapshot, SnapshotRange, Unreadable};
 use coroner_scan::{Extent, NameScan};
 use coroner_symbols::{LookupAddress, SymbolFile};
 
@@ -77,7 +77,7 @@ fn the_loaded_image_names_its_exports() {
     let path = images.iter().find(|&&(start, end, _)| (start..end).contains(&address)).unwrap().2;
     let start = images.iter().filter(|image| image.2 == path).map(|image| image.0).min().unwrap();
     let end = images.iter().filter(|image| image.2 == path).map(|image| image.1).max().unwrap();
-    let mut memory = coroner_machine::memory::KernelCopy::new().unwrap();
+    let mut memory = coroner_process::memory::KernelCopy::new().unwrap();
     let image = coroner_scan::ElfLoaded { load_address: start, slide: start, size: end - start };
     let mut scan = Box::new(NameScan::<4>::new());
     scan.push(LookupAddress::of_return_address(address - start + 3), 0);

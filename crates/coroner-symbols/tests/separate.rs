@@ -127,7 +127,7 @@ fn a_build_id_folder_and_a_search_folder() {
     let mut symbolizer = Symbolizer::new(options);
     assert_eq!(calls(&mut symbolizer, &elsewhere), expected());
     assert_eq!(symbolizer.status(&elsewhere).matched, Match::Matched);
-    // Folders that aren't there, and files that are no symbols, are told.
+    // Folders that aren't there, and files that are no symbols, are reported.
     std::fs::write(folder.path().join("notes.txt"), "hello").unwrap();
     let search = vec![folder.path().join("absent"), folder.path().join("notes.txt"), root];
     let mut symbolizer = Symbolizer::new(Options { search, ..without_system_folders() });
@@ -162,7 +162,7 @@ fn mini_debug_info() {
     assert_eq!(name("plain_c").as_deref(), Some("plain_c"));
     assert!(file.sources().iter().any(|&(source, count)| source == SymbolSource::MiniDebugInfo && count > 10));
     assert!(file.take_problems().is_empty());
-    // Damaged: told, and the rest of the file is used.
+    // Damaged: reported, and the rest of the file is used.
     let mut bytes = std::fs::read(&packed).unwrap();
     bytes.truncate(bytes.len() / 2);
     std::fs::write(&packed, &bytes).unwrap();

@@ -10,7 +10,7 @@ use support::{Loaded, Native, ThisProcess, capture_here};
 
 #[inline(never)]
 fn inner(cache: &mut RuleCache) {
-    // Images are listed once, in normal life, and again when the dynamic linker has loaded something.
+    // Images are listed once, outside a signal handler, and again when the dynamic linker has loaded something.
     let images = Loaded::now();
     let registers = capture_here();
     for round in ["cold", "warm"] {

@@ -6,8 +6,8 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
-use coroner_machine::registers::Registers;
+use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image, Options, RuleCache, Walker};
 use support::{Loaded, Native, ThisProcess, capture_here};
 

@@ -1,8 +1,8 @@
-//! What differs between architectures: registers by DWARF number, which of them a call preserves, and alignment.
+//! The two architectures: registers by DWARF number, and which of them a call preserves.
 
 use crate::registers::RegisterFile;
 use core::fmt::Debug;
-use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 
 /// The number of callee-saved registers (with the return address) that a [`crate::Row`] has places for.
 pub const SLOTS: usize = 12;
@@ -31,8 +31,6 @@ pub trait Architecture: Copy + Debug + 'static {
     const SAVED_COUNT: usize;
     /// The registers that a call preserves, as bits by number (with the stack pointer).
     const PRESERVED: u32;
-    /// What the stack pointer is a multiple of at a call.
-    const STACK_ALIGNMENT: u64;
     /// Bits that a return address can't have: those of pointer authentication and of tags. The default of
     /// [`crate::Options::authentication_mask`], right for 48-bit addresses; the system may state more.
     const AUTHENTICATION_MASK: u64;
@@ -68,7 +66,6 @@ impl Architecture for X86_64 {
     const SAVED: [u8; SLOTS] = [3, 6, 12, 13, 14, 15, 16, 0, 0, 0, 0, 0];
     const SAVED_COUNT: usize = 7;
     const PRESERVED: u32 = 1 << 3 | 1 << 6 | 1 << 7 | 0xf << 12;
-    const STACK_ALIGNMENT: u64 = 8;
     const AUTHENTICATION_MASK: u64 = 0;
 
     #[inline]
@@ -106,7 +103,6 @@ impl Architecture for Aarch64 {
     const SAVED_COUNT: usize = 12;
     // x19–x29 and sp; x30 belongs to the callee as soon as it is called
     const PRESERVED: u32 = 0x7ff << 19 | 1 << 31;
-    const STACK_ALIGNMENT: u64 = 16;
     const AUTHENTICATION_MASK: u64 = 0xffff_0000_0000_0000;
 
     #[inline]

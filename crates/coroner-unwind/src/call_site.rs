@@ -1,15 +1,17 @@
-//! Evidence that an address is a return address: the instruction before it is a call.
+//! Evidence in the code before a return address: a call, and the mark of an outermost frame.
+//!
+//! Limits: x86_64 instructions can't be read backwards, so that bytes which only look like a call pass as one.
 
 use crate::arch::Architecture;
-use coroner_machine::memory::Memory;
-use coroner_machine::registers::Arch;
+use coroner_process::memory::Memory;
+use coroner_process::registers::Arch;
 
-/// Whether the instruction that ends at `address` is a call; `None` where it can't be read.
+/// Whether the instruction that ends at `address` is a call; `None` if it can't be read.
 ///
 /// On x86_64, whose instructions can't be read backwards, this is whether the bytes could be a call's: one address of
 /// random code in a dozen passes.
 #[inline]
-pub fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
+pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
     match A::ARCH {
         Arch::X86_64 => {
             let bytes = memory.read_u64(address.wrapping_sub(8)).ok()?.to_le_bytes();
@@ -26,8 +28,27 @@ pub fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) ->
     }
 }
 
+/// Whether the code before a return address sets the frame pointer to zero, which marks a program's or thread's outermost frame
+/// (System V AMD64 psABI, 3.4.1; AAPCS64, 6.2.3).
+pub(crate) fn marks_outermost<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> bool {
+    // Those of C libraries do it at most twelve instructions of arm64 before.
+    let mut code = [0; 64];
+    if memory.read(address.wrapping_sub(64), &mut code).is_err() {
+        return false;
+    }
+    match A::ARCH {
+        // xor ebp, ebp
+        Arch::X86_64 => code.windows(2).any(|bytes| bytes == [0x31, 0xed]),
+        // mov x29, #0; mov x29, xzr
+        Arch::Aarch64 => {
+            let (words, _) = code.as_chunks();
+            words.iter().any(|word| matches!(u32::from_le_bytes(*word), 0xd280_001d | 0xaa1f_03fd))
+        }
+    }
+}
+
 /// Whether a word is `bl`, `blr` or an authenticating `blr`.
-pub const fn is_aarch64_call(word: u32) -> bool {
+pub(crate) const fn is_aarch64_call(word: u32) -> bool {
     word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000
 }
 

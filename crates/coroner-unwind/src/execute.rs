@@ -1,20 +1,22 @@
-//! From a rule, the registers of a frame and stack memory to the registers of its caller: the one place that reads the
-//! stack by rule.
+//! Executing a rule: from the registers of a frame and stack memory to the registers of its caller. Nothing else reads the stack
+//! by rule.
+//!
+//! Guarantees: the registers change only if the rule could be executed and `accept` agreed.
 
 use crate::arch::Architecture;
-use crate::cfi::Common;
-use crate::expression::evaluate;
+use crate::cfi::Cie;
+use crate::cfi::expression::evaluate;
+use crate::cfi::row::{CfaRule, RegisterRule, RowState};
 use crate::frame::{Malformed, Problem};
 use crate::registers::RegisterFile;
-use crate::row::{CfaRule, RegisterRule, RowState};
 use crate::rule::{Row, SignalContext};
-use coroner_machine::memory::Memory;
-use coroner_machine::registers::Arch;
+use coroner_process::memory::Memory;
+use coroner_process::registers::Arch;
 
 /// What a rule gives, before it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The canonical frame address: the caller's stack pointer.
+pub(crate) struct Caller {
+    /// The CFA: the caller's stack pointer.
     pub cfa: u64,
     /// The return address, as it was found (an authentication code may be in it).
     pub pc: u64,
@@ -31,7 +33,7 @@ const fn unknown(register: u8) -> Problem {
 /// What `accept` answers, and [`Problem`] where memory can't be read or a register is not known
 /// ([`Malformed::UnknownRegister`], with the register's number as address).
 #[inline]
-pub fn row<A: Architecture, M: Memory, E: From<Problem>>(
+pub(crate) fn row<A: Architecture, M: Memory, E: From<Problem>>(
     row: &Row,
     registers: &mut RegisterFile<A>,
     memory: &mut M,
@@ -62,8 +64,8 @@ fn link_register<A: Architecture, M: Memory>(registers: &mut RegisterFile<A>, me
     registers.value(A::RA, memory)?.ok_or(unknown(A::RA))
 }
 
-/// Where a row says that a register was saved, and the canonical frame address.
-pub fn saved_at<A: Architecture, M: Memory>(
+/// Where a row says that a register was saved, and the CFA.
+pub(crate) fn saved_at<A: Architecture, M: Memory>(
     row: &Row,
     register: u8,
     registers: &mut RegisterFile<A>,
@@ -79,11 +81,8 @@ pub fn saved_at<A: Architecture, M: Memory>(
 }
 
 /// Executes the frame record at the frame pointer: `pc' = *(fp + 8); fp' = *fp; sp' = cfa = fp + 16`.
-///
-/// # Errors
-/// As [`row`].
 #[inline]
-pub fn frame_record<A: Architecture, M: Memory, E: From<Problem>>(
+pub(crate) fn frame_record<A: Architecture, M: Memory, E: From<Problem>>(
     registers: &mut RegisterFile<A>,
     memory: &mut M,
     accept: impl FnOnce(&mut M, Caller) -> Result<u64, E>,
@@ -100,20 +99,17 @@ pub fn frame_record<A: Architecture, M: Memory, E: From<Problem>>(
 }
 
 /// Executes a full row of call frame information, with expressions and registers in other registers.
-///
-/// # Errors
-/// As [`row`].
-pub fn full_row<A: Architecture, M: Memory, E: From<Problem>>(
+pub(crate) fn full_row<A: Architecture, M: Memory, E: From<Problem>>(
     state: &RowState,
-    common: &Common,
+    cie: &Cie,
     registers: &mut RegisterFile<A>,
     memory: &mut M,
     accept: impl FnOnce(&mut M, Caller) -> Result<u64, E>,
 ) -> Result<u64, E> {
     let mut caller = *registers;
-    let (cfa, pc) = evaluate_row(state, common, registers, &mut caller, memory)?;
+    let (cfa, pc) = evaluate_row(state, cie, registers, &mut caller, memory)?;
     let pc = accept(memory, Caller { cfa, pc })?;
-    if A::LINK_REGISTER && !common.signal_trampoline {
+    if A::LINK_REGISTER && !cie.signal_trampoline {
         caller.forget(A::RA);
     }
     caller.pc = pc;
@@ -123,12 +119,12 @@ pub fn full_row<A: Architecture, M: Memory, E: From<Problem>>(
 
 fn evaluate_row<A: Architecture, M: Memory>(
     state: &RowState,
-    common: &Common,
+    cie: &Cie,
     registers: &mut RegisterFile<A>,
     caller: &mut RegisterFile<A>,
     memory: &mut M,
 ) -> Result<(u64, u64), Problem> {
-    let undefined = Problem::Malformed { what: Malformed::Opcode, address: common.address };
+    let undefined = Problem::Malformed { what: Malformed::Opcode, address: cie.address };
     let cfa = match state.cfa {
         CfaRule::Undefined => return Err(undefined),
         CfaRule::Register { register, offset } => {
@@ -141,8 +137,8 @@ fn evaluate_row<A: Architecture, M: Memory>(
     let mut return_address = None;
     for (number, rule) in state.registers.iter().enumerate() {
         let number = number as u8;
-        let is_return = number == common.return_register;
-        if *rule == RegisterRule::Unspecified && !is_return {
+        let is_return = number == cie.return_register;
+        if matches!(rule, RegisterRule::Unspecified) && !is_return {
             continue;
         }
         let at = |offset: i32| cfa.wrapping_add_signed(offset.into());
@@ -180,16 +176,13 @@ fn evaluate_row<A: Architecture, M: Memory>(
             (None, None) => caller.forget(number),
         }
     }
-    let pc = return_address.ok_or(unknown(common.return_register))?;
+    let pc = return_address.ok_or(unknown(cie.return_register))?;
     Ok((cfa, pc))
 }
 
 /// Executes a signal context: all registers of the code that was interrupted, and its stack pointer as canonical frame
 /// address.
-///
-/// # Errors
-/// As [`row`].
-pub fn signal_context<A: Architecture, M: Memory, E: From<Problem>>(
+pub(crate) fn signal_context<A: Architecture, M: Memory, E: From<Problem>>(
     context: SignalContext,
     registers: &mut RegisterFile<A>,
     memory: &mut M,

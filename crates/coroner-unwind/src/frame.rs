@@ -1,4 +1,4 @@
-//! What a walk gives: frames, and the reason of its end.
+//! The results of a walk: frames, and why it ended.
 
 /// How a frame was found, that is by what its *caller-side* registers were computed. The numbers are part of the report
 /// format.
@@ -75,6 +75,10 @@ pub enum AddressKind {
     /// The instruction after a call. The call, and with it the function, line and unwind data, is before it: after a call
     /// that never returns this address may belong to the next function.
     ReturnAddress = 2,
+    /// An instruction of a signal trampoline, mostly its first one, to which the kernel made a signal handler return: no call is
+    /// before it. The frame above it was interrupted. (On Darwin, whose trampoline calls the handler, the address behind
+    /// that call, which is in the same function.)
+    SignalTrampoline = 3,
 }
 
 impl AddressKind {
@@ -83,6 +87,7 @@ impl AddressKind {
         match number {
             1 => Some(AddressKind::InstructionPointer),
             2 => Some(AddressKind::ReturnAddress),
+            3 => Some(AddressKind::SignalTrampoline),
             _ => None,
         }
     }
@@ -96,26 +101,13 @@ pub struct Frame {
     /// The stack pointer while this frame runs (for a frame up the stack: after its call returns). For a frame that is not
     /// on the stack ([`Found::SwiftAsync`]) the address of its context.
     pub sp: u64,
-    /// The canonical frame address: the stack pointer of the caller, before its call. `None` where the walk got no
+    /// The CFA: the stack pointer of the caller, before its call. `None` if the walk got no
     /// further, and for frames that are not on the stack ([`Found::SwiftAsync`]).
     pub cfa: Option<u64>,
     /// How this frame was found.
     pub found: Found,
     /// What [`Self::pc`] is.
     pub kind: AddressKind,
-    /// Whether this frame is a signal trampoline: the frame above it was interrupted and did not call anything.
-    pub signal_trampoline: bool,
-}
-
-/// What the rule of a frame does with the frame pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FpUse {
-    /// Nothing: the caller's is the same as this frame's.
-    None,
-    /// The caller's was saved in this frame.
-    Saved,
-    /// The canonical frame address is relative to this frame's: the same rule and the same address have the same one.
-    Base,
 }
 
 impl Frame {
@@ -123,7 +115,7 @@ impl Frame {
     #[inline]
     pub const fn lookup_address(&self) -> u64 {
         match self.kind {
-            AddressKind::InstructionPointer => self.pc,
+            AddressKind::InstructionPointer | AddressKind::SignalTrampoline => self.pc,
             AddressKind::ReturnAddress => self.pc.wrapping_sub(1),
         }
     }
@@ -240,7 +232,7 @@ impl End {
     }
 }
 
-/// Why a rule could not be had or executed. [`crate::Walker::problem`] keeps the first one of a walk, also where
+/// Why a rule could not be found or executed. [`crate::Walker::problem`] keeps the first one of a walk, also where
 /// something less trustworthy then found the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
@@ -258,9 +250,9 @@ pub enum Problem {
     },
 }
 
-impl From<coroner_machine::memory::Unreadable> for Problem {
+impl From<coroner_process::memory::Unreadable> for Problem {
     #[inline]
-    fn from(unreadable: coroner_machine::memory::Unreadable) -> Problem {
+    fn from(unreadable: coroner_process::memory::Unreadable) -> Problem {
         Problem::Unreadable { address: unreadable.address }
     }
 }

@@ -1,18 +1,18 @@
-//! The chain of frame records alone: the cheapest walk, for code that is known to keep frame pointers.
+//! The chain of frame records alone: the cheapest walk, for code that keeps frame pointers.
 
 use crate::arch::Architecture;
 use crate::frame::End;
 use crate::swift_async::without_mark;
 use core::marker::PhantomData;
-use coroner_machine::memory::Memory;
+use coroner_process::memory::Memory;
 
 /// Return addresses along the chain of frame records: `pc' = *(fp + 8); fp' = *fp`.
 ///
 /// Where a function on the way keeps no frame record its caller is missing, without notice: this is for live backtraces
-/// of code that was built with frame pointers, and costs one read a frame. [`crate::Walker`] knows better.
+/// of code that was built with frame pointers, and costs one read a frame. [`crate::Walker`] finds it.
 ///
 /// ```
-/// use coroner_machine::memory::{Snapshot, SnapshotRange};
+/// use coroner_process::memory::{Snapshot, SnapshotRange};
 /// use coroner_unwind::{Aarch64, End, FramePointers};
 ///
 /// let words: [u64; 4] = [0x7010, 0x1_0040, 0, 0x1_0080];

@@ -1,42 +1,8 @@
-//! What the unwinder is told of loaded code.
+//! Loaded images, as the caller describes them to a walk.
 
 use crate::rule::Rule;
-use core::ops::Range;
 
-/// A range of addresses, `start..end`. Empty ranges mean "not there".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddressRange {
-    /// The first address.
-    pub start: u64,
-    /// The address after the last one.
-    pub end: u64,
-}
-
-impl AddressRange {
-    /// Whether `address` lies in the range.
-    #[inline]
-    pub const fn contains(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-
-    /// Whether the range has no addresses.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.end <= self.start
-    }
-
-    /// The number of addresses.
-    #[inline]
-    pub const fn len(&self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-}
-
-impl From<Range<u64>> for AddressRange {
-    fn from(range: Range<u64>) -> AddressRange {
-        AddressRange { start: range.start, end: range.end }
-    }
-}
+pub use coroner_process::AddressRange;
 
 /// The container format of an image. It decides how far its unwind data are believed for a frame that was interrupted in
 /// the middle: Mach-O's describe function bodies only, ELF's every instruction.
@@ -68,14 +34,14 @@ pub struct Image {
     /// ELF `.eh_frame` or Mach-O `__TEXT,__eh_frame`. May be empty in ELF if `eh_frame_hdr` is not: it then ends where
     /// memory or its terminator ends it.
     pub eh_frame: AddressRange,
-    /// `.debug_frame`, uncompressed, at any address that the walk's memory knows.
+    /// `.debug_frame`, uncompressed, at any address of the walk's memory.
     ///
     /// It is not loaded with an image (its section is not allocated), so that a walk of a live process has none: Coroner hands none
     /// in. Where a snapshot is walked, read it from the program's file or that of its symbols, put its bytes at an address that
     /// nothing else has, beside the stack's, and say so here; `bias` is then the slide. It is asked where `.eh_frame` has no
     /// entry.
     pub debug_frame: AddressRange,
-    /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`crate::eh_frame_hdr::build`] makes it.
+    /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`crate::cfi::eh_frame_hdr::build`] makes it.
     pub debug_frame_hdr: AddressRange,
     /// Mach-O `__TEXT,__unwind_info`.
     pub unwind_info: AddressRange,
@@ -89,28 +55,6 @@ pub struct Image {
     pub text_section: u64,
     /// The base of `DW_EH_PE_datarel` in `.eh_frame` (`.got`).
     pub data: u64,
-}
-
-impl Image {
-    /// No image: all ranges are empty.
-    pub(crate) const NONE: Image = {
-        const EMPTY: AddressRange = AddressRange { start: 0, end: 0 };
-        Image {
-            format: ImageFormat::Elf,
-            text: EMPTY,
-            base: 0,
-            bias: 0,
-            eh_frame_hdr: EMPTY,
-            eh_frame: EMPTY,
-            debug_frame: EMPTY,
-            debug_frame_hdr: EMPTY,
-            unwind_info: EMPTY,
-            stubs: EMPTY,
-            stub_helper: EMPTY,
-            text_section: 0,
-            data: 0,
-        }
-    };
 }
 
 /// Code with a rule of its own, as an app registers it for a JIT, a bytecode interpreter or a trampoline.
@@ -129,7 +73,7 @@ pub trait Images {
     /// The image whose code `address` lies in.
     fn find(&self, address: u64) -> Option<Image>;
 
-    /// Whether code can run at `address`; `None` where that is not known (a JIT that nobody told of, say).
+    /// Whether code can run at `address`; `None` if that is not known (a JIT that was not registered, say).
     fn is_executable(&self, address: u64) -> Option<bool> {
         self.find(address).map(|_| true)
     }

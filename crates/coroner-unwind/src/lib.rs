@@ -1,15 +1,15 @@
-//! A stack unwinder that works when nothing else does: inside a signal handler, on a broken stack, for another thread,
-//! or for another machine.
+//! A stack unwinder for crash time: inside a signal handler, on a broken stack, of another thread, or of a snapshot that was
+//! taken elsewhere.
 //!
-//! `no_std`, no allocation, no locks, no panics; every byte is read through [`coroner_machine::memory::Memory`], which
-//! answers an error where an address can't be read. Both architectures ([`X86_64`], [`Aarch64`]) and both formats (ELF,
-//! Mach-O) are compiled on every host, so that the registers and memory of an iPhone can be walked on a Linux desk.
+//! `no_std`, no allocation, no locks, no panics; every byte is read through [`coroner_process::memory::Memory`], which
+//! returns an error if an address can't be read. Both architectures ([`X86_64`], [`Aarch64`]) and both formats (ELF,
+//! Mach-O) are compiled on every host, so that the registers and memory of an iPhone can be walked on Linux.
 //!
 //! # How a frame is found
 //! Three layers, of which only the last touches the stack:
-//! 1. *parse*: the unwind data or the code that covers an address ([`cfi`], [`row`], [`expression`], [`compact`], [`code`]);
+//! 1. *parse*: the unwind data or the code that covers an address ([`cfi`], [`compact_unwind`], `code_analysis`);
 //! 2. *rule*: a [`Rule`], 36 bytes of plain data whose meaning is an equation in its documentation;
-//! 3. *execute*: [`execute`], the one place that turns a rule, registers and stack memory into the caller's registers.
+//! 3. *execute*: the one place (`execute.rs`) that turns a rule, registers and stack memory into the caller's registers.
 //!
 //! All callee-saved registers are carried, since the frame that needs `rbx` or `x19` may be two calls further up. They
 //! are carried as the *place* where they were saved, and read when something needs them.
@@ -21,22 +21,24 @@
 //! * a [`RuleCache`], in storage of the caller's (a `static` will do): rules are computed once per address.
 //! * [`Options`]: budgets of frames and reads, the mask of pointer authentication, whether a stack scan is allowed.
 //!
-//! # What the caller must know
-//! * A walk is as right as what it was told: an image that [`Images`] does not list is code without unwind data.
-//! * Every [`Frame`] says how it was found ([`Found`]) and what its address is ([`AddressKind`]): use
-//!   [`Frame::lookup_address`] for symbols, always. [`Walker::end`] says why the walk ended.
+//! # The caller's duties
+//! * List all images: one that [`Images`] does not have is code without unwind data.
+//! * Every [`Frame`] says how it was found ([`Found`]) and what its address is ([`AddressKind`]): look symbols up with
+//!   [`Frame::lookup_address`] only. [`Walker::end`] says why the walk ended.
 //! * Memory must not change while it is walked: the thread is stopped, or is the one that walks.
 //! * The first walk of a process takes page faults for code and unwind data that nothing has touched yet. One walk at launch,
-//!   of whatever stack there is, after [`RuleCache::prepare`], takes most of them in normal life.
+//!   of whatever stack there is, after [`RuleCache::prepare`], takes most of them outside a signal handler.
 //!
+//! # Limits
 //! * `.debug_frame` is not loaded with an image, so that only walks of snapshots can have it: [`Image::debug_frame`].
-//! * Outlined parts of functions (arm64) are followed by their code, where they go straight to their return: that is all that compilers
-//!   make of prologues and epilogues. The frame of a part and that of its function are two; the function's has the stack pointer
-//!   with which the part returns, and of the registers that the part sets what it has set so far. A function of which a part runs
-//!   has a rule that holds at that instruction of the part only, so that it is never in the cache.
+//! * Outlined functions (arm64) are followed by their code, if they go straight to their return, as compilers make them of prologues and
+//!   epilogues. An outlined function and its caller are two frames; the caller's has the stack pointer with which the outlined
+//!   one returns, and of the registers that it sets what it has set so far. The caller's rule holds at one instruction of the
+//!   outlined function only, so that it is never in the cache.
+//! * A signal handler of arm64 that neither has unwind data nor returns hides what it interrupted.
 //!
 //! # What it costs
-//! Measured by `cargo xtask bench unwind`, everybody on the same stack of 75 frames in the same run on a quiet virtual machine
+//! Measured by `cargo xtask bench unwind`, all on the same stack of 75 frames in the same run on a quiet virtual machine
 //! (x86_64, guarded loads, no frame pointers); only the ratios mean anything elsewhere. No walk allocates.
 //!
 //! | | this crate | framehop | libgcc | libunwind |
@@ -55,8 +57,8 @@
 //! # Example
 //! Registers and memory that were saved elsewhere, here two frame records of arm64 code without unwind data:
 //! ```
-//! use coroner_machine::memory::{Memory, Unreadable};
-//! use coroner_machine::registers::Aarch64Registers;
+//! use coroner_process::memory::{Memory, Unreadable};
+//! use coroner_process::registers::Aarch64Registers;
 //! use coroner_unwind::{Aarch64, Image, Options, RuleCache, Walker};
 //!
 //! struct Saved(u64, Vec<u8>);
@@ -82,39 +84,34 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-pub mod arch;
-pub mod cache;
-pub mod call_site;
+mod arch;
+mod call_site;
 pub mod cfi;
-pub mod code;
-pub mod compact;
-pub mod eh_frame_hdr;
-pub mod execute;
-pub mod expression;
-pub mod frame;
-pub mod frame_pointers;
-pub mod image;
-pub mod lookup;
-mod plain;
-pub mod recorder;
-pub mod registered;
-pub mod registers;
-pub mod row;
-pub mod rule;
-pub mod scan;
-pub mod section;
+mod code_analysis;
+pub mod compact_unwind;
+mod cursor;
+mod execute;
+mod frame;
+mod frame_pointers;
+mod image;
+mod lookup;
+mod range_table;
+mod recorder;
+mod registers;
+mod rule;
+mod rule_cache;
+mod signal_trampoline;
 pub mod swift_async;
-pub mod trampoline;
-pub mod walk;
+mod walk;
 
-pub use arch::{Aarch64, Architecture, X86_64};
-pub use cache::RuleCache;
-pub use frame::{AddressKind, End, Found, FpUse, Frame, Malformed, Problem};
+pub use arch::{Aarch64, Architecture, SLOTS, X86_64};
+pub use frame::{AddressKind, End, Found, Frame, Malformed, Problem};
 pub use frame_pointers::FramePointers;
 pub use image::{AddressRange, Image, ImageFormat, Images, Registered};
+pub use range_table::{RangeTable, RegisterError, Registration, WithRanges};
 pub use recorder::Recorder;
-pub use registered::{RangeTable, RegisterError, Registration, WithRanges};
 pub use registers::RegisterFile;
-pub use rule::{Row, Rule};
+pub use rule::{Program, Row, Rule, SignalContext};
+pub use rule_cache::RuleCache;
 pub use swift_async::SwiftAsync;
 pub use walk::{Options, Walker};

@@ -5,7 +5,7 @@ use crate::frame::{End, Frame};
 use crate::image::Images;
 use crate::walk::Walker;
 use core::ops::ControlFlow;
-use coroner_machine::memory::Memory;
+use coroner_process::memory::Memory;
 
 /// Keeps the first frames of a walk, where it crashed, and the last ones, where the thread came from, and counts those
 /// between: an endless recursion has 100,000 of them.
@@ -76,40 +76,5 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             ControlFlow::Continue(())
         });
         self.end().unwrap_or(End::EndOfStack)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frame::{AddressKind, Found};
-
-    extern crate std;
-    use std::vec::Vec;
-
-    fn frame(pc: u64) -> Frame {
-        Frame { pc, sp: 0, cfa: None, found: Found::Cfi, kind: AddressKind::ReturnAddress, signal_trampoline: false }
-    }
-
-    #[test]
-    fn keeps_both_ends() {
-        for first_room in 0..4u64 {
-            for last_room in 0..4u64 {
-                for total in 0..12u64 {
-                    let mut first = std::vec![frame(99); first_room as usize];
-                    let mut last = std::vec![frame(99); last_room as usize];
-                    let mut recorder = Recorder::new(&mut first, &mut last);
-                    (0..total).for_each(|pc| recorder.push(frame(pc)));
-                    let pcs = |frames: Vec<&Frame>| frames.iter().map(|frame| frame.pc).collect::<Vec<_>>();
-                    let begin = pcs(recorder.first().iter().collect());
-                    let end = pcs(recorder.last().collect());
-                    let split = first_room.min(total);
-                    assert_eq!(begin, (0..split).collect::<Vec<_>>());
-                    let from = total.saturating_sub(last_room).max(split);
-                    assert_eq!(end, (from..total).collect::<Vec<_>>(), "{first_room} {last_room} {total}");
-                    assert_eq!(recorder.skipped(), from - split);
-                }
-            }
-        }
     }
 }

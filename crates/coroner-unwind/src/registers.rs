@@ -1,10 +1,10 @@
-//! The registers of one frame, with what is known of each.
+//! The registers of one frame, and which of them are certain.
 
 use crate::arch::Architecture;
 use crate::rule::Row;
 use crate::swift_async::without_mark;
 use core::marker::PhantomData;
-use coroner_machine::memory::{Memory, Unreadable};
+use coroner_process::memory::{Memory, Unreadable};
 
 /// The registers of one frame by DWARF number, and the program counter.
 ///
@@ -26,7 +26,7 @@ pub struct RegisterFile<A> {
 }
 
 impl<A: Architecture> RegisterFile<A> {
-    /// A file that knows the program counter and nothing else.
+    /// A file with the program counter and nothing else.
     #[inline]
     pub const fn new(pc: u64) -> RegisterFile<A> {
         RegisterFile { values: [0; 32], held: 0, in_memory: 0, certain: 0, pc, arch: PhantomData }
@@ -68,7 +68,7 @@ impl<A: Architecture> RegisterFile<A> {
 
     /// What a call and its return do, seen from the callee's row: callee-saved registers that the row names were saved at
     /// their places, those that a call does not preserve are no longer certain ([`Self::after_call`]), the stack pointer
-    /// is the canonical frame address.
+    /// is the CFA.
     #[inline]
     pub fn return_by(&mut self, row: &Row, cfa: u64, pc: u64) {
         self.save_by(row, cfa, row.saved & Self::SLOTS);
@@ -124,17 +124,17 @@ impl<A: Architecture> RegisterFile<A> {
     }
 
     /// What a call does: registers outside `preserved` keep their values here, but are no longer certain. They still
-    /// answer [`Self::value`], since unwind data that names such a register knows of a callee that preserves it
+    /// answer [`Self::value`], since unwind data that names such a register is of a callee that preserves it
     /// (outlined functions keep lr in a scratch register).
     #[inline]
     pub fn after_call(&mut self, preserved: u32) {
         self.certain &= preserved;
     }
 
-    /// The value of register `number`; `None` where none is held.
+    /// The value of register `number`; `None` if none is held.
     ///
     /// # Errors
-    /// [`Unreadable`] where the register was saved at an address that can't be read.
+    /// [`Unreadable`] if the register was saved at an address that can't be read.
     #[inline]
     pub fn value<M: Memory>(&mut self, number: u8, memory: &mut M) -> Result<Option<u64>, Unreadable> {
         if number >= 32 {
@@ -173,11 +173,6 @@ impl<A: Architecture> RegisterFile<A> {
         self.values.get(usize::from(number)).copied()
     }
 
-    /// Registers whose value is certainly this frame's, as bits by DWARF number.
-    pub const fn certain_mask(&self) -> u32 {
-        self.certain
-    }
-
     /// Whether register `number`'s value is certainly this frame's (even if it still lies in memory).
     #[inline]
     pub const fn is_certain(&self, number: u8) -> bool {
@@ -193,7 +188,7 @@ impl<A: Architecture> RegisterFile<A> {
         }
     }
 
-    /// The stack pointer (0 where unknown).
+    /// The stack pointer (0 if unknown).
     #[inline]
     pub fn sp(&self) -> u64 {
         self.values[usize::from(A::SP & 31)]

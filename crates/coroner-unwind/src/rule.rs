@@ -1,4 +1,4 @@
-//! What finds the caller of a frame, as plain data.
+//! The rule that finds the caller of a frame, as plain data.
 //!
 //! In the equations `reg` is the register file of the frame, primed names are the caller's, `*a` is the 64-bit word at
 //! `a`. Registers that an equation does not name are the caller's unchanged as far as a call preserves them.
@@ -28,13 +28,13 @@ const _: () = assert!(size_of::<Rule>() <= 36);
 /// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The DWARF number of the register that the canonical frame address is relative to.
+    /// The DWARF number of the register that the CFA is relative to.
     pub cfa_register: u8,
     /// Which slots are used: bit `i` for register [`crate::Architecture::SAVED`]`[i]`.
     pub saved: u16,
-    /// The canonical frame address minus that register.
+    /// The CFA minus that register.
     pub cfa_offset: i32,
-    /// Where each register was saved, in words of 8 bytes from the canonical frame address.
+    /// Where each register was saved, in words of 8 bytes from the CFA.
     pub slots: [i16; SLOTS],
 }
 
@@ -44,20 +44,20 @@ impl Row {
         Row { cfa_register, saved: 0, cfa_offset, slots: [0; SLOTS] }
     }
 
-    /// The same row with register `number` saved at `offset` bytes from the canonical frame address; `None` if the row
+    /// The same row with register `number` saved at `offset` bytes from the CFA; `None` if the row
     /// has no place for that: the register has no slot, or the offset is no multiple of 8 or too far.
     pub fn with_saved<A: crate::Architecture>(mut self, number: u8, offset: i64) -> Option<Row> {
         self.save(A::slot_of(number)?, offset).then_some(self)
     }
 
-    /// Where register `number` was saved, in words of 8 bytes from the canonical frame address.
+    /// Where register `number` was saved, in words of 8 bytes from the CFA.
     #[inline]
     pub fn saved_words<A: crate::Architecture>(&self, number: u8) -> Option<i16> {
         let slot = A::slot_of(number)?;
         if self.saved & 1u16.wrapping_shl(slot as u32) == 0 { None } else { self.slots.get(slot).copied() }
     }
 
-    /// Says that the register of `slot` was saved at `offset` bytes from the canonical frame address; `false`, and the row
+    /// Says that the register of `slot` was saved at `offset` bytes from the CFA; `false`, and the row
     /// is as it was, where it has no place for that.
     #[inline]
     pub(crate) fn save(&mut self, slot: usize, offset: i64) -> bool {
@@ -83,7 +83,7 @@ impl Row {
     }
 }
 
-/// A frame description entry to evaluate.
+/// A FDE to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The entry's address, low and high half (a rule is aligned to 4).

@@ -6,7 +6,7 @@
 
 use crate::frame::End;
 use core::hint::cold_path;
-use coroner_machine::memory::{Memory, Unreadable};
+use coroner_process::memory::{Memory, Unreadable};
 
 /// Whether marks of async frames are followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub const DARWIN_TASK_KEY: u64 = 103;
 
 impl SwiftAsync {
     /// What Libc does for a thread of an Apple system whose specific data begin at `specific` (`thread_handle` of
-    /// `THREAD_IDENTIFIER_INFO`, 0 where the kernel does not tell): marks are followed if it runs a task. Where that can't be
+    /// `THREAD_IDENTIFIER_INFO`, 0 where the kernel does not say): marks are followed if it runs a task. Where that can't be
     /// read they are followed, too.
     pub fn of_darwin_thread<M: Memory>(memory: &mut M, specific: u64) -> SwiftAsync {
         if specific == 0 {
@@ -85,7 +85,7 @@ impl Contexts {
     /// Those that begin at the context which the record at `record` (the address of the saved frame pointer) states.
     ///
     /// # Errors
-    /// Where the word below the record can't be read.
+    /// If the word below the record can't be read.
     pub fn of_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
         let context = memory.read_u64(record.wrapping_sub(8))? & mask;
         Ok(Contexts { context, marker: 0, steps: 0, limit: 2 })

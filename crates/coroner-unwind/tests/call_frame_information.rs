@@ -2,11 +2,11 @@
 
 mod support;
 
-use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
-use coroner_machine::registers::X86_64Registers;
-use coroner_unwind::cfi::{CommonCache, FrameSection};
-use coroner_unwind::eh_frame_hdr::{BuildError, build};
-use coroner_unwind::{End, Found, Image, Malformed, Options, Problem, RuleCache, Walker, X86_64};
+use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_process::registers::X86_64Registers;
+use coroner_unwind::cfi::eh_frame_hdr::{BuildError, build};
+use coroner_unwind::cfi::{CieCache, FrameSection};
+use coroner_unwind::{AddressKind, End, Found, Image, Malformed, Options, Problem, RuleCache, Walker, X86_64};
 
 const CODE: u64 = 0x40_0000;
 const SECTION: u64 = 0x50_0000;
@@ -51,7 +51,7 @@ impl Bytes {
         self
     }
 
-    /// A common information entry with augmentation `zR`, absolute 8-byte addresses: cfa = rsp + 8, ra at cfa − 8.
+    /// A CIE with augmentation `zR`, absolute 8-byte addresses: cfa = rsp + 8, ra at cfa − 8.
     fn common(self, augmentation: &[u8], data: &[u8]) -> Bytes {
         self.entry(|entry| {
             let entry = entry.u32(0).u8(1).raw(augmentation).u8(0).u8(1).u8(0x78).u8(16);
@@ -61,7 +61,7 @@ impl Bytes {
         })
     }
 
-    /// A frame description entry of the common information entry at offset 0, for 0x100 bytes from `start` on.
+    /// A FDE of the CIE at offset 0, for 0x100 bytes from `start` on.
     fn function(self, start: u64, instructions: &[u8]) -> Bytes {
         self.entry(|entry| {
             let here = entry.0.len() as u32;
@@ -158,7 +158,7 @@ fn every_shape_of_canonical_frame_address() {
     assert_eq!(caller(&[0x51, 0x0e, 24], 0, &registers).gpr[RSP], STACK + 8);
     // DW_CFA_advance_loc1, 2, 4 up to the address
     assert_eq!(caller(&[0x02, 4, 0x03, 4, 0, 0x04, 8, 0, 0, 0, 0x0e, 16], 1, &registers).gpr[RSP], STACK + 16);
-    // DW_CFA_remember_state, DW_CFA_restore_state: the canonical frame address too
+    // DW_CFA_remember_state, DW_CFA_restore_state: the CFA too
     assert_eq!(caller(&[0x0a, 0x0e, 64, 0x0b], 0, &registers).gpr[RSP], STACK + 8);
     // The same with an expression in between, and a DW_CFA_restore_extended
     assert_eq!(caller(&[0x83, 2, 0x0a, 0x0f, 1, 0x30, 0x06, 3, 0x0b], 0, &registers).gpr[RSP], STACK + 8);
@@ -196,7 +196,7 @@ fn every_rule_of_a_register() {
     assert_eq!(rbx(&[0x83, 2]), 0x300);
     assert_eq!(rbx(&[0x05, 3, 3]), 0x200);
     assert_eq!(rbx(&[0x11, 3, 2]), 0x300);
-    // DW_CFA_GNU_negative_offset_extended −(1 × −8): above the canonical frame address
+    // DW_CFA_GNU_negative_offset_extended −(1 × −8): above the CFA
     assert_eq!(rbx(&[0x2f, 3, 1]), 0x600);
     // DW_CFA_restore, DW_CFA_same_value after it
     assert_eq!(rbx(&[0x83, 2, 0xc3]), 0xb);
@@ -209,7 +209,7 @@ fn every_rule_of_a_register() {
     // DW_CFA_val_offset 1 × −8, _sf −1 × −8
     assert_eq!(rbx(&[0x14, 3, 1]), STACK + 24);
     assert_eq!(rbx(&[0x15, 3, 0x7f]), STACK + 40);
-    // DW_CFA_expression: the canonical frame address is on the stack; minus 32
+    // DW_CFA_expression: the CFA is on the stack; minus 32
     assert_eq!(rbx(&[0x10, 3, 3, 0x08, 32, 0x1c]), 0x100);
     // DW_CFA_val_expression: the same, the address itself
     assert_eq!(rbx(&[0x16, 3, 3, 0x08, 32, 0x1c]), STACK);
@@ -219,7 +219,7 @@ fn every_rule_of_a_register() {
 
 #[test]
 fn operations_of_expressions() {
-    // DW_CFA_val_expression of rbx with what is given behind the canonical frame address
+    // DW_CFA_val_expression of rbx with what is given behind the CFA
     let value = |expression: &[u8]| {
         let mut instructions = vec![0x16, 3, expression.len() as u8];
         instructions.extend(expression);
@@ -313,7 +313,7 @@ fn malformed_entries_are_errors() {
     // A block, and a number, that run over the end of the entry
     assert_eq!(with(&[0x0f, 0x7f]), Some(Malformed::Truncated));
     assert_eq!(with(&[0x0e, 0x80, 0x80]), Some(Malformed::Truncated));
-    // The canonical frame address by a register that does not exist; a register that is not known
+    // the CFA by a register that does not exist; a register that is not known
     assert_eq!(with(&[0x0d, 60]), Some(Malformed::OutOfRange));
     // An offset that no address has
     assert_eq!(with(&[0x83, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]), Some(Malformed::OutOfRange));
@@ -340,7 +340,7 @@ fn malformed_common_entries_are_errors() {
 
 #[test]
 fn entries_that_refer_to_the_wrong_thing_are_errors() {
-    // A frame description entry whose common information entry is itself, or another one like it
+    // A FDE whose CIE is itself, or another one like it
     let mut circle = section(&[]);
     let entry = 4 + u32::from_le_bytes(circle[..4].try_into().unwrap()) as usize;
     circle[entry + 4..entry + 8].copy_from_slice(&4u32.to_le_bytes());
@@ -400,7 +400,7 @@ fn the_outermost_frame_and_signal_frames() {
     let mut cache = Box::new(RuleCache::new());
     let memory = Snapshot { ranges: &ranges };
     let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, Options::default());
-    assert!(walker.next_frame().unwrap().signal_trampoline);
+    assert_eq!(walker.next_frame().unwrap().kind, AddressKind::SignalTrampoline);
     let interrupted = walker.frame();
     assert_eq!((interrupted.lookup_address(), interrupted.found), (CODE + 0x100, Found::Cfi));
 }
@@ -439,7 +439,7 @@ fn debug_frame_of_a_file() {
             let ranges = [SnapshotRange { address: SECTION, bytes: &debug_frame }];
             let section = FrameSection::debug_frame(&image);
             let mut memory = Snapshot { ranges: &ranges };
-            let length = build(&mut memory, &section, &mut CommonCache::new(), TABLE, &mut table).unwrap();
+            let length = build(&mut memory, &section, &mut CieCache::new(), TABLE, &mut table).unwrap();
             image.debug_frame_hdr = (TABLE..TABLE + length as u64).into();
         }
         let range = |address, bytes| SnapshotRange { address, bytes };
@@ -476,7 +476,7 @@ fn search_tables() {
     let ranges = [SnapshotRange { address: SECTION, bytes: &eh_frame }];
     let mut image = Image { eh_frame: (SECTION..SECTION + eh_frame.len() as u64).into(), ..Image::default() };
     let section = FrameSection::eh_frame(&image);
-    let mut cache = CommonCache::new();
+    let mut cache = CieCache::new();
     let mut memory = Snapshot { ranges: &ranges };
     assert_eq!(build(&mut memory, &section, &mut cache, TABLE, &mut [0; 40]), Err(BuildError::TooSmall(68)));
     let mut table = [0u8; 100];
@@ -513,7 +513,7 @@ fn search_tables() {
             SnapshotRange { address: TABLE, bytes: if index % 2 == 0 { &bad } else { &table[..index] } },
         ];
         let mut memory = Snapshot { ranges: &ranges };
-        let _ = coroner_unwind::eh_frame_hdr::SearchTable::read(&mut memory, image.eh_frame_hdr)
+        let _ = coroner_unwind::cfi::eh_frame_hdr::SearchTable::read(&mut memory, image.eh_frame_hdr)
             .map(|table| table.map(|table| table.find(&mut memory, CODE + 0x150)));
     }
     let _ = memory_is_object_safe(&mut Snapshot { ranges: &[] });

@@ -73,7 +73,7 @@ core::arch::global_asm!(
     "probe_stale_end:",
     "probe_nothing:",
     "ret",
-    // frameless, its canonical frame address in another register, rbp used for something else
+    // frameless, its CFA in another register, rbp used for something else
     ".globl probe_dwarf",
     "probe_dwarf:",
     ".cfi_startproc",
@@ -137,6 +137,22 @@ core::arch::global_asm!(
     "ud2",
     ".globl probe_recurse_end",
     "probe_recurse_end:",
+    // its unwind data say that the CFA is 8 bytes below where it is, and there, where they have the
+    // return address, is the argument
+    ".globl probe_wrong_cfa",
+    "probe_wrong_cfa:",
+    ".cfi_startproc",
+    "sub rsp, 168",
+    ".cfi_def_cfa_offset 168",
+    "mov [rsp + 160], rdi",
+    "call probe_leaf",
+    "add rsp, 168",
+    "cfa_in_epilogue 8",
+    "ret",
+    ".cfi_endproc",
+    "ud2",
+    ".globl probe_wrong_cfa_end",
+    "probe_wrong_cfa_end:",
 );
 
 #[cfg(target_arch = "aarch64")]
@@ -267,6 +283,22 @@ core::arch::global_asm!(
     "brk #1",
     ".globl probe_recurse_end",
     "probe_recurse_end:",
+    ".globl probe_wrong_cfa",
+    "probe_wrong_cfa:",
+    ".cfi_startproc",
+    "str x30, [sp, #-32]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x30, -8",
+    "str x0, [sp, #8]",
+    "bl probe_leaf",
+    "ldr x30, [sp], #32",
+    ".cfi_def_cfa_offset 0",
+    ".cfi_restore x30",
+    "ret",
+    ".cfi_endproc",
+    "brk #1",
+    ".globl probe_wrong_cfa_end",
+    "probe_wrong_cfa_end:",
 );
 
 macro_rules! probes {
@@ -293,13 +325,13 @@ macro_rules! probes {
 probes!(
     probe_outer probe_outer_end, probe_call probe_call_end, probe_leaf probe_leaf_end, probe_stale probe_stale_end,
     probe_dwarf probe_dwarf_end, probe_smash_bottom probe_smash_bottom_end, probe_smash_top probe_smash_top_end,
-    probe_recurse probe_recurse_end
+    probe_recurse probe_recurse_end, probe_wrong_cfa probe_wrong_cfa_end
 );
 
-/// What the handler sends, frame by frame, as six words each; then the end's number and the number of frames skipped.
+/// What the handler sends, frame by frame, as three words each; then the end's number and the number of frames skipped.
 #[derive(Debug)]
 struct Sent {
-    frames: Vec<(u64, Found, AddressKind, bool)>,
+    frames: Vec<(u64, Found, AddressKind)>,
     end: u64,
     total: u64,
 }
@@ -315,14 +347,7 @@ extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     let registers = if from_handler { capture_here() } else { context_registers(context) };
     let images = Loaded::now();
     let mut cache = Box::new(RuleCache::new());
-    let none = Frame {
-        pc: 0,
-        sp: 0,
-        cfa: None,
-        found: Found::Context,
-        kind: AddressKind::InstructionPointer,
-        signal_trampoline: false,
-    };
+    let none = Frame { pc: 0, sp: 0, cfa: None, found: Found::Context, kind: AddressKind::InstructionPointer };
     let (mut first, mut last) = (vec![none; 64], vec![none; 16]);
     let mut recorder = Recorder::new(&mut first, &mut last);
     let mut walker =
@@ -330,9 +355,9 @@ extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     let end = walker.record(&mut recorder);
     let mut words = Vec::new();
     for frame in recorder.first().iter().chain(recorder.last()) {
-        words.extend([frame.pc, frame.found as u64, frame.kind as u64, frame.signal_trampoline.into()]);
+        words.extend([frame.pc, frame.found as u64, frame.kind as u64]);
     }
-    words.extend([end.number().into(), recorder.total(), 0, 0]);
+    words.extend([end.number().into(), recorder.total()]);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     // SAFETY: writes the vector to the pipe and ends the child.
     unsafe {
@@ -389,12 +414,12 @@ fn child(from_handler: bool, crash: impl FnOnce()) -> Sent {
         libc::waitpid(pid, &raw mut status, 0);
         assert_eq!(status, 0, "the child did not get to its end");
         let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-        let (frames, tail) = words.split_at(words.len() - 4);
+        let (frames, tail) = words.split_at(words.len() - 2);
         let frames = frames
-            .chunks_exact(4)
+            .chunks_exact(3)
             .map(|word| {
                 let found = Found::from_number(word[1] as u8).unwrap();
-                (word[0], found, AddressKind::from_number(word[2] as u8).unwrap(), word[3] != 0)
+                (word[0], found, AddressKind::from_number(word[2] as u8).unwrap())
             })
             .collect();
         Sent { frames, end: tail[0], total: tail[1] }
@@ -416,9 +441,7 @@ impl Sent {
         let names: Vec<_> = self
             .frames
             .iter()
-            .map(|(pc, _, kind, _)| {
-                probe_of(if *kind == AddressKind::ReturnAddress { pc.wrapping_sub(1) } else { *pc })
-            })
+            .map(|(pc, _, kind)| probe_of(if *kind == AddressKind::ReturnAddress { pc.wrapping_sub(1) } else { *pc }))
             .collect();
         let outer = names.iter().position(|name| *name == "probe_outer");
         names[..outer.map_or(names.len(), |index| index + 1)].to_vec()
@@ -517,9 +540,54 @@ fn from_the_handler_across_the_trampoline_to_the_other_stack() {
     let sent = child(true, || through_outer(probe_leaf, 0));
     let names = sent.names();
     assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
-    let trampoline = sent.frames.iter().position(|frame| frame.3).expect("a signal trampoline");
+    let trampoline =
+        sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline).expect("a signal trampoline");
     let interrupted = &sent.frames[trampoline + 1];
     assert_eq!(probe_of(interrupted.0), "probe_leaf");
     assert_eq!(interrupted.2, AddressKind::InstructionPointer);
+    assert!(sent.ended_at_the_end(), "{sent:x?}");
+}
+
+#[test]
+fn where_unwind_data_are_wrong_the_code_is_right() {
+    for argument in [0, 5, 1 << 40] {
+        let sent = child(false, || through_outer(probe_wrong_cfa, argument));
+        assert_eq!(sent.names(), ["probe_leaf", "probe_wrong_cfa", "probe_outer"], "{sent:x?}");
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
+    }
+}
+
+// A signal handler without unwind data, that calls the other one.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+core::arch::global_asm!(
+    ".globl probe_plain_handler", "probe_plain_handler:", "sub rsp, 24", "call {handler}", "add rsp, 24", "ret", "ud2",
+    handler = sym handler,
+);
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+core::arch::global_asm!(
+    ".globl probe_plain_handler", "probe_plain_handler:", "stp x29, x30, [sp, #-32]!", "bl {handler}", "ldp x29, x30, [sp], #32", "ret", "brk #1",
+    handler = sym handler,
+);
+
+#[test]
+#[cfg(target_os = "linux")]
+fn from_a_handler_without_unwind_data() {
+    unsafe extern "C" {
+        fn probe_plain_handler();
+    }
+    let sent = child(true, || {
+        // SAFETY: the handler takes what a handler does.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = probe_plain_handler as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut());
+        }
+        through_outer(probe_leaf, 0);
+    });
+    let names = sent.names();
+    assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
+    let trampoline = sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline);
+    assert_eq!(trampoline, Some(names.len() - 3), "{sent:x?}");
     assert!(sent.ended_at_the_end(), "{sent:x?}");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use coroner_unwind::{Architecture, End, FpUse, Options, RegisterFile, RuleCache, Walker};
+use coroner_unwind::{Architecture, End, Options, RegisterFile, RuleCache, Walker};
 use std::ops::ControlFlow;
 use support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here};
 
@@ -142,33 +142,6 @@ fn taken_in_several_ways() {
             });
             assert_eq!((count, walker.end()), (expected.len(), Some(End::EndOfStack)));
         }
-    }
-    // With a pause before each of some frames.
-    let fp = Native::SAVED.iter().position(|number| *number == Native::FP).unwrap();
-    for step in [1, 2, 7, 64, 65, 100] {
-        let mut walker = walker!();
-        let mut seen: Vec<(u64, FpUse)> = Vec::new();
-        for pause in expected.iter().step_by(step) {
-            assert!(walker.for_each_below(pause.1, |frame, fp_use| {
-                seen.push((frame.pc, fp_use));
-                ControlFlow::Continue(())
-            }));
-            let frame = walker.frame();
-            let here = (frame.pc, frame.sp, frame.found, certain(walker.registers()));
-            assert_eq!(here, expected[seen.len()], "after {} frames", seen.len());
-            assert!(frame.sp >= pause.1 && seen.len().checked_sub(1).is_none_or(|before| expected[before].1 < pause.1));
-        }
-        let ended = walker.for_each_below(u64::MAX, |frame, fp_use| {
-            seen.push((frame.pc, fp_use));
-            ControlFlow::Continue(())
-        });
-        assert_eq!((ended, walker.end()), (false, Some(End::EndOfStack)));
-        assert!(!walker.for_each_below(1, |_, _| panic!("there is none")));
-        assert!(seen.iter().map(|(pc, _)| pc).eq(expected.iter().map(|(pc, ..)| pc)), "pauses of {step}");
-        for ((_, fp_use), frames) in seen.iter().zip(expected.windows(2)) {
-            assert!(*fp_use != FpUse::None || frames[0].3[fp] == frames[1].3[fp], "{:x?}", frames[0]);
-        }
-        assert!(seen.iter().any(|(_, fp_use)| *fp_use != FpUse::None));
     }
 }
 

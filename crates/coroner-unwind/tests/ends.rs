@@ -1,7 +1,7 @@
 //! Why walks end, and what is tried before they do: loops, garbage, budgets, the scan.
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
-use coroner_machine::registers::X86_64Registers;
+use coroner_process::memory::{Snapshot, SnapshotRange};
+use coroner_process::registers::X86_64Registers;
 use coroner_unwind::{
     End, Found, Frame, FramePointers, Image, Options, Recorder, RuleCache, SwiftAsync, Walker, X86_64,
 };

@@ -1,12 +1,12 @@
 //! What is particular to Apple's systems: compact unwind in both forms of page, every encoding, signal frames, async frames.
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
-use coroner_machine::registers::{Aarch64Registers, X86_64Registers};
-use coroner_unwind::compact::{Compact, CompactEntry, find};
+use coroner_process::memory::{Snapshot, SnapshotRange};
+use coroner_process::registers::{Aarch64Registers, X86_64Registers};
+use coroner_unwind::compact_unwind::{Compact, CompactEntry, find};
 use coroner_unwind::swift_async::SwiftAsync;
 use coroner_unwind::{
-    Aarch64, AddressKind, Architecture, End, Found, Frame, Image, ImageFormat, Malformed, Options, Problem, Row,
-    RuleCache, Walker, X86_64,
+    Aarch64, AddressKind, Architecture, End, Found, Frame, Image, ImageFormat, Images, Malformed, Options, Problem,
+    Row, RuleCache, Walker, X86_64,
 };
 
 const BASE: u64 = 0x1_0000_0000;
@@ -85,7 +85,7 @@ fn decode<A: Architecture>(encodings: &[u32]) -> Vec<Result<Compact, Problem>> {
         .collect()
 }
 
-/// A row with registers saved at these offsets from the canonical frame address.
+/// A row with registers saved at these offsets from the CFA.
 #[allow(clippy::unnecessary_wraps)] // As what it is compared with is.
 fn row<A: Architecture>(register: u8, offset: i32, saved: &[(u8, i64)]) -> Result<Compact, Problem> {
     let row =
@@ -278,7 +278,7 @@ fn signal_frames_of_arm64() {
     let (frames, end) = walk(&words, &extra, STACK, NO_SCAN);
     let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
     assert_eq!(pcs, [BASE + 0x1010, BASE + 0x1020, BASE + 0x1200, BASE + 0x1060], "{end:?}");
-    assert!(frames[1].signal_trampoline);
+    assert_eq!(frames[1].kind, AddressKind::SignalTrampoline);
     assert_eq!((frames[2].found, frames[2].kind), (Found::SignalContext, AddressKind::InstructionPointer));
     assert_eq!(frames[2].sp, 0x4ff0);
 }
@@ -466,5 +466,51 @@ fn stub_helper_of_arm64() {
         registers.x[30] = caller;
         let seen = step_from_stub_helper::<Aarch64>(&code, &registers, &[0x1c, 0x9000, 0xbad, 0xbad]);
         assert_eq!(seen, (caller, STACK + 16, Found::CodeAnalysis), "at {offset:#x}");
+    }
+}
+
+/// An image, and the knowledge that there is no other code.
+struct AllCode([Image; 1]);
+
+impl Images for AllCode {
+    fn find(&self, address: u64) -> Option<Image> {
+        self.0.find(address)
+    }
+
+    fn is_executable(&self, address: u64) -> Option<bool> {
+        Some(self.find(address).is_some())
+    }
+}
+
+/// As PLCrashReporter's `test_big_frameless_stack_odd_dwarf`: the stated size of a frameless function's stack lacks its return address.
+#[test]
+fn a_stack_size_that_lacks_the_return_address() {
+    let function = BASE + 0x1000;
+    let mut code = vec![0xcc; 0x200];
+    // sub rsp, 0x48; nop; call the second function; add rsp, 0x48; ret
+    code[..15].copy_from_slice(&[0x48, 0x83, 0xec, 0x48, 0x90, 0xe8, 0xf6, 0, 0, 0, 0x48, 0x83, 0xc4, 0x48, 0xc3]);
+    // Its caller: call rel32
+    code[0x110] = 0xe8;
+    let info = unwind_info(&[0x0209_0000, 0x0100_0000]);
+    for local in [0, 5, 0x1_2345_6789] {
+        // The function's stack, its return address, its caller's frame record.
+        let stack = u64s(&[0, 0, 0, 0, 0, 0, 0, 0, local, BASE + 0x1115, 0, 0, BASE + 0x1160]);
+        let ranges = [
+            SnapshotRange { address: INFO, bytes: &info },
+            SnapshotRange { address: function, bytes: &code },
+            SnapshotRange { address: STACK, bytes: &stack },
+        ];
+        let images = AllCode([image(&info)]);
+        for (offset, pushed) in [(0, 0), (4, 0x48), (5, 0x48), (0xa, 0x48), (0xe, 0)] {
+            let mut registers = X86_64Registers { pc: function + offset, ..Default::default() };
+            registers.gpr[6] = STACK + 0x58;
+            registers.gpr[7] = STACK + 0x48 - pushed;
+            let mut cache = Box::new(RuleCache::new());
+            let memory = Snapshot { ranges: &ranges };
+            let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images, &mut cache, NO_SCAN);
+            assert_eq!(walker.step(), Ok(Some(STACK + 0x50)), "at {offset:#x}, {local:#x}");
+            assert_eq!(walker.frame().pc, BASE + 0x1115);
+            assert_eq!(walker.step(), Ok(Some(STACK + 0x68)));
+        }
     }
 }

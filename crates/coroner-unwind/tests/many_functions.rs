@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
-use coroner_machine::registers::X86_64Registers;
-use coroner_unwind::cfi::{CommonCache, FrameSection};
-use coroner_unwind::eh_frame_hdr::build;
+use coroner_process::memory::{Snapshot, SnapshotRange};
+use coroner_process::registers::X86_64Registers;
+use coroner_unwind::cfi::eh_frame_hdr::build;
+use coroner_unwind::cfi::{CieCache, FrameSection};
 use coroner_unwind::{Image, Options, RuleCache, Walker, X86_64};
 
 const CODE: u64 = 0x40_0000;
@@ -70,13 +70,13 @@ fn what_was_saved_below_is_known_above_whatever_the_cache_had_to_give_up() {
     let frames = FrameSection {
         range: (SECTION..SECTION + bytes.len() as u64).into(),
         dialect: coroner_unwind::cfi::Dialect::EhFrame,
-        bases: coroner_unwind::section::Bases::default(),
+        bases: coroner_unwind::cfi::Bases::default(),
         bias: 0,
     };
     let mut table = vec![0; 16 * 4000 + 32];
     let written = [SnapshotRange { address: SECTION, bytes: &bytes }];
-    let used = build(&mut Snapshot { ranges: &written }, &frames, &mut CommonCache::new(), TABLE, &mut table)
-        .expect("a table");
+    let used =
+        build(&mut Snapshot { ranges: &written }, &frames, &mut CieCache::new(), TABLE, &mut table).expect("a table");
     let images = [Image {
         text: (CODE..CODE + 4000 * SIZE).into(),
         eh_frame: frames.range,

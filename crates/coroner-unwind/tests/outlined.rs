@@ -1,8 +1,8 @@
 //! Outlined parts of functions on arm64, as LLVM makes them: a small machine runs each shape and keeps the true stack, and a
 //! walk at every instruction must find all of it. (`cargo xtask oracle` does the same with compiled programs.)
 
-use coroner_machine::memory::{Snapshot, SnapshotRange};
-use coroner_machine::registers::Aarch64Registers;
+use coroner_process::memory::{Snapshot, SnapshotRange};
+use coroner_process::registers::Aarch64Registers;
 use coroner_unwind::{Aarch64, Image, ImageFormat, Options, RuleCache, Walker};
 use std::collections::HashMap;
 
@@ -173,7 +173,7 @@ impl Machine {
         self.x[SP] = self.x[SP].wrapping_add_signed(bytes);
     }
 
-    /// Runs an instruction. Answers the call that has returned, if it is a return.
+    /// Runs an instruction. Returns the call that has returned, if it is a return.
     fn run(&mut self, program: &Program) -> Option<Made> {
         let mut next = self.pc + 4;
         let mut returned = None;
@@ -232,7 +232,7 @@ impl Machine {
 }
 
 /// Walks at each instruction of a program, whose `main` calls the shape to be seen, and expects every frame's address, stack
-/// pointer and preserved registers: a caller's stack pointer is the one that its call returns with. Answers how many walks
+/// pointer and preserved registers: a caller's stack pointer is the one that its call returns with. Returns how many walks
 /// there were.
 fn see(functions: Vec<Function>) -> usize {
     let program = Program::new(functions);

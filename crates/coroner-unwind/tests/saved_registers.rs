@@ -26,7 +26,7 @@ const KNOWN: [(u8, u64); 11] = [
     (29, 0x100b),
 ];
 
-// `set_known(shape, callback)`: sets the registers of KNOWN and calls `shape(callback)`. Saved registers are told after
+// `set_known(shape, callback)`: sets the registers of KNOWN and calls `shape(callback)`. Saved registers are compared after
 // the prologue, the last one pushed first, as compilers do: LLVM's assembler takes compact unwind's order from theirs.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -186,7 +186,7 @@ core::arch::global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_endproc",
-    // GCC's realigned function: the canonical frame address is in memory, saved registers by expression
+    // GCC's realigned function: the CFA is in memory, saved registers by expression
     ".globl shape_realigned",
     "shape_realigned:",
     ".cfi_startproc",
@@ -211,7 +211,7 @@ core::arch::global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_endproc",
-    // rbx kept in r12, r12 on the stack; the canonical frame address relative to r13
+    // rbx kept in r12, r12 on the stack; the CFA relative to r13
     ".globl shape_moved",
     "shape_moved:",
     ".cfi_startproc",
@@ -398,7 +398,7 @@ core::arch::global_asm!(
     "mov sp, x29",
     "pop_all",
     ".cfi_endproc",
-    // the canonical frame address in memory: x29 points to a word that holds it
+    // the CFA in memory: x29 points to a word that holds it
     ".globl shape_realigned",
     "shape_realigned:",
     ".cfi_startproc",

@@ -7,7 +7,7 @@
 use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, parse_header, seal_header};
 
 /// Room for the head of a CBOR byte string (RFC 8949, section 3: at most 9 bytes).
-const LONGEST_HEAD: usize = 9;
+const MAX_HEAD: usize = 9;
 
 /// The report file `report`, without the zeros that were reserved behind it, and the run state file `state` as its last
 /// section. A run state that is too long for a section is left out.
@@ -19,7 +19,7 @@ pub(crate) fn pack(report: &[u8], state: &[u8]) -> Vec<u8> {
     if !is_written(state) {
         return packed;
     }
-    let mut payload = vec![0; state.len() + LONGEST_HEAD];
+    let mut payload = vec![0; state.len() + MAX_HEAD];
     let mut encoder = Encoder::new(&mut payload);
     encoder.bytes(state);
     let length = encoder.position();

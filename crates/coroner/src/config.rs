@@ -14,7 +14,9 @@ use crate::store::Limits;
 
 /// Sees each report before the sinks do: changes it, or drops it with `None`.
 pub(crate) type BeforeDeliver = dyn Fn(Report) -> Option<Report> + Send + Sync;
-/// Is told of a crash of the last run.
+/// Gives the text to stand in the place of one, which stands under a key.
+pub(crate) type Scrub = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
+/// Is called if the last run crashed.
 pub(crate) type OnCrashedLastRun = dyn FnOnce(&LastRun) + Send;
 
 /// What an app decides. Only the app's name has no default.
@@ -41,6 +43,7 @@ pub struct Config {
     pub(crate) signals: SignalSet,
     pub(crate) watch_sigterm: bool,
     pub(crate) chain_first: bool,
+    pub(crate) reinstall_handlers: bool,
     pub(crate) fork: ForkPolicy,
     pub(crate) panics: bool,
     pub(crate) cpp_exceptions: bool,
@@ -56,6 +59,8 @@ pub struct Config {
     pub(crate) attempts: u32,
     pub(crate) symbolicate: bool,
     pub(crate) deliver_at_install: bool,
+    pub(crate) scrub_secrets: bool,
+    pub(crate) scrub: Option<Arc<Scrub>>,
     pub(crate) before_deliver: Option<Arc<BeforeDeliver>>,
     pub(crate) on_crashed_last_run: Option<Box<OnCrashedLastRun>>,
 }
@@ -75,6 +80,7 @@ impl Config {
             signals: SignalSet::CRASHES,
             watch_sigterm: true,
             chain_first: false,
+            reinstall_handlers: false,
             fork: ForkPolicy::default(),
             panics: true,
             cpp_exceptions: true,
@@ -90,6 +96,8 @@ impl Config {
             attempts: 3,
             symbolicate: true,
             deliver_at_install: true,
+            scrub_secrets: true,
+            scrub: None,
             before_deliver: None,
             on_crashed_last_run: None,
         }
@@ -107,7 +115,7 @@ impl Config {
         self
     }
 
-    /// The release, by which servers tell one version of an app from another. Default: the app's name and version, as in
+    /// The release, by which servers distinguish versions of an app. Default: the app's name and version, as in
     /// `com.example.paint@2.1.0`.
     pub fn release(mut self, release: impl Into<String>) -> Self {
         self.release = Some(release.into());
@@ -123,7 +131,8 @@ impl Config {
     /// The directory of the store, made at install for its owner only. All processes of one app may share it; two apps may
     /// not.
     ///
-    /// Default: `$XDG_DATA_HOME/<app>/coroner` or `~/.local/share/<app>/coroner` on Linux,
+    /// Default ([`default_store_dir`](crate::default_store_dir)): `$STATE_DIRECTORY/<app>/coroner` in a service,
+    /// `~/.local/state/<app>/coroner` or for root `/var/lib/<app>/coroner` on Linux,
     /// `~/Library/Application Support/<app>/Coroner` on macOS and iOS. On Android it must be given: a directory below
     /// `Context.getFilesDir()`.
     pub fn store_dir(mut self, directory: impl Into<PathBuf>) -> Self {
@@ -157,11 +166,20 @@ impl Config {
         self
     }
 
-    /// Whether the handlers that were installed before are asked first, and a crash is reported only if they don't take it:
-    /// for an app with a managed runtime (JVM, .NET, Go), which has faults as a matter of course. Default: no, they get the
-    /// signal after the report.
+    /// Whether the handlers that were installed before are asked first about every fault, and a crash is reported only if they don't
+    /// take it. Default: no. Faults of code that a runtime compiled while the app runs (JVM, .NET, Node, wasmtime), of Go code, and
+    /// system calls that a seccomp filter traps are left to their handlers without this: it is for code that a runtime compiled ahead of
+    /// time. `docs/neighbours.md` says what order is best for which app.
     pub fn chain_first(mut self, chain_first: bool) -> Self {
         self.chain_first = chain_first;
+        self
+    }
+
+    /// Whether a crash signal that another handler has taken after the install, without calling Coroner's, is taken back; that handler
+    /// is called after the report. Coroner looks when it delivers and when a breadcrumb is left, at most once a second, and logs in
+    /// any case who has the signal. Default: no.
+    pub fn reinstall_handlers(mut self, reinstall_handlers: bool) -> Self {
+        self.reinstall_handlers = reinstall_handlers;
         self
     }
 
@@ -246,14 +264,14 @@ impl Config {
         self
     }
 
-    /// How many reports the store keeps, how old, and how large together.
+    /// How many reports, and runs without one, the store keeps of those that can't be delivered, how old, and how large together.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How many times the processing of one run may end in a crash (of a sink, of a hook, of the app meanwhile) before the
-    /// run is set aside in `broken` in the store. At least 1. Default: 3.
+    /// How many times the processing of one run may end in a crash or a panic (of a sink, of a hook, of Coroner) before the run is
+    /// set aside in `broken` in the store. A kill, or a crash of another thread meanwhile, does not count. At least 1. Default: 3.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
@@ -273,14 +291,30 @@ impl Config {
         self
     }
 
+    /// Whether what is surely a secret by its form is hidden in texts of the app before the sinks get a report: see
+    /// [`hide_secrets`](crate::hide_secrets). Default: yes.
+    pub fn scrub_secrets(mut self, scrub: bool) -> Self {
+        self.scrub_secrets = scrub;
+        self
+    }
+
+    /// A function that gives the text to stand in the place of one that the app or a library wrote (tags, user, contexts, extra,
+    /// breadcrumbs, messages), and `None` for those that may stay. Its first argument is the key under which the text stands, such as
+    /// the tag's, or empty. It comes after [`scrub_secrets`](Self::scrub_secrets), at the next launch, before [`before_deliver`](Self::before_deliver).
+    pub fn scrub(mut self, scrub: impl Fn(&str, &str) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.scrub = Some(Arc::new(scrub));
+        self
+    }
+
     /// A function that sees each report before the sinks: it may change it, or drop it with `None`. It runs at the next
-    /// launch, in a healthy process, on the delivery thread.
+    /// launch, in a healthy process: in install with what a sink stores early ([`Sink::store_early`](crate::Sink::store_early)), and
+    /// on the delivery thread with names.
     pub fn before_deliver(mut self, hook: impl Fn(Report) -> Option<Report> + Send + Sync + 'static) -> Self {
         self.before_deliver = Some(Arc::new(hook));
         self
     }
 
-    /// A function that is called, on the delivery thread, when the last run crashed and the app has not been told yet.
+    /// A function that is called, on the delivery thread, when the last run crashed and the app has not been notified yet.
     pub fn on_crashed_last_run(mut self, hook: impl FnOnce(&LastRun) + Send + 'static) -> Self {
         self.on_crashed_last_run = Some(Box::new(hook));
         self
@@ -297,6 +331,7 @@ impl fmt::Debug for Config {
             .field("sinks", &self.sinks)
             .field("signals", &self.signals)
             .field("chain_first", &self.chain_first)
+            .field("reinstall_handlers", &self.reinstall_handlers)
             .field("fork", &self.fork)
             .field("limits", &self.limits)
             .finish_non_exhaustive()

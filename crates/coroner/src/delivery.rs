@@ -1,48 +1,67 @@
 //! The next launch: every run that has ended becomes a report, and the report goes to the sinks.
 //!
-//! All of it happens on one background thread that exists only while there is something to do. Its order is made so that a
-//! crash, a kill or a power failure at any point loses nothing:
+//! The first look ([`intake`]) is taken in install, by the thread that calls it: how the last run ended, and reports as the crash
+//! left them for the sinks that store such. So the shortest launch stores what waits. All else happens on one background thread
+//! that exists only while there is something to do. Its order is made so that a crash, a kill or a power failure at any point
+//! loses nothing:
 //!
-//! 1. A run is taken by its lock, so nobody else works on it.
-//! 2. The attempt is counted *on disk* before anything of the run is read. A run whose processing has ended in a crash as
-//!    often as is allowed is set aside unread.
+//! 1. A run is taken by its lock, so nobody else works on it. One is held at a time: there may be more runs than descriptors.
+//! 2. Which run is being processed, and by which thread, is noted in this process's own run state before anything of the run is
+//!    read. If that thread crashes, the next launch counts it against the run ([`evidence`]); a kill is no evidence. A run whose
+//!    processing has crashed as often as is allowed is set aside unread.
 //! 3. What each sink said is on disk before the next is asked.
 //! 4. The run is removed when all sinks have it, or never want it.
+//! 5. What has to stay is kept within the limits.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_report::model::{Id, Report, RunFacts};
-use coroner_report::run_state::RunState;
+use coroner_report::model::{Id, Report, RunFacts, Value, hide_secrets};
+use coroner_report::run_state::{ProcessIdentity, RunState};
 
 use crate::bundle;
-use crate::config::{BeforeDeliver, Config, OnCrashedLastRun};
+use crate::config::{BeforeDeliver, Config, OnCrashedLastRun, Scrub};
 use crate::last_run::LastRun;
+use crate::outcome::{Outcome, crashes, is_of_child, outcome};
 use crate::processing::{self, SymbolSearch};
 use crate::sink::{BegunRun, Delivery, FinishedRun, Sink, Submission};
 use crate::store::progress::{Progress, SinkState};
-use crate::store::{EndedRun, Limits, RawRun, Store};
+use crate::store::{Claim, EndedRun, Evicted, Limits, ListedRun, RawRun, Store};
+
+mod evidence;
+mod intake;
+
+/// The context in a report that says how many reports were removed before it to keep the store within its limits.
+const EVICTED_CONTEXT: &str = "coroner_store";
 
 /// Delivers what is in a store.
 pub(crate) struct Deliverer {
     store: Store,
     /// This process's own run, which is not looked at.
     own: Id,
-    /// Its run state, of which sinks are told once.
-    own_state: Mutex<Option<RunState<'static>>>,
+    /// Its run state.
+    own_state: Option<RunState<'static>>,
+    /// The sinks have been notified of it.
+    announced: AtomicBool,
     sinks: Vec<Arc<dyn Sink>>,
     limits: Limits,
     /// After how many attempts a run is set aside.
     attempts: u32,
     symbolicate: bool,
+    scrub_secrets: bool,
+    scrub: Option<Arc<Scrub>>,
     before_deliver: Option<Arc<BeforeDeliver>>,
     on_crashed_last_run: Mutex<Option<Box<OnCrashedLastRun>>>,
+    /// The run whose files this process's run uses, which ended by itself.
+    previous: Option<LastRun>,
+    /// Held while somebody finds out how the last run ended.
+    looking: Mutex<()>,
     state: Mutex<State>,
     /// Woken when `state` changes.
     changed: Condvar,
-    /// The attempt that is being made.
-    attempt: Mutex<Attempt>,
 }
 
 /// How far delivery has come.
@@ -56,22 +75,6 @@ struct State {
     pending: usize,
 }
 
-/// What the process would have to take back if it ended now, by itself and in good order.
-#[derive(Debug, Default)]
-struct Attempt {
-    /// Where to write it, and what; `None` while no run is being processed.
-    current: Option<(Arc<crate::store::directory::Directory>, Progress)>,
-    /// The process is ending: no more attempts are begun, and nothing is written any more.
-    ended: bool,
-}
-
-/// A run whose end has been looked at.
-struct Told {
-    run: EndedRun,
-    /// It was a launch of the app, and not a crashed child of one.
-    was_launch: bool,
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing is done under these locks that leaves the value half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,23 +86,51 @@ impl Deliverer {
         Self {
             store,
             own,
-            own_state: Mutex::default(),
+            own_state: None,
+            announced: AtomicBool::new(false),
             sinks,
             limits: config.limits,
             attempts: config.attempts,
             symbolicate: config.symbolicate,
+            scrub_secrets: config.scrub_secrets,
+            scrub: config.scrub,
             before_deliver: config.before_deliver,
             on_crashed_last_run: Mutex::new(config.on_crashed_last_run),
+            previous: None,
+            looking: Mutex::new(()),
             state: Mutex::default(),
             changed: Condvar::new(),
-            attempt: Mutex::default(),
         }
     }
 
-    /// Has the sinks told of this process's own run, whose state is `state`, in the first round.
+    /// The same with the state of this process's own run: the sinks are notified of it in the first round, and it says what is
+    /// being processed.
     pub(crate) fn announcing(self, state: RunState<'static>) -> Self {
-        *locked(&self.own_state) = Some(state);
-        self
+        Self { own_state: Some(state), ..self }
+    }
+
+    /// The same with the run whose files this process's run uses, if there is one.
+    pub(crate) fn after(self, previous: Option<LastRun>) -> Self {
+        Self { previous, ..self }
+    }
+
+    /// One for a child made by fork with a run of its own. No lock of this one is taken: a thread of the parent may have held it.
+    pub(crate) fn of_child(&self, own: Id, state: RunState<'static>) -> Self {
+        Self {
+            store: self.store.clone(),
+            own,
+            own_state: Some(state),
+            announced: AtomicBool::new(false),
+            sinks: self.sinks.clone(),
+            before_deliver: self.before_deliver.clone(),
+            scrub: self.scrub.clone(),
+            on_crashed_last_run: Mutex::new(None),
+            previous: None,
+            looking: Mutex::new(()),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            ..*self
+        }
     }
 
     /// Whether a sink wants to know of runs, and so a round is to be made even if there is nothing to deliver.
@@ -107,22 +138,22 @@ impl Deliverer {
         self.sinks.iter().any(|sink| sink.follows_runs())
     }
 
-    /// Tells the sinks of this process's run, the first time.
+    /// Notifies the sinks of this process's run, the first time.
     fn announce(&self) {
-        let Some(state) = locked(&self.own_state).take() else { return };
+        let Some(state) = self.own_state.filter(|_| !self.announced.swap(true, Ordering::Relaxed)) else { return };
         match RunFacts::read(&state.to_bytes()) {
             Ok(facts) => {
                 let run = BegunRun { run: self.own, store: self.store.path(), facts: &facts };
-                self.tell_sinks(|sink| sink.run_began(&run));
+                self.notify_sinks(|sink| sink.run_began(&run));
             }
             Err(error) => log::warn!("coroner: this process's own run state can't be read: {error}"),
         }
     }
 
-    /// Tells every sink; that one panics changes nothing for the others.
-    fn tell_sinks(&self, tell: impl Fn(&dyn Sink)) {
+    /// Notifies every sink; that one panics changes nothing for the others.
+    fn notify_sinks(&self, notify: impl Fn(&dyn Sink)) {
         for sink in &self.sinks {
-            if catch_unwind(AssertUnwindSafe(|| tell(sink.as_ref()))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| notify(sink.as_ref()))).is_err() {
                 log::warn!("coroner: sink `{}` panicked", sink.name());
             }
         }
@@ -153,28 +184,8 @@ impl Deliverer {
             // A panic of Coroner's own: no run was lost, and whoever waits must not wait for ever.
             Err(_) => state.pending = state.pending.max(1),
         }
-        if state.last_run.is_none() {
-            state.last_run = Some(LastRun::read(self.store.root()));
-        }
         drop(state);
         self.changed.notify_all();
-    }
-
-    /// How the last run ended. Waits for the thread to find out, if it is about to.
-    pub(crate) fn last_run(&self) -> LastRun {
-        let mut state = locked(&self.state);
-        loop {
-            if let Some(last_run) = &state.last_run {
-                return last_run.clone();
-            }
-            if !state.running {
-                // Nobody has looked, and nothing was there to look at: what an earlier launch noted.
-                let last_run = LastRun::read(self.store.root());
-                state.last_run = Some(last_run.clone());
-                return last_run;
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
     }
 
     /// Makes a round, waits for its end and for the sinks, at most `timeout`. Says whether nothing is left to deliver.
@@ -198,46 +209,88 @@ impl Deliverer {
     /// Looks at every run that has ended. Returns how many reports have to stay for another time.
     fn round(&self) -> usize {
         self.announce();
+        crate::signal_owners::look(crate::scope::now_ns());
         let now = SystemTime::now();
-        let ended = match self.store.take_ended(Some(self.own)) {
-            Ok(ended) => ended,
+        let found = match self.store.unprocessed(Some(self.own)) {
+            Ok(found) => found,
             Err(error) => {
                 log::warn!("coroner: can't list the runs in `{}`: {error}", self.store.path().display());
-                return 0;
+                return 1;
             }
         };
-        let _ = self.store.root().clear_temporaries();
-        for (path, why) in ended.foreign {
+        let _ = self.store.root().and_then(|root| root.clear_temporaries());
+        for (path, why) in found.foreign {
             log::warn!("coroner: `{}` {why}; it is left alone", path.display());
         }
-        let (runs, unmade): (Vec<_>, Vec<_>) = ended.runs.into_iter().partition(EndedRun::was_made);
-        for run in unmade {
-            // An install that failed, for want of room as a rule; the app ran on without Coroner.
-            if let Err(error) = self.store.remove(run) {
-                log::warn!("coroner: what a failed install left can't be removed: {error}");
-            }
-        }
-        let mut runs = match self.store.enforce(&self.limits, runs, now) {
-            Ok((runs, 0)) => runs,
-            Ok((runs, gone)) => {
-                log::warn!("coroner: {gone} runs were removed to keep the store within its limits");
-                runs
-            }
-            Err(error) => {
-                log::warn!("coroner: the store's limits could not be kept: {error}");
-                return 0;
-            }
-        };
-        // The app is told of its last run before any is worked on, which can take long.
-        while let Some(index) = runs.iter().rposition(|run| !run.progress.told && !self.is_spent(run)) {
-            let Some(Told { run, was_launch }) = self.tell(runs.remove(index)) else { break };
-            runs.push(run);
-            if was_launch {
+        let process = ProcessIdentity::of_this_process();
+        self.count_evidence(&found.runs, &process);
+        self.look(&found.runs, &process);
+        // The app is notified of its last run before any is processed, which can take long.
+        for listed in found.runs.iter().rev() {
+            let Ok(Some(run)) = self.claim(listed, &process) else { continue };
+            let is_new = !run.progress.notified && !self.is_spent(&run) && run.was_made();
+            if is_new && self.notify_of(run) == Some(true) {
                 break;
             }
         }
-        self.publish(LastRun::read(self.store.root()));
-        runs.into_iter().map(|run| self.process(run, now)).sum()
+        // What left no report is done in a moment, and makes room: a launch may be killed soon.
+        let mut pending = 0;
+        let mut waiting = Vec::new();
+        for listed in &found.runs {
+            pending += self.with_claimed(listed, &process, |run| {
+                let _mark = self.mark(run.id);
+                if run.raw().map_or(true, |raw| raw.reports.iter().any(|report| bundle::is_written(report))) {
+                    waiting.push(listed);
+                    return 0;
+                }
+                self.process(run, now)
+            });
+        }
+        for listed in waiting {
+            pending += self.with_claimed(listed, &process, |run| self.process(run, now));
+        }
+        match self.store.enforce(&self.limits, self.own, now) {
+            Ok(Evicted { reports: 0, runs: 0 }) => {}
+            Ok(Evicted { reports, runs }) => {
+                self.store.set_evicted(self.store.evicted().saturating_add(reports as u64));
+                self.notify_sinks(|sink| sink.reports_evicted(reports));
+                log::warn!(
+                    "coroner: {reports} reports and {runs} runs without one were removed to keep the store within its limits"
+                );
+            }
+            Err(error) => log::warn!("coroner: the store's limits could not be kept: {error}"),
+        }
+        pending
+    }
+
+    /// Does something with a run if it can be taken; returns how many of its reports have to stay for another time.
+    fn with_claimed(
+        &self,
+        listed: &ListedRun,
+        process: &ProcessIdentity,
+        act: impl FnOnce(EndedRun) -> usize,
+    ) -> usize {
+        match self.claim(listed, process) {
+            Ok(Some(run)) => act(run),
+            Ok(None) => 0,
+            Err(error) => {
+                log::warn!("coroner: run {} can't be processed now: {error}", listed.id);
+                1
+            }
+        }
+    }
+
+    /// Takes a run; `None` if it lives, somebody else is working on it, or it is not a run of ours.
+    fn claim(&self, listed: &ListedRun, process: &ProcessIdentity) -> io::Result<Option<EndedRun>> {
+        match self.store.claim(listed.id, process) {
+            Ok(Claim::Taken(run)) => Ok(Some(*run)),
+            Ok(Claim::Busy | Claim::Gone) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                log::warn!("coroner: run {} {error}; it is left alone", listed.id);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether all attempts on the run have been made.
@@ -245,43 +298,22 @@ impl Deliverer {
         run.progress.attempts >= self.attempts
     }
 
-    /// Counts an attempt on the run and reads its files. `None` where it is not to be worked on now.
-    fn begin(&self, mut run: EndedRun) -> Option<(EndedRun, RawRun)> {
-        {
-            let mut attempt = locked(&self.attempt);
-            if attempt.ended {
-                return None;
-            }
-            let before = run.progress.clone();
-            run.progress.attempts += 1;
-            if let Err(error) = run.progress.write(&run.directory) {
-                // A full disk, as a rule. What can't be counted is not begun, since it might be begun for ever.
-                log::warn!("coroner: run {} has to wait: its progress can't be written: {error}", run.id);
-                return None;
-            }
-            attempt.current = Some((Arc::clone(&run.directory), before));
-        }
-        match run.raw() {
-            Ok(raw) => Some((run, raw)),
-            Err(error) => {
-                log::warn!("coroner: run {} can't be read, and is tried again later: {error}", run.id);
-                None
-            }
-        }
-    }
-
-    /// Finds out how the last run ended, notes it, and tells the app. Gives the run back to be processed.
-    fn tell(&self, run: EndedRun) -> Option<Told> {
-        let attempts = run.progress.attempts;
-        let (mut run, raw) = self.begin(run)?;
-        let was_launch = !processing::is_of_child(&raw);
-        run.progress.told = true;
+    /// Finds out how the last run ended, records it, and notifies the app. Returns whether the run was a launch of the app, and
+    /// not a crashed child of one; `None` if its files can't be read.
+    fn notify_of(&self, mut run: EndedRun) -> Option<bool> {
+        let _mark = self.mark(run.id);
+        let raw = run.raw().ok()?;
+        let was_launch = !is_of_child(&raw);
+        run.progress.notified = true;
         if was_launch {
-            let last_run = processing::outcome(run.id, run.began, &raw);
-            if let Err(error) = last_run.write(self.store.root()) {
-                log::warn!("coroner: the last run's outcome can't be noted: {error}");
+            let last_run = outcome(run.id, run.began, &raw);
+            let is_last = self.previous.as_ref().is_none_or(|previous| previous.began < last_run.began);
+            if is_last && let Err(error) = self.store.root().and_then(|root| last_run.write(&root)) {
+                log::warn!("coroner: the last run's outcome can't be recorded: {error}");
             }
-            self.publish(last_run.clone());
+            if let (Outcome::Unknown, Some(taken)) = (last_run.outcome, &last_run.signals_taken) {
+                log::warn!("coroner: the last run ended without a trace. In it, {taken}");
+            }
             if last_run.crashed()
                 && let Some(hook) = locked(&self.on_crashed_last_run).take()
                 && catch_unwind(AssertUnwindSafe(|| hook(&last_run))).is_err()
@@ -289,33 +321,37 @@ impl Deliverer {
                 log::warn!("coroner: the app's on_crashed_last_run hook panicked");
             }
         }
-        // This attempt is over; processing counts its own.
-        run.progress.attempts = attempts;
-        self.note(&run);
-        locked(&self.attempt).current = None;
-        Some(Told { run, was_launch })
-    }
-
-    /// Says how the last run ended to who asks, unless that is known already.
-    fn publish(&self, last_run: LastRun) {
-        locked(&self.state).last_run.get_or_insert(last_run);
-        self.changed.notify_all();
+        self.record(&run);
+        Some(was_launch)
     }
 
     /// Delivers the reports of one run. Returns how many have to stay for another time.
-    fn process(&self, run: EndedRun, now: SystemTime) -> usize {
+    fn process(&self, mut run: EndedRun, now: SystemTime) -> usize {
         if self.is_spent(&run) {
-            let why = format!(
-                "its processing was begun {} times and ended in a crash each time, so it was not tried again",
-                run.progress.attempts
-            );
+            let why = format!("its processing crashed {} times, so it was not tried again", run.progress.attempts);
             self.set_aside(&run, &why);
             return 0;
         }
-        let Some((mut run, raw)) = self.begin(run) else { return 1 };
-        run.progress.told = true;
+        let _mark = self.mark(run.id);
+        if !run.was_made() {
+            // An install that failed, for want of room as a rule; the app ran on without Coroner.
+            if let Err(error) = self.store.remove(run) {
+                log::warn!("coroner: what a failed install left can't be removed: {error}");
+            }
+            return 0;
+        }
+        let raw = match run.raw() {
+            Ok(raw) => raw,
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge) => {
+                self.set_aside(&run, &error.to_string());
+                return 0;
+            }
+            Err(error) => {
+                log::warn!("coroner: run {} can't be read, and is tried again later: {error}", run.id);
+                return 1;
+            }
+        };
         if self.sinks.is_empty() && raw.reports.iter().any(|report| bundle::is_written(report)) {
-            self.finish_attempt(&mut run, true);
             return 0;
         }
         let mut pending = 0;
@@ -328,12 +364,17 @@ impl Deliverer {
                 let said = run.progress.reports.get(&index).and_then(|sinks| sinks.get(sink.name()));
                 said.is_none_or(|state| state.may_be_asked(now))
             });
-            let read = due.then(|| catch_unwind(AssertUnwindSafe(|| self.read(&raw, index))));
+            let read = due.then(|| catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, self.symbolicate))));
             match read {
                 None => pending += usize::from(!self.is_done(&run.progress, index)),
                 Some(Ok(Ok(report))) => {
                     healthy &= self.submit(&mut run, &raw, index, report.as_ref(), now);
-                    pending += usize::from(!self.is_done(&run.progress, index));
+                    if self.is_done(&run.progress, index) {
+                        // It says how many went; they are said once.
+                        self.store.set_evicted(0);
+                    } else {
+                        pending += 1;
+                    }
                 }
                 Some(Ok(Err(why))) => {
                     self.set_aside(&run, &why);
@@ -346,39 +387,55 @@ impl Deliverer {
                 }
             }
         }
-        if self.follows_runs() && !processing::is_of_child(&raw) {
+        if self.follows_runs() && !is_of_child(&raw) {
             let reports = raw.reports.iter().filter(|report| bundle::is_written(report)).count();
             match RunFacts::read(&raw.state) {
-                Ok(facts) => {
-                    let crashes = processing::crashes(&raw);
+                Ok(mut facts) => {
+                    facts.scrub(&|key, text| self.scrubbed(key, text));
+                    let crashes = crashes(&raw);
                     let finished = FinishedRun { run: run.id, facts: &facts, reports, crashes };
-                    self.tell_sinks(|sink| sink.run_ended(&finished));
+                    self.notify_sinks(|sink| sink.run_ended(&finished));
                 }
                 Err(error) => log::warn!("coroner: the state of run {} can't be read: {error}", run.id),
             }
         }
         if pending > 0 || !healthy {
-            self.finish_attempt(&mut run, healthy);
+            run.progress.notified = true;
+            // An end without a fault takes back the attempts that ended in one.
+            run.progress.attempts = if healthy { 0 } else { run.progress.attempts + 1 };
+            self.record(&run);
             return pending.max(1);
         }
         let id = run.id;
-        locked(&self.attempt).current = None;
         if let Err(error) = self.store.remove(run) {
             log::warn!("coroner: run {id} is done but can't be removed: {error}");
         }
         0
     }
 
-    /// The report `index` of a run as the hook leaves it; `Ok(None)` if the hook dropped it.
-    fn read(&self, raw: &RawRun, index: usize) -> Result<Option<Report>, String> {
+    /// The report `index` of a run as the hook leaves it, with names if so asked; `Ok(None)` if the hook dropped it.
+    fn read(&self, raw: &RawRun, index: usize, symbolicate: bool) -> Result<Option<Report>, String> {
         let mut report = processing::report(raw, index).map_err(|error| error.to_string())?;
-        if self.symbolicate {
+        let evicted = self.store.evicted();
+        if let Some(run) = report.run.as_mut().filter(|_| evicted > 0) {
+            let count = (Value::from("evicted_reports"), Value::Unsigned(evicted));
+            run.contexts.insert(EVICTED_CONTEXT.to_owned(), Value::Map(vec![count]));
+        }
+        report.scrub(&|key, text| self.scrubbed(key, text));
+        if symbolicate {
             SymbolSearch::default().symbolicate(&mut report);
         }
         Ok(match &self.before_deliver {
             Some(hook) => hook(report),
             None => Some(report),
         })
+    }
+
+    /// The text to stand in the place of one; `None` if that may stay.
+    fn scrubbed(&self, key: &str, text: &str) -> Option<String> {
+        let hidden = self.scrub_secrets.then(|| hide_secrets(key, text)).flatten();
+        let own = self.scrub.as_ref().and_then(|scrub| scrub(key, hidden.as_deref().unwrap_or(text)));
+        own.or(hidden)
     }
 
     /// Asks each sink that has not finally answered. Says whether none panicked.
@@ -414,12 +471,13 @@ impl Deliverer {
                         run.id
                     );
                     let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-                    let not_before = since_epoch.saturating_add(after).as_secs();
+                    // A clock that was set back meanwhile must not hold back what may be asked at once.
+                    let not_before = if after.is_zero() { 0 } else { since_epoch.saturating_add(after).as_secs() };
                     SinkState::Retry { not_before, tries: tries.saturating_add(1), reason }
                 }
             };
             answers.insert(sink.name().to_owned(), said);
-            self.note(run);
+            self.record(run);
         }
         healthy
     }
@@ -433,54 +491,19 @@ impl Deliverer {
     }
 
     /// Writes what is known of the run, so that the next launch goes on from here.
-    fn note(&self, run: &EndedRun) {
-        let mut attempt = locked(&self.attempt);
-        if attempt.ended {
-            return;
-        }
+    #[allow(clippy::unused_self)] // As the other steps of a round.
+    fn record(&self, run: &EndedRun) {
         if let Err(error) = run.progress.write(&run.directory) {
-            // The worst that follows is that a sink sees this report twice.
+            // A full disk, as a rule. The worst that follows is that a sink gets this report twice.
             log::warn!("coroner: the progress of run {} can't be written: {error}", run.id);
         }
-        if let Some((_, before)) = &mut attempt.current {
-            let attempts = before.attempts;
-            *before = Progress { attempts, ..run.progress.clone() };
-        }
-    }
-
-    /// Notes that processing came to its end, though the run has to stay. A `healthy` end takes the attempts back: only those
-    /// that ended in a crash count.
-    fn finish_attempt(&self, run: &mut EndedRun, healthy: bool) {
-        if healthy {
-            run.progress.attempts = 0;
-        }
-        self.note(run);
-        locked(&self.attempt).current = None;
     }
 
     fn set_aside(&self, run: &EndedRun, why: &str) {
         let id = run.id;
-        locked(&self.attempt).current = None;
         match self.store.set_aside(run, why) {
             Ok(path) => log::warn!("coroner: run {id} is set aside in `{}`: {why}", path.display()),
             Err(error) => log::warn!("coroner: run {id} can't be set aside ({why}): {error}"),
-        }
-    }
-
-    /// Called when the process ends in good order: an attempt that this cuts short was not a crash and does not count, or an
-    /// app that runs for a second at a time would lose its reports.
-    pub(crate) fn end(&self) {
-        // Not a plain `lock`: `exit` can be called in a signal handler that interrupted the thread which holds it.
-        const TRIES: u32 = 200;
-        for _ in 0..TRIES {
-            if let Ok(mut attempt) = self.attempt.try_lock() {
-                attempt.ended = true;
-                if let Some((directory, progress)) = attempt.current.take() {
-                    let _ = progress.write(&directory);
-                }
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

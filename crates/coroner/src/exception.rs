@@ -3,8 +3,7 @@
 use std::error::Error;
 
 use coroner_capture::exception::{self, Ending};
-use coroner_capture::live;
-use coroner_machine::registers::Registers;
+use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Monitor};
 
 pub use coroner_report::wire::Language;
@@ -40,19 +39,19 @@ pub struct HandledException<'a> {
 /// ```
 #[inline(never)]
 pub fn report_exception(handled: &HandledException<'_>) -> bool {
-    report_exception_above(handled, &live::here())
+    report_exception_above(handled, &current_registers())
 }
 
 /// For bindings, whose own frames are not to be in the stack either: reports with the stack of the caller of the function that
-/// `registers` are of ([`here`]).
+/// `registers` are of ([`current_registers`]).
 #[doc(hidden)]
 pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
     let frames = frames_above(registers);
-    exception::report(registers, Monitor::USER, &[wire(handled, &frames)], Ending::GoesOn)
+    exception::report(registers, Monitor::USER, &[wire(handled, &frames)], Ending::NonFatal)
 }
 
 #[doc(hidden)]
-pub use coroner_capture::live::here;
+pub use coroner_walk::current_registers;
 
 /// Reports an error that was handled, with its [sources](Error::source) as its causes, up to eight. Like [`report_exception`].
 ///
@@ -60,7 +59,7 @@ pub use coroner_capture::live::here;
 #[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
-    let registers = live::here();
+    let registers = current_registers();
     let mut texts = vec![(kind, error.to_string())];
     let mut source = error.source();
     while let Some(cause) = source.filter(|_| texts.len() < 8) {
@@ -76,7 +75,7 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
             wire(&handled, if index == 0 { &frames } else { &[] })
         })
         .collect();
-    exception::report(&registers, Monitor::USER, &all, Ending::GoesOn)
+    exception::report(&registers, Monitor::USER, &all, Ending::NonFatal)
 }
 
 fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a> {
@@ -84,7 +83,7 @@ fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a
         language: handled.language,
         type_name: Some(handled.kind.as_bytes()),
         message: Some(handled.message.as_bytes()).filter(|message| !message.is_empty()),
-        tid: coroner_machine::threads::this_thread() as u64,
+        tid: coroner_process::threads::this_thread() as u64,
         location: handled.location.map(str::as_bytes),
         frames,
         user_info: None,

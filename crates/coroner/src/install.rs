@@ -5,9 +5,9 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use coroner_capture::{RunStep, Setup};
+use coroner_capture::{InstallLimits, InstallOptions, RunStep};
 use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
@@ -17,18 +17,18 @@ use crate::delivery::Deliverer;
 use crate::facts;
 use crate::hang::Watchdog;
 use crate::last_run::LastRun;
+use crate::outcome::Outcome;
 use crate::scope::Scope;
 use crate::sink::{FolderSink, Sink};
-use crate::store::{Store, StoreError};
+use crate::store::{CLEAN, REPORTS, RUNS, Store, StoreError, has_other_runs};
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
-/// delivered before install returns, for [`LONGEST_START`] at most (develop.sentry.dev, *Start-up crash detection*).
+/// delivered before install returns, for [`MAX_START`] at most (develop.sentry.dev, *Start-up crash detection*).
 const STARTUP: Duration = Duration::from_secs(2);
 /// How long install waits at most for the report of a crash at the start.
-const LONGEST_START: Duration = Duration::from_secs(5);
-
-/// The folder in the store to which the default sink writes.
-const REPORTS: &str = "reports";
+const MAX_START: Duration = Duration::from_secs(5);
+/// How long install stores reports at most that wait in the store; the one that it is at by then is the last.
+const MAX_INTAKE: Duration = Duration::from_millis(4);
 
 /// The installed Coroner of this process. It can be cloned and dropped freely: dropping it uninstalls nothing.
 #[derive(Clone)]
@@ -38,16 +38,17 @@ pub struct Coroner {
 
 struct Inner {
     run: Id,
+    limits: InstallLimits,
     store: PathBuf,
     /// The process that installed it: a child made by fork inherits this memory but is another process.
     process: u32,
+    is_on_disk: bool,
     scope: Scope,
     deliverer: Arc<Deliverer>,
     /// Taken out by `uninstall`.
     watchdog: Mutex<Option<Watchdog>>,
 }
 
-/// The installed Coroner, if there is one.
 static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
 fn slot() -> MutexGuard<'static, Option<Coroner>> {
@@ -61,7 +62,7 @@ fn slot() -> MutexGuard<'static, Option<Coroner>> {
 pub enum InstallError {
     /// It is installed already, in this process. One process has one crash reporter; [`installed`] gives it.
     AlreadyInstalled,
-    /// No store was named, and there is no default: no home directory, or the system is Android.
+    /// No store was named, and there is no default: no home directory and no `$STATE_DIRECTORY`, or the system is Android.
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),
@@ -72,11 +73,11 @@ pub enum InstallError {
 impl fmt::Display for InstallError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         use coroner_capture::InstallError as Capture;
-        let system = |errno: coroner_machine::syscall::Errno| std::io::Error::from_raw_os_error(errno.0);
+        let system = |errno: coroner_process::syscall::Errno| std::io::Error::from_raw_os_error(errno.0);
         match self {
             Self::AlreadyInstalled => out.write_str("Coroner is installed already in this process"),
             Self::NoStoreDirectory => out
-                .write_str("there is no home directory to put the store in; name a directory with `Config::store_dir`"),
+                .write_str("there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`"),
             Self::Store(error) => error.fmt(out),
             Self::Capture(Capture::Run(error)) => {
                 let step = match error.step {
@@ -90,8 +91,6 @@ impl fmt::Display for InstallError {
                 write!(out, "can't {step}: {}", system(error.errno))
             }
             Self::Capture(Capture::Memory(errno)) => write!(out, "no memory for the crash path: {}", system(*errno)),
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            Self::Capture(Capture::Proc(errno)) => write!(out, "can't list threads in /proc: {}", system(*errno)),
             Self::Capture(Capture::Signal { signal, errno }) => {
                 write!(out, "signal {signal} can't be handled: {}", system(*errno))
             }
@@ -121,7 +120,8 @@ impl std::error::Error for InstallError {
 /// can be.
 ///
 /// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver, or a sink
-/// follows runs; that thread ends when that is done. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
+/// follows runs; that thread ends when that is done. What waits is stored by sinks that can ([`Sink::store_early`]) before install returns,
+/// in some milliseconds, however short the launch is. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
 /// wait for that report to be delivered, for five seconds at most.
 ///
 /// # Errors
@@ -135,28 +135,43 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
         Some(directory) => directory.clone(),
         None => default_store_dir(&config.app).ok_or(InstallError::NoStoreDirectory)?,
     };
-    let store = Store::open(&directory).map_err(InstallError::Store)?;
+    // A crash opens further reports by it, wherever the app's working directory is by then.
+    let directory = std::path::absolute(&directory).unwrap_or(directory);
+    let (store, runs) = Store::open_with_runs(&directory).map_err(InstallError::Store)?;
     // A path with a NUL in it could not have been opened.
     let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
-    let setup = Setup {
+    let options = InstallOptions {
         signals: config.signals,
         watch_sigterm: config.watch_sigterm,
         chain_first: config.chain_first,
+        reinstall_handlers: config.reinstall_handlers,
         fork: config.fork,
         alternate_stacks: config.alternate_stacks,
-        cpp_exceptions: config.cpp_exceptions,
-        objc_exceptions: config.objc_exceptions,
-        appkit_exceptions: config.appkit_exceptions,
         all_threads: config.all_threads,
         stack_memory: config.stack_memory,
         symbol_names: config.symbol_names,
         deadline_ms: u32::try_from(config.deadline.as_millis()).unwrap_or(u32::MAX),
-        ..Setup::new(&path)
+        ..InstallOptions::DEFAULT
     };
-    let run = coroner_capture::install(&setup).map_err(|error| match error {
+    let run = coroner_capture::install(&path, &options).map_err(|error| match error {
         coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
         other => InstallError::Capture(other),
     })?;
+    let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
+        cpp: config.cpp_exceptions,
+        objc: config.objc_exceptions,
+        appkit: config.appkit_exceptions,
+        deadline_ms: options.deadline_ms,
+    });
+    if stacks == coroner_exceptions::ThrowStacks::OwnedByRuntime {
+        log::warn!(
+            "coroner: C++ exceptions have no stacks of their throws: the C++ runtime is linked into this program with its own \
+             __cxa_throw (build with the feature wrap-cxa-throw and link with -Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow)"
+        );
+    }
+    for sentence in run.limits.sentences() {
+        log::warn!("coroner: {sentence}");
+    }
     facts::write(&run.state, &config);
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
@@ -172,20 +187,48 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     let deliver = config.deliver_at_install;
-    let pending = store.has_other_runs(Some(id));
+    let pending = has_other_runs(&runs, (!run.limits.in_memory).then_some(id));
+    drop(runs);
     let hurry = deliver && pending && store.crashed_within(STARTUP, id);
-    let deliverer = Arc::new(Deliverer::new(store, id, sinks, config).announcing(run.state));
-    if deliver && (pending || deliverer.follows_runs()) {
-        deliverer.start();
+    let previous = run.previous.map(|clean| {
+        let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
+        LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH }
+    });
+    if let Some(previous) = &previous {
+        // For another process of the app that starts while this one runs, and finds neither that run nor its files.
+        let _ = previous.write_in_place(&directory);
     }
+    let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state).after(previous);
+    let deliverer = Arc::new(deliverer);
     let watchdog = Mutex::new(watchdog);
-    let inner = Inner { run: id, store: directory, process: std::process::id(), scope, deliverer, watchdog };
+    let is_on_disk = !run.limits.in_memory;
+    let inner = Inner {
+        run: id,
+        limits: run.limits,
+        store: directory,
+        process: std::process::id(),
+        is_on_disk,
+        scope,
+        deliverer,
+        watchdog,
+    };
     let coroner = Coroner { inner: Arc::new(inner) };
     *installed = Some(coroner.clone());
     drop(installed);
     register_exit_handler();
-    if hurry && !coroner.flush(LONGEST_START) {
-        log::warn!("coroner: the report of a crash at the start could not be delivered in {LONGEST_START:?}");
+    let deliverer = &coroner.inner.deliverer;
+    let mut unstored = false;
+    let mut left = deliverer.follows_runs();
+    if deliver && pending {
+        let intake = deliverer.intake(Instant::now() + MAX_INTAKE);
+        left |= intake.left;
+        unstored = intake.unstored;
+    }
+    if deliver && left {
+        deliverer.start();
+    }
+    if hurry && unstored && !coroner.flush(MAX_START) {
+        log::warn!("coroner: the report of a crash at the start could not be delivered in {MAX_START:?}");
     }
     Ok(coroner)
 }
@@ -193,6 +236,41 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
 /// The Coroner that is installed in this process, for code that did not install it.
 pub fn installed() -> Option<Coroner> {
     slot().clone()
+}
+
+/// Gives this process, a child made by `fork` that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run
+/// of its own: with a session, an outcome and a lock like that of any other process of the app. The scope stays as it was at
+/// the fork. Call it in the child after `fork` or `daemon`, before it starts threads. Returns whether there is a new run: not in a process
+/// that installed Coroner itself, nor where that is not installed.
+///
+/// Without it a child that crashes is reported all the same, under a run that it makes then; but how it ends otherwise is not known.
+/// On macOS a child has no crash reporter, and this does nothing.
+///
+/// # Errors
+/// [`InstallError::Capture`]: the run can't be made. The child stays without one.
+pub fn after_fork() -> Result<bool, InstallError> {
+    #[cfg(not(target_vendor = "apple"))]
+    // A thread of the parent may have held it at the fork, and is not here to let it go.
+    if let Ok(mut installed) = INSTALLED.try_lock()
+        && let Some(parent) = installed.clone()
+        && let Some(run) = coroner_capture::after_fork().map_err(InstallError::Capture)?
+    {
+        let Inner { store, scope, deliverer, .. } = &*parent.inner;
+        scope.begin_session(Id(run.id));
+        let inner = Inner {
+            limits: run.limits,
+            run: Id(run.id),
+            store: store.clone(),
+            process: std::process::id(),
+            is_on_disk: true,
+            scope: *scope,
+            deliverer: Arc::new(deliverer.of_child(Id(run.id), run.state)),
+            watchdog: Mutex::new(None),
+        };
+        *installed = Some(Coroner { inner: Arc::new(inner) });
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 /// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported. Only for threads that did
@@ -224,11 +302,12 @@ fn register_exit_handler() {
                 && coroner.inner.process == std::process::id()
             {
                 crate::hang::end();
+                coroner_capture::exception::report_before_exit();
                 // After a panic of `main` the process ends by `exit`, too.
-                if !coroner_capture::exception::is_reported_as_fatal() {
+                if !coroner_capture::exception::is_reported_as_fatal() && !coroner_capture::exception::is_crashing() {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
+                    coroner.leave_clean();
                 }
-                coroner.inner.deliverer.end();
             }
         }
         // SAFETY: registers a function without arguments that does not unwind. Where no more can be registered, clean exits
@@ -243,13 +322,17 @@ impl Coroner {
         self.inner.run
     }
 
+    /// What was missing at install: reports say less for it. It is logged as well.
+    pub fn limits(&self) -> InstallLimits {
+        self.inner.limits
+    }
+
     /// The store's directory.
     pub fn store_dir(&self) -> &std::path::Path {
         &self.inner.store
     }
 
-    /// How the last run ended. The first call waits until the delivery thread has looked, if it is at it, which is a matter
-    /// of milliseconds.
+    /// How the last run ended. Waits for nothing: not for names of a report, nor for a server.
     pub fn last_run(&self) -> LastRun {
         self.inner.deliverer.last_run()
     }
@@ -266,6 +349,16 @@ impl Coroner {
     /// `quick_exit`, or by being killed by their system, as mobile apps are.
     pub fn mark_clean_exit(&self) {
         self.inner.scope.note_exit(ExitKind::CLEAN);
+    }
+
+    /// Leaves the files of this run, which ends by itself, to the next one, if nothing is in them. The lock stays with this process
+    /// until its end, and a crash in a destructor that is still to come goes into these files.
+    fn leave_clean(&self) {
+        let Inner { run, store, is_on_disk, deliverer, .. } = &*self.inner;
+        if *is_on_disk && !deliverer.follows_runs() && coroner_capture::is_unused() {
+            // Another one is there already if two end at once: this one's is removed by the next launch.
+            let _ = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
+        }
     }
 
     /// Takes the scope of this run: tags, user, contexts, breadcrumbs.
@@ -287,6 +380,7 @@ impl Coroner {
             self.inner.scope.note_exit(ExitKind::UNINSTALLED);
             Scope::deactivate();
             crate::panic::uninstall();
+            coroner_exceptions::uninstall();
             coroner_capture::uninstall();
             *installed = None;
         }

@@ -1,56 +1,16 @@
-//! How the run before this one ended.
+//! The last run and its outcome, as the app is notified of it and as the store remembers it. `outcome.rs` decides the outcome.
 
-use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use coroner_report::model::Id;
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::Outcome;
 use crate::store::directory::Directory;
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Outcome {
-    /// There was no run before this one, in this store.
-    FirstLaunch,
-    /// The app ended by itself: `exit`, a return from `main`, or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
-    CleanExit,
-    /// It was asked to end by SIGTERM.
-    Terminated,
-    /// It crashed, and there is a report.
-    Crashed,
-    /// It did not answer when it was ended, by the user or the system; known where it was watched for that
-    /// ([`Config::hang_threshold`](crate::Config::hang_threshold)).
-    Hung,
-    /// Coroner was uninstalled while it ran; what came after is not known.
-    Uninstalled,
-    /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
-    Unknown,
-}
-
-impl Outcome {
-    /// The outcome in words that complete "the last run …".
-    pub fn describe(self) -> &'static str {
-        match self {
-            Self::FirstLaunch => "does not exist: this is the first launch",
-            Self::CleanExit => "ended by itself",
-            Self::Terminated => "was asked to end (SIGTERM)",
-            Self::Crashed => "crashed",
-            Self::Hung => "did not answer any more when it was ended",
-            Self::Uninstalled => "uninstalled Coroner before it ended",
-            Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.describe())
-    }
-}
 
 /// How the last run ended: of the runs that have ended and that no launch has looked at before, the one that began last. If
 /// there is none (two processes of one app were started at once), what an earlier launch found.
@@ -70,14 +30,23 @@ pub struct LastRun {
     /// How long it ran from install to the crash or to the report of the hang, if it ended so. A crash soon after the start may come again each time before
     /// a report gets out.
     pub ran_for: Option<Duration>,
+    /// Who took which crash signal from Coroner in that run, in words, if it was seen: its crash then has no report.
+    #[serde(default)]
+    pub signals_taken: Option<String>,
 }
 
 /// In the store, how the last run that was looked at ended.
 const FILE: &str = "last_run.json";
 
 impl LastRun {
-    pub(crate) const FIRST_LAUNCH: LastRun =
-        LastRun { outcome: Outcome::FirstLaunch, run: None, event_id: None, began: None, ran_for: None };
+    pub(crate) const FIRST_LAUNCH: LastRun = LastRun {
+        outcome: Outcome::FirstLaunch,
+        run: None,
+        event_id: None,
+        began: None,
+        ran_for: None,
+        signals_taken: None,
+    };
 
     /// Whether it crashed.
     pub fn crashed(&self) -> bool {
@@ -90,9 +59,25 @@ impl LastRun {
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
+    /// Writes it, and does not wait for the disk: after a power failure this is the first launch.
     pub(crate) fn write(&self, store: &Directory) -> io::Result<()> {
-        let bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
-        store.write_atomically(FILE.as_ref(), &bytes)
+        store.write_quickly(FILE.as_ref(), &self.to_bytes()?)
+    }
+
+    /// As [`write`](Self::write), in the file that is there, with a few system calls: for every launch. Who reads it in
+    /// the same instant, or after a power failure, may find nothing.
+    pub(crate) fn write_in_place(&self, store: &Path) -> io::Result<()> {
+        /// No note is longer, so that what is behind this one is blank.
+        const LENGTH: usize = 512;
+        let mut bytes = self.to_bytes()?;
+        bytes.resize(LENGTH.max(bytes.len()), b' ');
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        options.open(store.join(FILE))?.write_all(&bytes)
+    }
+
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(io::Error::other)
     }
 }
 
@@ -128,6 +113,7 @@ mod tests {
             event_id: Some(Id([0xab; 16])),
             began: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
             ran_for: Some(Duration::from_millis(1500)),
+            signals_taken: Some("signal 11 is handled by /usr/bin/redis-server now".to_owned()),
         };
         last.write(&store).unwrap();
         assert_eq!(LastRun::read(&store), last);

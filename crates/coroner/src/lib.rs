@@ -9,12 +9,12 @@
 //! ```
 //!
 //! From [`install`] on, a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS) leaves a report in
-//! the [`Store`]: all threads with their frames and registers, the loaded images, and what the app told of itself by
+//! the [`Store`]: all threads with their frames and registers, the loaded images, and what the app said of itself by
 //! [`set_tag`], [`set_user`], [`set_context`] and [`add_breadcrumb`]. The process then dies as it would have.
 //!
 //! At the next launch `install` starts a thread that takes every run that has ended, makes a [`Report`] of it, finds the names
 //! of functions and lines, and gives it to the [`Sink`]s: by default a folder with JSON files. How the last run ended, crash or
-//! not, is told by [`Coroner::last_run`].
+//! not, is what [`Coroner::last_run`] says.
 //!
 //! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
 #![deny(missing_docs)]
@@ -29,17 +29,19 @@ mod facts;
 mod hang;
 mod install;
 mod last_run;
+mod outcome;
 mod panic;
 mod processing;
 mod scope;
+mod signal_owners;
 mod sink;
 mod store;
 mod unwind_range;
 
 pub use backtrace::Backtrace;
 pub use config::Config;
-pub use coroner_capture::{AlternateStacks, ForkPolicy, SignalSet};
-pub use coroner_report::model::{Id, Report};
+pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet};
+pub use coroner_report::model::{Id, Report, hide_secrets};
 pub use coroner_report::reader::ReadError;
 pub use coroner_report::run_state::Level;
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
@@ -48,10 +50,11 @@ pub use coroner_sentry as sentry;
 pub use data_dir::default_store_dir;
 pub use exception::{HandledException, Language, report_error, report_exception};
 #[doc(hidden)]
-pub use exception::{here, report_exception_above};
+pub use exception::{current_registers, report_exception_above};
 pub use hang::{Busy, HangWatch};
-pub use install::{Coroner, InstallError, attach_current_thread, ignore_next_signal, install, installed};
-pub use last_run::{LastRun, Outcome};
+pub use install::{Coroner, InstallError, after_fork, attach_current_thread, ignore_next_signal, install, installed};
+pub use last_run::LastRun;
+pub use outcome::Outcome;
 pub use processing::{InvalidReport, SymbolSearch};
 pub use scope::{
     Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag, scope,
@@ -62,6 +65,8 @@ pub use sink::SentrySink;
 pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
 #[cfg(feature = "sentry-client")]
 pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
+#[doc(hidden)]
+pub use store::reread_progress;
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 

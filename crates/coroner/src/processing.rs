@@ -1,17 +1,13 @@
-//! From the files of a run that has ended to its outcome and its reports.
+//! From the files of a run that has ended to its reports.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
-use coroner_report::model::{CrashFlag, Id, Report, RunFacts};
+use coroner_report::model::{Report, RunFacts};
 use coroner_report::reader::ReadError;
-use coroner_report::run_state::ExitKind;
-use coroner_report::wire::Monitor;
 use coroner_symbols::{Options, Symbolizer, demangle_exception_types};
 
 use crate::bundle::is_written;
-use crate::last_run::{LastRun, Outcome};
 use crate::store::RawRun;
 
 /// Where symbols are looked for, beside the images themselves.
@@ -77,8 +73,23 @@ pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport
     let bytes = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
     stitch(&mut report, &raw.state);
+    identify(&mut report, raw, index);
     demangle_exception_types(&mut report);
     Ok(report)
+}
+
+/// Gives a report that does not say which it is the run's id, by which sinks distinguish reports; behind the first report with
+/// its place in the last byte.
+fn identify(report: &mut Report, raw: &RawRun, index: usize) {
+    let header = &mut report.header;
+    let run = raw.run.unwrap_or(header.run_id);
+    if header.run_id.is_nil() {
+        header.run_id = run;
+    }
+    if header.event_id.is_nil() || (header.event_id == run && index > 0) {
+        header.event_id = run;
+        header.event_id.0[15] ^= index as u8;
+    }
 }
 
 /// Puts the run state into the report. One that can't be read is no reason to lose the report: it is a problem of it.
@@ -94,67 +105,4 @@ fn stitch(report: &mut Report, state: &[u8]) {
             what: format!("the run state can't be read: {error}"),
         }),
     }
-}
-
-/// Whether the run is that of a crashed child made by fork, which is not a launch of the app.
-pub(crate) fn is_of_child(raw: &RawRun) -> bool {
-    let mut reports = (0..raw.reports.len()).filter_map(|index| report(raw, index).ok());
-    reports.any(|report| report.crash.is_some_and(|crash| crash.flags.contains(&CrashFlag::ForkChild)))
-}
-
-/// Whether the report is of a crash that ended the process, and not of what it survived or of a hang.
-fn is_of_crash(raw: &RawRun, index: usize, report: Option<&Report>) -> bool {
-    match report.and_then(|report| report.crash.as_ref()) {
-        Some(crash) => !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::HANG,
-        // Cut before it says what it is of. The first place is for a crash, and those behind for more of them once that is taken;
-        // what a run survives has places of its own.
-        None => index == 0 || raw.reports.first().is_some_and(|first| is_written(first)),
-    }
-}
-
-/// Whether the report is of a hang in which the process was ended.
-fn is_fatal_hang(report: &Report) -> bool {
-    let crash = report.crash.as_ref();
-    crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
-}
-
-/// How many reports of crashes a run has left that could have ended it.
-pub(crate) fn crashes(raw: &RawRun) -> usize {
-    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
-    written.filter(|index| is_of_crash(raw, *index, report(raw, *index).ok().as_ref())).count()
-}
-
-/// How a run ended, by its files.
-pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
-    let facts = RunFacts::read(&raw.state).ok();
-    let lifecycle = facts.as_ref().map(|facts| &facts.lifecycle);
-    let crashed_by = lifecycle.and_then(|lifecycle| lifecycle.crashed_by);
-    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
-    let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
-    // A report that the run survived (a handled exception) says nothing of its end.
-    let first = reports.iter().find(|(index, report)| is_of_crash(raw, *index, report.as_ref()));
-    let hang = lifecycle.and_then(|lifecycle| lifecycle.hang_since);
-    let mut last = LastRun { run: Some(run), began: Some(began), ..LastRun::FIRST_LAUNCH };
-    // A report that is whole is noted in the run state, and taken back if the process goes on after it (an earlier handler
-    // repaired the fault). A report without that note was cut short by the end of the process.
-    let exit = lifecycle.map(|lifecycle| lifecycle.exit);
-    let crashed = exit == Some(ExitKind::CRASHED) || (first.is_some() && crashed_by.is_none());
-    last.outcome = match exit {
-        _ if crashed => Outcome::Crashed,
-        Some(ExitKind::CLEAN) => Outcome::CleanExit,
-        Some(ExitKind::SIGTERM) => Outcome::Terminated,
-        Some(ExitKind::UNINSTALLED) => Outcome::Uninstalled,
-        _ if hang.is_some() => Outcome::Hung,
-        _ => Outcome::Unknown,
-    };
-    let told = match last.outcome {
-        Outcome::Crashed => first.and_then(|(_, report)| report.as_ref()),
-        Outcome::Hung => reports.iter().filter_map(|(_, report)| report.as_ref()).find(|report| is_fatal_hang(report)),
-        _ => None,
-    };
-    if let Some(report) = told {
-        last.event_id = Some(report.header.event_id).filter(|id| !id.is_nil());
-        last.ran_for = report.crash.as_ref().map(|crash| Duration::from_nanos(crash.since_install_ns));
-    }
-    last
 }

@@ -1,4 +1,4 @@
-//! What the app tells of itself while it is well: tags, user, contexts, breadcrumbs.
+//! What the app says of itself while it is well: tags, user, contexts, breadcrumbs.
 //!
 //! All of it goes to the run state, a mapped file that outlives every kind of death (SIGKILL too), so that nothing has to be
 //! gathered when the process dies. Setting a tag or leaving a breadcrumb allocates nothing and never waits, from any number
@@ -143,7 +143,7 @@ impl<'a> Breadcrumb<'a> {
     }
 }
 
-/// What the app tells of itself in one run. Most apps use the functions of this crate with the same names, which do nothing
+/// What the app says of itself in one run. Most apps use the functions of this crate with the same names, which do nothing
 /// but find the scope of the installed run.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
@@ -273,6 +273,7 @@ impl Scope {
         let Breadcrumb { message, category, kind, level } = *breadcrumb;
         let time_ns = now_ns();
         self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data: None });
+        crate::signal_owners::look(time_ns);
     }
 
     /// Forgets all breadcrumbs.
@@ -282,7 +283,7 @@ impl Scope {
 }
 
 /// Nanoseconds since the Unix epoch.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
@@ -373,14 +374,14 @@ pub fn add_breadcrumb(breadcrumb: &Breadcrumb<'_>) {
 mod tests {
     use super::*;
     use coroner_report::RunFacts;
-    use coroner_report::run_state::Limits;
+    use coroner_report::run_state::{Limits, ProcessIdentity};
     use serde_json::json;
     use std::sync::atomic::AtomicU64;
 
     fn scope() -> Scope {
         let limits = Limits::default();
         let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-        Scope::new(RunState::create(words.leak(), &limits, [1; 16]).unwrap())
+        Scope::new(RunState::create(words.leak(), &limits, [1; 16], &ProcessIdentity::default()).unwrap())
     }
 
     #[test]

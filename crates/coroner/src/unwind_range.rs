@@ -3,13 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use coroner_capture::ranges::{MOST_RANGES, RANGES};
 use coroner_unwind::{Architecture, RegisterError, Registration, Row, Rule};
-
-#[cfg(target_arch = "x86_64")]
-type Native = coroner_unwind::X86_64;
-#[cfg(target_arch = "aarch64")]
-type Native = coroner_unwind::Aarch64;
+use coroner_walk::{MAX_RANGES, Native, RANGES};
 
 /// How the caller of a frame is found, at every instruction of a range: where the stack pointer was before the call (the *canonical
 /// frame address*, CFA) and where, from there, the caller's registers were saved.
@@ -95,7 +90,7 @@ impl fmt::Display for UnwindRangeError {
         match self {
             UnwindRangeError::BadRange => f.write_str("the range holds no addresses that code can have"),
             UnwindRangeError::BadRule => f.write_str("the rule names a register or a place that it can't"),
-            UnwindRangeError::Full => write!(f, "{MOST_RANGES} ranges are registered, the most that can be"),
+            UnwindRangeError::Full => write!(f, "{MAX_RANGES} ranges are registered, the most that can be"),
         }
     }
 }
@@ -169,44 +164,4 @@ pub fn register_unwind_range(range: Range<usize>, rule: UnwindRule) -> Result<Un
         RegisterError::Full => UnwindRangeError::Full,
         _ => UnwindRangeError::BadRule,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rules_that_can_not_be() {
-        let sp = UnwindRule::STACK_POINTER;
-        for register in [32, 255] {
-            assert_eq!(UnwindRule::frame(register, 16), Err(UnwindRangeError::BadRule));
-        }
-        let frame = UnwindRule::frame(sp, 16).unwrap();
-        for (register, offset) in
-            [(0, -16), (sp, -16), (UnwindRule::FRAME_POINTER, -12), (UnwindRule::FRAME_POINTER, i32::MIN)]
-        {
-            assert_eq!(frame.saved(register, offset), Err(UnwindRangeError::BadRule), "{register} at {offset}");
-        }
-        assert_eq!(UnwindRule::frame_record(sp, i32::MAX), Err(UnwindRangeError::BadRule));
-        assert_eq!(UnwindRule::outermost().saved(UnwindRule::FRAME_POINTER, -16), Err(UnwindRangeError::BadRule));
-    }
-
-    #[test]
-    #[allow(clippy::reversed_empty_ranges)]
-    fn a_range_is_there_until_it_is_dropped() {
-        let rule = UnwindRule::frame_record(UnwindRule::STACK_POINTER, 0xd0).unwrap();
-        for range in [0x7000..0x7000, 0x8000..0x7000, 0..0x7000] {
-            assert!(matches!(register_unwind_range(range, rule), Err(UnwindRangeError::BadRange)));
-        }
-        let registered = register_unwind_range(0x7000..0x8000, rule).unwrap();
-        assert!(RANGES.find(0x7fff).is_some());
-        drop(registered);
-        assert!(RANGES.find(0x7fff).is_none());
-        let number = register_unwind_range(0x7000..0x8000, rule).unwrap().into_number();
-        assert!(RANGES.find(0x7fff).is_some());
-        assert!(UnwindRange::from_number(number).unwrap().unregister());
-        assert!(RANGES.find(0x7fff).is_none());
-        assert!(!UnwindRange::from_number(number).unwrap().unregister());
-        assert!(UnwindRange::from_number(0).is_none());
-    }
 }

@@ -106,19 +106,19 @@ fn the_same_stack_is_named_once() {
 fn another_thread_and_all_threads() {
     LazyLock::force(&INSTALLED);
     let stop = Arc::new(AtomicBool::new(false));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let thread = std::thread::spawn({
         let stop = Arc::clone(&stop);
         move || {
             outer(5, &mut || {
-                tell.send(thread_id()).unwrap();
+                sender.send(thread_id()).unwrap();
                 while !stop.load(Ordering::SeqCst) {
                     std::thread::park_timeout(Duration::from_secs(5));
                 }
             });
         }
     });
-    let id = told.recv().unwrap();
+    let id = receiver.recv().unwrap();
     let backtrace = Backtrace::of_thread(id, &CaptureOptions::default()).unwrap();
     assert_in_order(&functions(&backtrace), &["backtrace::inner", "backtrace::outer"]);
     let all = Backtrace::of_all_threads(&CaptureOptions::default());

@@ -59,6 +59,20 @@ impl Sink for Ends {
     }
 }
 
+/// A sink that crashes by the report in its hands.
+struct Crashes;
+
+impl Sink for Crashes {
+    fn name(&self) -> &'static str {
+        "crashes"
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+        store_to_null();
+        Delivery::Delivered
+    }
+}
+
 /// A sink that takes its time.
 struct Slow;
 
@@ -94,6 +108,40 @@ fn app() {
             store_to_null();
         }
         "exit" => drop(install(config)),
+        "exits-at-once" => {
+            install(config.symbolicate(true));
+            // SAFETY: ends this process.
+            unsafe { libc::exit(0) };
+        }
+        "crashes-in-a-destructor" => {
+            extern "C" fn destructor() {
+                store_to_null();
+            }
+            // SAFETY: what is registered first is called last, after Coroner's own; then the process ends.
+            unsafe {
+                libc::atexit(destructor);
+                install(config);
+                libc::exit(0);
+            }
+        }
+        "loses-its-state" => {
+            let store = PathBuf::from(std::env::var_os(STORE).unwrap());
+            let coroner = install(config);
+            let state = store.join("runs").join(coroner.run_id().to_string()).join("state");
+            let cut = || std::fs::File::options().write(true).open(&state).unwrap().set_len(0).unwrap();
+            cut();
+            coroner::set_tag("kind", "test").unwrap();
+            cut();
+            coroner::add_breadcrumb(&coroner::Breadcrumb::new("cut"));
+            cut();
+            coroner::set_user(Some(&coroner::User::new("4711"))).unwrap();
+            let scope = coroner::scope().unwrap();
+            cut();
+            coroner.uninstall();
+            cut();
+            scope.set_tag("other", "after").unwrap();
+            scope.count_error();
+        }
         "two-runs" => {
             // Both begin within one tick of the kernel's clock, by which files are dated.
             let config = || Config::new("next-launch-test").store_dir(std::env::var_os(STORE).unwrap());
@@ -113,6 +161,28 @@ fn app() {
             install(config);
             meet("installed");
         }
+        "closes-descriptors" => {
+            install(config);
+            // As closefrom(3) does, which daemons call.
+            for descriptor in 3..256 {
+                // SAFETY: none; that it closes what is not its own is what the app is here for.
+                unsafe { libc::close(descriptor) };
+            }
+            coroner::set_tag("kind", "closed").unwrap();
+            meet("closed");
+        }
+        "executes" => {
+            install(config);
+            // Another program, which says the same and waits, too.
+            let error = std::os::unix::process::CommandExt::exec(
+                Command::new("sh").args(["-c", "echo 'app: executed'; read line"]),
+            );
+            panic!("{error}");
+        }
+        "uninstalls-and-waits" => {
+            install(config).uninstall();
+            meet("uninstalled");
+        }
         // Names are looked up where a test asks for them; that takes a second each time.
         "deliver" | "deliver-without-names" => {
             let coroner = install(config.symbolicate(act == "deliver"));
@@ -123,12 +193,22 @@ fn app() {
         "killed-delivering" => {
             install(config.sink(Ends(libc::SIGKILL))).flush(WAIT);
         }
+        "crashes-delivering" => {
+            install(config.sink(Crashes)).flush(WAIT);
+        }
+        "few-descriptors" => {
+            let limit = libc::rlimit { rlim_cur: 48, rlim_max: 48 };
+            // SAFETY: reads one limit.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            // A hundred reports, and each waits for the disk several times.
+            println!("\napp: {}", install(config.symbolicate(false)).flush(4 * WAIT));
+        }
         "exits-delivering" => {
             install(config.sink(Slow));
             // The delivery thread says that it has begun; the process then ends in good order under its hands.
             std::thread::sleep(Duration::from_millis(300));
         }
-        "survives" => {
+        "goes-on" => {
             // SAFETY: the handler touches nothing but the page of the fault, which is the app's own.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
@@ -155,6 +235,20 @@ fn app() {
             // SAFETY: waits for our child; `status` lives here.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert!(libc::WIFSIGNALED(status));
+        }
+        "fork-child-goes-on" => {
+            install(config.deliver_at_install(false));
+            coroner::set_tag("kind", "test").unwrap();
+            // SAFETY: the child goes on as a daemon does; its parent ends at once.
+            if unsafe { libc::fork() } > 0 {
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(0) };
+            }
+            assert!(coroner::after_fork().unwrap());
+            assert!(!coroner::after_fork().unwrap(), "it has one");
+            coroner::set_tag("process", "child").unwrap();
+            meet("goes on");
+            store_to_null();
         }
         "fork-child-exits" => {
             install(config);
@@ -282,7 +376,7 @@ fn a_crash_becomes_one_report_with_names_and_scope() {
     assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
     // Delivered once: later launches find nothing.
     assert_eq!(bench.outcome(), "CleanExit");
-    assert_eq!((bench.reports().len(), bench.runs()), (1, 1));
+    assert_eq!((bench.reports().len(), bench.runs()), (1, 0));
 }
 
 #[test]
@@ -315,13 +409,13 @@ fn of_two_runs_that_began_at_once_the_later_is_the_last() {
 #[test]
 fn an_install_that_fails_says_why_and_leaves_nothing() {
     let bench = Bench::new();
-    assert!(bench.run("exit").success());
+    assert!(bench.run("uninstall").success());
     let mut app = bench.start("no-room");
     let said = app.says().expect("it says why");
     assert!(said.starts_with("can't reserve space for a report: "), "{said}");
     assert!(app.end().success(), "the app goes on without Coroner");
     assert_eq!(bench.runs(), 1, "the run before it");
-    assert_eq!(bench.outcome(), "CleanExit", "and that one is still the last");
+    assert_eq!(bench.outcome(), "Uninstalled", "and that one is still the last");
 }
 
 #[test]
@@ -331,12 +425,46 @@ fn a_living_run_is_not_touched_by_another_process() {
     assert_eq!(living.says().as_deref(), Some("installed"));
     bench.crash();
     assert_eq!(bench.outcome(), "Crashed");
-    // The living one and that launch's own.
-    assert_eq!(bench.runs(), 2);
+    // The living one: that launch has left its files to the next.
+    assert_eq!(bench.runs(), 1);
     writeln!(living.input.as_mut().unwrap(), "go on").unwrap();
     assert!(living.end().success());
     assert_eq!(bench.outcome(), "CleanExit");
-    assert_eq!((bench.reports().len(), bench.runs()), (1, 1));
+    // Of two that ended by themselves one has left its files, and the other one is removed.
+    assert_eq!((bench.reports().len(), bench.runs()), (1, 0));
+}
+
+/// The process has closed its lock's descriptor, so that the lock is free.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_lives_though_its_app_has_closed_all_descriptors() {
+    let bench = Bench::new();
+    let mut living = bench.start("closes-descriptors");
+    assert_eq!(living.says().as_deref(), Some("closed"));
+    for _ in 0..2 {
+        assert_ne!(bench.outcome(), "Unknown", "that of the living run");
+        assert_eq!(bench.runs(), 1, "the living one");
+    }
+    living.child.kill().unwrap();
+    assert_eq!(living.end().signal(), Some(libc::SIGKILL));
+    // Beside the launch that has just ended, which is the last; both are done with.
+    assert_eq!(bench.outcome(), "CleanExit");
+    assert_eq!(bench.runs(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_has_ended_when_its_process_executes_another_program_or_uninstalls() {
+    for (act, said, outcome) in
+        [("executes", "executed", "Unknown"), ("uninstalls-and-waits", "uninstalled", "Uninstalled")]
+    {
+        let bench = Bench::new();
+        let mut living = bench.start(act);
+        assert_eq!(living.says().as_deref(), Some(said));
+        assert_eq!((bench.outcome().as_str(), bench.runs()), (outcome, 0));
+        writeln!(living.input.as_mut().unwrap(), "go on").unwrap();
+        assert!(living.end().success());
+    }
 }
 
 #[test]
@@ -354,37 +482,57 @@ fn many_processes_at_once_deliver_each_report_once() {
     let mut events: Vec<String> = reports.iter().map(|report| report["header"]["event_id"].to_string()).collect();
     events.sort();
     events.dedup();
-    assert_eq!((reports.len(), events.len(), bench.runs()), (4, 4, 1));
+    assert_eq!((reports.len(), events.len(), bench.runs()), (4, 4, 0));
 }
 
 #[test]
-fn a_process_killed_while_it_delivers_loses_nothing() {
+fn a_process_killed_while_it_delivers_loses_nothing_however_often() {
     let bench = Bench::new();
     bench.crash();
-    for _ in 0..2 {
+    for _ in 0..5 {
         assert_eq!(bench.run("killed-delivering").signal(), Some(libc::SIGKILL));
     }
     bench.outcome();
     assert_eq!(bench.reports().len(), 1);
+    assert!(!bench.store().join("broken").exists());
 }
 
 #[test]
-fn a_report_that_kills_each_time_is_set_aside_and_does_not_stop_others() {
+fn a_report_that_crashes_each_time_is_set_aside_and_does_not_stop_others() {
     let bench = Bench::new();
     bench.crash();
     for _ in 0..3 {
-        assert_eq!(bench.run("killed-delivering").signal(), Some(libc::SIGKILL));
+        assert_eq!(bench.run("crashes-delivering").signal(), Some(libc::SIGSEGV));
     }
-    // The fourth time its sink is not asked.
-    assert!(bench.run("killed-delivering").success());
+    // The fourth launch does not process it any more. Those of the crashes that it made are reports as any other.
+    assert_eq!(bench.outcome(), "Crashed");
+    assert_eq!(bench.reports().len(), 3);
     let broken: Vec<PathBuf> =
         std::fs::read_dir(bench.store().join("broken")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(broken.len(), 1);
     assert!(std::fs::read_to_string(broken[0].join("why.txt")).unwrap().contains("3 times"));
     assert!(std::fs::read(broken[0].join("report")).unwrap().starts_with(&[0xd9, 0xd9, 0xf7]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn more_runs_than_descriptors_are_processed() {
+    let bench = Bench::new();
     bench.crash();
-    assert_eq!(bench.outcome(), "Crashed");
-    assert_eq!(bench.reports().len(), 1);
+    let runs = bench.store().join("runs");
+    let run = std::fs::read_dir(&runs).unwrap().next().unwrap().unwrap().path();
+    for number in 0..100_u32 {
+        let copy = runs.join(format!("{number:032x}"));
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(&run).unwrap() {
+            let name = entry.unwrap().file_name();
+            std::fs::copy(run.join(&name), copy.join(&name)).unwrap();
+        }
+    }
+    let mut app = bench.start("few-descriptors");
+    assert_eq!(app.says().as_deref(), Some("true"));
+    assert!(app.end().success());
+    assert_eq!((bench.runs(), bench.reports().len()), (0, 1));
 }
 
 #[test]
@@ -417,9 +565,9 @@ fn a_crash_of_a_fork_child_is_its_own_and_leaves_the_parent_alone() {
 }
 
 #[test]
-fn a_process_that_survives_its_crash_has_a_report_and_ends_as_it_ends() {
+fn a_process_that_goes_on_after_a_crash_has_a_report_and_ends_as_it_ends() {
     let bench = Bench::new();
-    assert!(bench.run("survives").success());
+    assert!(bench.run("goes-on").success());
     let (outcome, _, delivered) = bench.deliver();
     assert_eq!((outcome.as_str(), delivered), ("CleanExit", true));
     assert_eq!(bench.reports()[0]["crash"]["signal"]["name"], PROTECTION.1);
@@ -459,4 +607,85 @@ fn no_litter(folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(folder) else { return true };
     let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.iter().filter(|name| !name.starts_with('.')).count().is_multiple_of(2)
+}
+
+#[test]
+fn a_run_that_ends_by_itself_leaves_its_files_to_the_next_and_nothing_else() {
+    let bench = Bench::new();
+    let names = || {
+        let store = std::fs::read_dir(bench.store()).unwrap();
+        let names = store.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // How the last run ended, in one file of always the same size.
+        let mut names: Vec<_> = names.filter(|name| name != "last_run.json").collect();
+        names.sort();
+        names
+    };
+    let lock = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(bench.store().join("clean/lock")).unwrap());
+    assert!(bench.run("exit").success());
+    let first = lock();
+    for _ in 0..3 {
+        assert_eq!(bench.outcome(), "CleanExit");
+        assert_eq!((names(), bench.runs()), (vec!["clean".to_owned(), "runs".to_owned()], 0));
+    }
+    assert_eq!(lock(), first, "the files are the same");
+    // One of that crash takes the files, and is a run like any other.
+    bench.crash();
+    assert_eq!((names(), bench.runs()), (vec!["runs".to_owned()], 1));
+    let (outcome, _, delivered) = bench.deliver();
+    assert_eq!((outcome.as_str(), delivered), ("Crashed", true));
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["run"]["tags"]["kind"], "test");
+}
+
+#[test]
+fn the_shortest_launch_stores_what_waits_and_names_come_later() {
+    let bench = Bench::new();
+    bench.crash();
+    for _ in 0..20 {
+        assert!(bench.run("exits-at-once").success());
+        let reports = bench.reports();
+        assert_eq!(reports.len(), 1);
+        assert_eq!(reports[0]["run"]["tags"]["kind"], "test");
+    }
+    assert!(bench.deliver().2);
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
+}
+
+#[test]
+fn a_crash_of_a_process_that_is_ending_is_reported() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("crashes-in-a-destructor").signal(), Some(libc::SIGSEGV));
+    assert_eq!(bench.outcome(), "Crashed");
+    bench.deliver();
+    assert_eq!(bench.reports().len(), 1);
+}
+
+#[test]
+fn an_app_whose_run_state_was_cut_goes_on() {
+    assert!(Bench::new().run("loses-its-state").success());
+}
+
+#[cfg(not(target_vendor = "apple"))]
+#[test]
+fn a_child_that_goes_on_has_a_run_of_its_own() {
+    let bench = Bench::new();
+    let mut daemon = bench.start("fork-child-goes-on");
+    assert_eq!(daemon.says().as_deref(), Some("goes on"));
+    daemon.child.wait().unwrap();
+    // The parent ended without a trace; the child lives.
+    assert_eq!(bench.outcome(), "Unknown");
+    assert_eq!(bench.runs(), 1);
+    drop(daemon.input.take());
+    while daemon.says().is_some() {}
+    // The end of its output is not quite the end of the process, which delivery may find alive.
+    while bench.runs() > 0 {
+        bench.deliver();
+    }
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    let tags = &reports[0]["run"]["tags"];
+    assert_eq!((&tags["kind"], &tags["process"]), (&"test".into(), &"child".into()));
 }

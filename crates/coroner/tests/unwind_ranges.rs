@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::sync::{LazyLock, Mutex};
 
 use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
-use coroner::{Report, UnwindRange, UnwindRule, register_unwind_range};
+use coroner::{Report, UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 const STORE: &str = "CORONER_TEST_STORE";
 const HOW: &str = "CORONER_TEST_HOW";
@@ -244,7 +244,7 @@ extern "C" fn crashes(_: *mut c_void) {
 
 /// The process that crashes; a plain pass when it is not started as one.
 #[test]
-fn crash_as_told() {
+fn crash_as_asked() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let code = Code::map();
     // Before install, and never taken back.
@@ -273,7 +273,7 @@ fn crash(how: &str) -> (Report, Range<u64>) {
         }
         None => Command::new(&this),
     };
-    command.args(["crash_as_told", "--exact", "--test-threads=1", "--nocapture"]);
+    command.args(["crash_as_asked", "--exact", "--test-threads=1", "--nocapture"]);
     let output = command.envs([(STORE, store.path().as_os_str()), (HOW, how.as_ref())]).output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{how}: {output:?}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -313,8 +313,43 @@ fn a_crash_is_walked_through_a_registered_range() {
         assert!(body.contains(&frames[1].address.0), "{how}: {body:x?} in {frames:#?}");
         assert!(name(2).contains("calls_the_code"), "{how}: {frames:#?}");
         assert_eq!(frames[2].found_by.to_string(), "registered", "{how}: {frames:#?}");
-        assert!(name(3).contains("crash_as_told"), "{how}: {frames:#?}");
+        assert!(name(3).contains("crash_as_asked"), "{how}: {frames:#?}");
         let stale = frames.iter().filter_map(|frame| frame.raw_function.as_deref());
         assert!(stale.clone().all(|name| !name.contains("called_before")), "{how}: {frames:#?}");
     }
+}
+
+#[test]
+fn rules_that_can_not_be() {
+    let sp = UnwindRule::STACK_POINTER;
+    for register in [32, 255] {
+        assert_eq!(UnwindRule::frame(register, 16), Err(UnwindRangeError::BadRule));
+    }
+    let frame = UnwindRule::frame(sp, 16).unwrap();
+    for (register, offset) in
+        [(0, -16), (sp, -16), (UnwindRule::FRAME_POINTER, -12), (UnwindRule::FRAME_POINTER, i32::MIN)]
+    {
+        assert_eq!(frame.saved(register, offset), Err(UnwindRangeError::BadRule), "{register} at {offset}");
+    }
+    assert_eq!(UnwindRule::frame_record(sp, i32::MAX), Err(UnwindRangeError::BadRule));
+    assert_eq!(UnwindRule::outermost().saved(UnwindRule::FRAME_POINTER, -16), Err(UnwindRangeError::BadRule));
+}
+
+#[test]
+#[allow(clippy::reversed_empty_ranges)]
+fn a_range_is_there_until_it_is_dropped() {
+    let rule = UnwindRule::frame_record(UnwindRule::STACK_POINTER, 0xd0).unwrap();
+    for range in [0x7000..0x7000, 0x8000..0x7000, 0..0x7000] {
+        assert!(matches!(register_unwind_range(range, rule), Err(UnwindRangeError::BadRange)));
+    }
+    let registered = register_unwind_range(0x7000..0x8000, rule).unwrap();
+    assert!(coroner_walk::RANGES.find(0x7fff).is_some());
+    drop(registered);
+    assert!(coroner_walk::RANGES.find(0x7fff).is_none());
+    let number = register_unwind_range(0x7000..0x8000, rule).unwrap().into_number();
+    assert!(coroner_walk::RANGES.find(0x7fff).is_some());
+    assert!(UnwindRange::from_number(number).unwrap().unregister());
+    assert!(coroner_walk::RANGES.find(0x7fff).is_none());
+    assert!(!UnwindRange::from_number(number).unwrap().unregister());
+    assert!(UnwindRange::from_number(0).is_none());
 }

@@ -8,7 +8,7 @@ fn it_crashes_and_says_so_when_it_is_started_again() {
     let home = tempfile::tempdir().unwrap();
     let app = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rust-app"));
-        command.args(arguments).env("HOME", home.path()).env_remove("XDG_DATA_HOME").output().unwrap()
+        command.args(arguments).env("HOME", home.path()).env_remove("XDG_STATE_HOME").output().unwrap()
     };
     let first = app(&[]);
     assert!(first.status.success(), "{first:?}");
@@ -23,7 +23,7 @@ fn it_crashes_and_says_so_when_it_is_started_again() {
     let store = if cfg!(target_os = "macos") {
         "Library/Application Support/com.example.paint/Coroner"
     } else {
-        ".local/share/com.example.paint/coroner"
+        ".local/state/com.example.paint/coroner"
     };
     let reports = std::fs::read_dir(home.path().join(store).join("reports")).unwrap();
     let json =

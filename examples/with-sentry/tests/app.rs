@@ -12,7 +12,7 @@ fn the_apps_own_client_sends_the_crash_with_its_scope() {
     let home = tempfile::tempdir().unwrap();
     let app = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-sentry"));
-        command.args(arguments).env("HOME", home.path()).env_remove("XDG_DATA_HOME").env("SENTRY_DSN", server.dsn());
+        command.args(arguments).env("HOME", home.path()).env_remove("XDG_STATE_HOME").env("SENTRY_DSN", server.dsn());
         command.output().unwrap()
     };
     let crashed = app(&["crash"]);

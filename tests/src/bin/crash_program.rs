@@ -1,7 +1,7 @@
-//! A program that installs Coroner and dies as it is told: `crash_program STORE FAULT THREADS [CONDITION]…`.
+//! A program that installs Coroner and dies as it is asked to: `crash_program STORE FAULT THREADS [CONDITION]…`.
 //!
 //! `-` as the store: without Coroner, to see how the process ends then. `exit` and `terminate` as the fault: a clean end,
-//! and a SIGTERM. `deliver`: the next launch, which delivers to the folder `reports` in the store.
+//! and a SIGTERM; `handled-errors`: errors that are reported beside threads that wait in system calls. `deliver`: the next launch, which delivers to the folder `reports` in the store.
 #![cfg(any(target_os = "linux", target_os = "macos"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,12 +15,13 @@ fn main() {
     let (store, fault) = (next("store"), next("fault"));
     let threads: usize = next("number of threads").parse().expect("a number of threads");
     let mut chain_first = false;
-    let mut silent_fork = false;
+    let (mut silent_fork, mut reinstall) = (false, false);
     let mut conditions = Vec::new();
     for name in arguments {
         match name.as_str() {
             "chain-first" => chain_first = true,
             "silent-fork" => silent_fork = true,
+            "reinstall-handlers" => reinstall = true,
             name => conditions.push(conditions::find(name).unwrap_or_else(|| panic!("no condition {name:?}"))),
         }
     }
@@ -35,7 +36,7 @@ fn main() {
         let fork = if silent_fork { coroner::ForkPolicy::Silent } else { coroner::ForkPolicy::Report };
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
         let config = if fault == "deliver" { config } else { config.no_sinks() };
-        let config = config.chain_first(chain_first).fork(fork).symbolicate(false);
+        let config = config.chain_first(chain_first).reinstall_handlers(reinstall).fork(fork).symbolicate(false);
         // Where every instruction is emulated, a hundred thousand frames take their time, and no names are found in the half second
         // that a dying process looks for them: the report would say that it is not complete.
         let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();
@@ -58,18 +59,33 @@ fn main() {
     }
     match fault.as_str() {
         "exit" => {}
+        #[cfg(target_os = "linux")]
+        "handled-errors" => handled_errors(),
         "deliver" => {
             let coroner = coroner::installed().expect("it was installed above");
             assert!(coroner.flush(std::time::Duration::from_secs(60)), "not everything was delivered");
-            println!("the last run {}", coroner.last_run().outcome);
+            let last = coroner.last_run();
+            println!("the last run {}", last.outcome);
+            last.signals_taken.inspect(|taken| println!("{taken}"));
         }
         // SAFETY: a signal to this process.
         "terminate" => unsafe {
             libc::kill(libc::getpid(), libc::SIGTERM);
             libc::sleep(5);
         },
-        name => (coroner_faults::find(name).unwrap_or_else(|| panic!("no fault {name:?}")).run)(),
+        name => (coroner_tests::damaged::find_fault(name).unwrap_or_else(|| panic!("no fault {name:?}")).run)(),
     }
+}
+
+/// Reports errors, and sees to what other threads notice of it.
+#[cfg(target_os = "linux")]
+fn handled_errors() {
+    let waiting = coroner_tests::calls::WaitingThreads::start();
+    for _ in 0..10 {
+        assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")), "not reported");
+    }
+    let failed = waiting.end();
+    assert!(failed.is_empty(), "ended by a report: {failed:?}");
 }
 
 /// Blocks or unblocks every signal on this thread; threads inherit it.

@@ -1,7 +1,7 @@
 //! A program that panics: `panic_program STORE ACT`. `tests/tests/panics.rs` runs it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
 /// Panics when it is dropped.
 struct Bomb;
@@ -36,7 +36,9 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let (store, act) = (arguments.next().expect("a store"), arguments.next().expect("an act"));
     std::panic::set_hook(Box::new(|info| eprintln!("the hook before: {info}")));
-    let config = coroner::Config::new("com.example.panics").store_dir(store).deliver_at_install(false);
+    let config = coroner::Config::new("com.example.panics").store_dir(&store).deliver_at_install(false);
+    // On the slowest machine a report has its time.
+    let config = config.deadline(std::time::Duration::from_mins(1));
     let coroner = coroner::install(config).expect("Coroner can be installed");
     match act.as_str() {
         "main" => panics("cheese"),
@@ -60,26 +62,38 @@ fn main() {
                 println!("reported: {}", coroner::report_error(&error));
             }
         }
-        "handled-as-another-crashes" => handled_as_another_crashes(),
+        "handled-as-another-crashes" => handled_as_another_crashes(&store),
         other => panic!("no act {other:?}"),
     }
 }
 
-/// An error is reported while a thread crashes that can't be stopped by a signal: it crashes while the report is written.
-fn handled_as_another_crashes() {
-    static REPORTS: AtomicBool = AtomicBool::new(false);
-    let crash = || {
+/// An error is reported, and a thread crashes when that report has begun. The thread can't be stopped: it blocks the signal, and under a
+/// filter of system calls no thread is traced before it was silent for a while.
+fn handled_as_another_crashes(store: &str) {
+    #[cfg(target_os = "linux")]
+    coroner_faults::seccomp::filter(
+        &[libc::SYS_lookup_dcookie],
+        coroner_faults::seccomp::Action::Fail(libc::EPERM as u16),
+    )
+    .expect("a filter of system calls");
+    let run = std::fs::read_dir(Path::new(store).join("runs"))
+        .expect("the runs")
+        .next()
+        .expect("this run")
+        .expect("its name");
+    // Named before: what the crashing thread does while the other ones stand still takes no lock.
+    let report = run.path().join("report-9").into_os_string().into_encoded_bytes();
+    let report = std::ffi::CString::new(report).expect("a path without NUL");
+    let crash = move || {
         block_real_time_signals();
-        while !REPORTS.load(Ordering::Acquire) {
+        // SAFETY: the path ends with NUL.
+        while unsafe { libc::access(report.as_ptr(), libc::F_OK) } != 0 {
             std::hint::spin_loop();
         }
-        std::thread::sleep(std::time::Duration::from_micros(500));
         // SAFETY: none; the process is to die of it.
         unsafe { std::ptr::null_mut::<u8>().write_volatile(1) };
     };
     let crasher = std::thread::Builder::new().name("crasher".to_owned()).spawn(crash).expect("a thread");
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    REPORTS.store(true, Ordering::Release);
     println!("reported: {}", coroner::report_error(&std::io::Error::other("the fridge is empty")));
     drop(crasher.join());
 }

@@ -37,7 +37,7 @@ const LIBRARY: &str = "CORONER_TEST_LIBRARY";
 fn load_images() {
     let path = std::env::var(LIBRARY).expect("CORONER_TEST_LIBRARY names a library");
     let path = CString::new(path).expect("a path without NUL");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for round in 0_u64.. {
             // SAFETY: a library that does nothing when it is loaded.
@@ -47,11 +47,11 @@ fn load_images() {
                 libc::dlclose(library);
             }
             if round == 10 {
-                let _ = tell.send(());
+                let _ = sender.send(());
             }
         }
     });
-    told.recv().expect("the thread loads images");
+    receiver.recv().expect("the thread loads images");
 }
 
 /// From here on malloc's, dyld's and the pthread list's locks are held (a service of darwin-host's, which tests alone have).

@@ -2,16 +2,84 @@
 
 use std::sync::atomic::Ordering;
 
+use coroner_faults::seccomp::{self, Action};
+
 use super::{Condition, DEAF, DISK, PLAIN};
+use crate::descriptors;
 
 pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "full-disk", before_fault: fill_disk, ..PLAIN },
+    Condition { name: "room-again", before_fault: make_room, ..PLAIN },
+    Condition { name: "no-inodes", before_fault: exhaust_inodes, ..PLAIN },
     Condition { name: "no-descriptors", before_fault: exhaust_descriptors, ..PLAIN },
     Condition { name: "no-address-space", before_fault: || limit(libc::RLIMIT_AS, 1 << 20), ..PLAIN },
     Condition { name: "no-file-size", before_fault: || limit(libc::RLIMIT_FSIZE, 0), ..PLAIN },
     Condition { name: "no-processes", before_fault: exhaust_processes, ..PLAIN },
+    Condition { name: "unprivileged", before_fault: become_nobody, ..PLAIN },
+    Condition { name: "timers-trapped", before_fault: || filter_timers(Action::Trap), ..PLAIN },
+    Condition { name: "timers-kill", before_fault: || filter_timers(Action::Kill), ..PLAIN },
+    Condition { name: "timers-refused", before_fault: || filter_timers(Action::Fail(libc::EPERM as u16)), ..PLAIN },
+    Condition { name: "descriptors-closed", before_fault: || with_files(descriptors::close_range), ..PLAIN },
+    Condition { name: "descriptors-closed-in-a-loop", before_fault: || with_files(descriptors::close_each), ..PLAIN },
+    Condition { name: "descriptors-replaced", before_fault: || descriptors::replace_by_files(&app_files()), ..PLAIN },
+    Condition { name: "descriptors-replaced-by-pipes", before_fault: descriptors::replace_by_output, ..PLAIN },
+    Condition { name: "state-cut", before_fault: cut_state, ..PLAIN },
+    Condition {
+        name: "repeated-signals",
+        before_install: handle_repeated_signals,
+        before_fault: repeat_signals,
+        ..PLAIN
+    },
     Condition { name: "deaf-threads", before_install: || DEAF.store(true, Ordering::SeqCst), ..PLAIN },
 ];
+
+/// Somebody cuts the run state's file while the app runs, which goes on telling Coroner of itself, and forks.
+fn cut_state() {
+    let runs = DISK.get().expect("the program set it").join("runs");
+    for run in std::fs::read_dir(runs).into_iter().flatten().flatten() {
+        let state = std::fs::File::options().write(true).open(run.path().join("state")).expect("the run has a state");
+        state.set_len(0).expect("it can be cut");
+    }
+    for number in 0..40 {
+        let _ = coroner::set_tag(&number.to_string(), "of the app");
+    }
+    // SAFETY: the child ends at once.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "a child can be made");
+    }
+}
+
+extern "C" fn ignore_signal(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
+
+/// Handlers that return as from signals that they dealt with.
+fn handle_repeated_signals() {
+    super::handle(libc::SIGSEGV, super::make_writable);
+    super::handle(libc::SIGTRAP, ignore_signal);
+    super::handle(libc::SIGFPE, ignore_signal);
+}
+
+/// The same instructions raise the same signals again and again: a write barrier, a breakpoint that is counted, a signal that is
+/// sent.
+fn repeat_signals() {
+    // SAFETY: a mapping of this function's own; the handlers above let the store happen, and the rest go on.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+        let page = libc::mmap(std::ptr::null_mut(), super::PAGE, libc::PROT_READ, flags, -1, 0);
+        assert!(page != libc::MAP_FAILED, "memory to fault on");
+        for _ in 0..20 {
+            assert_eq!(libc::mprotect(page, super::PAGE, libc::PROT_READ), 0);
+            page.cast::<u64>().write_volatile(1);
+            #[cfg(target_arch = "x86_64")]
+            std::arch::asm!("int3");
+            libc::raise(libc::SIGFPE);
+        }
+    }
+}
 
 fn fill_disk() {
     use std::io::Write as _;
@@ -23,6 +91,19 @@ fn fill_disk() {
     }
     // It keeps its descriptor, and its space.
     std::mem::forget(file);
+}
+
+/// Who filled the disk before the program began frees it.
+fn make_room() {
+    std::fs::remove_file(DISK.get().expect("the program set it").join("everything")).expect("the disk was full");
+}
+
+/// A file system that takes no further file.
+fn exhaust_inodes() {
+    let directory = DISK.get().expect("the program set it");
+    let more = |number: &usize| std::fs::File::create(directory.join(format!("empty-{number}"))).is_ok();
+    let made = (0..100_000).take_while(more).count();
+    assert!(made < 100_000, "the file system has no end of files");
 }
 
 fn exhaust_descriptors() {
@@ -37,13 +118,33 @@ fn limit(resource: libc::__rlimit_resource_t, to: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0, "a limit can be lowered");
 }
 
-/// Root is not bound by RLIMIT_NPROC: another user is.
-fn exhaust_processes() {
+/// The system's timers, of which a crash reporter's deadline is one, are not among what a sandbox needs.
+fn filter_timers(action: Action) {
+    seccomp::filter(&[libc::SYS_timer_create], action).expect("the system takes a filter");
+}
+
+fn app_files() -> std::path::PathBuf {
+    descriptors::app_files(DISK.get().expect("the program set it"))
+}
+
+/// The app closes descriptors, and its own files take their numbers.
+fn with_files(close: fn()) {
+    close();
+    descriptors::open_files(&app_files());
+}
+
+/// What a daemon does that root started.
+fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: changes this process's user alone.
     if unsafe { libc::getuid() } == 0 {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "root may become nobody");
     }
+}
+
+/// Root is not bound by RLIMIT_NPROC: another user is.
+fn exhaust_processes() {
+    become_nobody();
     limit(libc::RLIMIT_NPROC, 0);
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(target_os = "linux")]
+mod neighbours;
 #[cfg(target_os = "macos")]
 #[path = "darwin.rs"]
 mod os;
@@ -50,7 +52,10 @@ pub(crate) const PAGE: usize =
 
 /// The condition of that name.
 pub fn find(name: &str) -> Option<&'static Condition> {
-    COMMON.iter().chain(os::CONDITIONS).find(|condition| condition.name == name)
+    let all = COMMON.iter().chain(os::CONDITIONS);
+    #[cfg(target_os = "linux")]
+    let all = all.chain(neighbours::CONDITIONS);
+    all.into_iter().find(|condition| condition.name == name)
 }
 
 /// Whether malloc and free end the process: set when nothing but the fault and the crash path is still to run.

@@ -199,7 +199,7 @@ pub(crate) fn run(calls: usize) {
         bind(0, &asker);
         bind(id, &target);
         let options = CaptureOptions { depth: 64, ..CaptureOptions::default() };
-        let (mut ours, mut peers, mut floors) = (Vec::new(), Vec::new(), [const { Vec::new() }; 3]);
+        let (mut ours, mut peers, mut bare_signals) = (Vec::new(), Vec::new(), [const { Vec::new() }; 3]);
         // Where the other runs elsewhere, looking for it is the quickest; where it runs here, sleeping is. Anywhere is now the
         // one and now the other.
         let longest = match cell.place {
@@ -216,7 +216,7 @@ pub(crate) fn run(calls: usize) {
             frames = taken.map_or(0, |taken| taken.addresses().len());
             pause();
             if let Some(longest) = longest {
-                for (times, time) in floors.iter_mut().zip(floor(id, longest)) {
+                for (times, time) in bare_signals.iter_mut().zip(floor(id, longest)) {
                     times.push(time);
                 }
             }
@@ -227,7 +227,7 @@ pub(crate) fn run(calls: usize) {
         thread.thread().unpark();
         thread.join().expect("the thread ends");
         bind(0, &all);
-        let [sent, began, seen] = &mut floors;
+        let [sent, began, seen] = &mut bare_signals;
         let floor =
             longest.map(|_| serde_json::json!({ "sent": median(sent), "began": median(began), "seen": median(seen) }));
         let (ours, peer) = (median(&mut ours), median(&mut peers));

@@ -62,9 +62,9 @@ fn map_started(path: &Path) -> *mut u64 {
 fn install(folder: &Path) -> PathBuf {
     let store = folder.join("store");
     let path = std::ffi::CString::new(store.as_os_str().as_encoded_bytes()).expect("a path");
-    let mut setup = coroner_capture::Setup::new(&path);
+    let mut setup = coroner_capture::InstallOptions::DEFAULT;
     setup.symbol_names = std::env::var_os("CAPTURE_BENCH_NAMES").is_some();
-    let run = coroner_capture::install(&setup).expect("Coroner can be installed");
+    let run = coroner_capture::install(&path, &setup).expect("Coroner can be installed");
     let id: String = run.id.iter().map(|byte| format!("{byte:02x}")).collect();
     store.join("runs").join(id).join("report")
 }

@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     let walk = medians.get("ours: capture").copied().unwrap_or_default();
-    let floors = print_other_threads(&others, walk, &mut rows);
+    let bare_signals = print_other_threads(&others, walk, &mut rows);
     if arguments.json {
         let figures: serde_json::Map<String, serde_json::Value> =
             medians.iter().map(|(name, time)| ((*name).to_owned(), serde_json::json!(time))).collect();
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "{}",
             serde_json::json!({
                 "chore": "bench backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures,
-                "another_thread_floors": floors,
+                "another_thread_bare_signals": bare_signals,
             })
         );
     }
@@ -157,7 +157,7 @@ fn print_other_threads(
         "{:<28} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>18}",
         "the thread", "sent", "begins", "seen", "ours", "walk", "what is left", "glibc in a handler"
     );
-    let mut floors = serde_json::Map::new();
+    let mut bare_signals = serde_json::Map::new();
     for (name, all) in others {
         let median = |value: &dyn Fn(&OtherThread) -> Option<f64>| {
             let mut values: Vec<f64> = all.iter().filter_map(value).collect();
@@ -189,8 +189,8 @@ fn print_other_threads(
         add("a bare signal", floor.map(|floor| floor.seen));
         add("glibc backtrace in a handler", peer);
         if let Some(floor) = floor {
-            floors.insert(name.clone(), serde_json::json!(floor));
+            bare_signals.insert(name.clone(), serde_json::json!(floor));
         }
     }
-    floors
+    bare_signals
 }

@@ -8,6 +8,7 @@ use clap::Subcommand;
 mod backtrace;
 mod capture;
 mod install;
+mod launch;
 mod scope;
 mod symbols;
 mod throw;
@@ -22,6 +23,8 @@ pub(crate) enum Bench {
     Capture(capture::Arguments),
     /// Installing, at a first launch and at later ones; beside crash-handler.
     Install(install::Arguments),
+    /// A small program's launches in all, first, later and after a crash; beside minidumper, `sentry`, human-panic.
+    Launch(launch::Arguments),
     /// A tag, a breadcrumb, a user, a context, at each call; beside the `sentry` crate and a plain store.
     Scope(scope::Arguments),
     /// Naming addresses: 64 from nothing, with and without lines, and the steady state; beside object, addr2line, SymCache
@@ -42,6 +45,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Backtrace(arguments) => backtrace::run(arguments),
         Bench::Capture(arguments) => capture::run(arguments),
         Bench::Install(arguments) => install::run(arguments),
+        Bench::Launch(arguments) => launch::run(arguments),
         Bench::Scope(arguments) => scope::run(arguments),
         Bench::Symbols(arguments) => symbols::run(arguments),
         Bench::Throw(arguments) => throw::run(arguments),

@@ -49,7 +49,8 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool) -> Vec<Row> {
 
 /// The data directory, the store, deliveries, facts of the system and of the bundle; the faults' own endings.
 fn app(kit: &Kit) -> anyhow::Result<()> {
-    succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--package", "coroner-faults", "--lib"]))
+    succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--lib"]))?;
+    succeed(kit.cargo("test").args(["--quiet", "--package", "coroner-faults"]))
 }
 
 /// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.

@@ -11,13 +11,25 @@ use crate::tools;
 const CRATES: &[(&str, &[&str])] = &[
     (
         "coroner-report",
-        &["--lib", "--test", "encoder", "--test", "round_trip", "--test", "run_state", "--test", "text"],
+        &[
+            "--lib",
+            "--test",
+            "encoder",
+            "--test",
+            "round_trip",
+            "--test",
+            "model",
+            "--test",
+            "run_state",
+            "--test",
+            "text",
+        ],
     ),
     // This program's own Mach-O file and image.
-    ("coroner-symbols", &["--lib", "--test", "macho", "--test", "scan"]),
+    ("coroner-symbols", &["--lib", "--test", "macho", "--test", "names", "--test", "report", "--test", "scan"]),
     // Compact unwind, DWARF and Swift's async frames of this program's own.
     ("coroner-unwind", &["--tests"]),
-    ("coroner-machine", &["--lib"]),
+    ("coroner-process", &["--lib", "--test", "headers"]),
     // Code of the program's own making, by the rule that it registered.
     ("coroner", &["--test", "unwind_ranges"]),
     // Real deaths, each with its report; faults of the crash path itself.
@@ -47,12 +59,12 @@ pub(super) fn exceptions(kit: &Kit, only: Option<&str>) -> Option<Row> {
         return None;
     }
     let verdict = || {
-        let tests = tools::workspace_root().join("crates/coroner-capture/tests/darwin_exceptions");
+        let tests = tools::workspace_root().join("crates/coroner-exceptions/tests/darwin_exceptions");
         let throws = cxx::build_library(kit, &tests.join("throws.cpp"))?;
         let foundation = kit.build_library(&tests.join("foundation.c"))?;
         let sanitizer = kit.build_library(&tests.join("sanitizer.c"))?;
         let mut command = kit.cargo("test");
-        command.args(["--quiet", "--package", "coroner-capture", "--features", "fault-injection,interpose-cxa-throw"]);
+        command.args(["--quiet", "--package", "coroner-exceptions", "--features", "interpose-cxa-throw"]);
         command.args(["--test", "darwin_exceptions"]).env("CORONER_TEST_THROWS", throws);
         command.env("CORONER_TEST_SANITIZER", sanitizer);
         succeed(command.env("CORONER_TEST_FOUNDATION", foundation))

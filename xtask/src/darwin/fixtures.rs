@@ -14,7 +14,7 @@ use super::{
 };
 
 /// A program that takes longer hangs.
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// How a program must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ fn output(command: &mut Command) -> anyhow::Result<(String, String, Option<ExitS
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill()?;
             child.wait()?;
             break None;
@@ -123,7 +123,7 @@ fn output(command: &mut Command) -> anyhow::Result<(String, String, Option<ExitS
 
 /// What is wrong with an ending, if anything.
 fn judge(case: &Case, stdout: &str, stderr: &str, status: Option<ExitStatus>) -> Result<(), String> {
-    let Some(status) = status else { return Err(format!("still running after {} s", PATIENCE.as_secs())) };
+    let Some(status) = status else { return Err(format!("still running after {} s", TIMEOUT.as_secs())) };
     let right = match case.ending {
         Ending::Status(code) => status.code() == Some(code),
         Ending::Signal(signal) => status.signal() == Some(signal),

@@ -59,14 +59,9 @@ struct Row {
 }
 
 impl Row {
-    /// A row, which is also printed. On a machine that is busy with other things a process may come late, and an emulator of
-    /// another may hang: a failure must show itself twice, and both are printed.
+    /// A row, which is also printed.
     fn new(program: String, arch: Arch, attempt: impl Fn() -> anyhow::Result<()>) -> Row {
-        let verdict = attempt().or_else(|error| {
-            println!("{:6} {program:30} FAILED ONCE: {error:#}; again", arch.name());
-            attempt()
-        });
-        let verdict = verdict.map_err(|error| format!("{error:#}"));
+        let verdict = attempt().map_err(|error| format!("{error:#}"));
         let said = verdict.as_ref().map_or_else(|error| format!("FAILED: {error}"), |()| "ok".into());
         println!("{:6} {program:30} {said}", arch.name());
         Row { program, arch: arch.name(), passed: verdict.is_ok(), failure: verdict.err() }

@@ -17,7 +17,7 @@ const RETURN_ADDRESS: u8 = 4;
 const OWN: u8 = 8;
 
 /// A seed's length at most.
-const LONGEST: usize = 12 << 10;
+const MAX_LENGTH: usize = 12 << 10;
 
 /// Parts of a seed, with addresses.
 type Part<'a> = (u64, &'a [u8]);
@@ -60,13 +60,13 @@ fn seeds_of(data: &[u8], name: &str, corpus: &Path) -> anyhow::Result<()> {
         (address, bytes[..bytes.len().min(length)].to_vec())
     };
     if name.starts_with("elf") {
-        let hdr = cut(section(".eh_frame_hdr"), LONGEST);
-        let eh_frame = cut(section(".eh_frame"), LONGEST);
+        let hdr = cut(section(".eh_frame_hdr"), MAX_LENGTH);
+        let eh_frame = cut(section(".eh_frame"), MAX_LENGTH);
         write("eh_frame_hdr", name, flags, (hdr.0, &hdr.1), (eh_frame.0, &eh_frame.1))?;
         let short = cut(section(".eh_frame"), 2048);
         write("eh_frame", name, flags | RETURN_ADDRESS, (pc, &code[0x200..0x280]), (short.0, &short.1))?;
     } else {
-        let info = cut(section("__unwind_info"), LONGEST);
+        let info = cut(section("__unwind_info"), MAX_LENGTH);
         let eh_frame = cut(section("__eh_frame"), 4096);
         write("compact_unwind", name, flags | OWN, (info.0, &info.1), (eh_frame.0, &eh_frame.1))?;
         write("eh_frame", name, flags | MACHO, (pc, &code[0x200..0x280]), (eh_frame.0, &eh_frame.1))?;

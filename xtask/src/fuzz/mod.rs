@@ -21,6 +21,7 @@ use crate::tools;
 
 mod corpus;
 mod reports;
+mod texts;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -65,6 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let corpus = root.join("fuzz/corpus");
     if arguments.collect {
         reports::collect(&corpus)?;
+        texts::collect(&corpus)?;
         return corpus::collect(&corpus);
     }
     let driver = build(&root)?;

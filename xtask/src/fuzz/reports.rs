@@ -3,14 +3,14 @@
 use std::{fs, path::Path, sync::atomic::AtomicU64};
 
 use anyhow::Context;
-use coroner_machine::registers::{Arch, X86_64Registers};
+use coroner_process::registers::{Arch, X86_64Registers};
 use coroner_report::{
-    run_state::{Breadcrumb, Fact, Kind, Level, Limits, RunState, Scalar},
+    run_state::{Breadcrumb, Fact, Kind, Level, Limits, ProcessIdentity, RunState, Scalar},
     wire::{
-        self, Access, AddressKind, Annotation, Crash, CrashFlags, Encoder, End, Exception, FILE_PREFIX, FORMAT_VERSION,
-        FRAME_HEADER_LEN, Fault, FoundBy, Frame, Header, Image, ImageKind, Language, Monitor, Os, Phase, PhaseDuration,
-        Registers, SecondCrash, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread, ThreadEncoder,
-        ThreadFlags, WalkEnd,
+        self, Access, AddressKind, Annotation, ConcurrentCrash, Crash, CrashFlags, Encoder, End, Exception,
+        FILE_PREFIX, FORMAT_VERSION, FRAME_HEADER_LEN, Fault, FoundBy, Frame, Header, Image, ImageKind, Language,
+        Monitor, Os, Phase, PhaseDuration, Registers, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread,
+        ThreadEncoder, ThreadFlags, WalkEnd,
     },
 };
 
@@ -49,7 +49,11 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
         values.extend_from_slice(&[kind, key, value.len() as u8]);
         values.extend_from_slice(value);
     }
-    write(corpus, "run_state_values", "each", &values)
+    write(corpus, "run_state_values", "each", &values)?;
+    let mut both = (apart.len() as u16).to_le_bytes().to_vec();
+    both.extend_from_slice(&apart);
+    both.extend_from_slice(&values);
+    write(corpus, "report_writers", "all-sections", &both)
 }
 
 /// One section of every kind.
@@ -99,7 +103,13 @@ fn sections() -> Vec<(SectionKind, Vec<u8>)> {
         flags: CrashFlags::STACK_OVERFLOW,
         access: Some(Access::WRITE),
         address: Some(0x18),
-        second_crashes: &[SecondCrash { tid: 9, signal: 7, code: 2, address: Some(0x1000), after_ns: Some(1500) }],
+        concurrent_crashes: &[ConcurrentCrash {
+            tid: 9,
+            signal: 7,
+            code: 2,
+            address: Some(0x1000),
+            after_ns: Some(1500),
+        }],
         message: Some(b"out of cheese"),
         ..Crash::default()
     };
@@ -208,7 +218,7 @@ fn run_state() -> Vec<u8> {
         breadcrumb_bytes: 64,
     };
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-    let state = RunState::create(&words, &limits, [1; 16]).expect("large enough");
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
     state.set_scalar(Scalar::EXIT, 1);
     let facts = state.set_facts_with(&mut [0; 256], |facts| {
         facts.text(Fact::ALL[0].0, "com.example.paint");
@@ -225,7 +235,7 @@ fn run_state() -> Vec<u8> {
     state.to_bytes()
 }
 
-fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+pub(super) fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = corpus.join(target);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(name), bytes).with_context(|| format!("writing a seed of {target}"))

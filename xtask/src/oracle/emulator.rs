@@ -4,7 +4,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use anyhow::{Context, bail, ensure};
-use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use object::BinaryFormat;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 use iced_x86::{Decoder, DecoderOptions, Formatter, NasmFormatter};
 use yaxpeax_arch::{Decoder as _, U8Reader};
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use coroner_machine::{
+use coroner_process::{
     memory::{Memory, Unreadable},
     registers::Arch,
 };
@@ -268,7 +268,7 @@ impl Program {
                     };
                     let number = number.and_then(|number| memory.get(number, 4)?.try_into().ok());
                     match number.map(|number| u64::from(u32::from_le_bytes(number))) {
-                        // zig's linker leaves all numbers of arm64 at 0: one pointer can then be told.
+                        // zig's linker leaves all numbers of arm64 at 0: one pointer can then be distinguished.
                         Some(number) if !program.lazy.contains_key(&number) => {
                             program.lazy.insert(number, lazy);
                             Ok(())

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 
 const ARCH_ARM64: c_int = 2;
 const ARCH_X86: c_int = 4;

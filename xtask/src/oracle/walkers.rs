@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 use coroner_unwind::{Aarch64, Architecture as _, Image, ImageFormat, Images, Options, RuleCache, Walker, X86_64};
 use framehop::{
     ExplicitModuleSectionInfo, Module, Unwinder as _,
@@ -17,7 +17,7 @@ use super::{
 };
 
 /// No stack of the programs is as deep.
-const LONGEST: usize = 2000;
+const MAX_LENGTH: usize = 2000;
 
 /// One frame as an unwinder saw it.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl Ours {
             ($arch:ty, $registers:expr) => {{
                 let mut walker =
                     Walker::<$arch, _, _>::new($registers, guest, &self.code, &mut self.cache, Options::default());
-                while walk.frames.len() < LONGEST {
+                while walk.frames.len() < MAX_LENGTH {
                     let (frame, registers) = (walker.frame(), walker.registers());
                     let mut preserved = [0; 11];
                     let mut vouched = 0;
@@ -176,7 +176,7 @@ impl Framehop {
                 let mut frames = $unwinder.iter_frames(state.registers.pc(), $registers, $cache, &mut read);
                 loop {
                     match frames.next() {
-                        Ok(Some(frame)) if walk.frames.len() < LONGEST => {
+                        Ok(Some(frame)) if walk.frames.len() < MAX_LENGTH => {
                             walk.frames.push(Seen { pc: frame.address(), sp: None, found: "", preserved: None });
                         }
                         Ok(Some(_)) => break,
@@ -213,7 +213,7 @@ pub(super) fn frame_pointers(program: &Program, state: &State<'_>) -> Walk {
     };
     let mut walk = Walk::default();
     walk.frames.push(Seen { pc: state.registers.pc(), sp: None, found: "", preserved: None });
-    while frame_pointer != 0 && walk.frames.len() < LONGEST {
+    while frame_pointer != 0 && walk.frames.len() < MAX_LENGTH {
         let (Some(next), Some(pc)) =
             (program.regions.word(frame_pointer), program.regions.word(frame_pointer.wrapping_add(8)))
         else {
@@ -264,7 +264,7 @@ pub(super) fn judge(walk: &Walk, state: &State<'_>) -> Verdict {
 }
 
 /// Compares the preserved registers that the unwinder vouches for, of a walk whose frames are right, with the truth.
-/// Answers also whether it knew every one of every frame.
+/// Returns also whether it knew every one of every frame.
 pub(super) fn judge_registers(walk: &Walk, state: &State<'_>) -> (Verdict, bool) {
     let mut complete = true;
     let mut below = state.registers.preserved();

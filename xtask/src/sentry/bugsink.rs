@@ -13,7 +13,7 @@ use super::{Bench, Row, output};
 use crate::tools;
 
 /// How long the server may take to start.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The one thing that the schema in the server does not know and Relay does: how far a frame can be trusted.
 const KNOWN: &str = "('trust' was unexpected)";
@@ -83,7 +83,7 @@ impl<'b> Server<'b> {
         self.process = Some(command.spawn().context("starting gunicorn")?);
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 bail!("the server does not start: {}", fs::read_to_string(self.log()).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -247,7 +247,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
 fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec<String>)> {
     const OUTAGE: Duration = Duration::from_mins(2);
     /// More than it takes for all that was put off to be due: a delay of 8 s, doubled four times.
-    const PATIENCE: Duration = Duration::from_mins(4);
+    const TIMEOUT: Duration = Duration::from_mins(4);
     let app = App::new(bench, "outage")?;
     let dsn = server.dsn.clone();
     let retry = ["retry=8000", "no-symbols"];
@@ -279,7 +279,7 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     server.start(None)?;
     let back = Instant::now();
     while !launch(&["flush=10"])?.contains("flushed: true") {
-        if back.elapsed() > PATIENCE {
+        if back.elapsed() > TIMEOUT {
             problems.push("not everything came".to_owned());
             break;
         }
@@ -298,11 +298,11 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     Ok((figures, problems))
 }
 
-/// An app that the server has told that its quota is exceeded.
+/// An app that the server has notified that its quota is exceeded.
 struct Quota<'b> {
     app: App<'b>,
-    /// When it was told.
-    told: Instant,
+    /// When it was notified.
+    notified: Instant,
     problems: Vec<String>,
 }
 
@@ -317,18 +317,18 @@ impl<'b> Quota<'b> {
         let app = App::new(bench, "quota")?;
         let dsn = server.limited_dsn.clone();
         let mut problems = Vec::new();
-        let mut told = Instant::now();
+        let mut notified = Instant::now();
         for expected in ["flushed: true", "flushed: false"] {
             app.run(&dsn, &["sleep=2100", "fault=null-store", "no-symbols"])?;
             let said = app.run(&dsn, &["flush=60", "no-symbols"])?;
-            told = Instant::now();
+            notified = Instant::now();
             if !said.contains(expected) {
                 problems.push(format!("not {expected}: {said}"));
             }
         }
         server.stop();
         server.manage(&["forget_quota"])?;
-        Ok(Self { app, told, problems })
+        Ok(Self { app, notified, problems })
     }
 
     /// A launch within the limit sends nothing, one after it does.
@@ -337,14 +337,14 @@ impl<'b> Quota<'b> {
             let read = server.manage(&["read", "00000000000000000000000000000000"])?;
             Ok(read["number_of_limited_events"].as_u64())
         };
-        if self.told.elapsed() + Duration::from_secs(10) < Self::LIMIT {
+        if self.notified.elapsed() + Duration::from_secs(10) < Self::LIMIT {
             let said = self.app.run(&server.limited_dsn, &["flush=5", "no-symbols"])?;
             let number = events()?;
             if number != Some(1) || !said.contains("flushed: false") {
                 self.problems.push(format!("{number:?} events within the limit: {said}"));
             }
         }
-        std::thread::sleep((Self::LIMIT + Duration::from_secs(2)).saturating_sub(self.told.elapsed()));
+        std::thread::sleep((Self::LIMIT + Duration::from_secs(2)).saturating_sub(self.notified.elapsed()));
         let said = self.app.run(&server.limited_dsn, &["flush=60", "no-symbols"])?;
         let number = events()?;
         if number != Some(2) || !said.contains("flushed: true") {

@@ -1,4 +1,4 @@
-//! Building what apps ship: the crash path, linked as in a release.
+//! Builds what apps ship: the crash path, linked as in a release.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,13 +11,12 @@ use crate::{darwin, tools};
 const PROFILE: &str = "ship";
 
 /// What is built for each target: the least app in Rust that installs crash time.
-const APP: [&str; 6] =
-    ["--package", "coroner-capture", "--example", "crash", "--features", "coroner-capture/interpose-cxa-throw"];
+const APP: [&str; 4] = ["--package", "coroner-capture", "--example", "crash"];
 /// What is built for this machine besides: the shared library for C apps, which is position-independent and has its
 /// thread-locals, if any, behind `__tls_get_addr`.
 const LIBRARY: [&str; 3] = ["--package", "coroner-ffi", "--lib"];
 
-/// Builds the artefacts of a target; answers where they are.
+/// Builds the artefacts of a target; returns where they are.
 ///
 /// # Errors
 /// Where cargo fails; it has said why.
@@ -29,7 +28,7 @@ pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Runs `cargo build` and answers the linked programs and shared libraries that it made.
+/// Runs `cargo build` and returns the linked programs and shared libraries that it made.
 fn cargo(target: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([
@@ -80,6 +79,7 @@ pub(super) fn linker(target: &str) -> anyhow::Result<Option<String>> {
     if !foreign {
         return Ok(None);
     }
+    tools::rust_target(target)?;
     tools::arm64_compiler()?;
     Ok(Some("aarch64-linux-gnu-gcc".to_owned()))
 }

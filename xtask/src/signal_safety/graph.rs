@@ -1,25 +1,32 @@
-//! Everything that can be reached from an entry point, and the way there.
+//! Everything that can be reached from an entry point, and the path to each finding.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::decode::operation::{Convention, operations};
 use super::decode::{self, Reference, Target};
+use super::flow::{Facts, Flows, Value};
 use super::program::{Function, Program, Slot};
 use super::rules::{Offence, Rules};
+use super::spin;
+use super::stack::{self, Bound, Calls};
 
-/// One step of a way: a function, and the instruction in it that leads on.
+/// One step of a path: a function, and the instruction in it that leads to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) function: String,
     pub(super) at: u64,
 }
 
-/// Something that may not be reached, and one way that it is (a shortest one).
+/// Something that may not be reached, and a shortest path to it.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) offence: Offence,
-    /// What is wrong at the end of the way: a function's name, a system call, a call through a register.
+    /// What is wrong at the end of the path: a function's name, a system call, a call through a register.
     pub(super) what: String,
-    pub(super) way: Vec<Step>,
+    pub(super) path: Vec<Step>,
 }
 
 /// What is reachable from one entry point.
@@ -31,7 +38,33 @@ pub(super) struct Reached {
     /// Functions that call through a pointer, and why they may.
     pub(super) indirect: BTreeMap<String, String>,
     pub(super) thread_locals: BTreeSet<String>,
+    pub(super) stacks: Vec<Bound>,
     pub(super) findings: Vec<Finding>,
+}
+
+/// A call, as far as it uses the stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edge {
+    /// Bytes of the caller's frame, with the return address.
+    pub(super) depth: i64,
+    pub(super) callee: Callee,
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callee {
+    /// A function of the program, by its address.
+    Function(u64),
+    /// A function of another library.
+    Import,
+}
+
+/// What is known of one function's code.
+#[derive(Debug)]
+struct Code {
+    facts: Facts,
+    /// Loops that wait for another thread without a bound.
+    waits: Vec<u64>,
 }
 
 /// The references of all functions of a program.
@@ -41,6 +74,18 @@ pub(super) struct Graph<'a> {
     references: BTreeMap<u64, Vec<Reference>>,
     /// Every address of data that anything refers to: where one object begins, the one before it has ended.
     referenced: BTreeSet<u64>,
+    /// What was analysed so far.
+    codes: RefCell<BTreeMap<u64, Rc<Code>>>,
+}
+
+/// A function that calls one of its arguments: a routine of assembly that is on the list, or one that hands its argument on to such.
+#[derive(Clone, Copy, Debug)]
+struct Through {
+    argument: usize,
+    /// It calls it on another stack.
+    switches: bool,
+    /// Bytes of stack from its entry to the argument's, if that is on the same.
+    depth: i64,
 }
 
 /// Where a search came from.
@@ -72,14 +117,80 @@ impl<'a> Graph<'a> {
                 referenced.insert(*address);
             }
         }
-        Graph { program, references, referenced }
+        Graph { program, references, referenced, codes: RefCell::default() }
     }
 
-    /// Searches everything reachable from a function, breadth first.
-    pub(super) fn search(&self, entry: &Function, rules: &Rules) -> Reached {
+    fn code_of(&self, function: &Function) -> Rc<Code> {
+        if let Some(code) = self.codes.borrow().get(&function.start) {
+            return Rc::clone(code);
+        }
+        let flows = Flows::new(operations(self.program, function));
+        let mut callee = |to: u64| match self.function_at(to) {
+            Some(callee) if !is_linkage_stub(&callee) => {
+                let name_at = |to| self.function_at(to).map(|function| function.name);
+                spin::classify(&callee.name, &operations(self.program, &callee), &name_at)
+            }
+            _ => spin::Callee::Other,
+        };
+        let waits = spin::waits(&flows, &mut callee);
+        let code = Rc::new(Code { facts: flows.facts(self.program.machine), waits });
+        self.codes.borrow_mut().insert(function.start, Rc::clone(&code));
+        code
+    }
+
+    /// The function or the linkage stub at an address.
+    fn function_at(&self, address: u64) -> Option<Function> {
+        self.program.function_at(address).cloned().or_else(|| self.program.nameless_code_at(address))
+    }
+
+    /// The functions that call one of their arguments, by address.
+    fn throughs(&self, rules: &Rules) -> BTreeMap<u64, Through> {
+        let return_address = Convention::of(self.program.machine).return_address;
+        let mut throughs = BTreeMap::new();
+        for function in self.program.functions() {
+            if let Some((argument, switches)) = rules.through(&function.name) {
+                let depth = self.code_of(function).facts.deepest + return_address;
+                throughs.insert(function.start, Through { argument, switches, depth });
+            }
+        }
+        loop {
+            let mut more = BTreeMap::new();
+            for (start, references) in &self.references {
+                for reference in references {
+                    let to = match reference.target {
+                        Target::Code(to) => to,
+                        Target::CodeThrough(slot) if self.program.is_offset_table(slot) => {
+                            match self.program.slot(slot) {
+                                Some(Slot::Own(to)) => *to,
+                                _ => continue,
+                            }
+                        }
+                        _ => continue,
+                    };
+                    let (Some(inner), false) = (throughs.get(&to), throughs.contains_key(start)) else { continue };
+                    let Some(function) = self.program.function_at(*start) else { continue };
+                    let code = self.code_of(function);
+                    if let Some(Value::Argument(argument)) = code.facts.argument(reference.at, inner.argument) {
+                        let depth =
+                            code.facts.depths.get(&reference.at).copied().unwrap_or(code.facts.deepest) + inner.depth;
+                        more.insert(*start, Through { argument, switches: inner.switches, depth });
+                    }
+                }
+            }
+            if more.is_empty() {
+                return throughs;
+            }
+            throughs.extend(more);
+        }
+    }
+
+    /// Searches everything reachable from a function, breadth first, and bounds the stacks that it uses if that is asked for.
+    pub(super) fn search(&self, entry: &Function, rules: &Rules, bounds_stacks: bool) -> Reached {
         let mut search = Search {
             graph: self,
             rules,
+            bounds_stacks,
+            throughs: self.throughs(rules),
             entry: entry.start,
             origins: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -87,12 +198,17 @@ impl<'a> Graph<'a> {
             waiting: VecDeque::new(),
             offenders: BTreeSet::new(),
             reached: Reached::default(),
+            calls: Calls::default(),
+            roots: BTreeSet::from([entry.start]),
         };
         search.names.insert(entry.start, entry.clone());
         search.waiting.push_back(entry.start);
         search.reached.functions.insert(entry.name.clone());
         while let Some(start) = search.waiting.pop_front() {
             search.visit(start);
+        }
+        if bounds_stacks {
+            search.bound_stacks();
         }
         search.reached
     }
@@ -101,6 +217,8 @@ impl<'a> Graph<'a> {
 struct Search<'a> {
     graph: &'a Graph<'a>,
     rules: &'a Rules,
+    bounds_stacks: bool,
+    throughs: BTreeMap<u64, Through>,
     entry: u64,
     origins: BTreeMap<u64, Origin>,
     names: BTreeMap<u64, Function>,
@@ -108,6 +226,9 @@ struct Search<'a> {
     waiting: VecDeque<u64>,
     offenders: BTreeSet<(Offence, String)>,
     reached: Reached,
+    calls: Calls,
+    /// Functions that are entered with a stack of their own.
+    roots: BTreeSet<u64>,
 }
 
 impl Search<'_> {
@@ -121,21 +242,38 @@ impl Search<'_> {
             self.stub(start, &references);
             return;
         }
+        let code = self.graph.code_of(&function);
+        let facts = &code.facts;
+        self.calls.frames.insert(start, (function.name.clone(), facts.deepest));
+        let through = self.throughs.get(&start).copied();
+        if let Some(at) = facts.unknown_depth
+            && self.bounds_stacks
+            && through.is_none_or(|through| !through.switches)
+        {
+            self.find(Offence::UnknownFrame, function.name.clone(), Origin { function: start, at });
+        }
+        if let Some(at) = code.waits.first()
+            && !self.rules.spin(&function.name)
+        {
+            self.find(Offence::Spin, function.name.clone(), Origin { function: start, at: *at });
+        }
         for reference in references {
             let origin = Origin { function: start, at: reference.at };
             match reference.target {
-                Target::Code(to) => self.code(to, origin),
-                Target::CodeThrough(slot) => match self.graph.program.slot(slot).cloned() {
-                    Some(slot) => self.slot(&slot, origin),
-                    None => self.unknown(&function, origin),
-                },
+                Target::Code(to) => self.call(to, &function, facts, origin),
+                Target::CodeThrough(slot) => self.call_through(slot, &function, facts, origin),
                 Target::Address(to) if self.graph.program.is_code(to) => self.code(to, origin),
                 Target::Address(to) => self.data(to, origin),
                 Target::Load(from) => match self.graph.program.slot(from).cloned() {
                     Some(slot) if self.graph.program.is_offset_table(from) => self.slot(&slot, origin),
                     _ => self.data(from, origin),
                 },
-                Target::Unknown => self.unknown(&function, origin),
+                Target::Unknown => match facts.through.get(&reference.at) {
+                    Some(Value::Address(to)) => self.call(*to, &function, facts, origin),
+                    Some(Value::Loaded(slot)) => self.call_through(*slot, &function, facts, origin),
+                    _ if through.is_some() => {}
+                    _ => self.unknown(&function, origin),
+                },
                 Target::SystemCall(number) => self.system_call(number, origin),
                 Target::ThreadLocal => {
                     self.reached.thread_locals.insert(function.name.clone());
@@ -144,7 +282,88 @@ impl Search<'_> {
         }
     }
 
-    /// A linkage stub jumps to where its slot of the offset table points: whichever way its machine writes that.
+    /// A call or jump to where a slot points.
+    fn call_through(&mut self, slot: u64, caller: &Function, facts: &Facts, origin: Origin) {
+        match self.graph.program.slot(slot).cloned() {
+            Some(Slot::Own(to)) if self.graph.program.is_offset_table(slot) => self.call(to, caller, facts, origin),
+            Some(import @ Slot::Import(_)) => {
+                self.add_edge(Callee::Import, facts, origin);
+                self.slot(&import, origin);
+            }
+            Some(slot @ Slot::LazyThreadLocal) => self.slot(&slot, origin),
+            // A variable: what stands there when the program is loaded may be another function's address by now.
+            Some(Slot::Own(_)) | None => self.unknown(caller, origin),
+        }
+    }
+
+    /// A call or jump to a function.
+    fn call(&mut self, to: u64, caller: &Function, facts: &Facts, origin: Origin) {
+        self.code(to, origin);
+        let Some(callee) = self.graph.function_at(to) else { return };
+        // Whether it is one or not decides who calls it.
+        if self.names.contains_key(&callee.start) {
+            self.add_edge(Callee::Function(callee.start), facts, origin);
+        }
+        let Some(through) = self.throughs.get(&callee.start).copied() else { return };
+        let program = self.graph.program;
+        let called = match facts.argument(origin.at, through.argument) {
+            Some(Value::Address(address)) if program.is_code(address) => Some(address),
+            Some(Value::Loaded(slot)) if program.is_offset_table(slot) => match program.slot(slot) {
+                Some(Slot::Own(address)) => Some(*address),
+                _ => None,
+            },
+            // It hands its own argument on: who calls it decides.
+            Some(Value::Argument(_)) if self.throughs.contains_key(&caller.start) => return,
+            _ => None,
+        };
+        let Some(called) = called else {
+            let what = format!("what {} gives {} to call", caller.name, callee.name);
+            self.find(Offence::UnknownCall, what, origin);
+            return;
+        };
+        self.code(called, origin);
+        let Some(called) = self.graph.function_at(called) else { return };
+        if through.switches {
+            self.roots.insert(called.start);
+        } else {
+            let depth = facts.depths.get(&origin.at).copied().unwrap_or(facts.deepest) + through.depth;
+            let edge = Edge { depth, callee: Callee::Function(called.start) };
+            self.calls.edges.entry(origin.function).or_default().push(edge);
+        }
+    }
+
+    fn add_edge(&mut self, callee: Callee, facts: &Facts, origin: Origin) {
+        let depth = facts.depths.get(&origin.at).copied().unwrap_or(facts.deepest);
+        self.calls.edges.entry(origin.function).or_default().push(Edge { depth, callee });
+    }
+
+    /// The bound of each stack that something was entered with, against its size.
+    fn bound_stacks(&mut self) {
+        let calls = std::mem::take(&mut self.calls);
+        let mut search = stack::Search::new(&calls, self.rules);
+        for root in self.roots.clone() {
+            let name = self.names.get(&root).map(|function| function.name.clone()).unwrap_or_default();
+            let origin = self.origins.get(&root).copied().unwrap_or(Origin { function: root, at: root });
+            let Some((size, stack)) = self.rules.stack(&name) else {
+                self.find(Offence::UnknownStack, name, origin);
+                continue;
+            };
+            let (bytes, path) = search.bound(root);
+            let bound = Bound { root: name.clone(), bytes, size, stack: stack.to_owned(), path };
+            if !bound.fits() {
+                self.find(Offence::StackTooDeep, format!("{name}: {bytes} of {size} bytes"), origin);
+            }
+            self.reached.stacks.push(bound);
+        }
+        for cycle in std::mem::take(&mut search.recursions) {
+            let names: Vec<&str> = cycle.iter().filter_map(|f| Some(self.names.get(f)?.name.as_str())).collect();
+            let what = names.join(" -> ");
+            let function = cycle[cycle.len() - 1];
+            self.find(Offence::Recursion, what, Origin { function, at: function });
+        }
+    }
+
+    /// A linkage stub jumps to where its slot of the global offset table points.
     fn stub(&mut self, start: u64, references: &[Reference]) {
         let origin = self.origins.get(&start).copied().unwrap_or(Origin { function: start, at: start });
         let slot = references.iter().find_map(|reference| match reference.target {
@@ -152,7 +371,18 @@ impl Search<'_> {
             _ => None,
         });
         match slot {
-            Some(slot) => self.slot(&slot, origin),
+            Some(slot) => {
+                let callee = match &slot {
+                    Slot::Own(to) => self.graph.function_at(*to).map(|function| Callee::Function(function.start)),
+                    _ => Some(Callee::Import),
+                };
+                self.calls.frames.insert(start, ("linkage stub".to_owned(), 0));
+                self.calls.edges.entry(start).or_default().extend(callee.map(|callee| Edge { depth: 0, callee }));
+                match slot {
+                    Slot::Own(to) => self.code(to, origin),
+                    slot => self.slot(&slot, origin),
+                }
+            }
             None => self.find(Offence::Nameless, format!("a linkage stub at {start:#x}"), origin),
         }
     }
@@ -244,11 +474,11 @@ impl Search<'_> {
         if !self.offenders.insert((offence, what.clone())) {
             return;
         }
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut at = origin;
         loop {
             let function = self.names.get(&at.function).map(|function| function.name.clone()).unwrap_or_default();
-            way.push(Step { function, at: at.at });
+            path.push(Step { function, at: at.at });
             if at.function == self.entry {
                 break;
             }
@@ -257,8 +487,8 @@ impl Search<'_> {
                 None => break,
             }
         }
-        way.reverse();
-        self.reached.findings.push(Finding { offence, what, way });
+        path.reverse();
+        self.reached.findings.push(Finding { offence, what, path });
     }
 }
 

@@ -1,24 +1,37 @@
-//! `cargo xtask signal-safety`: is everything that a crash can reach safe to run in a crash?
+//! `cargo xtask signal-safety`: checks that everything that a crash can reach is safe to run in a crash.
 //!
-//! Not the sources but the linked program answers: its machine code is decoded, and everything is followed that is
-//! reachable from each entry point of crash time ([`ENTRIES`]): calls and jumps, functions whose address is taken,
-//! pointers in data that is referred to (vtables, tables of functions), and imports by name. What may be reached is in a
-//! list ([`ALLOWED`]); anything else fails, with the way that leads there. `--self-test` proves the proof: it is run on a
-//! program that breaks every rule on purpose, and each must be found.
+//! What is checked is the linked program, not the sources: its machine code is decoded, and everything is followed that can be
+//! reached from each entry point of crash time (`entries*.txt`): calls and jumps, functions whose address is taken, pointers in
+//! data that is referred to (vtables, tables of functions), and imports by name. `allowed*.txt` lists what may be
+//! reached; anything else is a finding, with the path that leads to it. ELF and Mach-O have lists of their own: on Apple's
+//! systems system calls must be made through libSystem, and every thread-local variable allocates on first use.
 //!
-//! ELF and Mach-O alike, each with lists of its own: on Apple's systems no system call may be made by its number, and what
-//! allocates on first use is any thread-local.
+//! Guarantees, of the code that is followed:
+//! * No panic, allocation, lock, formatting, lazy thread-local variable, foreign function or unlisted system call ([`graph`]).
+//! * A routine of assembly that calls one of its arguments gets a constant function from each caller, and that function is
+//!   followed; a pointer from a static or a field is a finding ([`flow`]).
+//! * No loop waits for another thread without a bound ([`spin`]).
+//! * The deepest path from each entry fits its stack; recursion and frames of unknown size are findings ([`stack`]).
 //!
-//! What it can't see: where a call through a register goes. Such calls must be on the list with a reason; what they can
-//! reach is followed anyhow where the address is taken in reachable code.
+//! Limits: a call through a pointer must be on the list with a reason (`indirect`), and what it calls is not checked; it is the
+//! app's own handler. What bounds a loop by time is on the list, too (`spin`).
+//!
+//! To adapt when the crash path changes: only the text files beside this one. `allowed.txt` describes their form and says what
+//! to adapt; the command names what is missing and what nothing needs.
+//!
+//! `--self-test` checks the checker on `fixtures/signal-safety/broken.rs`, a program that breaks every rule on purpose.
 
 mod artefact;
 mod decode;
+mod flow;
 mod graph;
 mod lines;
 mod program;
 mod rules;
 mod self_test;
+mod size;
+mod spin;
+mod stack;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,13 +50,16 @@ struct List {
     allowed: &'static str,
 }
 
-/// Of one kind of system: where crash time begins, and where code of Coroner's runs in a healthy process that must be nearly as
-/// careful (a C++ throw), which may reach what crash time may and more.
+/// The lists of one kind of system: for crash time, and for code of Coroner's that runs in a healthy process and may do little
+/// more (a C++ throw).
 #[derive(Clone, Copy, Debug)]
 struct Lists {
     crash: List,
     throw: Option<List>,
 }
+
+/// What the paths of the functions begin with that a throw runs.
+const THROWS: &str = "coroner_exceptions::";
 
 const LINUX: Lists = Lists {
     crash: List { entries: include_str!("entries.txt"), allowed: include_str!("allowed.txt") },
@@ -54,7 +70,7 @@ const DARWIN: Lists = Lists {
     throw: None,
 };
 
-/// The lists of a system, read, and whether anything was proved by them.
+/// The parsed lists of a system, and whether a program was checked with them.
 #[derive(Debug)]
 struct System {
     lists: Lists,
@@ -70,13 +86,14 @@ impl System {
         Ok(System { lists, crash: Rules::parse(lists.crash.allowed)?, throw, used: false })
     }
 
-    /// The verdict on a program of that system.
-    fn prove(&mut self, path: &Path, program: &Program) -> anyhow::Result<Verdict> {
+    /// Checks a program of that system.
+    fn check(&mut self, path: &Path, program: &Program) -> anyhow::Result<Verdict> {
         self.used = true;
-        let mut verdict = prove(program, self.lists.crash.entries, &self.crash)
-            .with_context(|| format!("proving {}", path.display()))?;
-        if let Some(throw) = self.lists.throw {
-            let throws = prove(program, throw.entries, &self.throw)?;
+        let mut verdict = check(program, self.lists.crash.entries, &self.crash, true)
+            .with_context(|| format!("checking {}", path.display()))?;
+        // Not every program that is checked throws: the least app does without the crate.
+        if let Some(throw) = self.lists.throw.filter(|_| program.functions().any(|f| f.name.starts_with(THROWS))) {
+            let throws = check(program, throw.entries, &self.throw, false)?;
             verdict.entries.extend(throws.entries);
             verdict.missing.extend(throws.missing);
         }
@@ -89,25 +106,25 @@ impl System {
     }
 }
 
-/// What is proved if nothing else is asked for.
+/// The targets that are checked by default.
 const TARGETS: [&str; 4] =
     ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-apple-darwin"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Prove this linked program or library instead of building what apps ship
+    /// Check this linked program or library instead of building what apps ship
     #[arg(long, value_name = "FILE")]
     artefact: Vec<PathBuf>,
-    /// Build and prove for these targets
+    /// Build and check for these targets
     #[arg(long, value_name = "TARGET", default_values = TARGETS)]
     target: Vec<String>,
-    /// Prove that the proof fails where it must, on a program that breaks every rule on purpose
+    /// Check the checker, on a program that breaks every rule on purpose
     #[arg(long)]
     self_test: bool,
-    /// List every function that can be reached, too
+    /// Also list every function that can be reached
     #[arg(long)]
     list: bool,
-    /// End with one line of JSON
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
 }
@@ -142,7 +159,7 @@ impl Verdict {
     }
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.self_test {
         return self_test::run(&arguments.target);
@@ -159,7 +176,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for path in &artefacts {
         let program = Program::read(path)?;
         let system = if program.is_macho() { &mut darwin } else { &mut linux };
-        let verdict = system.prove(path, &program)?;
+        let verdict = system.check(path, &program)?;
         print(path, &verdict, arguments.list);
         failed += usize::from(!verdict.is_safe());
         rows.push(row(path, &verdict));
@@ -194,8 +211,8 @@ fn entry_paths(entries: &str, machine: Machine) -> anyhow::Result<Vec<&str>> {
     Ok(paths)
 }
 
-/// Searches a linked program from each entry point.
-fn prove(program: &Program, entries: &str, rules: &Rules) -> anyhow::Result<Verdict> {
+/// Checks a linked program from each entry point, and bounds its stacks if that is asked for.
+fn check(program: &Program, entries: &str, rules: &Rules, bounds_stacks: bool) -> anyhow::Result<Verdict> {
     let graph = Graph::new(program);
     let mut verdict = Verdict { machine: program.machine, entries: BTreeMap::new(), missing: Vec::new() };
     for wanted in entry_paths(entries, program.machine)? {
@@ -205,7 +222,7 @@ fn prove(program: &Program, entries: &str, rules: &Rules) -> anyhow::Result<Verd
             verdict.missing.push(wanted.to_owned());
         }
         for entry in found {
-            verdict.entries.insert(entry.name.clone(), graph.search(entry, rules));
+            verdict.entries.insert(entry.name.clone(), graph.search(entry, rules, bounds_stacks));
         }
     }
     Ok(verdict)
@@ -235,6 +252,12 @@ fn print(path: &Path, verdict: &Verdict, list: bool) {
         if !reached.thread_locals.is_empty() {
             println!("         reads the thread pointer: {}", words(&reached.thread_locals));
         }
+        for bound in &reached.stacks {
+            println!("         stack of {}: {} of {} bytes ({})", bound.root, bound.bytes, bound.size, bound.stack);
+            for (function, bytes) in &bound.path {
+                println!("           {bytes:6} {function}");
+            }
+        }
         if list {
             for function in &reached.functions {
                 println!("         {function}");
@@ -250,7 +273,7 @@ fn print(path: &Path, verdict: &Verdict, list: bool) {
         if entries.len() > 1 {
             println!("    reachable from {} entry points, for example:", entries.len());
         }
-        for step in &finding.way {
+        for step in &finding.path {
             println!("    {}", step.function);
             for line in lines.of_instruction(step.at) {
                 println!("        {line}");
@@ -271,6 +294,7 @@ fn row(path: &Path, verdict: &Verdict) -> serde_json::Value {
                 "imports": reached.imports,
                 "system_calls": reached.system_calls,
                 "indirect": reached.indirect,
+                "stacks": reached.stacks,
                 "pass": reached.findings.is_empty(),
             })
         })
@@ -279,8 +303,8 @@ fn row(path: &Path, verdict: &Verdict) -> serde_json::Value {
         .findings()
         .iter()
         .map(|(finding, _)| {
-            let way: Vec<&str> = finding.way.iter().map(|step| step.function.as_str()).collect();
-            serde_json::json!({ "offence": finding.offence, "what": finding.what, "way": way })
+            let path: Vec<&str> = finding.path.iter().map(|step| step.function.as_str()).collect();
+            serde_json::json!({ "offence": finding.offence, "what": finding.what, "path": path })
         })
         .collect();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

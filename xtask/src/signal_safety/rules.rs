@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail};
 
 use super::program::Machine;
+use super::size;
 
 /// Why something reachable may not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -27,7 +28,7 @@ pub(super) enum Offence {
     Import,
     /// A function of a crate that is not a crash-time one.
     ForeignFunction,
-    /// A call through a pointer that is not on the list: what it reaches can't be proved.
+    /// A call through a pointer that is not on the list: what it reaches can't be checked.
     UnknownCall,
     /// A system call that is not on the list, or whose number is not in the code.
     SystemCall,
@@ -35,6 +36,16 @@ pub(super) enum Offence {
     Nameless,
     /// Imports are bound on their first call, by the dynamic linker, which takes locks.
     LazyBinding,
+    /// A loop that waits for another thread without a bound.
+    Spin,
+    /// A cycle of calls that no line of the list bounds.
+    Recursion,
+    /// A frame whose size the machine code does not say.
+    UnknownFrame,
+    /// A function that gets a stack of its own, of which no line of the list states the size.
+    UnknownStack,
+    /// The deepest path needs more than the stack has.
+    StackTooDeep,
 }
 
 impl Offence {
@@ -53,11 +64,16 @@ impl Offence {
             Offence::SystemCall => "makes a system call that is not on the list",
             Offence::Nameless => "enters code without a name",
             Offence::LazyBinding => "binds imports lazily",
+            Offence::Spin => "waits for another thread in a loop without a bound that is on the list",
+            Offence::Recursion => "calls itself without a bound that is on the list",
+            Offence::UnknownFrame => "changes its stack pointer by an amount that can't be known",
+            Offence::UnknownStack => "gets a stack whose size is not on the list",
+            Offence::StackTooDeep => "needs more stack than there is",
         }
     }
 }
 
-/// Parts of demangled names that tell an offence whatever crate they are in. The first that matches decides.
+/// Parts of demangled names that are an offence in any crate. The first that matches decides.
 const MARKS: &[(&str, Offence)] = &[
     ("core::panicking::", Offence::Panic),
     ("core::option::unwrap_failed", Offence::Panic),
@@ -93,7 +109,7 @@ const MARKS: &[(&str, Offence)] = &[
     ("std::", Offence::StandardLibrary),
 ];
 
-/// Names of C functions that tell an offence.
+/// Names of C functions that are an offence.
 const IMPORT_MARKS: &[(&str, Offence)] = &[
     ("malloc", Offence::Allocator),
     ("calloc", Offence::Allocator),
@@ -108,7 +124,7 @@ const IMPORT_MARKS: &[(&str, Offence)] = &[
     ("abort", Offence::Panic),
 ];
 
-/// Starts of names of C functions that tell an offence.
+/// Starts of names of C functions that are an offence.
 const IMPORT_PREFIXES: &[(&str, Offence)] = &[
     ("_Unwind_", Offence::Panic),
     ("pthread_mutex_", Offence::Lock),
@@ -137,6 +153,17 @@ enum Kind {
     Landing,
     /// With its numbers on x86_64 and arm64, where the machine has it.
     SystemCall(Option<u32>, Option<u32>),
+    /// With the number of the argument that it calls, from 0.
+    Through(usize),
+    /// As `Through`, on another stack.
+    Switch(usize),
+    Spin,
+    /// With the number of calls that may be active.
+    Recursion(i64),
+    /// With the bytes of the stack that it is entered with.
+    Stack(i64),
+    /// Bytes that any import may use.
+    ImportStack(i64),
 }
 
 /// The lists.
@@ -163,12 +190,29 @@ impl Rules {
             let what = what.trim();
             let (kind, name) = what.split_once(char::is_whitespace).with_context(|| format!("{}: no name", at()))?;
             let mut name = name.trim().to_owned();
+            let mut last_word = || -> anyhow::Result<String> {
+                let (rest, last) =
+                    name.rsplit_once(char::is_whitespace).with_context(|| format!("{}: no number", at()))?;
+                let last = last.to_owned();
+                name = rest.trim().to_owned();
+                Ok(last)
+            };
             let kind = match kind {
                 "crate" => Kind::Crate,
                 "function" => Kind::Function,
                 "import" => Kind::Import,
                 "indirect" => Kind::Indirect,
                 "landing" => Kind::Landing,
+                "spin" => Kind::Spin,
+                "through" | "switch" => {
+                    let number: usize = last_word()?.parse().with_context(at)?;
+                    let argument =
+                        number.checked_sub(1).with_context(|| format!("{}: arguments count from 1", at()))?;
+                    if kind == "switch" { Kind::Switch(argument) } else { Kind::Through(argument) }
+                }
+                "recursion" => Kind::Recursion(size::parse(&last_word()?).with_context(at)?),
+                "stack" => Kind::Stack(size::parse(&last_word()?).with_context(at)?),
+                "import-stack" => Kind::ImportStack(size::parse(&name).with_context(at)?),
                 "syscall" => {
                     let words: Vec<&str> = name.split_whitespace().collect();
                     let number = |word: &str| match word {
@@ -247,6 +291,51 @@ impl Rules {
             .map(|allowed| allowed.reason.as_str())
     }
 
+    /// Which of its arguments a function calls, and whether on another stack.
+    pub(super) fn through(&self, name: &str) -> Option<(usize, bool)> {
+        let is = |allowed: &Allowed| {
+            matches!(allowed.kind, Kind::Through(_) | Kind::Switch(_)) && is_path(name, &allowed.name)
+        };
+        match self.find(is)?.kind {
+            Kind::Through(argument) => Some((argument, false)),
+            Kind::Switch(argument) => Some((argument, true)),
+            _ => None,
+        }
+    }
+
+    /// Whether the loops of a function have a bound that the machine code does not show.
+    pub(super) fn spin(&self, name: &str) -> bool {
+        self.find(|allowed| allowed.kind == Kind::Spin && is_path(name, &allowed.name)).is_some()
+    }
+
+    /// How many calls of a function may be active at once.
+    pub(super) fn recursion(&self, name: &str) -> Option<i64> {
+        let is = |allowed: &Allowed| matches!(allowed.kind, Kind::Recursion(_)) && is_path(name, &allowed.name);
+        match self.find(is)?.kind {
+            Kind::Recursion(times) => Some(times),
+            _ => None,
+        }
+    }
+
+    /// The bytes of the stack that a function is entered with, and what stack it is.
+    pub(super) fn stack(&self, name: &str) -> Option<(i64, &str)> {
+        let is = |allowed: &Allowed| matches!(allowed.kind, Kind::Stack(_)) && is_path(name, &allowed.name);
+        let allowed = self.find(is)?;
+        match allowed.kind {
+            Kind::Stack(bytes) => Some((bytes, &allowed.reason)),
+            _ => None,
+        }
+    }
+
+    /// The most bytes of stack that a function of another library may use.
+    pub(super) fn import_stack(&self) -> i64 {
+        let bytes = |allowed: &Allowed| match allowed.kind {
+            Kind::ImportStack(bytes) => Some(bytes),
+            _ => None,
+        };
+        self.allowed.iter().filter_map(bytes).max().unwrap_or_default()
+    }
+
     /// The name of a system call that may be made.
     pub(super) fn system_call(&self, machine: Machine, number: u32) -> Option<&str> {
         let is = |allowed: &Allowed| match allowed.kind {
@@ -258,17 +347,18 @@ impl Rules {
         self.find(is).map(|allowed| allowed.name.as_str())
     }
 
-    /// What the list allows and nothing needed: it only makes the list longer.
+    /// Lines of the list that nothing needed.
     pub(super) fn unused(&self) -> Vec<&str> {
         let used = self.used.borrow();
         let idle = |(index, allowed): (usize, &'_ Allowed)| {
-            (!used.contains(&index) && allowed.kind != Kind::Crate).then_some(index)
+            let is_general = matches!(allowed.kind, Kind::Crate | Kind::ImportStack(_));
+            (!used.contains(&index) && !is_general).then_some(index)
         };
         self.allowed.iter().enumerate().filter_map(idle).map(|index| self.allowed[index].name.as_str()).collect()
     }
 }
 
-/// Whether `name` is the path `wanted` or ends in it at a path's border. A `*` at the end of `wanted` stands for any
+/// Whether `name` is the path `wanted` or ends in it at a path's boundary. A `*` at the end of `wanted` stands for any
 /// further letters of a name without a path.
 pub(super) fn is_path(name: &str, wanted: &str) -> bool {
     if let Some(start) = wanted.strip_suffix('*') {

@@ -2,7 +2,7 @@
 
 use std::{fs::File, path::Path, sync::Mutex, time::Instant};
 
-use coroner_machine::memory::{Memory, Unreadable};
+use coroner_process::memory::{Memory, Unreadable};
 use coroner_scan::{Extent, NameScan};
 use coroner_symbols::{ImageKey, LookupAddress, Options, SymbolFile, Symbolizer};
 use memmap2::Mmap;
@@ -74,7 +74,7 @@ fn scan(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str)) -> Op
 
 #[cfg(target_os = "linux")]
 fn scan_by_kernel_copies(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str)) -> Option<Spent> {
-    let mut memory = coroner_machine::memory::KernelCopy::new().expect("process_vm_readv works");
+    let mut memory = coroner_process::memory::KernelCopy::new().expect("process_vm_readv works");
     scan_with(&mut memory, path, addresses, each)
 }
 

@@ -70,7 +70,8 @@ fn thread_time() -> u64 {
 #[cfg(feature = "coroner")]
 fn install(store: &str) {
     let store = std::ffi::CString::new(store).expect("a path");
-    coroner_capture::install(&coroner_capture::Setup::new(&store)).expect("Coroner can be installed");
+    coroner_capture::install(&store, &coroner_capture::InstallOptions::DEFAULT).expect("Coroner can be installed");
+    coroner_exceptions::install(&coroner_exceptions::Options::default());
 }
 
 #[cfg(not(feature = "coroner"))]
@@ -78,7 +79,7 @@ fn install(_store: &str) {}
 
 #[cfg(feature = "coroner")]
 fn captured() -> u64 {
-    coroner_capture::throws_captured()
+    coroner_exceptions::throws_captured()
 }
 
 #[cfg(not(feature = "coroner"))]

@@ -5,7 +5,7 @@
 
 use std::{hint::black_box, ops::Range, time::Instant};
 
-use coroner_machine::{
+use coroner_process::{
     memory::{Memory, Unreadable},
     registers::X86_64Registers,
 };

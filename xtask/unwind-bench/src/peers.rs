@@ -1,4 +1,4 @@
-//! The unwinders that are measured, each as a function that walks the calling thread's stack and answers the number of
+//! The unwinders that are measured, each as a function that walks the calling thread's stack and returns the number of
 //! frames that it saw. All of them do the same work: every return address is obtained (and passed to `black_box`).
 
 use std::{
@@ -10,9 +10,9 @@ use std::{
     ptr, slice,
 };
 
-use coroner_machine::{
+use coroner_process::{
     context::Context,
-    memory::{KernelCopy, LoadGuarded, Windowed, make_good},
+    memory::{KernelCopy, LoadGuarded, Windowed, recover_guarded_load},
     registers::{Arch, Registers},
 };
 use coroner_unwind::{FramePointers, Image, Options, RuleCache, Walker};
@@ -29,7 +29,7 @@ const WINDOWS: usize = 8;
 /// Whether the chore builds this with frame pointers everywhere.
 const FRAME_POINTERS: bool = option_env!("CORONER_BENCH_FRAME_POINTERS").is_some();
 
-/// What the unwinders have prepared in normal life.
+/// What the unwinders have prepared outside a signal handler.
 pub(crate) struct Bench {
     images: Vec<Image>,
     cache: Box<RuleCache>,
@@ -134,7 +134,7 @@ fn nothing(_: &mut Bench) {}
 // ---- ours -----------------------------------------------------------------------------------------------------------
 
 fn ours(bench: &mut Bench) -> usize {
-    // SAFETY: `install_fault_handler` installed a handler that calls `make_good`, and nothing blocks the signals.
+    // SAFETY: `install_fault_handler` installed a handler that calls `recover_guarded_load`, and nothing blocks the signals.
     let memory = unsafe { LoadGuarded::new() };
     let mut registers = Registers::default();
     capture(&mut registers);
@@ -154,7 +154,7 @@ fn ours(bench: &mut Bench) -> usize {
 
 fn forget_windows(bench: &mut Bench) {
     if let Some(kernel) = &mut bench.kernel {
-        kernel.forget();
+        coroner_process::memory::Memory::forget(kernel.as_mut());
     }
 }
 
@@ -428,7 +428,7 @@ fn install_fault_handler() {
     extern "C" fn handler(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: it is the third argument of a handler with SA_SIGINFO.
         let context = unsafe { Context::from_pointer(context) };
-        if !make_good(context) {
+        if !recover_guarded_load(context) {
             // SAFETY: the fault happens again on return and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }

@@ -1,88 +1,27 @@
-//! What install and uninstall do on Darwin besides what they do everywhere: normal life, but for [`give_back`].
+//! What install and uninstall do on Darwin besides what they do everywhere. Not async-signal-safe, but for [`give_back`].
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
-use coroner_machine::syscall::Errno;
-use coroner_machine::threads::{ThreadList, facts};
-use mach2::kern_return::{KERN_SUCCESS, kern_return_t};
-use mach2::mach_port::{mach_port_allocate, mach_port_insert_right, mach_port_mod_refs, mach_port_set_attributes};
+use coroner_process::exception_messages::{self, Own};
+use coroner_process::exception_ports::{destroy_port, make_port, set_of_thread};
+use coroner_process::identity::is_traced;
+use coroner_process::syscall::Errno;
+use coroner_process::threads::{ThreadList, Tid, facts};
+use mach2::kern_return::KERN_SUCCESS;
 use mach2::port::mach_port_t;
-use mach2::traps::mach_task_self;
 
-use super::action::{bit, block_exactly};
-use super::machinery::Machinery;
-use super::messages::{self, Own};
-use super::others::Table;
-use super::{ports, process, threads};
-use crate::global::{self, Global, Settings};
-use crate::install::InstallError;
-use crate::setup::{AlternateStacks, ExceptionSet, Setup, SignalSet};
-use crate::{monitor, throw};
+use super::other_threads::Table;
+use super::platform_state::PlatformState;
+use super::threads;
+use crate::install::{InstallError, InstallLimits};
+use crate::install_options::{AlternateStacks, ExceptionSet, InstallOptions};
+use crate::installed::{self, Installed};
+use crate::monitor;
+use coroner_process::signals::{bit, block_exactly};
 
 /// The stack of each of Coroner's threads: the unwinder and the sections need a few KiB, the largest locals are messages.
 const STACK: usize = 256 << 10;
-
-/// What of a setup matters to this system's install.
-pub(crate) struct Want {
-    signals: SignalSet,
-    exceptions: ExceptionSet,
-    watch_sigterm: bool,
-    cpp_exceptions: bool,
-    objc_exceptions: bool,
-    appkit_exceptions: bool,
-}
-
-impl Want {
-    pub(crate) fn of(setup: &Setup<'_>) -> Want {
-        let Setup { signals, exceptions, watch_sigterm, cpp_exceptions, objc_exceptions, appkit_exceptions, .. } =
-            *setup;
-        // A debugger takes the exceptions first, and would be told of each guarded load that fails.
-        let exceptions = if process::is_traced() { ExceptionSet::EMPTY } else { exceptions };
-        Want { signals, exceptions, watch_sigterm, cpp_exceptions, objc_exceptions, appkit_exceptions }
-    }
-}
-
-/// A port with a receive and a send right, whose queue is as long as may be.
-fn make_port() -> Result<mach_port_t, kern_return_t> {
-    /// `MACH_PORT_RIGHT_RECEIVE`, `MACH_MSG_TYPE_MAKE_SEND`, `MACH_PORT_LIMITS_INFO`, `MACH_PORT_QLIMIT_MAX`.
-    const RECEIVE: u32 = 1;
-    const MAKE_SEND: u32 = 20;
-    const LIMITS: i32 = 1;
-    const LONGEST: i32 = 1024;
-    let mut port = 0;
-    let mut limit = LONGEST;
-    // SAFETY: a new port of ours; the kernel writes its name and reads one word.
-    unsafe {
-        let task = mach_task_self();
-        match mach_port_allocate(task, RECEIVE, &raw mut port) {
-            KERN_SUCCESS => {}
-            answer => return Err(answer),
-        }
-        match mach_port_insert_right(task, port, port, MAKE_SEND) {
-            KERN_SUCCESS => {}
-            answer => {
-                destroy_port(port);
-                return Err(answer);
-            }
-        }
-        // A shorter queue only makes senders wait.
-        mach_port_set_attributes(task, port, LIMITS, &raw mut limit, 1);
-    }
-    Ok(port)
-}
-
-/// Gives receive and send right back.
-fn destroy_port(port: mach_port_t) {
-    /// `MACH_PORT_RIGHT_SEND` and `MACH_PORT_RIGHT_RECEIVE`.
-    const SEND: u32 = 0;
-    const RECEIVE: u32 = 1;
-    // SAFETY: our own rights. The send right first: it is a dead name once the port is gone, which is no send right any more.
-    unsafe {
-        mach_port_mod_refs(mach_task_self(), port, SEND, -1);
-        mach_port_mod_refs(mach_task_self(), port, RECEIVE, -1);
-    }
-}
 
 /// Where libdispatch keeps the label in a queue: `dqo_label` of `dispatch_queue_offsets` (libdispatch, queue_private.h), which
 /// it exports for debuggers. 0 where there is no such symbol.
@@ -102,12 +41,9 @@ fn label_offset() -> u32 {
         .map_or(0, |found| found.label.into())
 }
 
-impl Machinery {
+impl PlatformState {
     /// Makes everything that a crash needs.
-    ///
-    /// # Errors
-    /// What could not be had.
-    pub(crate) fn new(_settings: &Settings, want: &Want, _page: usize) -> Result<Machinery, InstallError> {
+    pub(crate) fn new(options: &InstallOptions, _page: usize) -> Result<PlatformState, InstallError> {
         let threads = Table::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
             make_port().map(|secondary| (primary, secondary)).inspect_err(|_| destroy_port(primary))
@@ -116,7 +52,9 @@ impl Machinery {
         let ports = ports.inspect_err(|_| unsafe { Table::unmap(threads) }).map_err(InstallError::Mach)?;
         // The kernel lists the oldest thread first, which is the one that `main` runs on.
         let main = ThreadList::take().ok().and_then(|list| facts(*list.ports().first()?)).map_or(0, |facts| facts.tid);
-        Ok(Machinery::with(ports, want.exceptions.bits(), main, label_offset(), threads))
+        // A debugger takes the exceptions first, and would be asked about each guarded load that fails.
+        let exceptions = if is_traced() { ExceptionSet::EMPTY } else { options.exceptions };
+        Ok(PlatformState::with(ports, exceptions, main, label_offset(), threads))
     }
 
     /// Gives everything back.
@@ -129,16 +67,21 @@ impl Machinery {
     }
 }
 
+/// What was missing: nothing here can be.
+pub(crate) fn limits(_platform: &PlatformState) -> InstallLimits {
+    InstallLimits::default()
+}
+
 /// What is done once in a process, whatever the setup.
 pub(crate) fn prepare() {
-    coroner_machine::pointers::prepare();
+    coroner_process::pointers::prepare();
     threads::prepare();
     #[cfg(target_os = "macos")]
     crate::fork::prepare();
 }
 
 /// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.
-pub(crate) fn without_size_signal<R>(run: impl FnOnce() -> R) -> R {
+pub(crate) fn undisturbed<R>(run: impl FnOnce() -> R) -> R {
     let size = bit(libc::SIGXFSZ);
     let before = block_exactly(u32::MAX);
     block_exactly(before | size);
@@ -156,7 +99,7 @@ pub(crate) fn without_size_signal<R>(run: impl FnOnce() -> R) -> R {
 }
 
 /// Starts one of Coroner's threads; its port.
-fn start(global: &'static Global, which: usize) -> Result<mach_port_t, Errno> {
+fn start(installed: &'static Installed, which: usize) -> Result<mach_port_t, Errno> {
     let run = if which == 0 { monitor::mach::primary } else { monitor::mach::secondary };
     // SAFETY: all zero is fit to be initialised; the attributes are local; the thread gets what lives as long as the process.
     unsafe {
@@ -164,7 +107,7 @@ fn start(global: &'static Global, which: usize) -> Result<mach_port_t, Errno> {
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
         let mut thread: libc::pthread_t = 0;
-        let argument = core::ptr::from_ref(global).cast_mut().cast::<c_void>();
+        let argument = core::ptr::from_ref(installed).cast_mut().cast::<c_void>();
         // The new thread inherits the mask: no signal comes to it, not even before its first instruction.
         let before = block_exactly(u32::MAX);
         let answer = libc::pthread_create(&raw mut thread, &raw const attributes, run, argument);
@@ -173,80 +116,80 @@ fn start(global: &'static Global, which: usize) -> Result<mach_port_t, Errno> {
         if answer != 0 {
             return Err(Errno(answer));
         }
-        if let Some(place) = global.os.pthreads.get(which) {
+        if let Some(place) = installed.platform.pthreads.get(which) {
             place.store(thread as usize, Ordering::Release);
         }
         Ok(libc::pthread_mach_thread_np(thread))
     }
 }
 
+fn thread_id(thread: mach_port_t) -> Tid {
+    facts(thread).map_or(0, |facts| facts.tid)
+}
+
 /// Begins to watch: Coroner's threads, the exception ports, then the signals.
 ///
 /// # Errors
 /// What the system did not give; nothing is watched then.
-pub(crate) fn begin(global: &'static Global, want: &Want) -> Result<(), InstallError> {
-    let os = &global.os;
-    let secondary = start(global, 1).map_err(InstallError::Thread)?;
-    os.secondary_thread.store(secondary, Ordering::Release);
+pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
+    let platform = &installed.platform;
+    let secondary = start(installed, 1).map_err(InstallError::Thread)?;
+    platform.secondary_thread.store(secondary, Ordering::Release);
     let failed = |error| {
-        end(global);
+        end(installed);
         error
     };
-    let primary = start(global, 0).map_err(|errno| failed(InstallError::Thread(errno)))?;
-    os.primary_thread.store(primary, Ordering::Release);
-    os.primary_tid.store(facts(primary).map_or(0, |facts| facts.tid), Ordering::Release);
+    let primary = start(installed, 0).map_err(|errno| failed(InstallError::Thread(errno)))?;
+    platform.primary_thread.store(primary, Ordering::Release);
+    platform.primary_tid.store(thread_id(primary), Ordering::Release);
     // Under a debugger, too: what goes wrong on the primary thread is Coroner's own affair.
-    match ports::set_of_thread(primary, ExceptionSet::CRASHES.bits(), os.secondary_port) {
+    match set_of_thread(primary, ExceptionSet::CRASHES.bits(), platform.secondary_port) {
         KERN_SUCCESS => {}
         answer => return Err(failed(InstallError::Mach(answer))),
     }
-    os.ports.take(os.primary_port).map_err(|answer| failed(InstallError::Mach(answer)))?;
-    os.takes_exceptions.store(want.exceptions != ExceptionSet::EMPTY, Ordering::Release);
-    if global.setup.alternate_stacks != AlternateStacks::Leave {
+    platform.ports.take(platform.primary_port).map_err(|answer| failed(InstallError::Mach(answer)))?;
+    coroner_walk::stop_thread::set_own_threads([platform.primary_tid.load(Ordering::Acquire), thread_id(secondary)]);
+    let takes_faults = platform.exceptions.contains(ExceptionSet::BAD_ACCESS);
+    coroner_walk::recovery::set_owner(takes_faults.then_some(platform.primary_port));
+    if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
         let _ = threads::attach();
     }
-    monitor::signal::install(want.signals, want.watch_sigterm)
+    // Whether who had an exception before is asked first is found out while the thread waits.
+    crate::loaded_image::prepare();
+    monitor::signal::install(options.signals, options.watch_sigterm)
         .map_err(|(signal, errno)| failed(InstallError::Signal { signal, errno }))?;
-    if want.cpp_exceptions {
-        throw::install();
-        monitor::cpp_exception::install();
-    }
-    if want.objc_exceptions {
-        monitor::objc_exception::install(want.appkit_exceptions);
-    }
     Ok(())
 }
 
 /// Ends the watch and waits for a report that is being written.
-pub(crate) fn end(global: &Global) {
-    let os = &global.os;
-    monitor::objc_exception::uninstall();
-    monitor::cpp_exception::uninstall();
-    throw::uninstall();
+pub(crate) fn end(installed: &Installed) {
+    let platform = &installed.platform;
     monitor::signal::uninstall();
-    os.ports.give_back(os.primary_port);
-    os.takes_exceptions.store(false, Ordering::Release);
-    os.take_again.store(false, Ordering::Release);
+    coroner_walk::recovery::set_owner(None);
+    platform.ports.give_back(platform.primary_port);
+    platform.take_again.store(false, Ordering::Release);
     // The primary thread first: while it writes it needs the other.
-    for (index, port) in [os.primary_port, os.secondary_port].into_iter().enumerate() {
-        let Some(thread) = os.pthreads.get(index).map(|place| place.swap(0, Ordering::AcqRel)).filter(|it| *it != 0)
+    for (index, port) in [platform.primary_port, platform.secondary_port].into_iter().enumerate() {
+        let Some(thread) =
+            platform.pthreads.get(index).map(|place| place.swap(0, Ordering::AcqRel)).filter(|it| *it != 0)
         else {
             continue;
         };
-        messages::tell(port, Own::Stop);
+        exception_messages::tell(port, Own::Stop);
         // SAFETY: a thread of ours that nobody else joins.
         unsafe { libc::pthread_join(thread as libc::pthread_t, core::ptr::null_mut()) };
     }
-    os.primary_thread.store(0, Ordering::Release);
-    os.secondary_thread.store(0, Ordering::Release);
+    platform.primary_thread.store(0, Ordering::Release);
+    platform.secondary_thread.store(0, Ordering::Release);
+    coroner_walk::stop_thread::set_own_threads([0; 2]);
 }
 
 /// Gives signals and exception ports back to who had them before (crash path, on any thread): after a report the process dies
 /// by rules that were there before.
 pub(crate) fn give_back() {
     monitor::signal::give_back();
-    if let Some(global) = global::get() {
-        global.os.ports.give_back(global.os.primary_port);
+    if let Some(installed) = installed::get() {
+        installed.platform.ports.give_back(installed.platform.primary_port);
     }
 }

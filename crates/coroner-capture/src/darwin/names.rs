@@ -1,11 +1,10 @@
 //! Where an image's symbols are at crash time: in memory, where dyld has mapped `__LINKEDIT` of every image.
 
-use coroner_machine::images::Image;
-use coroner_machine::memory::Memory;
+use coroner_process::images::Image;
+use coroner_process::memory::Memory;
 use coroner_scan::{MachO, NameScan, Placement, ScanError};
 
-use crate::os::images::Loaded;
-use crate::pipeline::names::{AT_ONCE, MOST_SYMBOLS};
+use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
 
 /// What is open for the time of one image's scan: nothing.
 #[derive(Debug)]
@@ -23,14 +22,14 @@ impl Source {
     #[expect(clippy::unused_self, reason = "as above")]
     pub(crate) fn scan<M: Memory>(
         &mut self,
-        _images: &Loaded,
+        _images: &coroner_walk::ImageList,
         image: &Image,
         scan: &mut NameScan<AT_ONCE>,
         memory: &mut M,
     ) -> Result<(), ScanError> {
         let header = MachO::read(memory, image.range.start, Placement::Loaded)?;
         // One of its tables may be damaged, or too long: the names that were found are right.
-        let _ = scan.macho(memory, &header, MOST_SYMBOLS);
+        let _ = scan.macho(memory, &header, MAX_SYMBOLS);
         Ok(())
     }
 }

@@ -1,6 +1,10 @@
-//! The process.
+//! The process and its threads, asked of the kernel each time.
 
-pub(crate) use coroner_machine::pointers::authentication_mask;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use coroner_process::threads::{ThreadList, Tid, facts, process_id};
+
+pub(crate) use coroner_walk::authentication_mask;
 
 /// The parent process.
 pub(crate) fn parent_pid() -> i32 {
@@ -8,35 +12,28 @@ pub(crate) fn parent_pid() -> i32 {
     unsafe { libc::getppid() }
 }
 
-/// Whether a debugger traces this process (normal life): `P_TRACED` of `kp_proc.p_flag` (<sys/sysctl.h>, <sys/proc.h>).
-pub fn is_traced() -> bool {
-    const P_TRACED: i32 = 0x800;
-    /// Where `p_flag` stands in `struct kinfo_proc`.
-    const FLAG_AT: usize = 32;
-    information().and_then(|info| info.get(FLAG_AT..)?.first_chunk::<4>().copied()).map_or(0, i32::from_le_bytes)
-        & P_TRACED
-        != 0
+/// Whether a thread of this process lives. One that can't be asked about does.
+pub(crate) fn is_alive(pid: i32, tid: Tid) -> bool {
+    if pid != process_id() {
+        return false;
+    }
+    let Ok(list) = ThreadList::take() else { return true };
+    list.ports().iter().any(|port| facts(*port).is_some_and(|facts| facts.tid == tid))
 }
 
-/// When the process started, nanoseconds since the epoch: `p_starttime`, the first of `struct kinfo_proc`.
-pub(crate) fn started() -> Option<u64> {
-    let info = information()?;
-    let seconds = i64::from_le_bytes(*info.first_chunk::<8>()?);
-    let microseconds = i32::from_le_bytes(*info.get(8..)?.first_chunk::<4>()?);
-    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
-    Some(seconds.checked_mul(1_000_000_000)?.saturating_add(u64::try_from(microseconds).ok()?.saturating_mul(1000)))
-}
+/// Wakes all threads that wait for a word: nothing to do, since they look at it themselves, see [`wait_for_word`].
+pub(crate) fn wake_all(_word: &AtomicU32) {}
 
-/// `sizeof(struct kinfo_proc)`.
-const KINFO_PROC: usize = 648;
-
-fn information() -> Option<[u8; KINFO_PROC]> {
-    let mut name = [libc::CTL_KERN, libc::KERN_PROC, libc::KERN_PROC_PID, coroner_machine::threads::process_id()];
-    let mut bytes = [0_u8; KINFO_PROC];
-    let mut size = bytes.len();
-    // SAFETY: the kernel reads four words and writes at most `size` bytes.
-    let answer = unsafe {
-        libc::sysctl(name.as_mut_ptr(), 4, bytes.as_mut_ptr().cast(), &raw mut size, core::ptr::null_mut(), 0)
-    };
-    (answer == 0).then_some(bytes)
+/// Waits while a word is `value`, at most so many nanoseconds; may return early.
+///
+/// The thread sleeps and looks again. That is for an install or an uninstall that meets a report, and for nothing else: crashes wait
+/// in messages. (A wait on an address, `os_sync_wait_on_address`, is younger than the systems that are served.)
+pub(crate) fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    /// The longest sleep: so much later a release is noticed.
+    const STEP_NS: u64 = 5_000_000;
+    if word.load(Ordering::Acquire) == value {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.min(STEP_NS) as libc::c_long };
+        // SAFETY: the kernel reads one timespec.
+        unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+    }
 }

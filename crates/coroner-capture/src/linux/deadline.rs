@@ -1,17 +1,21 @@
 //! The deadline of the crash path: a timer that interrupts the thread that writes the report.
 //!
 //! The timer's signal is SIGSYS with `si_code` `SI_TIMER` and a value that nobody else sends; it needs no signal of its
-//! own, and a seccomp trap is told from it by its code. It is made when a crash begins: timers are not inherited by a
+//! own, and a seccomp trap is distinguished from it by its code. It is made when a crash begins: timers are not inherited by a
 //! child, and an app that never crashes has none.
+//!
+//! Under a seccomp filter no timer is made, since the filter may kill the process for it: then a stopped thread, which waits
+//! anyway, sends the same signal (`ThreadStopper::watch_asker`); a process of one thread has no deadline there.
 
-use coroner_machine::context::SignalInfo;
-use coroner_machine::syscall::{Result, syscall};
+use coroner_process::context::SignalInfo;
+use coroner_process::stop_the_world::DEADLINE_SIGNAL;
+use coroner_process::syscall::{Result, syscall};
 
 /// The signal that the timer raises.
-pub(crate) const SIGNAL: i32 = libc::SIGSYS;
+pub(crate) const SIGNAL: i32 = DEADLINE_SIGNAL;
 
 /// What the timer's signal carries.
-const MARK: u64 = 0x434f_524f_4e45_5221;
+pub(crate) const MARK: u64 = 0x434f_524f_4e45_5221;
 
 /// `SI_TIMER`, asm-generic/siginfo.h.
 const SI_TIMER: i32 = -2;
@@ -57,16 +61,6 @@ impl Deadline {
         }
     }
 
-    /// The timer as a number that is not 0, for a place that a signal handler can reach; see [`Deadline::from_number`].
-    pub(crate) fn into_number(self) -> u64 {
-        u64::from(self.timer as u32) + 1
-    }
-
-    /// The timer of that number; nothing for 0.
-    pub(crate) fn from_number(number: u64) -> Option<Deadline> {
-        number.checked_sub(1).map(|timer| Deadline { timer: timer as i32 })
-    }
-
     /// Ends the timer.
     pub(crate) fn stop(self) {
         // SAFETY: no memory is touched. Async-signal-safe: one system call.
@@ -74,7 +68,6 @@ impl Deadline {
     }
 }
 
-/// Whether a signal is this timer's.
 pub(crate) fn is_deadline(info: &SignalInfo) -> bool {
-    info.signo == SIGNAL && info.code == SI_TIMER && info.timer_value() == MARK
+    info.signo == SIGNAL && matches!(info.code, SI_TIMER | libc::SI_QUEUE) && info.timer_value() == MARK
 }

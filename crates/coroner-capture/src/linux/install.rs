@@ -1,22 +1,18 @@
-//! What install and uninstall do on Linux besides what they do everywhere: normal life.
+//! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use coroner_process::signals::{bit, block_exactly, take_pending};
+use coroner_process::stack::Stack;
+use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
+use coroner_process::threads::TaskDirectory;
+use coroner_process::tracer::Tracer;
 
-use coroner_machine::rendezvous::{Config, Rendezvous};
-use coroner_machine::stack::Stack;
-use coroner_machine::threads::{TaskDirectory, process_id, this_thread};
-use coroner_machine::tracer::Tracer;
-
-use super::action::{bit, block_exactly, block_too, take_pending};
-use super::latch::{Claim, Latch};
-use super::machinery::Machinery;
+use super::platform_state::PlatformState;
 use super::threads;
 use crate::forwarding::Forwarding;
-use crate::global::{Global, Settings};
-use crate::install::InstallError;
-use crate::setup::{AlternateStacks, Setup, SignalSet};
-use crate::{monitor, throw};
+use crate::install::{InstallError, InstallLimits};
+use crate::install_options::{AlternateStacks, InstallOptions};
+use crate::installed::Installed;
+use crate::monitor;
 
 /// Where a report is written: the unwinder and the sections need a few KiB; the rest is for handlers of the app that are
 /// called on it.
@@ -25,58 +21,52 @@ const STACK: usize = 128 << 10;
 const STACK_TOUCHED: usize = 32 << 10;
 /// Where the crash path's own faults are handled.
 const FAULT_STACK: usize = 32 << 10;
-/// Threads that the tracing helper reads in one report.
-const TRACED: usize = 64;
+/// Threads besides the crashed one that a report has at most, each of which may have to be traced.
+const THREADS: usize = 4096;
 
-/// What of a setup matters to this system's install.
-pub(crate) struct Want {
-    signals: SignalSet,
-    watch_sigterm: bool,
-    rendezvous_signal: Option<i32>,
-    cpp_exceptions: bool,
-}
-
-impl Want {
-    pub(crate) fn of(setup: &Setup<'_>) -> Want {
-        let Setup { signals, watch_sigterm, rendezvous_signal, cpp_exceptions, .. } = *setup;
-        Want { signals, watch_sigterm, rendezvous_signal, cpp_exceptions }
-    }
-}
-
-impl Machinery {
+impl PlatformState {
     /// Makes everything that a crash needs.
-    ///
-    /// # Errors
-    /// What could not be had.
-    pub(crate) fn new(settings: &Settings, want: &Want, page: usize) -> Result<Machinery, InstallError> {
-        let tasks = TaskDirectory::open().map_err(InstallError::Proc)?;
+    pub(crate) fn new(options: &InstallOptions, page: usize) -> Result<PlatformState, InstallError> {
+        let mut limits = InstallLimits::default();
+        let tasks = TaskDirectory::open().unwrap_or_else(|_| {
+            limits.no_thread_list = true;
+            TaskDirectory::unopened()
+        });
         // Nobody is held for longer than a report and the handlers after it may take.
-        let hold = u64::from(settings.deadline_ms).saturating_add(10_000).saturating_mul(1_000_000);
-        let config = Config { signal: want.rendezvous_signal, hold, ..Config::default() };
-        let rendezvous = Rendezvous::prepare(config).map_err(InstallError::Rendezvous)?;
-        Ok(Machinery {
-            latch: Latch::new(),
+        let hold = u64::from(options.deadline_ms).saturating_add(10_000).saturating_mul(1_000_000);
+        let config = Config { signal: options.stop_signal, hold, threads: THREADS };
+        let stopper = ThreadStopper::prepare(config).or_else(|error| match error {
+            PrepareError::NoSignalFree => {
+                limits.no_stop_signal = true;
+                ThreadStopper::without_signal(config)
+            }
+            other => Err(other),
+        });
+        let stopper = stopper.map_err(InstallError::StopSignal)?;
+        Ok(PlatformState {
             forwarding: Forwarding::new(),
-            rendezvous,
+            limits,
+            stopper,
             tasks,
-            tracer: Tracer::prepare(TRACED, page).map_err(InstallError::Memory)?,
-            writing: AtomicBool::new(false),
-            holding: AtomicBool::new(false),
-            patience: AtomicU64::new(0),
-            held: UnsafeCell::new(None),
-            stack: Stack::map_touching(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?,
-            fault_stack: Stack::map(FAULT_STACK, page).map_err(InstallError::Memory)?,
+            tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
+            stack: Stack::map(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?,
+            fault_stack: Stack::map(FAULT_STACK, page, FAULT_STACK).map_err(InstallError::Memory)?,
         })
     }
 
     /// Gives everything back.
     pub(crate) fn close(self) {
-        self.rendezvous.withdraw();
+        self.stopper.withdraw();
         self.tasks.close();
         self.tracer.unmap();
         self.stack.unmap();
         self.fault_stack.unmap();
     }
+}
+
+/// What was missing.
+pub(crate) fn limits(platform: &PlatformState) -> InstallLimits {
+    platform.limits
 }
 
 /// What is done once in a process, whatever the setup.
@@ -85,51 +75,45 @@ pub(crate) fn prepare() {
     crate::fork::prepare();
 }
 
-/// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.
-pub(crate) fn without_size_signal<R>(run: impl FnOnce() -> R) -> R {
-    let before = block_too(bit(libc::SIGXFSZ));
+/// Runs an install with all signals blocked but those of faults: what is sent meanwhile would come to a thread that owns the
+/// report lock, and waits. A limit of the process's file sizes raises SIGXFSZ, of which the app would die: it is to go on without
+/// Coroner.
+pub(crate) fn undisturbed<R>(run: impl FnOnce() -> R) -> R {
+    let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
+    let before = block_exactly(!faults);
     let result = run();
     if before & bit(libc::SIGXFSZ) == 0 {
         take_pending(libc::SIGXFSZ);
-        block_exactly(before);
     }
+    block_exactly(before);
     result
 }
 
-/// Begins to watch: stacks for signals, the signals, then C++ exceptions.
+/// Begins to watch: stacks for signals, then the signals.
 ///
 /// # Errors
 /// The signal that the system did not give.
-pub(crate) fn begin(global: &'static Global, want: &Want) -> Result<(), InstallError> {
-    let stacks = global.setup.alternate_stacks;
-    if stacks != AlternateStacks::Leave {
+pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
+    let platform = &installed.platform;
+    if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
         let _ = threads::attach();
     }
-    if stacks == AlternateStacks::Everywhere {
-        threads::sweep(&global.os.rendezvous, &global.os.tasks);
+    if options.alternate_stacks == AlternateStacks::Everywhere {
+        threads::sweep(&platform.stopper, &platform.tasks);
     }
-    monitor::signal::install(want.signals, want.watch_sigterm, global.os.rendezvous.signal())
+    // Whether a handler is asked first is found out in the handler.
+    crate::loaded_image::prepare();
+    monitor::signal::install(options.signals, options.watch_sigterm, platform.stopper.signal())
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
-    if want.cpp_exceptions {
-        throw::install();
-        monitor::cpp_exception::install();
-    }
+    coroner_walk::recovery::set_owner(monitor::signal::recovers_loads());
+    coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
     Ok(())
 }
 
-/// Ends the watch and waits for a report that is being written.
-pub(crate) fn end(global: &Global) {
-    monitor::cpp_exception::uninstall();
-    throw::uninstall();
+/// Ends the watch.
+pub(crate) fn end(_installed: &Installed) {
+    coroner_walk::stop_thread::set_stopper(None);
+    coroner_walk::recovery::set_owner(None);
     monitor::signal::uninstall();
-    let latch = &global.os.latch;
-    // A crash that is being written keeps the latch.
-    let mut releases = latch.releases();
-    while latch.claim(process_id(), this_thread(), false) != Claim::Mine {
-        if !latch.wait(releases, global.setup.deadline_ms.saturating_add(2000)) {
-            break;
-        }
-        releases = latch.releases();
-    }
 }

@@ -6,7 +6,7 @@
 //!
 //! How every thread gets one ([`crate::AlternateStacks::Everywhere`]):
 //! * the installing thread, at install;
-//! * threads that exist by then: each is interrupted once (by the rendezvous' signal) and its context, which the kernel
+//! * threads that exist by then: each is interrupted once (by the signal that stops threads) and its context, which the kernel
 //!   restores with the alternate stack that stands in it, is given one;
 //! * later threads: on Linux with a shared glibc, Coroner defines `pthread_create`. The dynamic linker binds every image's
 //!   calls to the program's definition, which gives the new thread its stack and starts it; the C library's own function
@@ -16,8 +16,8 @@
 //! which another definition comes first), threads are attached by hand: [`crate::attach_current_thread`] as the first thing
 //! a thread does. `coroner doctor` and [`interposes`] tell which it is.
 
-use coroner_machine::stack::{Stack, alternate_stack};
-use coroner_machine::syscall::{Errno, Result};
+use coroner_process::stack::{Stack, alternate_stack};
+use coroner_process::syscall::{Errno, Result};
 
 use crate::alternate_stack::adopt;
 pub(crate) use crate::alternate_stack::page_size;
@@ -42,17 +42,17 @@ fn least_size() -> usize {
 fn frame_size() -> usize {
     /// `AT_MINSIGSTKSZ` of linux/auxvec.h.
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
-    // SAFETY: only reads the auxiliary vector (normal life).
+    // SAFETY: only reads the auxiliary vector (not async-signal-safe).
     let frame = unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize;
     frame.max(libc::MINSIGSTKSZ)
 }
 
 /// An alternate stack. Only the pages that the handler needs are touched: a thousand threads have one each.
 fn new_stack() -> Result<Stack> {
-    Stack::map_touching(wanted_size(), page_size(), frame_size() + HANDLER)
+    Stack::map(wanted_size(), page_size(), frame_size() + HANDLER)
 }
 
-/// Gives the calling thread an alternate stack unless it has a good one (normal life). True if it has got one now, which
+/// Gives the calling thread an alternate stack unless it has a good one (not async-signal-safe). True if it has got one now, which
 /// is freed when the thread ends.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub(crate) fn attach_current() -> Result<bool> {
     adopt(stack).map(|()| true)
 }
 
-/// Makes what frees stacks when threads end (normal life, once).
+/// Makes what frees stacks when threads end (not async-signal-safe, once).
 pub(crate) fn prepare() {
     crate::alternate_stack::prepare();
     #[cfg(interpose)]
@@ -82,15 +82,18 @@ pub(crate) fn interposes() -> bool {
 }
 
 /// How long a thread may take to answer the sweep; one that does not (it blocks the signal) goes without.
-const PATIENCE_NS: u64 = 2_000_000;
+const ANSWER_NS: u64 = 2_000_000;
 
-/// Gives an alternate stack to each thread of this process that has none, by its context (normal life). The stacks of
+/// Gives an alternate stack to each thread of this process that has none, by its context (not async-signal-safe). The stacks of
 /// these threads are not freed when they end.
 pub(crate) fn sweep(
-    rendezvous: &coroner_machine::rendezvous::Rendezvous,
-    tasks: &coroner_machine::threads::TaskDirectory,
+    stopper: &coroner_process::stop_the_world::ThreadStopper,
+    tasks: &coroner_process::threads::TaskDirectory,
 ) {
-    let me = coroner_machine::threads::this_thread();
+    if stopper.signal() == 0 || tasks.count() == Ok(1) {
+        return;
+    }
+    let me = coroner_process::threads::this_thread();
     let mut tids = [0; 256];
     let mut count = 0;
     tasks.list(&mut |tid| {
@@ -106,7 +109,7 @@ pub(crate) fn sweep(
         let wanted = stack.as_signal_stack();
         let least = least_size();
         let mut taken = false;
-        if let Ok(mut interrupted) = rendezvous.interrupt(*tid, PATIENCE_NS) {
+        if let Ok(mut interrupted) = stopper.interrupt(*tid, ANSWER_NS) {
             let now = interrupted.context_mut().alternate_stack();
             if now.flags & libc::SS_DISABLE != 0 || now.size < least {
                 *now = wanted;
@@ -127,8 +130,8 @@ mod interpose {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{Stack, adopt, new_stack, page_size};
-    use crate::global;
-    use crate::setup::AlternateStacks;
+    use crate::install_options::AlternateStacks;
+    use crate::installed;
 
     type Start = extern "C" fn(*mut c_void) -> *mut c_void;
     type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
@@ -139,7 +142,7 @@ mod interpose {
     fn real() -> Option<Create> {
         let mut found = REAL.load(Ordering::Acquire);
         if found == 0 {
-            // SAFETY: a NUL-terminated name; looked up in normal life (a thread is being made).
+            // SAFETY: a NUL-terminated name; looked up outside a signal handler (a thread is being made).
             found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
             REAL.store(found, Ordering::Release);
         }
@@ -184,7 +187,8 @@ mod interpose {
         argument: *mut c_void,
     ) -> c_int {
         let Some(real) = real() else { return libc::EAGAIN };
-        let wanted = global::get().is_some_and(|global| global.setup.alternate_stacks == AlternateStacks::Everywhere);
+        let wanted =
+            installed::get().is_some_and(|installed| installed.options.alternate_stacks == AlternateStacks::Everywhere);
         if wanted && let Ok(stack) = new_stack() {
             let at = stack.base() as *mut Begin;
             let (address, size) = (stack.base(), stack.size());

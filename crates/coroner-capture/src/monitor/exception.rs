@@ -1,18 +1,23 @@
 //! What the monitors of language exceptions have in common: an exception on its way into a report.
 //!
-//! Such a death is noticed in normal life: the runtime of the language calls its last resort (a terminate handler, a panic
+//! Such a death is noticed outside a signal handler: the runtime of the language calls its last resort (a terminate handler, a panic
 //! hook). What the exception says of itself is read then, before any thread is stopped. The report is written at once, and not
 //! when a signal follows, since none may: a terminate handler that was there before may end the process as it likes. If it
 //! aborts, that SIGABRT is the same death and passed on without a second report.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use coroner_machine::registers::Registers;
-use coroner_machine::threads::{Tid, process_id, this_thread};
+use coroner_process::registers::Registers;
+use coroner_process::threads::{Tid, process_id, this_thread};
 use coroner_report::wire::{Exception, Monitor};
 
-use crate::os::report::enter_uncaught;
-use crate::{global, monitor};
+use crate::crash_context::CrashContext;
+use crate::forwarding::Crash;
+use crate::os::crash_entry::report_context;
+use crate::previous_handler::MARKER;
+use crate::report_lock::REPORT_LOCK;
+use crate::{installed, monitor};
+use coroner_process::signals::{bit, block_too, blocked};
 
 /// What becomes of the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +28,10 @@ pub enum Ending {
     /// the place of the first.
     FatalAgain,
     /// It goes on.
-    GoesOn,
+    NonFatal,
 }
 
-/// An exception for a report: what [`crate::pipeline`] needs to know.
+/// An exception for a report: what [`crate::session`] needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncaught<'a> {
     pub monitor: Monitor,
@@ -43,7 +48,7 @@ static REPORTED: AtomicI32 = AtomicI32::new(0);
 
 /// A thread and its process in one word, which no other thread has: no system has process ids beyond 24 bits, and none hands
 /// out 2^40 thread ids.
-pub(crate) fn word(pid: i32, tid: Tid) -> u64 {
+pub fn thread_word(pid: i32, tid: Tid) -> u64 {
     u64::from(pid as u32) << 40 | tid as u64
 }
 
@@ -53,49 +58,82 @@ pub fn is_reported_as_fatal() -> bool {
     REPORTED.load(Ordering::Acquire) == process_id()
 }
 
-/// Whether the thread is dying of an exception that is reported: a crash signal of it is the same death.
-pub(crate) fn is_dying(pid: i32, tid: Tid) -> bool {
-    DYING.load(Ordering::Acquire) == word(pid, tid)
+/// Whether the process is in a crash right now: a report is being written, or a handler of the app is asked about a crash, on this
+/// thread at least. If it ends by `exit` then, that is no clean exit.
+pub fn is_crashing() -> bool {
+    let Some(installed) = installed::get() else { return false };
+    let (pid, tid) = (process_id(), this_thread());
+    let here = 0_u8;
+    REPORT_LOCK.is_busy(pid)
+        || installed.platform.forwarding.is_by(tid, &raw const here as u64, blocked().into()).is_some()
 }
 
-/// Reports that exceptions which the process survives may make in one run: they must not take the place of a crash's.
-const MOST_SURVIVED: u32 = 16;
+/// The process ends by `exit`. If the calling thread is in a handler that was asked about a crash before there is a report of it, the
+/// report is written.
+pub fn report_before_exit() {
+    if let Some(installed) = installed::get() {
+        monitor::signal::report_before_exit(installed, (process_id(), this_thread()));
+    }
+}
 
-static SURVIVED: AtomicU32 = AtomicU32::new(0);
+/// Whether the thread is dying of an exception that is reported: a crash signal of it is the same death.
+pub(crate) fn is_dying(pid: i32, tid: Tid) -> bool {
+    DYING.load(Ordering::Acquire) == thread_word(pid, tid)
+}
 
-/// A run begins (normal life).
+/// Reports that exceptions which the process goes on after may make in one run: they must not take the place of a crash's.
+const MAX_NON_FATAL: u32 = 16;
+
+static NON_FATAL: AtomicU32 = AtomicU32::new(0);
+
+/// A run begins (not async-signal-safe).
 pub(crate) fn begin_run() {
     DYING.store(0, Ordering::Release);
-    SURVIVED.store(0, Ordering::Release);
+    NON_FATAL.store(0, Ordering::Release);
     REPORTED.store(0, Ordering::Release);
 }
 
 /// Writes a report of the calling thread's exception: `registers` are those of the place from which its stack is to be
-/// walked, such as [`crate::live::here`] gives; the stacks of the throws are in the exceptions. The first of these is the one
+/// walked, such as [`coroner_walk::current_registers`] gives; the stacks of the throws are in the exceptions. The first of these is the one
 /// that the report is about, the others are what caused it.
 ///
-/// Normal life: it may be called anywhere but in a signal handler. Other threads are stopped while it writes.
+/// Not async-signal-safe: it may be called anywhere but in a signal handler. Other threads are stopped while it writes.
 ///
 /// False where there is no report of it: Coroner is not installed, the process is a child made by fork that is to stay silent,
-/// sixteen exceptions were reported already that this run survived, or the report can't be written.
+/// sixteen exceptions were reported already as non-fatal in this run, or the report can't be written.
 pub fn report(registers: &Registers, monitor: Monitor, exceptions: &[Exception<'_>], ending: Ending) -> bool {
-    let Some(global) = global::get() else { return false };
+    let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());
     if exceptions.is_empty() || (is_dying(pid, tid) && ending != Ending::FatalAgain) || monitor::signal::is_dying(pid) {
         return false;
     }
-    if ending == Ending::GoesOn && SURVIVED.fetch_add(1, Ordering::AcqRel) >= MOST_SURVIVED {
+    if ending == Ending::NonFatal && NON_FATAL.fetch_add(1, Ordering::AcqRel) >= MAX_NON_FATAL {
         return false;
     }
     let uncaught = Uncaught { monitor, exceptions, ending };
-    let reported = enter_uncaught(global, registers, (pid, tid), &uncaught);
-    if reported && ending != Ending::GoesOn {
+    // SAFETY: the caller waits here for longer than the report may take.
+    let context = unsafe { CrashContext::of_exception(&uncaught, registers, pid, tid) };
+    let reported = report_context(installed, registers, (pid, tid), &context);
+    if reported && ending != Ending::NonFatal {
         REPORTED.store(pid, Ordering::Release);
     }
     reported
 }
 
+/// An earlier handler of the runtime is called next, by a function of the calling thread whose stack pointer is `sp`: what it raises is
+/// the death that was reported last.
+pub fn calls_earlier_handler(sp: u64) {
+    if let Some(installed) = installed::get() {
+        // From below that function's frame.
+        installed
+            .platform
+            .forwarding
+            .begin(this_thread(), &Crash { frame: sp.saturating_add(1024), ..Crash::default() });
+        block_too(bit(MARKER));
+    }
+}
+
 /// From now on crash signals of the calling thread are the death that was reported last: it is certain to end the process.
 pub fn dies() {
-    DYING.store(word(process_id(), this_thread()), Ordering::Release);
+    DYING.store(thread_word(process_id(), this_thread()), Ordering::Release);
 }

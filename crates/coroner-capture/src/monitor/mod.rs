@@ -1,11 +1,8 @@
 //! What notices that the process is dying. A monitor is one file (one for each system, where systems differ): it takes what
-//! it needs in `install`, hands each death to [`crate::pipeline`], and gives everything back in `uninstall`.
+//! it needs in `install`, hands each death to [`crate::session`], and gives everything back in `uninstall`.
 
-pub(crate) mod cpp_exception;
 pub mod exception;
 pub mod hang;
 #[cfg(target_vendor = "apple")]
 pub(crate) mod mach;
-#[cfg(target_vendor = "apple")]
-pub(crate) mod objc_exception;
 pub(crate) mod signal;

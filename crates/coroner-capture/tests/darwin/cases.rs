@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use coroner_capture::Setup;
+use coroner_capture::InstallOptions;
 
 use crate::deaths::{call_death, named, park_here, say_last_words};
 use crate::earlier;
@@ -106,7 +106,7 @@ pub(crate) const CASES: &[Case] = &[
     case("privileged", Some((BAD_ACCESS, GENERAL_PROTECTION)), libc::SIGSEGV, "die_privileged", 0),
     #[cfg(target_arch = "aarch64")]
     case("privileged", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_privileged", 0),
-    // The kernel kills the process, whatever is answered: it becomes no signal that could be told.
+    // The kernel kills the process, whatever is answered: it becomes no signal that could be reported.
     Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 1) },
     case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 1),
     Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
@@ -189,6 +189,7 @@ pub(crate) const CASES: &[Case] = &[
         ..NULL
     },
     Case { name: "child-of-fork", with: "fork", report: None, ending: Ending::Status(0), ..NULL },
+    Case { name: "loads-beside-a-crash", with: "faulting-loads", ..NULL },
     Case { name: "loads-in-normal-life", with: "live", report: None, ending: Ending::Status(0), ..NULL },
 ];
 
@@ -203,7 +204,7 @@ pub(crate) fn run(name: &str) {
     let store = CString::new(std::env::var_os(STORE).expect("a store").as_bytes()).expect("a path");
     say_last_words();
     earlier::before_install(case.with);
-    let mut setup = Setup::new(&store);
+    let mut setup = InstallOptions::DEFAULT;
     // Under an emulator on a busy machine two hundred threads take their time.
     setup.deadline_ms = 60_000;
     if case.with == "signals-only" {
@@ -211,9 +212,9 @@ pub(crate) fn run(name: &str) {
     }
     #[cfg(feature = "fault-injection")]
     if case.with == "installs-in-vain" {
-        earlier::install_in_vain(&setup);
+        earlier::install_in_vain(&store, &setup);
     }
-    coroner_capture::install(&setup).expect("installed");
+    coroner_capture::install(&store, &setup).expect("installed");
     for index in 0..case.parked {
         let thread = std::thread::Builder::new().name(format!("parked-{index}")).stack_size(64 << 10);
         thread

@@ -179,11 +179,11 @@ fn spent() -> u64 {
     let mut count = (size_of::<libc::thread_extended_info>() / 4) as u32;
     let flavor = libc::THREAD_EXTENDED_INFO as u32;
     // SAFETY: the thread's own port; writes no more than `count` words into `info`.
-    let told = unsafe {
+    let status = unsafe {
         let this = libc::pthread_mach_thread_np(libc::pthread_self());
         libc::thread_info(this, flavor, (&raw mut info).cast(), &raw mut count)
     };
-    assert_eq!(told, 0);
+    assert_eq!(status, 0);
     info.pth_user_time + info.pth_system_time
 }
 

@@ -1,10 +1,10 @@
 //! What else is in the process: earlier holders of the exception ports, handlers before and after Coroner's, and what an app
-//! does in normal life.
+//! does outside a signal handler.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[cfg(feature = "fault-injection")]
-use coroner_capture::Setup;
+use coroner_capture::InstallOptions;
 use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
 use mach2::mach_port::{mach_port_allocate, mach_port_destroy, mach_port_insert_right};
 use mach2::message::{mach_msg, mach_msg_header_t};
@@ -75,7 +75,7 @@ impl Answer {
     }
 
     /// Where the exception's number stands in them, and where the flavour of the state: behind the header are a count and
-    /// descriptors of ports (12 bytes each), if there are any, NDR (8) and the thread's id (8), if it is told; behind the
+    /// descriptors of ports (12 bytes each), if there are any, NDR (8) and the thread's id (8), if it is sent; behind the
     /// exception a count and two codes.
     fn places(self) -> (usize, usize) {
         match self {
@@ -256,6 +256,7 @@ pub(crate) fn after_install(with: &str) {
             libc::raise(libc::SIGTERM);
         },
         "fork" => child_dies(),
+        "faulting-loads" => fault_in_loads(),
         "live" => {
             live_reads();
             std::process::exit(0);
@@ -268,7 +269,7 @@ pub(crate) fn after_install(with: &str) {
 fn has_exception_port() -> bool {
     let (mut mask, mut port, mut behavior, mut flavor, mut count) = (0, 0, 0, 0, 1);
     // SAFETY: results are local, one of each.
-    let told = unsafe {
+    let status = unsafe {
         mach2::task::task_get_exception_ports(
             mach_task_self(),
             1 << 1,
@@ -279,28 +280,28 @@ fn has_exception_port() -> bool {
             &raw mut flavor,
         )
     };
-    told == KERN_SUCCESS && count > 0 && port != 0
+    status == KERN_SUCCESS && count > 0 && port != 0
 }
 
 /// Installs that fail half-way, at each place, and one that is uninstalled: no port of theirs is left.
 #[cfg(feature = "fault-injection")]
-pub(crate) fn install_in_vain(setup: &Setup<'_>) {
+pub(crate) fn install_in_vain(store: &std::ffi::CStr, setup: &InstallOptions) {
     use coroner_capture::{InstallError, fault_injection};
     // Not in the store that is judged.
-    let store = [setup.store.to_bytes(), b"/in-vain\0"].concat();
-    let setup = &Setup { store: std::ffi::CStr::from_bytes_with_nul(&store).expect("a path"), ..*setup };
+    let store = [store.to_bytes(), b"/in-vain\0"].concat();
+    let store = std::ffi::CStr::from_bytes_with_nul(&store).expect("a path");
     // The first makes what is made once in a process.
-    coroner_capture::install(setup).expect("installed");
+    coroner_capture::install(store, setup).expect("installed");
     assert!(coroner_capture::uninstall());
     let before = host::port_names();
     for place in 1..=2 {
         fault_injection::fail_install(place);
-        let failed = coroner_capture::install(setup);
+        let failed = coroner_capture::install(store, setup);
         assert!(matches!(failed, Err(InstallError::Memory(_))), "place {place}: {failed:?}");
         assert_eq!(host::port_names(), before, "an install that fails at place {place} leaves ports behind");
     }
     fault_injection::fail_install(0);
-    coroner_capture::install(setup).expect("installed");
+    coroner_capture::install(store, setup).expect("installed");
     assert!(coroner_capture::uninstall());
     assert_eq!(host::port_names(), before, "an uninstall leaves ports behind");
 }
@@ -320,12 +321,12 @@ fn child_dies() {
     std::process::exit(0);
 }
 
-/// Guarded loads in normal life: bad addresses are errors, on any thread, and no report is written.
+/// Guarded loads outside a signal handler: bad addresses are errors, on any thread, and no report is written.
 fn live_reads() {
-    use coroner_capture::live::Reader;
-    use coroner_machine::memory::Memory;
+    use coroner_process::memory::Memory;
+    use coroner_walk::LiveReader;
     let read = || {
-        let Some(Reader::Loads(mut memory)) = Reader::new() else {
+        let Some(LiveReader::Loads(mut memory)) = LiveReader::new() else {
             panic!("loads are guarded while Coroner is installed")
         };
         let words = [1_u64, 2];
@@ -336,7 +337,39 @@ fn live_reads() {
     };
     read();
     std::thread::spawn(read).join().unwrap();
-    let mut count = 0;
-    assert!(coroner_capture::live::threads(&mut |_| count += 1));
-    assert!(count >= 3, "{count} threads");
+    own_threads_are_left_alone();
+}
+
+/// Coroner's own threads are neither listed nor stopped: guarded loads depend on them.
+fn own_threads_are_left_alone() {
+    use coroner_process::threads::{ThreadList, activity, facts, this_thread};
+    use coroner_walk::stop_thread::{for_each_thread, stop};
+    let list = ThreadList::take().expect("a list");
+    let is_own = |port: &u32| activity(*port).is_some_and(|thread| thread.name.as_bytes().starts_with(b"coroner."));
+    let own: Vec<_> = list.ports().iter().filter(|port| is_own(port)).filter_map(|port| facts(*port)).collect();
+    assert_eq!(own.len(), 2, "Coroner's threads by name");
+    let mut listed = Vec::new();
+    assert!(for_each_thread(&mut |tid| listed.push(tid)));
+    assert!(listed.contains(&this_thread()));
+    for thread in own {
+        assert!(!listed.contains(&thread.tid), "it is listed");
+        assert!(stop(thread.tid).is_err(), "it is stopped");
+    }
+}
+
+/// A thread whose loads all fault, for as long as the process lives: most of the time one of its exceptions is under way.
+fn fault_in_loads() {
+    use coroner_process::memory::Memory;
+    use coroner_walk::LiveReader;
+    static FAULTS: AtomicU32 = AtomicU32::new(0);
+    std::thread::spawn(|| {
+        let Some(LiveReader::Loads(mut memory)) = LiveReader::new() else { panic!("loads are not guarded") };
+        loop {
+            assert!(memory.read_u64(0x18).is_err());
+            FAULTS.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    while FAULTS.load(Ordering::SeqCst) < 10 {
+        std::thread::yield_now();
+    }
 }

@@ -52,6 +52,7 @@ fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), S
     let name = if case.place == Where::Main { None } else { Some(VICTIM) };
     ensure!(thread.main == (case.place == Where::Main), "the crashed thread is the wrong one");
     ensure!(name.is_none() || thread.name.as_deref() == name, "the crashed thread is called {:?}", thread.name);
+    ensure!(thread.name.as_deref() != Some(""), "no name is a name");
     let names = names(report, thread);
     let at = names.get(expected.frame).cloned().unwrap_or_default();
     ensure!(
@@ -88,13 +89,13 @@ fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), S
         ensure!(names.len() > 300 && names.iter().any(|name| name == "die_overflow"), "the overflow's ends: {names:?}");
     }
     let crashed = report.threads.iter().filter(|thread| thread.crashed).count();
-    ensure!(crashed == 1 + crash.second_crashes.len(), "{crashed} threads crashed");
+    ensure!(crashed == 1 + crash.concurrent_crashes.len(), "{crashed} threads crashed");
     if case.with == "two" {
         // They may come one after the other: then the process has died of the first.
         let both = report.threads.iter().filter(|thread| thread.name.as_deref() == Some(VICTIM)).count();
         ensure!(both == 2, "{both} of the two victims are in it");
     } else {
-        ensure!(crashed == 1, "it has a second crash");
+        ensure!(crashed == 1, "it has a concurrent crash");
     }
     let parked: Vec<_> = report
         .threads

@@ -14,7 +14,7 @@ use crate::host;
 fn exception_port() -> mach_port_t {
     let (mut mask, mut port, mut behavior, mut flavor, mut count) = (0, 0, 0, 0, 1);
     // SAFETY: results are local, one of each.
-    let told = unsafe {
+    let status = unsafe {
         task_get_exception_ports(
             mach_task_self(),
             1 << 1,
@@ -25,7 +25,7 @@ fn exception_port() -> mach_port_t {
             &raw mut flavor,
         )
     };
-    assert!(told == KERN_SUCCESS && port != 0, "Coroner holds the port");
+    assert!(status == KERN_SUCCESS && port != 0, "Coroner holds the port");
     port
 }
 

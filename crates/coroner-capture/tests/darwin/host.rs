@@ -49,8 +49,8 @@ pub(crate) fn port_names() -> usize {
     // SAFETY: results are local; both lists are this process's to give back.
     unsafe {
         let task = mach2::traps::mach_task_self();
-        let told = mach_port_names(task, &raw mut names, &raw mut count, &raw mut types, &raw mut type_count);
-        assert_eq!(told, 0);
+        let status = mach_port_names(task, &raw mut names, &raw mut count, &raw mut types, &raw mut type_count);
+        assert_eq!(status, 0);
         for list in [names, types] {
             mach2::vm::mach_vm_deallocate(task, list as u64, u64::from(count) * 4);
         }

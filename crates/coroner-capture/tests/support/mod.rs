@@ -11,7 +11,7 @@ pub(crate) const CASE: &str = "CORONER_TEST_CASE";
 pub(crate) const STORE: &str = "CORONER_TEST_STORE";
 
 /// A case that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Ends a check with what is wrong.
 macro_rules! ensure {
@@ -71,10 +71,10 @@ pub(crate) fn start(case: &str, store: &Path) -> Result<Ending, String> {
                 _ => Err(format!("no ending: {status:?}")),
             };
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("it still ran after {PATIENCE:?}"));
+            return Err(format!("it still ran after {TIMEOUT:?}"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

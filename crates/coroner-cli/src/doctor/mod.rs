@@ -32,7 +32,6 @@ pub(crate) struct Finding {
     pub(crate) grade: Grade,
     /// What was examined, in a few words.
     pub(crate) subject: &'static str,
-    /// What was found.
     pub(crate) found: String,
     /// What follows from it for reports, and what can be done; empty where all is well.
     pub(crate) consequence: String,

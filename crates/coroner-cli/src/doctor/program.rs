@@ -28,7 +28,16 @@ pub(super) fn examine(program: Option<PathBuf>) -> Vec<Finding> {
             return vec![Finding::other(Grade::Fails, SUBJECT, found, "Give the path of an ELF or Mach-O file.")];
         }
     };
-    vec![identity(&path, &file), unwinding(&file), names(&file)]
+    let mut findings = vec![identity(&path, &file), unwinding(&file), names(&file)];
+    if file.section_by_name(".go.buildinfo").is_some() {
+        findings.push(Finding::other(
+            Grade::Limited,
+            "thread capture",
+            "Go's runtime handles every real-time signal",
+            "Threads are stopped by ptrace where it is allowed; else a report has the crashed thread alone.",
+        ));
+    }
+    findings
 }
 
 fn identity(path: &std::path::Path, file: &object::File) -> Finding {

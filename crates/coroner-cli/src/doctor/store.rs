@@ -78,7 +78,7 @@ fn locks(file: &File) -> Finding {
             Grade::Fails,
             LOCKS,
             format!("this file system has no record locks: {error}"),
-            "Ended runs can't be told from living ones, and reports stay where they are. Use a local file system.",
+            "Ended runs can't be distinguished from living ones, and reports stay where they are. Use a local file system.",
         ),
     }
 }

@@ -182,25 +182,3 @@ impl From<Vec<u8>> for Bytes {
         Bytes(bytes)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_there_and_back() {
-        let id = Id(std::array::from_fn(|i| i as u8 * 17));
-        assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
-        assert_eq!("00112233-4455-6677-8899-AABBCCDDEEFF".parse(), Ok(id));
-        for bad in ["", "00", "00112233445566778899aabbccddeeff0", "g0112233445566778899aabbccddeeff"] {
-            assert_eq!(bad.parse::<Id>(), Err(IdError), "{bad}");
-        }
-    }
-
-    #[test]
-    fn times() {
-        assert_eq!(Timestamp(1_000_000_000_123_456_789).to_string(), "2001-09-09T01:46:40.123456789Z");
-        assert_eq!(Timestamp(u64::MAX).to_string(), "2554-07-21T23:34:33.709551615Z");
-        assert!((Timestamp(1_500_000_000).seconds() - 1.5).abs() < f64::EPSILON);
-    }
-}

@@ -5,7 +5,7 @@ use super::names;
 use super::thread::{Frame, Skipped};
 use super::value::Extra;
 use crate::wire::{Access, Language, Monitor, Os, Phase, SectionKind};
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Header {
     pub ppid: u32,
     /// Name of the process.
     pub process_name: String,
-    /// Architecture; `None` where this version does not know it.
+    /// Architecture; `None` if this version does not know it.
     #[serde(serialize_with = "arch_name")]
     pub arch: Option<Arch>,
     /// Operating system.
@@ -91,7 +91,7 @@ pub struct Crash {
     pub address: Option<Address>,
     /// Other threads that crashed while this report was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub second_crashes: Vec<SecondCrash>,
+    pub concurrent_crashes: Vec<ConcurrentCrash>,
     /// The message of an abort, an assertion, a panic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -136,6 +136,15 @@ impl Crash {
     /// Whether `flag` is true.
     pub fn has(&self, flag: CrashFlag) -> bool {
         self.flags.contains(&flag)
+    }
+
+    /// Whether it is a fault whose address the processor or the kernel does not say: `SI_KERNEL` on Linux (on x86_64 a non-canonical
+    /// address, a privileged instruction, a breakpoint), `EXC_I386_GPFLT` on Darwin.
+    pub fn is_address_unknown(&self) -> bool {
+        let by_kernel = self.signal.as_ref().is_some_and(|signal| signal.code_name == Some("SI_KERNEL"));
+        // `EXC_BAD_ACCESS` and `EXC_I386_GPFLT` of <mach/exception_types.h> and <mach/i386/exception.h>.
+        let by_mach = self.mach.as_ref().is_some_and(|mach| (mach.exception, mach.code) == (1, 13));
+        self.address.is_none() && (by_kernel || by_mach)
     }
 }
 
@@ -205,9 +214,16 @@ pub struct Mach {
     pub extra: Extra,
 }
 
+impl Mach {
+    pub(crate) fn of(exception: i32, code: i64, subcode: i64) -> Mach {
+        let (name, code_name) = (names::mach_exception_name(exception), names::mach_code_name(exception, code));
+        Mach { exception, name, code, code_name, subcode, extra: Extra::new() }
+    }
+}
+
 /// Another thread that crashed.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct SecondCrash {
+pub struct ConcurrentCrash {
     /// The thread.
     pub tid: u64,
     /// Its signal.

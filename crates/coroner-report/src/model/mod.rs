@@ -1,6 +1,6 @@
 //! The report as the next launch sees it: plain, owned, comfortable data.
 //!
-//! Everything on this side of the border works on [`Report`]: the reader makes it, the symbolicator fills in names, the
+//! Everything at the next launch works on [`Report`]: the reader makes it, the symbolicator fills in names, the
 //! store stitches the [`RunFacts`] in, sinks and the command line show it. Its serde form is the JSON form
 //! ([`Report::to_json`]); field names there are stable.
 //!
@@ -13,22 +13,26 @@ mod image;
 mod names;
 mod run;
 mod runtime;
+mod scrub;
+mod stitch;
 mod thread;
 mod value;
 
 pub use address::{Address, Bytes, Id, IdError, RelativeAddress, Timestamp};
 pub use crash::{
-    Annotation, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration, SecondCrash, SectionCount,
-    Signal,
+    Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
+    SectionCount, Signal,
 };
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
-pub use run::{AppFacts, Breadcrumb, DeviceFacts, Lifecycle, OsFacts, RunFacts, Session};
+pub use run::{
+    AppFacts, Breadcrumb, CrashRecord, DeviceFacts, Lifecycle, OsFacts, ProcessIdentity, Processing, RunFacts, Session,
+};
 pub use runtime::is_runtime_function;
+pub use scrub::{Scrub, hide_secrets};
 pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 
-use crate::run_state::ExitKind;
 use crate::wire::SectionKind;
 use serde::Serialize;
 
@@ -65,10 +69,10 @@ pub struct Report {
     /// Faults of the crash path itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
-    /// How writing it went; `None` where it was not finished.
+    /// How writing it went; `None` if it was not finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// What the app told in normal life, from the run state: there where the report file has it as a section. Otherwise
+    /// What the app recorded outside a signal handler, from the run state: there where the report file has it as a section. Otherwise
     /// who has both files puts them together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
@@ -110,21 +114,6 @@ pub struct UnknownSection {
 }
 
 impl Report {
-    /// Puts the run state of the run that the report is of beside it, and with it what only that knows: how long a hang lasted, and
-    /// whether the process was ended while it went on, so that it was fatal.
-    pub fn stitch(&mut self, run: RunFacts) {
-        if let Some(crash) = &mut self.crash
-            && let Some(hang) = &mut crash.hang
-        {
-            hang.duration_ns = run.lifecycle.hang_durations_ns.get(&hang.number).copied();
-            let went_on = run.lifecycle.hang_since.is_some() && run.lifecycle.exit == ExitKind::RUNNING;
-            if went_on && hang.duration_ns.is_none() && !run.lifecycle.debugged {
-                crash.flags.retain(|flag| *flag != CrashFlag::NotFatal);
-            }
-        }
-        self.run = Some(run);
-    }
-
     /// The thread that crashed; where several did, the one that the report is about.
     pub fn crashed_thread(&self) -> Option<&Thread> {
         let tid = self.crash.as_ref().map(|crash| crash.tid);

@@ -1,9 +1,10 @@
-//! What the app told while it was well.
+//! What the app recorded before the crash, in the run state.
 
 use super::Problem;
 use super::address::{Address, Id, Timestamp};
 use super::value::{Extra, Value};
-use crate::run_state::{ExitKind, Foreground, Level, SessionStatus};
+use crate::reader::Fields;
+use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus};
 use crate::wire::Monitor;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -19,8 +20,15 @@ pub struct RunFacts {
     pub os: OsFacts,
     /// The device.
     pub device: DeviceFacts,
+    /// The process that ran; `None` if its run state does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessIdentity>,
     /// How the run went.
     pub lifecycle: Lifecycle,
+    /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
+    /// not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crash: Option<CrashRecord>,
     /// The session, for release health.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
@@ -58,131 +66,165 @@ pub struct RunFacts {
     pub problems: Vec<Problem>,
 }
 
-/// The app, as it was at install.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AppFacts {
-    /// Identifier, such as a bundle id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    /// Name for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// Build.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub build: Option<String>,
-    /// Release, such as `app@1.2.3+45`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub release: Option<String>,
-    /// Environment, such as `production`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub environment: Option<String>,
-    /// Distribution.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dist: Option<String>,
-    /// Name of the process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub process_name: Option<String>,
-    /// Path of the executable.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub executable: Option<String>,
-    /// Process id.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// Start of the process.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub process_start: Option<Timestamp>,
-    /// When Coroner was installed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub installed: Option<Timestamp>,
-    /// An anonymous identifier of this installation of the app.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub installation_id: Option<String>,
-    /// Version of the Coroner that wrote it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sdk_version: Option<String>,
-    /// The C library that the app runs on, such as `glibc`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runtime_name: Option<String>,
-    /// Its version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runtime_version: Option<String>,
+/// Which process a run was, for as long as the machine is not started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessIdentity {
+    /// Process id, in its own pid namespace.
+    pub pid: u32,
+    /// When the process started: Linux, clock ticks after boot (field 22 of `/proc/PID/stat`); Darwin, microseconds
+    /// since the Unix epoch. 0 if it is not known.
+    pub start: u64,
+    /// Linux: `/proc/sys/kernel/random/boot_id`. Nil if it is not known.
+    pub boot_id: Id,
+    /// Linux: inode of `/proc/self/ns/pid`. 0 if it is not known.
+    pub pid_namespace: u64,
 }
 
-/// The operating system, as it was at install.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct OsFacts {
-    /// Its name, such as `Linux`, `macOS`, `iOS`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Its version.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// Its build.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub build: Option<String>,
-    /// Version of the kernel.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel_version: Option<String>,
-    /// The distribution, such as `debian`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub distribution: Option<String>,
-    /// Version of the distribution.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub distribution_version: Option<String>,
-    /// Whether the device is rooted or jailbroken, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rooted: Option<bool>,
+impl From<ProcessIdentity> for crate::run_state::ProcessIdentity {
+    fn from(process: ProcessIdentity) -> Self {
+        let ProcessIdentity { pid, start, boot_id, pid_namespace } = process;
+        Self { pid, start, boot_id: boot_id.0, pid_namespace }
+    }
 }
 
-/// The device, as it was at install.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DeviceFacts {
-    /// Model, such as `iPhone15,2`.
+/// What is known of a crash before anything of the app is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CrashRecord {
+    /// What noticed it.
+    pub monitor: Monitor,
+    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if it came another way.
+    pub signal: i32,
+    /// `si_code`, or `code[0]` of a Mach exception.
+    pub code: i64,
+    /// `si_errno`.
+    pub errno: i32,
+    /// `si_addr` of a signal that has one, or the address of `EXC_BAD_ACCESS`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Family, such as `iPhone`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub family: Option<String>,
-    /// Architecture, such as `arm64e`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub arch: Option<String>,
-    /// Description of the processor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<String>,
-    /// Processors.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processor_count: Option<u32>,
-    /// Memory, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_size: Option<u64>,
-    /// When it was started.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub boot_time: Option<Timestamp>,
-    /// Whether it is a simulator.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub simulator: Option<bool>,
-    /// Locale, such as `de_AT`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub locale: Option<String>,
-    /// Time zone, such as `Europe/Vienna`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_zone: Option<String>,
+    pub address: Option<Address>,
+    /// The thread that crashed.
+    pub tid: u64,
+    /// When.
+    pub time: Timestamp,
+    /// Program counter (avma).
+    pub pc: Address,
+    /// Stack pointer.
+    pub sp: Address,
+    /// Whether the process went on after it.
+    pub not_fatal: bool,
+}
+
+/// Declares what is known of the app, its system or its device: each fact with its type and how it is read.
+macro_rules! facts {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fact_doc:meta])* $fact:ident: $type:ty = $read:ident $key:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct $name {
+            $($(#[$fact_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $fact: Option<$type>,)*
+        }
+
+        impl $name {
+            /// Takes them out of the facts of a run state.
+            pub(crate) fn take(fields: &mut Fields) -> Self {
+                Self { $($fact: fields.$read(Fact::$key.0.into()),)* }
+            }
+        }
+    };
+}
+
+facts! {
+    /// The app, as it was at install.
+    AppFacts {
+        /// Identifier, such as a bundle id.
+        id: String = text APP_ID,
+        /// Name for people.
+        name: String = text APP_NAME,
+        /// Version.
+        version: String = text APP_VERSION,
+        /// Build.
+        build: String = text APP_BUILD,
+        /// Release, such as `app@1.2.3+45`.
+        release: String = text APP_RELEASE,
+        /// Environment, such as `production`.
+        environment: String = text APP_ENVIRONMENT,
+        /// Distribution.
+        dist: String = text APP_DIST,
+        /// Name of the process.
+        process_name: String = text PROCESS_NAME,
+        /// Path of the executable.
+        executable: String = text EXECUTABLE,
+        /// Process id.
+        pid: u32 = number PID,
+        /// Start of the process.
+        process_start: Timestamp = time PROCESS_START,
+        /// When Coroner was installed.
+        installed: Timestamp = time INSTALLED,
+        /// An anonymous identifier of this installation of the app.
+        installation_id: String = text INSTALLATION_ID,
+        /// Version of the Coroner that wrote it.
+        sdk_version: String = text SDK_VERSION,
+        /// The C library that the app runs on, such as `glibc`.
+        runtime_name: String = text RUNTIME_NAME,
+        /// Its version.
+        runtime_version: String = text RUNTIME_VERSION,
+    }
+}
+
+facts! {
+    /// The operating system, as it was at install.
+    OsFacts {
+        /// Its name, such as `Linux`, `macOS`, `iOS`.
+        name: String = text OS_NAME,
+        /// Its version.
+        version: String = text OS_VERSION,
+        /// Its build.
+        build: String = text OS_BUILD,
+        /// Version of the kernel.
+        kernel_version: String = text OS_KERNEL_VERSION,
+        /// The distribution, such as `debian`.
+        distribution: String = text OS_DISTRIBUTION,
+        /// Version of the distribution.
+        distribution_version: String = text OS_DISTRIBUTION_VERSION,
+        /// Whether the device is rooted or jailbroken, where that is known.
+        rooted: bool = bool OS_ROOTED,
+    }
+}
+
+facts! {
+    /// The device, as it was at install.
+    DeviceFacts {
+        /// Model, such as `iPhone15,2`.
+        model: String = text DEVICE_MODEL,
+        /// Family, such as `iPhone`.
+        family: String = text DEVICE_FAMILY,
+        /// Architecture, such as `arm64e`.
+        arch: String = text DEVICE_ARCH,
+        /// Description of the processor.
+        cpu: String = text DEVICE_CPU,
+        /// Processors.
+        processor_count: u32 = number DEVICE_PROCESSOR_COUNT,
+        /// Memory, bytes.
+        memory_size: u64 = u64 DEVICE_MEMORY_SIZE,
+        /// When it was started.
+        boot_time: Timestamp = time DEVICE_BOOT_TIME,
+        /// Whether it is a simulator.
+        simulator: bool = bool DEVICE_SIMULATOR,
+        /// Locale, such as `de_AT`.
+        locale: String = text DEVICE_LOCALE,
+        /// Time zone, such as `Europe/Vienna`.
+        time_zone: String = text DEVICE_TIME_ZONE,
+    }
 }
 
 /// How a run went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lifecycle {
-    /// How it ended, as far as the process could tell. [`ExitKind::RUNNING`]: it did not tell, so it is still running,
+    /// How it ended, as far as the process recorded. [`ExitKind::RUNNING`]: it recorded nothing, so it is still running,
     /// or was killed, or the machine stopped.
     pub exit: ExitKind,
     /// When it said so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_time: Option<Timestamp>,
-    /// The monitor that saw a crash, if one did: set before anything else is done, so it tells of a crash even where no
-    /// report could be written.
+    /// The monitor that saw a crash, if one did, though the process may have gone on after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,
     /// When it crashed.
@@ -213,6 +255,18 @@ pub struct Lifecycle {
     /// Address of the last fault that was handed on to another handler, where that is recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_fault: Option<Address>,
+    /// What the process was processing, which is the reports of another run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processing: Option<Processing>,
+}
+
+/// The processing of an earlier run's reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Processing {
+    /// The run whose reports they are.
+    pub run: Id,
+    /// The thread that processes them.
+    pub tid: u64,
 }
 
 /// A session of release health.

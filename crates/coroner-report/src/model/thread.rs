@@ -3,7 +3,7 @@
 use super::address::{Address, RelativeAddress};
 use super::value::Extra;
 use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
-use coroner_machine::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
+use coroner_process::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -177,7 +177,7 @@ impl Frame {
 /// The registers of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// Architecture; `None` where this version does not know it, and then the general registers have no names.
+    /// Architecture; `None` if this version does not know it, and then the general registers have no names.
     pub arch: Option<Arch>,
     /// General registers, in the order of [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp,
     /// pc, pstate).

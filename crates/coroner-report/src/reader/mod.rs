@@ -191,7 +191,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError
     Ok(bytes)
 }
 
-/// Tells a report from everything else by its first bytes.
+/// Distinguishes a report from everything else by its first bytes.
 fn check_start(bytes: &[u8]) -> Result<(), ReadError> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"MDMP", "a minidump"),

@@ -3,16 +3,15 @@
 use super::item::{Limit, decode_item, more};
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
-    Address, Annotation, Bytes, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Hang, Header, Id,
-    Image, Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SecondCrash, SectionCount, Segment, Signal,
-    Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value,
-    mach_code_name, mach_exception_name, signal_name,
+    Address, Annotation, Bytes, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Hang,
+    Header, Id, Image, Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SectionCount, Segment, Signal,
+    Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value, signal_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
-    Monitor, NotCaptured, Os, Phase, SectionKind, ThreadFlags, ThreadState, UnwindKind, WalkEnd,
+    Monitor, NotCaptured, Os, Phase, SectionKind, ThreadFlags, ThreadState, UnwindKind, WalkEnd, keys,
 };
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 use minicbor::Decoder;
 use std::collections::{HashMap, HashSet};
 
@@ -159,8 +158,8 @@ impl<'a> Builder<'a> {
             if let Some(signal) = &mut crash.signal {
                 signal.name_for(os);
             }
-            for second in &mut crash.second_crashes {
-                second.name = signal_name(os, second.signal);
+            for concurrent in &mut crash.concurrent_crashes {
+                concurrent.name = signal_name(os, concurrent.signal);
             }
         }
         for fault in &mut report.faults {
@@ -273,37 +272,51 @@ impl<'a> Builder<'a> {
         if !self.has_room(self.report.threads.len(), limits::THREADS, offset, kind) {
             return false;
         }
-        let Some(tid) = fields.u64(0) else {
+        let Some(tid) = fields.u64(keys::thread::TID) else {
             self.problem(Some(kind), offset, "a thread without a number".to_owned());
             return true;
         };
+        // The crashed thread's registers come first, by themselves; the thread with its frames then takes their place.
+        let mut registers_alone = None;
         if !self.tids.insert(tid) {
-            self.problem(Some(kind), offset, format!("thread {tid} for the second time; ignored"));
-            return true;
+            let known = self.report.threads.iter().position(|thread| thread.tid == tid);
+            registers_alone = known.filter(|known| {
+                self.report
+                    .threads
+                    .get(*known)
+                    .is_some_and(|thread| thread.frames.is_empty() && thread.walk_end.is_none())
+            });
+            if registers_alone.is_none() {
+                self.problem(Some(kind), offset, format!("thread {tid} for the second time; ignored"));
+                return true;
+            }
         }
-        let flags = ThreadFlags(fields.number(2).unwrap_or(0));
-        let frames = fields.array(6).unwrap_or_default();
+        let flags = ThreadFlags(fields.number(keys::thread::FLAGS).unwrap_or(0));
+        let frames = fields.array(keys::thread::FRAMES).unwrap_or_default();
         let (frames, skipped) = self.frames(frames, kind, offset);
         let thread = Thread {
             tid,
-            name: fields.text(1),
-            queue: fields.text(11),
-            cpu_time: fields.pair(12).map(|(user_ns, system_ns)| CpuTime { user_ns, system_ns }),
+            name: fields.text(keys::thread::NAME),
+            queue: fields.text(keys::thread::QUEUE),
+            cpu_time: fields.pair(keys::thread::CPU_TIME).map(|(user_ns, system_ns)| CpuTime { user_ns, system_ns }),
             crashed: flags.has(ThreadFlags::CRASHED),
             current: flags.has(ThreadFlags::CURRENT),
             main: flags.has(ThreadFlags::MAIN),
-            state: fields.number(3).map(ThreadState),
-            syscall: fields.i64(8),
-            captured_by: fields.number(9).map(CaptureMethod),
-            not_captured: fields.number(4).map(NotCaptured),
-            stack: fields.pair(10).map(|(low, size)| (Address(low), Address(low.wrapping_add(size)))),
-            registers: fields.fields(5).map(registers),
+            state: fields.number(keys::thread::STATE).map(ThreadState),
+            syscall: fields.i64(keys::thread::SYSCALL),
+            captured_by: fields.number(keys::thread::CAPTURED_BY).map(CaptureMethod),
+            not_captured: fields.number(keys::thread::NOT_CAPTURED).map(NotCaptured),
+            stack: fields.pair(keys::thread::STACK).map(|(low, size)| (Address(low), Address(low.wrapping_add(size)))),
+            registers: fields.fields(keys::thread::REGISTERS).map(registers),
             frames,
             skipped,
-            walk_end: fields.number(7).map(WalkEnd).filter(|end| end.0 != 0),
+            walk_end: fields.number(keys::thread::WALK_END).map(WalkEnd).filter(|end| end.0 != 0),
             extra: fields.rest(),
         };
-        self.report.threads.push(thread);
+        match registers_alone.and_then(|known| self.report.threads.get_mut(known)) {
+            Some(place) => *place = thread,
+            None => self.report.threads.push(thread),
+        }
         true
     }
 
@@ -312,16 +325,16 @@ impl<'a> Builder<'a> {
         if !self.has_room(self.report.exceptions.len(), limits::ELEMENTS, offset, kind) {
             return false;
         }
-        let frames = fields.array(5).unwrap_or_default();
+        let frames = fields.array(keys::exception::FRAMES).unwrap_or_default();
         let (frames, skipped) = self.frames(frames, kind, offset);
         let exception = Exception {
-            language: Language(fields.number(0).unwrap_or(0)),
-            type_name: fields.text(1),
+            language: Language(fields.number(keys::exception::LANGUAGE).unwrap_or(0)),
+            type_name: fields.text(keys::exception::TYPE_NAME),
             raw_type_name: None,
-            message: fields.text(2),
-            tid: fields.u64(3).unwrap_or(0),
-            location: fields.text(4),
-            user_info: fields.text(6),
+            message: fields.text(keys::exception::MESSAGE),
+            tid: fields.u64(keys::exception::TID).unwrap_or(0),
+            location: fields.text(keys::exception::LOCATION),
+            user_info: fields.text(keys::exception::USER_INFO),
             frames,
             skipped,
             extra: fields.rest(),
@@ -427,6 +440,10 @@ impl Fields {
         self.take(key, |value| if let Value::Bool(value) = value { Some(*value) } else { None })
     }
 
+    pub(crate) fn time(&mut self, key: u64) -> Option<Timestamp> {
+        self.u64(key).map(Timestamp)
+    }
+
     pub(crate) fn text(&mut self, key: u64) -> Option<String> {
         self.take(key, |value| if let Value::Text(text) = value { Some(std::mem::take(text)) } else { None })
     }
@@ -486,24 +503,24 @@ fn arch(fields: &mut Fields, key: u64) -> Option<Arch> {
 
 fn header(fields: &mut Fields) -> Header {
     Header {
-        format_version: fields.number(0).unwrap_or(0),
-        run_id: fields.id(1).unwrap_or_default(),
-        event_id: fields.id(2).unwrap_or_default(),
-        pid: fields.number(3).unwrap_or(0),
-        ppid: fields.number(4).unwrap_or(0),
-        arch: arch(fields, 5),
-        os: Os(fields.number(6).unwrap_or(0)),
-        page_size: fields.number(7).unwrap_or(0),
-        pointer_auth_mask: fields.address(8).unwrap_or_default(),
-        sdk_version: fields.text(9).unwrap_or_default(),
-        process_start: Timestamp(fields.u64(10).unwrap_or(0)),
-        process_name: fields.text(11).unwrap_or_default(),
+        format_version: fields.number(keys::header::FORMAT_VERSION).unwrap_or(0),
+        run_id: fields.id(keys::header::RUN_ID).unwrap_or_default(),
+        event_id: fields.id(keys::header::EVENT_ID).unwrap_or_default(),
+        pid: fields.number(keys::header::PID).unwrap_or(0),
+        ppid: fields.number(keys::header::PPID).unwrap_or(0),
+        arch: arch(fields, keys::header::ARCH),
+        os: Os(fields.number(keys::header::OS).unwrap_or(0)),
+        page_size: fields.number(keys::header::PAGE_SIZE).unwrap_or(0),
+        pointer_auth_mask: fields.address(keys::header::POINTER_AUTH_MASK).unwrap_or_default(),
+        sdk_version: fields.text(keys::header::SDK_VERSION).unwrap_or_default(),
+        process_start: Timestamp(fields.u64(keys::header::PROCESS_START).unwrap_or(0)),
+        process_name: fields.text(keys::header::PROCESS_NAME).unwrap_or_default(),
         extra: fields.rest(),
     }
 }
 
 fn crash(fields: &mut Fields) -> Crash {
-    let flags = CrashFlags(fields.number(6).unwrap_or(0));
+    let flags = CrashFlags(fields.number(keys::crash::FLAGS).unwrap_or(0));
     let known = [
         (CrashFlags::STACK_OVERFLOW, CrashFlag::StackOverflow),
         (CrashFlags::RECRASH, CrashFlag::Recrash),
@@ -511,34 +528,34 @@ fn crash(fields: &mut Fields) -> Crash {
         (CrashFlags::BAD_STACK_POINTER, CrashFlag::BadStackPointer),
         (CrashFlags::FORK_CHILD, CrashFlag::ForkChild),
     ];
-    let second_crashes = fields.array(9).unwrap_or_default();
+    let concurrent_crashes = fields.array(keys::crash::CONCURRENT_CRASHES).unwrap_or_default();
     Crash {
-        time: Timestamp(fields.u64(0).unwrap_or(0)),
-        since_install_ns: fields.u64(1).unwrap_or(0),
-        monitor: Monitor(fields.number(2).unwrap_or(0)),
-        signal: fields.fields(3).map(|mut fields| signal(&mut fields)),
-        mach: fields.fields(4).map(|mut fields| mach(&mut fields)),
-        tid: fields.u64(5).unwrap_or(0),
+        time: Timestamp(fields.u64(keys::crash::TIME).unwrap_or(0)),
+        since_install_ns: fields.u64(keys::crash::SINCE_INSTALL).unwrap_or(0),
+        monitor: Monitor(fields.number(keys::crash::MONITOR).unwrap_or(0)),
+        signal: fields.fields(keys::crash::SIGNAL).map(|mut fields| signal(&mut fields)),
+        mach: fields.fields(keys::crash::MACH).map(|mut fields| mach(&mut fields)),
+        tid: fields.u64(keys::crash::TID).unwrap_or(0),
         flags: known.into_iter().filter(|(bit, _)| flags.has(*bit)).map(|(_, flag)| flag).collect(),
-        access: fields.number(7).map(Access),
-        address: fields.address(8),
-        second_crashes: second_crashes
+        access: fields.number(keys::crash::ACCESS).map(Access),
+        address: fields.address(keys::crash::ADDRESS),
+        concurrent_crashes: concurrent_crashes
             .into_iter()
             .filter_map(Fields::new)
-            .map(|mut fields| second(&mut fields))
+            .map(|mut fields| concurrent_crash(&mut fields))
             .collect(),
-        message: fields.text(10),
-        exception_type: fields.text(11),
-        location: fields.text(12),
-        hang: fields.fields(13).map(|mut fields| hang(&mut fields)),
+        message: fields.text(keys::crash::MESSAGE),
+        exception_type: fields.text(keys::crash::EXCEPTION_TYPE),
+        location: fields.text(keys::crash::LOCATION),
+        hang: fields.fields(keys::crash::HANG).map(|mut fields| hang(&mut fields)),
         extra: fields.rest(),
     }
 }
 
 fn hang(fields: &mut Fields) -> Hang {
     Hang {
-        number: fields.number(0).unwrap_or(0),
-        lasted_ns: fields.u64(1).unwrap_or(0),
+        number: fields.number(keys::hang::NUMBER).unwrap_or(0),
+        lasted_ns: fields.u64(keys::hang::LASTED).unwrap_or(0),
         duration_ns: None,
         extra: fields.rest(),
     }
@@ -546,48 +563,48 @@ fn hang(fields: &mut Fields) -> Hang {
 
 fn signal(fields: &mut Fields) -> Signal {
     Signal {
-        number: fields.i32(0).unwrap_or(0),
-        code: fields.i32(1).unwrap_or(0),
-        errno: fields.i32(2).unwrap_or(0),
-        address: fields.address(3),
-        sender_pid: fields.number(4),
-        sender_uid: fields.number(5),
-        trap_number: fields.u64(6),
-        error_code: fields.u64(7),
-        syscall: fields.i32(8),
+        number: fields.i32(keys::signal::NUMBER).unwrap_or(0),
+        code: fields.i32(keys::signal::CODE).unwrap_or(0),
+        errno: fields.i32(keys::signal::ERRNO).unwrap_or(0),
+        address: fields.address(keys::signal::ADDRESS),
+        sender_pid: fields.number(keys::signal::SENDER_PID),
+        sender_uid: fields.number(keys::signal::SENDER_UID),
+        trap_number: fields.u64(keys::signal::TRAP_NUMBER),
+        error_code: fields.u64(keys::signal::ERROR_CODE),
+        syscall: fields.i32(keys::signal::SYSCALL),
         extra: fields.rest(),
         ..Signal::default()
     }
 }
 
 fn mach(fields: &mut Fields) -> Mach {
-    let (exception, code) = (fields.i32(0).unwrap_or(0), fields.i64(1).unwrap_or(0));
-    Mach {
-        exception,
-        name: mach_exception_name(exception),
-        code,
-        code_name: mach_code_name(exception, code),
-        subcode: fields.i64(2).unwrap_or(0),
-        extra: fields.rest(),
-    }
+    let number = |fields: &mut Fields, key| fields.i64(key).unwrap_or(0);
+    let mach = Mach::of(
+        fields.i32(keys::mach_exception::EXCEPTION).unwrap_or(0),
+        number(fields, keys::mach_exception::CODE),
+        number(fields, keys::mach_exception::SUBCODE),
+    );
+    Mach { extra: fields.rest(), ..mach }
 }
 
-fn second(fields: &mut Fields) -> SecondCrash {
-    SecondCrash {
-        tid: fields.u64(0).unwrap_or(0),
-        signal: fields.i32(1).unwrap_or(0),
+fn concurrent_crash(fields: &mut Fields) -> ConcurrentCrash {
+    ConcurrentCrash {
+        tid: fields.u64(keys::concurrent_crash::TID).unwrap_or(0),
+        signal: fields.i32(keys::concurrent_crash::SIGNAL).unwrap_or(0),
         name: None,
-        code: fields.i32(2).unwrap_or(0),
-        address: fields.address(3),
-        after_ns: fields.u64(4),
+        code: fields.i32(keys::concurrent_crash::CODE).unwrap_or(0),
+        address: fields.address(keys::concurrent_crash::ADDRESS),
+        after_ns: fields.u64(keys::concurrent_crash::AFTER),
         extra: fields.rest(),
     }
 }
 
 fn registers(mut fields: Fields) -> Registers {
-    let arch = arch(&mut fields, 0);
-    let general = fields.array(1).unwrap_or_default();
-    let extra = fields.take(2, |value| if let Value::Map(pairs) = value { Some(std::mem::take(pairs)) } else { None });
+    let arch = arch(&mut fields, keys::registers::ARCH);
+    let general = fields.array(keys::registers::GENERAL).unwrap_or_default();
+    let extra = fields.take(keys::registers::EXTRA, |value| {
+        if let Value::Map(pairs) = value { Some(std::mem::take(pairs)) } else { None }
+    });
     let extra = extra
         .unwrap_or_default()
         .into_iter()
@@ -596,22 +613,22 @@ fn registers(mut fields: Fields) -> Registers {
 }
 
 fn image(fields: &mut Fields) -> Image {
-    let text = fields.pair(5).unwrap_or_default();
-    let segments = fields.array(7).unwrap_or_default();
-    let unwind = fields.array(8).unwrap_or_default();
+    let text = fields.pair(keys::image::TEXT).unwrap_or_default();
+    let segments = fields.array(keys::image::SEGMENTS).unwrap_or_default();
+    let unwind = fields.array(keys::image::UNWIND).unwrap_or_default();
     Image {
-        kind: ImageKind(fields.number(0).unwrap_or(0)),
-        path: fields.text(1).unwrap_or_default(),
-        load_address: fields.address(2).unwrap_or_default(),
-        slide: fields.address(3).unwrap_or_default(),
-        size: fields.u64(4).unwrap_or(0),
+        kind: ImageKind(fields.number(keys::image::KIND).unwrap_or(0)),
+        path: fields.text(keys::image::PATH).unwrap_or_default(),
+        load_address: fields.address(keys::image::LOAD_ADDRESS).unwrap_or_default(),
+        slide: fields.address(keys::image::SLIDE).unwrap_or_default(),
+        size: fields.u64(keys::image::SIZE).unwrap_or(0),
         text: TextRange { address: Address(text.0), size: text.1 },
-        build_id: fields.bytes(6).unwrap_or_default(),
+        build_id: fields.bytes(keys::image::BUILD_ID).unwrap_or_default(),
         segments: segments.iter().filter_map(segment).collect(),
         unwind: unwind.iter().filter_map(unwind_section).collect(),
-        is_main: fields.bool(9).unwrap_or(false),
-        version: fields.text(10),
-        cpu: fields.take(11, |value| {
+        is_main: fields.bool(keys::image::IS_MAIN).unwrap_or(false),
+        version: fields.text(keys::image::VERSION),
+        cpu: fields.take(keys::image::CPU, |value| {
             let Value::Array(items) = value else { return None };
             let [kind, subtype] = items.as_slice() else { return None };
             Some((i32::try_from(kind.as_i64()?).ok()?, i32::try_from(subtype.as_i64()?).ok()?))
@@ -646,39 +663,39 @@ fn unwind_section(item: &Value) -> Option<UnwindSection> {
 
 fn stack_memory(fields: &mut Fields) -> StackMemory {
     StackMemory {
-        tid: fields.u64(0).unwrap_or(0),
-        address: fields.address(1).unwrap_or_default(),
-        bytes: fields.bytes(2).unwrap_or_default(),
+        tid: fields.u64(keys::stack_memory::TID).unwrap_or(0),
+        address: fields.address(keys::stack_memory::ADDRESS).unwrap_or_default(),
+        bytes: fields.bytes(keys::stack_memory::BYTES).unwrap_or_default(),
         extra: fields.rest(),
     }
 }
 
 fn symbol_name(fields: &mut Fields) -> SymbolName {
     SymbolName {
-        address: fields.address(0).unwrap_or_default(),
-        name: fields.text(1).unwrap_or_default(),
-        symbol_address: fields.address(2),
+        address: fields.address(keys::symbol_names::ADDRESS).unwrap_or_default(),
+        name: fields.text(keys::symbol_names::NAME).unwrap_or_default(),
+        symbol_address: fields.address(keys::symbol_names::SYMBOL_ADDRESS),
         extra: fields.rest(),
     }
 }
 
 fn annotation(fields: &mut Fields) -> Annotation {
     Annotation {
-        source: fields.text(0).unwrap_or_default(),
-        text: fields.text(1).unwrap_or_default(),
+        source: fields.text(keys::annotations::SOURCE).unwrap_or_default(),
+        text: fields.text(keys::annotations::TEXT).unwrap_or_default(),
         extra: fields.rest(),
     }
 }
 
 fn fault(fields: &mut Fields) -> Fault {
     Fault {
-        section: SectionKind(fields.number(0).unwrap_or(0)),
-        signal: fields.i32(1).unwrap_or(0),
+        section: SectionKind(fields.number(keys::fault::SECTION).unwrap_or(0)),
+        signal: fields.i32(keys::fault::SIGNAL).unwrap_or(0),
         name: None,
-        code: fields.i32(2).unwrap_or(0),
-        address: fields.address(3),
-        pc: fields.address(4),
-        tid: fields.u64(5),
+        code: fields.i32(keys::fault::CODE).unwrap_or(0),
+        address: fields.address(keys::fault::ADDRESS),
+        pc: fields.address(keys::fault::PC),
+        tid: fields.u64(keys::fault::TID),
         extra: fields.rest(),
     }
 }
@@ -689,12 +706,12 @@ fn end(fields: &mut Fields) -> End {
             fields.take(key, |value| if let Value::Map(pairs) = value { Some(std::mem::take(pairs)) } else { None });
         pairs.unwrap_or_default().into_iter().filter_map(|(key, value)| Some((key.as_u64()?, value.as_u64()?)))
     };
-    let phases: Vec<(u64, u64)> = counts(2).collect();
-    let dropped: Vec<(u64, u64)> = counts(3).collect();
+    let phases: Vec<(u64, u64)> = counts(keys::end::PHASES).collect();
+    let dropped: Vec<(u64, u64)> = counts(keys::end::DROPPED).collect();
     End {
-        complete: fields.bool(0).unwrap_or(false),
-        deadline: fields.bool(6).unwrap_or(false),
-        total_ns: fields.u64(1).unwrap_or(0),
+        complete: fields.bool(keys::end::COMPLETE).unwrap_or(false),
+        deadline: fields.bool(keys::end::DEADLINE).unwrap_or(false),
+        total_ns: fields.u64(keys::end::TOTAL).unwrap_or(0),
         phases: phases
             .into_iter()
             .filter_map(|(phase, ns)| Some(PhaseDuration { phase: Phase(u8::try_from(phase).ok()?), ns }))
@@ -703,8 +720,8 @@ fn end(fields: &mut Fields) -> End {
             .into_iter()
             .filter_map(|(kind, count)| Some(SectionCount { section: SectionKind(u16::try_from(kind).ok()?), count }))
             .collect(),
-        threads: fields.u64(4).unwrap_or(0),
-        threads_captured: fields.u64(5).unwrap_or(0),
+        threads: fields.u64(keys::end::THREADS).unwrap_or(0),
+        threads_captured: fields.u64(keys::end::THREADS_CAPTURED).unwrap_or(0),
         extra: fields.rest(),
     }
 }

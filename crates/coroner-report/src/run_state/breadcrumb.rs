@@ -2,13 +2,14 @@
 //!
 //! A writer takes the next number with one atomic addition, and with it a slot. Only the oldest breadcrumb is lost to a
 //! process killed while it writes; two writers meet in one slot only if one was held up while a whole ring was written,
-//! and then the checksum tells that neither is whole.
+//! and then the checksum shows that neither is whole.
 
 use super::checksum::mix;
 use super::layout::{BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CLEARED_WORD, Limits};
 use super::numbers::Level;
 use super::writer::{RunState, put};
 use crate::wire::Encoder;
+use crate::wire::keys::breadcrumb;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::fence;
 
@@ -41,11 +42,9 @@ impl Breadcrumb<'_> {
     /// Encodes it, into what the encoder has room for.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
-        encoder.uint(self.time_ns);
-        encoder.uint(1);
-        encoder.uint(self.level.0.into());
-        for (key, text) in [(2, self.kind), (3, self.category)] {
+        encoder.uint_pair(breadcrumb::TIME, self.time_ns);
+        encoder.uint_pair(breadcrumb::LEVEL, self.level.0.into());
+        for (key, text) in [(breadcrumb::KIND, self.kind), (breadcrumb::CATEGORY, self.category)] {
             if !text.is_empty() {
                 encoder.element(|encoder| {
                     encoder.uint(key);
@@ -60,13 +59,12 @@ impl Breadcrumb<'_> {
                 len = len.wrapping_sub(1);
             }
             encoder.element(|encoder| {
-                encoder.uint(4);
-                encoder.text(bytes.get(..len).unwrap_or_default());
+                encoder.text_pair(breadcrumb::MESSAGE, bytes.get(..len).unwrap_or_default());
             });
         }
         if let Some(data) = self.data {
             encoder.element(|encoder| {
-                encoder.uint(5);
+                encoder.uint(breadcrumb::DATA);
                 encoder.raw(data);
             });
         }

@@ -3,8 +3,12 @@
 /// The first eight bytes of a run state file. Written last when it is created.
 pub const MAGIC: &[u8; 8] = b"CRNRRUN\x1A";
 
-/// Version of the layout. A reader refuses a greater one; words that are reserved may get a meaning without it.
-pub const VERSION: u32 = 1;
+/// Version of the layout that is written. A reader refuses a greater one and reads the smaller ones; words that are
+/// reserved may get a meaning without a new version.
+pub const VERSION: u32 = 2;
+
+/// The version without process identity and crash records.
+pub(super) const VERSION_WITHOUT_RECORDS: u32 = 1;
 
 /// Longest key, in bytes.
 pub const MAX_KEY: usize = 200;
@@ -29,9 +33,23 @@ pub(super) const SEQUENCE_WORD: usize = 10;
 pub(super) const BREADCRUMB_WORD: usize = 11;
 /// Breadcrumbs up to this number were cleared.
 pub(super) const CLEARED_WORD: usize = 12;
+/// Counts crash records: the number of the last one.
+pub(super) const CRASH_WORD: usize = 13;
 
 /// Words for [`Scalar`](super::Scalar)s.
 pub(super) const SCALAR_WORDS: usize = 64;
+
+/// Words of the process identity, the last two reserved.
+pub(super) const IDENTITY_WORDS: usize = 8;
+/// Words of a crash record, the last one reserved.
+pub(super) const CRASH_RECORD_WORDS: usize = 12;
+/// Crash records that a run state has room for.
+pub(super) const CRASH_RECORDS: usize = 2;
+
+/// Bytes at the start of the file that hold all of fixed size: header, scalars, process identity, crash records. Read
+/// alone, the rest counting as zeros, they say how the run ended.
+pub const FIXED_BYTES: u64 =
+    (HEADER_WORDS + SCALAR_WORDS + IDENTITY_WORDS + CRASH_RECORDS * CRASH_RECORD_WORDS) as u64 * 8;
 
 /// Words before the data of a version of a slot: its sequence number (0: none), what it is, its checksum.
 pub(super) const VERSION_HEADER_WORDS: usize = 3;
@@ -90,7 +108,12 @@ impl Limits {
 
     /// The size in bytes of a file with these limits.
     pub fn size(&self) -> usize {
-        Layout::of(self).words.saturating_mul(8)
+        self.size_in(VERSION)
+    }
+
+    /// The size in bytes of a file of that version of the layout.
+    pub(super) fn size_in(&self, version: u32) -> usize {
+        Layout::of(self, version).words.saturating_mul(8)
     }
 
     /// The nearest limits that can be: sizes rounded up to 8 bytes, nothing beyond [`MAX`](Self::MAX).
@@ -139,9 +162,12 @@ impl Limits {
 pub(super) struct Layout {
     /// [`Scalar`](super::Scalar)s.
     pub(super) scalars: usize,
+    /// The process identity; `None` in a version without it.
+    pub(super) identity: Option<usize>,
+    /// The crash records; `None` in a version without them.
+    pub(super) crash_records: Option<usize>,
     /// A word of length and checksum, then the facts.
     pub(super) facts: usize,
-    /// Words of the facts.
     pub(super) facts_words: usize,
     /// Tags.
     pub(super) small: Table,
@@ -149,11 +175,9 @@ pub(super) struct Layout {
     pub(super) large: Table,
     /// The ring.
     pub(super) breadcrumbs: usize,
-    /// Breadcrumbs in it.
     pub(super) breadcrumb_count: usize,
     /// Words of the data of one.
     pub(super) breadcrumb_words: usize,
-    /// Words in all.
     pub(super) words: usize,
 }
 
@@ -193,11 +217,15 @@ impl Table {
 }
 
 impl Layout {
-    /// The layout of [allowed](Limits::allowed) limits. Below 2³² bytes, so nothing here can overflow.
-    pub(super) fn of(limits: &Limits) -> Layout {
+    /// The layout of [allowed](Limits::allowed) limits in a version. Below 2³² bytes, so nothing here can overflow.
+    pub(super) fn of(limits: &Limits, version: u32) -> Layout {
         let limits = limits.allowed();
         let scalars = HEADER_WORDS;
-        let facts = scalars + SCALAR_WORDS;
+        let after_scalars = scalars + SCALAR_WORDS;
+        let has_records = version > VERSION_WITHOUT_RECORDS;
+        let identity = has_records.then_some(after_scalars);
+        let crash_records = has_records.then_some(after_scalars + IDENTITY_WORDS);
+        let facts = if has_records { FIXED_BYTES as usize / 8 } else { after_scalars };
         let facts_words = limits.facts_bytes as usize / 8;
         let table = |directory, slots: u32, bytes: u32, in_order| Table {
             directory,
@@ -212,7 +240,27 @@ impl Layout {
         let small = table(end, limits.small_slots, limits.small_bytes, false);
         let large = table(small.end(), limits.large_slots, limits.large_bytes, true);
         let words = large.end();
-        Layout { scalars, facts, facts_words, small, large, breadcrumbs, breadcrumb_count, breadcrumb_words, words }
+        Layout {
+            scalars,
+            identity,
+            crash_records,
+            facts,
+            facts_words,
+            small,
+            large,
+            breadcrumbs,
+            breadcrumb_count,
+            breadcrumb_words,
+            words,
+        }
+    }
+
+    /// Index of the record of crash `number`, in the place of the one before the last.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(super) fn crash_record(&self, number: u64) -> Option<usize> {
+        let place = number as usize % CRASH_RECORDS;
+        self.crash_records.map(|records| records.wrapping_add(place.wrapping_mul(CRASH_RECORD_WORDS)))
     }
 
     /// Index of breadcrumb slot `number`.

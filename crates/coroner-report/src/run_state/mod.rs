@@ -1,7 +1,7 @@
-//! The run state: a mapped file that the app writes in normal life and that outlives it.
+//! The run state: a mapped file that the app writes outside a signal handler and that outlives it.
 //!
 //! Tags, contexts, breadcrumbs and the run's lifecycle are not gathered in a dying process: they stand in this file
-//! already. It is mapped shared, so what was written is there after a `SIGKILL` at any instruction; every update leaves
+//! already. What a crash adds is one [record](RunState::set_crash), before anything else is done. It is mapped shared, so what was written is there after a `SIGKILL` at any instruction; every update leaves
 //! the previous value readable until the new one is whole.
 //!
 //! Writers ([`RunState`]) never wait: no locks, no allocation, a bounded number of steps, from any number of threads
@@ -9,13 +9,13 @@
 //! store to a hole of a file on a full disk is a SIGBUS.
 //!
 //! ```
-//! use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, RunState};
+//! use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, ProcessIdentity, RunState};
 //! use std::sync::atomic::AtomicU64;
 //!
 //! let limits = Limits::default();
 //! // In earnest: the mapping of a file. Zeros, as a new file is.
 //! let region: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-//! let state = RunState::create(&region, &limits, [7; 16]).unwrap();
+//! let state = RunState::create(&region, &limits, [7; 16], &ProcessIdentity::default()).unwrap();
 //! state.set_text(Kind::TAG, "language", "de").unwrap();
 //! state.breadcrumb(&Breadcrumb { time_ns: 1, level: Level::INFO, message: "opened", ..Breadcrumb::default() });
 //!
@@ -29,7 +29,9 @@
 
 mod breadcrumb;
 mod checksum;
+mod crash_record;
 mod facts;
+mod identity;
 mod layout;
 mod numbers;
 #[cfg(feature = "std")]
@@ -38,9 +40,11 @@ mod slots;
 mod writer;
 
 pub use breadcrumb::Breadcrumb;
+pub use coroner_process::identity::ProcessIdentity;
+pub use crash_record::CrashRecord;
 pub use facts::FactsEncoder;
-pub use layout::{Limits, MAGIC, MAX_KEY, VERSION};
-pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, MOST_HANGS, Scalar, SessionStatus};
+pub use layout::{FIXED_BYTES, Limits, MAGIC, MAX_KEY, VERSION};
+pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus};
 #[cfg(feature = "std")]
 pub use read::RunStateError;
 pub use slots::Stored;

@@ -81,9 +81,9 @@ open_numbers! {
         EXIT = 0 "exit",
         /// When that was set, nanoseconds since the Unix epoch.
         EXIT_TIME = 1 "exit_time",
-        /// The [`Monitor`](crate::wire::Monitor) that saw a crash; 0 while none did.
+        /// The [`Monitor`](crate::wire::Monitor) that saw a crash; 0 while none did. In version 2 the crash record says it.
         CRASHED_BY = 2 "crashed_by",
-        /// When, nanoseconds since the Unix epoch.
+        /// When, nanoseconds since the Unix epoch. In version 2 the crash record says it.
         CRASH_TIME = 3 "crash_time",
         /// [`Foreground`].
         FOREGROUND = 4 "foreground",
@@ -115,24 +115,30 @@ open_numbers! {
         DEBUGGED = 17 "debugged",
         /// Address of the last fault that was handed on to another handler.
         FORWARDED_FAULT = 18 "forwarded_fault",
+        /// Id of the run whose reports this process is processing: its first 8 bytes, big-endian.
+        PROCESSING_RUN_HIGH = 19 "processing_run_high",
+        /// Its last 8 bytes, big-endian.
+        PROCESSING_RUN_LOW = 20 "processing_run_low",
+        /// The thread that processes them; 0 while none does.
+        PROCESSING_THREAD = 21 "processing_thread",
     }
 }
 
 /// Hangs of one run whose durations a run state has room for.
-pub const MOST_HANGS: u8 = 16;
+pub const MAX_HANGS: u8 = 16;
 
 impl Scalar {
     /// The word for how long hang `number` of the run lasted, nanoseconds, once it has ended: words 32 to 47, by the number that the
     /// hang's report has. `None` for a number without a word.
     pub const fn hang_duration(number: u8) -> Option<Scalar> {
-        if number < MOST_HANGS { Some(Scalar(32 + number)) } else { None }
+        if number < MAX_HANGS { Some(Scalar(32 + number)) } else { None }
     }
 }
 
 open_numbers! {
-    /// How a run ended, as far as the process could tell.
+    /// How a run ended, as far as the process recorded.
     ExitKind(u8) {
-        /// It has not ended, or had no chance to tell.
+        /// It has not ended, or had no chance to record how.
         RUNNING = 0 "running",
         /// `exit` or the end of `main`.
         CLEAN = 1 "clean",

@@ -2,15 +2,20 @@
 
 use super::breadcrumb::head;
 use super::checksum::mix;
+use super::crash_record::{NotWhole, read_crash};
+use super::identity::read_identity;
 use super::layout::{
-    BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits,
-    MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
+    BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, CRASH_RECORDS, HEADER_WORDS, LIMITS_WORD,
+    Layout, Limits, MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
 };
-use super::numbers::{ExitKind, Fact, Foreground, Kind, Level, MOST_HANGS, Scalar, SessionStatus};
+use super::numbers::{ExitKind, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus};
 use super::slots::form;
-use crate::model::{Address, Breadcrumb, Id, Lifecycle, Problem, RunFacts, Session, Timestamp, Value};
+use crate::model::{
+    Address, AppFacts, Breadcrumb, DeviceFacts, Id, Lifecycle, OsFacts, Problem, Processing, RunFacts, Session,
+    Timestamp, Value,
+};
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
-use crate::wire::{Monitor, crc32c};
+use crate::wire::{Monitor, crc32c, keys};
 use minicbor::Decoder;
 use std::collections::HashMap;
 use std::path::Path;
@@ -93,22 +98,25 @@ impl RunFacts {
             return Err(damaged(CHECK_WORD, "the checksum of its header is wrong"));
         }
         let limits = Limits::from_words(std::array::from_fn(|index| file.at(LIMITS_WORD + index)));
-        if limits != limits.allowed() || file.at(SIZE_WORD) != limits.size() as u64 {
+        let size = limits.size_in(version);
+        if limits != limits.allowed() || file.at(SIZE_WORD) != size as u64 {
             return Err(damaged(LIMITS_WORD, "its limits are none that can be"));
         }
         // Zeros that were left out can be the end of a value. No value is longer than the most that a slot can hold.
         let mut with_zeros;
         let mut file = file;
-        if bytes.len() < limits.size() {
+        if bytes.len() < size {
             with_zeros = bytes.to_vec();
-            with_zeros.resize(limits.size().min(bytes.len() + 2 * Limits::MAX.large_bytes as usize), 0);
+            with_zeros.resize(size.min(bytes.len() + 2 * Limits::MAX.large_bytes as usize), 0);
             file = Words(&with_zeros);
         }
         let mut run_id = [0; 16];
         run_id.copy_from_slice(&bytes[RUN_ID_WORD * 8..][..16]);
         let mut reading = Reading { file, facts: RunFacts { run_id: Id(run_id), ..RunFacts::default() } };
-        let layout = Layout::of(&limits);
+        let layout = Layout::of(&limits, version);
         reading.scalars(&layout);
+        reading.facts.process = layout.identity.and_then(|at| read_identity(at, |index| file.at(index)));
+        reading.crash_record(&layout);
         reading.facts(&layout);
         let mut values = reading.slots(&layout.small);
         values.extend(reading.slots(&layout.large));
@@ -166,6 +174,11 @@ impl<'a> Reading<'a> {
         let scalar = |scalar: Scalar| self.file.at(layout.scalars + usize::from(scalar.0));
         let time = |number| Some(scalar(number)).filter(|ns| *ns > 0).map(Timestamp);
         let number = |number| scalar(number) as u8;
+        let id = |high, low| Id((u128::from(scalar(high)) << 64 | u128::from(scalar(low))).to_be_bytes());
+        let processing = Processing {
+            run: id(Scalar::PROCESSING_RUN_HIGH, Scalar::PROCESSING_RUN_LOW),
+            tid: scalar(Scalar::PROCESSING_THREAD),
+        };
         self.facts.lifecycle = Lifecycle {
             exit: ExitKind(number(Scalar::EXIT)),
             exit_time: time(Scalar::EXIT_TIME),
@@ -175,7 +188,7 @@ impl<'a> Reading<'a> {
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),
             hang_since: time(Scalar::HANG_SINCE),
-            hang_durations_ns: (0..MOST_HANGS)
+            hang_durations_ns: (0..MAX_HANGS)
                 .filter_map(|number| Some((number, scalar(Scalar::hang_duration(number)?))))
                 .filter(|(_, ns)| *ns > 0)
                 .collect(),
@@ -183,18 +196,39 @@ impl<'a> Reading<'a> {
             memory_available: Some(scalar(Scalar::MEMORY_AVAILABLE)).filter(|bytes| *bytes > 0),
             debugged: scalar(Scalar::DEBUGGED) != 0,
             forwarded_fault: Some(scalar(Scalar::FORWARDED_FAULT)).filter(|address| *address > 0).map(Address),
+            processing: Some(processing).filter(|processing| processing.tid != 0),
         };
         self.facts.level = Some(Level(number(Scalar::LEVEL))).filter(|level| level.0 != 0);
         if let Some(started) = time(Scalar::SESSION_STARTED) {
-            let (high, low) = (scalar(Scalar::SESSION_ID_HIGH), scalar(Scalar::SESSION_ID_LOW));
             self.facts.session = Some(Session {
-                id: Id((u128::from(high) << 64 | u128::from(low)).to_be_bytes()),
+                id: id(Scalar::SESSION_ID_HIGH, Scalar::SESSION_ID_LOW),
                 started,
                 errors: scalar(Scalar::SESSION_ERRORS),
                 status: SessionStatus(number(Scalar::SESSION_STATUS)),
                 ended: time(Scalar::SESSION_ENDED),
             });
         }
+    }
+
+    /// The newest crash that ended the process; if none did, the newest that did not.
+    fn crash_record(&mut self, layout: &Layout) {
+        let mut records = Vec::new();
+        for at in (0..CRASH_RECORDS as u64).filter_map(|number| layout.crash_record(number)) {
+            match read_crash(at, |index| self.file.at(index)) {
+                Ok(record) => records.extend(record),
+                Err(NotWhole) => self.problem(at, "a crash record is not whole".to_owned()),
+            }
+        }
+        let newest = records.into_iter().max_by_key(|(number, record)| (!record.not_fatal, *number));
+        let Some((_, record)) = newest else { return };
+        let lifecycle = &mut self.facts.lifecycle;
+        lifecycle.crashed_by = Some(record.monitor);
+        lifecycle.crash_time = Some(record.time);
+        // The record stands before the word of the exit does.
+        if lifecycle.exit == ExitKind::RUNNING && !record.not_fatal {
+            lifecycle.exit = ExitKind::CRASHED;
+        }
+        self.facts.crash = Some(record);
     }
 
     fn facts(&mut self, layout: &Layout) {
@@ -213,43 +247,9 @@ impl<'a> Reading<'a> {
             Ok(None) => return self.problem(layout.facts, "the facts are not a map".to_owned()),
             Err(error) => return self.problem(layout.facts, format!("the facts are malformed CBOR: {error}")),
         };
-        let key = |fact: Fact| u64::from(fact.0);
-        let app = &mut self.facts.app;
-        app.id = fields.text(key(Fact::APP_ID));
-        app.name = fields.text(key(Fact::APP_NAME));
-        app.version = fields.text(key(Fact::APP_VERSION));
-        app.build = fields.text(key(Fact::APP_BUILD));
-        app.release = fields.text(key(Fact::APP_RELEASE));
-        app.environment = fields.text(key(Fact::APP_ENVIRONMENT));
-        app.dist = fields.text(key(Fact::APP_DIST));
-        app.process_name = fields.text(key(Fact::PROCESS_NAME));
-        app.executable = fields.text(key(Fact::EXECUTABLE));
-        app.pid = fields.number(key(Fact::PID));
-        app.process_start = fields.u64(key(Fact::PROCESS_START)).map(Timestamp);
-        app.runtime_name = fields.text(key(Fact::RUNTIME_NAME));
-        app.runtime_version = fields.text(key(Fact::RUNTIME_VERSION));
-        app.installed = fields.u64(key(Fact::INSTALLED)).map(Timestamp);
-        app.installation_id = fields.text(key(Fact::INSTALLATION_ID));
-        app.sdk_version = fields.text(key(Fact::SDK_VERSION));
-        let os = &mut self.facts.os;
-        os.name = fields.text(key(Fact::OS_NAME));
-        os.version = fields.text(key(Fact::OS_VERSION));
-        os.build = fields.text(key(Fact::OS_BUILD));
-        os.kernel_version = fields.text(key(Fact::OS_KERNEL_VERSION));
-        os.distribution = fields.text(key(Fact::OS_DISTRIBUTION));
-        os.distribution_version = fields.text(key(Fact::OS_DISTRIBUTION_VERSION));
-        os.rooted = fields.bool(key(Fact::OS_ROOTED));
-        let device = &mut self.facts.device;
-        device.model = fields.text(key(Fact::DEVICE_MODEL));
-        device.family = fields.text(key(Fact::DEVICE_FAMILY));
-        device.arch = fields.text(key(Fact::DEVICE_ARCH));
-        device.cpu = fields.text(key(Fact::DEVICE_CPU));
-        device.processor_count = fields.number(key(Fact::DEVICE_PROCESSOR_COUNT));
-        device.memory_size = fields.u64(key(Fact::DEVICE_MEMORY_SIZE));
-        device.boot_time = fields.u64(key(Fact::DEVICE_BOOT_TIME)).map(Timestamp);
-        device.simulator = fields.bool(key(Fact::DEVICE_SIMULATOR));
-        device.locale = fields.text(key(Fact::DEVICE_LOCALE));
-        device.time_zone = fields.text(key(Fact::DEVICE_TIME_ZONE));
+        self.facts.app = AppFacts::take(&mut fields);
+        self.facts.os = OsFacts::take(&mut fields);
+        self.facts.device = DeviceFacts::take(&mut fields);
         self.facts.unknown_facts = fields.rest();
     }
 
@@ -368,12 +368,12 @@ impl<'a> Reading<'a> {
 
 fn breadcrumb(fields: &mut Fields) -> Breadcrumb {
     Breadcrumb {
-        time: Timestamp(fields.u64(0).unwrap_or(0)),
-        level: Level(fields.number(1).unwrap_or(0)),
-        kind: fields.text(2),
-        category: fields.text(3),
-        message: fields.text(4),
-        data: fields.value(5),
+        time: Timestamp(fields.u64(keys::breadcrumb::TIME).unwrap_or(0)),
+        level: Level(fields.number(keys::breadcrumb::LEVEL).unwrap_or(0)),
+        kind: fields.text(keys::breadcrumb::KIND),
+        category: fields.text(keys::breadcrumb::CATEGORY),
+        message: fields.text(keys::breadcrumb::MESSAGE),
+        data: fields.value(keys::breadcrumb::DATA),
         unknown: fields.rest(),
     }
 }

@@ -5,7 +5,7 @@
 //! leaves the other version as it was, and a reader takes the valid version with the greatest sequence number.
 //!
 //! Two threads that set one key at one moment: the second finds the slot claimed and leaves. That is as if it had set
-//! its value just before the other, which neither can tell from what happened; so nobody waits.
+//! its value just before the other, which neither can distinguish from what happened; so nobody waits.
 
 use super::checksum::mix;
 use super::layout::{MAX_KEY, SEQUENCE_WORD, Table, VERSION_HEADER_WORDS};
@@ -130,7 +130,7 @@ impl RunState<'_> {
         Err(Refused::Overtaken)
     }
 
-    /// The slot of the key with this hash, claimed for it if it is new; `None` where all are in use.
+    /// The slot of the key with this hash, claimed for it if it is new; `None` if all are in use.
     fn slot_for(&self, table: &Table, hash: u64) -> Option<usize> {
         let by_hash = usize::try_from(hash.checked_rem(table.slots as u64)?).ok()?;
         let start = if table.in_order { 0 } else { by_hash };
@@ -167,7 +167,7 @@ impl RunState<'_> {
         None
     }
 
-    /// The current version of a slot and its second word; `None` where it has none.
+    /// The current version of a slot and its second word; `None` if it has none.
     fn current(&self, table: &Table, number: usize) -> Option<(usize, u64)> {
         let sequence = |version| self.load(table.version(number, version));
         let (first, second) = (sequence(0), sequence(1));

@@ -3,13 +3,14 @@
 use super::checksum::mix;
 use super::facts::FactsEncoder;
 use super::layout::{
-    CHECK_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits, MAGIC, MAGIC_WORD, RUN_ID_WORD, SIZE_WORD, VERSION,
-    VERSION_WORD,
+    CHECK_WORD, CRASH_RECORDS, CRASH_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits, MAGIC, MAGIC_WORD, RUN_ID_WORD,
+    SIZE_WORD, VERSION, VERSION_WORD,
 };
-use super::numbers::Scalar;
+use super::numbers::{ExitKind, Scalar};
 use crate::wire::{Encoder, crc32c};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use coroner_process::identity::ProcessIdentity;
 
 /// The run state of this run.
 ///
@@ -62,7 +63,7 @@ impl core::error::Error for Refused {}
 
 /// The words of a mapping, to create a [`RunState`] in.
 ///
-/// Returns `None` where `address` is null or not a multiple of 8.
+/// Returns `None` if `address` is null or not a multiple of 8.
 ///
 /// # Safety
 /// For all of `'a` the `len` bytes at `address` must be mapped, writable, and accessed by this process only through the
@@ -81,11 +82,18 @@ impl<'a> RunState<'a> {
     ///
     /// The magic number is written last: a process killed in between leaves a file that is no run state yet.
     ///
+    /// `process` says which process it is of; what is not known of it is zero.
+    ///
     /// # Errors
     /// [`CreateError`] where the region is too small for the limits (which are the [allowed](Limits::allowed) ones).
-    pub fn create(words: &'a [AtomicU64], limits: &Limits, run_id: [u8; 16]) -> Result<RunState<'a>, CreateError> {
+    pub fn create(
+        words: &'a [AtomicU64],
+        limits: &Limits,
+        run_id: [u8; 16],
+        process: &ProcessIdentity,
+    ) -> Result<RunState<'a>, CreateError> {
         let limits = limits.allowed();
-        let layout = Layout::of(&limits);
+        let layout = Layout::of(&limits, VERSION);
         if words.len() < layout.words {
             return Err(CreateError::TooSmall { needed: limits.size() });
         }
@@ -103,13 +111,67 @@ impl<'a> RunState<'a> {
             check = crc32c(check, &value.to_le_bytes());
         }
         state.store(CHECK_WORD, check.into());
+        state.set_identity(process);
         if let Some(magic) = words.get(MAGIC_WORD) {
             magic.store(u64::from_le_bytes(*MAGIC).to_le(), Release);
         }
         Ok(state)
     }
 
+    /// The run state that `words` hold already, made by [`RunState::create`] with these limits: a copy of another process's, say.
+    pub fn reopen(words: &'a [AtomicU64], limits: &Limits) -> RunState<'a> {
+        RunState { words, layout: Layout::of(&limits.allowed(), VERSION) }
+    }
+
+    /// Makes a copy of another process's state one of this process's own run, which begins now: what the app said of itself stays,
+    /// how that run went does not.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn begin_again(&self, limits: &Limits, run_id: [u8; 16], process: &ProcessIdentity) -> Result<(), CreateError> {
+        for scalar in (0..super::layout::SCALAR_WORDS as u8).map(Scalar) {
+            if ![Scalar::LEVEL, Scalar::FOREGROUND, Scalar::FOREGROUND_CHANGED].contains(&scalar) {
+                self.set_scalar(scalar, 0);
+            }
+        }
+        for number in 0..CRASH_RECORDS as u64 {
+            if let Some(at) = self.layout.crash_record(number) {
+                self.store(at, 0);
+            }
+        }
+        self.store(CRASH_WORD, 0);
+        RunState::create(self.words, limits, run_id, process).map(|_| ())
+    }
+
+    /// Whether these words were made by [`RunState::create`] of this version with these limits.
+    pub fn has_limits(&self, limits: &Limits) -> bool {
+        let limits = limits.allowed();
+        let content = [u64::from(VERSION) | (HEADER_WORDS as u64) << 32, limits.size() as u64];
+        let same =
+            |from: usize, words: &[u64]| words.iter().enumerate().all(|(index, word)| self.load(from + index) == *word);
+        self.load(MAGIC_WORD) == u64::from_le_bytes(*MAGIC)
+            && same(VERSION_WORD, &content)
+            && same(LIMITS_WORD, &limits.to_words())
+    }
+
+    /// The run's id.
+    pub fn run_id(&self) -> [u8; 16] {
+        let words = [self.load(RUN_ID_WORD), self.load(RUN_ID_WORD + 1)];
+        let mut id = [0; 16];
+        for (to, from) in id.iter_mut().zip(words.iter().flat_map(|word| word.to_le_bytes())) {
+            *to = from;
+        }
+        id
+    }
+
+    /// Whether the run ended by itself, and had no crash.
+    pub fn ended_clean(&self) -> bool {
+        self.scalar(Scalar::EXIT) == u64::from(ExitKind::CLEAN.0) && self.load(CRASH_WORD) == 0
+    }
+
     /// Sets a word that changes during the run.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
     pub fn set_scalar(&self, scalar: Scalar, value: u64) {
         self.store(self.layout.scalars.wrapping_add(usize::from(scalar.0)), value);
     }
@@ -124,7 +186,9 @@ impl<'a> RunState<'a> {
         self.scalar_word(scalar).map_or(0, |word| word.load(Acquire))
     }
 
-    fn scalar_word(&self, scalar: Scalar) -> Option<&'a AtomicU64> {
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(super) fn scalar_word(&self, scalar: Scalar) -> Option<&'a AtomicU64> {
         let number = usize::from(scalar.0);
         if number >= super::layout::SCALAR_WORDS {
             return None;
@@ -176,6 +240,8 @@ impl<'a> RunState<'a> {
         words.iter().flat_map(|word| word.load(Acquire).to_ne_bytes()).collect()
     }
 
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
     pub(super) fn store(&self, index: usize, value: u64) {
         if let Some(word) = self.words.get(index) {
             word.store(value.to_le(), Relaxed);

@@ -109,7 +109,6 @@ pub struct TextOptions {
 }
 
 impl Default for TextOptions {
-    /// All of it.
     fn default() -> Self {
         TextOptions { threads: ThreadFilter::All, registers: true, images: true, scope: true }
     }

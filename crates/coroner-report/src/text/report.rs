@@ -152,6 +152,8 @@ impl Writer<'_> {
             let place =
                 self.report.image_at(address).map_or_else(String::new, |image| format!(", in {}", image.name()));
             self.field("Address", Style::Address, &format!("{address}{access}{place}"))?;
+        } else if crash.is_address_unknown() {
+            self.field("Address", Style::Address, "not known: the kernel does not say it")?;
         }
         if let Some(hang) = &crash.hang {
             let how_long = match hang.duration() {
@@ -179,11 +181,11 @@ impl Writer<'_> {
             None => format!("{}, which is not in the report", crash.tid),
         };
         self.field("Thread", Style::Plain, &thread)?;
-        for second in &crash.second_crashes {
-            let name = second.name.map_or_else(|| format!("signal {}", second.signal), str::to_owned);
-            let at = second.address.map_or_else(String::new, |address| format!(" at {address}"));
-            let after = second.after_ns.map_or_else(String::new, |ns| format!(", {} later", duration(ns)));
-            self.field("Also", fatal, &format!("thread {} crashed: {name}{at}{after}", second.tid))?;
+        for concurrent in &crash.concurrent_crashes {
+            let name = concurrent.name.map_or_else(|| format!("signal {}", concurrent.signal), str::to_owned);
+            let at = concurrent.address.map_or_else(String::new, |address| format!(" at {address}"));
+            let after = concurrent.after_ns.map_or_else(String::new, |ns| format!(", {} later", duration(ns)));
+            self.field("Also", fatal, &format!("thread {} crashed: {name}{at}{after}", concurrent.tid))?;
         }
         let facts = [
             (CrashFlag::Recrash, "the crash path itself crashed while it wrote this report"),
@@ -428,9 +430,9 @@ impl Writer<'_> {
 /// that is worth a line.
 fn recursion(frames: &[Frame]) -> (usize, usize) {
     /// Functions that call each other in a circle.
-    const LONGEST: usize = 8;
+    const MAX_LENGTH: usize = 8;
     const WORTH: usize = 5;
-    for round in 1..=LONGEST.min(frames.len()) {
+    for round in 1..=MAX_LENGTH.min(frames.len()) {
         let first = &frames[..round];
         let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| a.address == b.address);
         let times = frames.chunks_exact(round).take_while(|other| same(other)).count();

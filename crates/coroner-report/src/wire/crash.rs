@@ -1,9 +1,10 @@
 //! What happened: the header, the crash and the language exceptions behind it.
 
 use super::encoder::Encoder;
+use super::keys::{concurrent_crash, crash, exception, hang, header, mach_exception, signal};
 use super::numbers::{Access, Language, Monitor, Os};
 use super::thread::Frame;
-use coroner_machine::registers::Arch;
+use coroner_process::registers::Arch;
 
 /// Identity of a report. The first section, so that even a file cut right after it can be attributed.
 #[derive(Clone, Copy, Debug)]
@@ -37,35 +38,25 @@ pub struct Header<'a> {
 impl Header<'_> {
     /// Encodes the payload of a header section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.map(12);
-        encoder.uint(0);
-        encoder.uint(self.format_version.into());
-        encoder.uint(1);
+        encoder.map(header::REQUIRED);
+        encoder.uint_pair(header::FORMAT_VERSION, self.format_version.into());
+        encoder.uint(header::RUN_ID);
         encoder.bytes(&self.run_id);
-        encoder.uint(2);
+        encoder.uint(header::EVENT_ID);
         encoder.bytes(&self.event_id);
-        encoder.uint(3);
-        encoder.uint(self.pid.into());
-        encoder.uint(4);
-        encoder.uint(self.ppid.into());
-        encoder.uint(5);
-        encoder.uint(u64::from(self.arch as u8));
-        encoder.uint(6);
-        encoder.uint(self.os.0.into());
-        encoder.uint(7);
-        encoder.uint(self.page_size.into());
-        encoder.uint(8);
-        encoder.uint(self.pointer_auth_mask);
-        encoder.uint(9);
-        encoder.text(self.sdk_version);
-        encoder.uint(10);
-        encoder.uint(self.process_start_ns);
-        encoder.uint(11);
-        encoder.text(self.process_name);
+        encoder.uint_pair(header::PID, self.pid.into());
+        encoder.uint_pair(header::PPID, self.ppid.into());
+        encoder.uint_pair(header::ARCH, u64::from(self.arch as u8));
+        encoder.uint_pair(header::OS, self.os.0.into());
+        encoder.uint_pair(header::PAGE_SIZE, self.page_size.into());
+        encoder.uint_pair(header::POINTER_AUTH_MASK, self.pointer_auth_mask);
+        encoder.text_pair(header::SDK_VERSION, self.sdk_version);
+        encoder.uint_pair(header::PROCESS_START, self.process_start_ns);
+        encoder.text_pair(header::PROCESS_NAME, self.process_name);
     }
 }
 
-/// A POSIX signal, as `siginfo_t` and the context told it.
+/// A POSIX signal, as `siginfo_t` and the context have it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signal {
     /// `si_signo`, in the numbering of the header's system.
@@ -91,23 +82,23 @@ pub struct Signal {
 impl Signal {
     fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
+        encoder.uint(signal::NUMBER);
         encoder.int(self.number.into());
-        encoder.uint(1);
+        encoder.uint(signal::CODE);
         encoder.int(self.code.into());
-        encoder.uint(2);
+        encoder.uint(signal::ERRNO);
         encoder.int(self.errno.into());
-        optional_uint(encoder, 3, self.address);
-        optional_uint(encoder, 4, self.sender_pid.map(u64::from));
-        optional_uint(encoder, 5, self.sender_uid.map(u64::from));
-        optional_uint(encoder, 6, self.trap_number);
-        optional_uint(encoder, 7, self.error_code);
-        optional_int(encoder, 8, self.syscall.map(i64::from));
+        optional_uint(encoder, signal::ADDRESS, self.address);
+        optional_uint(encoder, signal::SENDER_PID, self.sender_pid.map(u64::from));
+        optional_uint(encoder, signal::SENDER_UID, self.sender_uid.map(u64::from));
+        optional_uint(encoder, signal::TRAP_NUMBER, self.trap_number);
+        optional_uint(encoder, signal::ERROR_CODE, self.error_code);
+        optional_int(encoder, signal::SYSCALL, self.syscall.map(i64::from));
         encoder.end();
     }
 }
 
-/// A Mach exception, as its message told it (`mach/exception_types.h`).
+/// A Mach exception, as its message has it (`mach/exception_types.h`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mach {
     /// The exception: `EXC_BAD_ACCESS` is 1, and so on.
@@ -120,19 +111,19 @@ pub struct Mach {
 
 impl Mach {
     fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.map(3);
-        encoder.uint(0);
+        encoder.map(mach_exception::REQUIRED);
+        encoder.uint(mach_exception::EXCEPTION);
         encoder.int(self.exception.into());
-        encoder.uint(1);
+        encoder.uint(mach_exception::CODE);
         encoder.int(self.code);
-        encoder.uint(2);
+        encoder.uint(mach_exception::SUBCODE);
         encoder.int(self.subcode);
     }
 }
 
 /// Another thread that crashed while this report was being written.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SecondCrash {
+pub struct ConcurrentCrash {
     /// The thread.
     pub tid: u64,
     /// Its signal, 0 where it came another way.
@@ -145,17 +136,16 @@ pub struct SecondCrash {
     pub after_ns: Option<u64>,
 }
 
-impl SecondCrash {
+impl ConcurrentCrash {
     fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
-        encoder.uint(self.tid);
-        encoder.uint(1);
+        encoder.uint_pair(concurrent_crash::TID, self.tid);
+        encoder.uint(concurrent_crash::SIGNAL);
         encoder.int(self.signal.into());
-        encoder.uint(2);
+        encoder.uint(concurrent_crash::CODE);
         encoder.int(self.code.into());
-        optional_uint(encoder, 3, self.address);
-        optional_uint(encoder, 4, self.after_ns);
+        optional_uint(encoder, concurrent_crash::ADDRESS, self.address);
+        optional_uint(encoder, concurrent_crash::AFTER, self.after_ns);
         encoder.end();
     }
 }
@@ -172,11 +162,9 @@ pub struct Hang {
 
 impl Hang {
     fn encode(self, encoder: &mut Encoder<'_>) {
-        encoder.map(2);
-        encoder.uint(0);
-        encoder.uint(self.number.into());
-        encoder.uint(1);
-        encoder.uint(self.lasted_ns);
+        encoder.map(hang::REQUIRED);
+        encoder.uint_pair(hang::NUMBER, self.number.into());
+        encoder.uint_pair(hang::LASTED, self.lasted_ns);
     }
 }
 
@@ -225,12 +213,12 @@ pub struct Crash<'a> {
     pub tid: u64,
     /// Facts that are true or not.
     pub flags: CrashFlags,
-    /// What the faulting instruction did, where the processor told.
+    /// What the faulting instruction did, where the processor says.
     pub access: Option<Access>,
     /// The address that the fault is about, as exactly as is known (`si_addr`, FAR, CR2 or from the instruction).
     pub address: Option<u64>,
     /// Other threads that crashed too, by the time this section was written. Later ones: write the section again.
-    pub second_crashes: &'a [SecondCrash],
+    pub concurrent_crashes: &'a [ConcurrentCrash],
     /// The message of an abort, an assertion, a panic.
     pub message: Option<&'a [u8]>,
     /// Type of the uncaught exception, demangled or not.
@@ -245,49 +233,29 @@ impl Crash<'_> {
     /// Encodes the payload of a crash section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
-        encoder.uint(self.time_ns);
-        encoder.uint(1);
-        encoder.uint(self.since_install_ns);
-        encoder.uint(2);
-        encoder.uint(self.monitor.0.into());
-        encoder.uint(5);
-        encoder.uint(self.tid);
-        encoder.uint(6);
-        encoder.uint(self.flags.0.into());
-        optional_uint(encoder, 7, self.access.map(|access| access.0.into()));
-        optional_uint(encoder, 8, self.address);
-        if let Some(signal) = &self.signal {
+        encoder.uint_pair(crash::TIME, self.time_ns);
+        encoder.uint_pair(crash::SINCE_INSTALL, self.since_install_ns);
+        encoder.uint_pair(crash::MONITOR, self.monitor.0.into());
+        encoder.uint_pair(crash::TID, self.tid);
+        encoder.uint_pair(crash::FLAGS, self.flags.0.into());
+        optional_uint(encoder, crash::ACCESS, self.access.map(|access| access.0.into()));
+        optional_uint(encoder, crash::ADDRESS, self.address);
+        optional(encoder, crash::SIGNAL, self.signal, |encoder, signal| signal.encode(encoder));
+        optional(encoder, crash::MACH, self.mach, |encoder, mach| mach.encode(encoder));
+        optional(encoder, crash::HANG, self.hang, |encoder, hang| hang.encode(encoder));
+        if !self.concurrent_crashes.is_empty() {
             encoder.element(|encoder| {
-                encoder.uint(3);
-                signal.encode(encoder);
-            });
-        }
-        if let Some(mach) = &self.mach {
-            encoder.element(|encoder| {
-                encoder.uint(4);
-                mach.encode(encoder);
-            });
-        }
-        if let Some(hang) = self.hang {
-            encoder.element(|encoder| {
-                encoder.uint(13);
-                hang.encode(encoder);
-            });
-        }
-        if !self.second_crashes.is_empty() {
-            encoder.element(|encoder| {
-                encoder.uint(9);
+                encoder.uint(crash::CONCURRENT_CRASHES);
                 encoder.begin_array();
-                for crash in self.second_crashes {
+                for crash in self.concurrent_crashes {
                     encoder.element(|encoder| crash.encode(encoder));
                 }
                 encoder.end();
             });
         }
-        optional_text(encoder, 11, self.exception_type);
-        optional_text(encoder, 12, self.location);
-        optional_text(encoder, 10, self.message);
+        optional_text(encoder, crash::EXCEPTION_TYPE, self.exception_type);
+        optional_text(encoder, crash::LOCATION, self.location);
+        optional_text(encoder, crash::MESSAGE, self.message);
         encoder.end();
     }
 }
@@ -303,7 +271,7 @@ pub struct Exception<'a> {
     pub message: Option<&'a [u8]>,
     /// The thread that threw it.
     pub tid: u64,
-    /// `file:line:column`, where the language tells.
+    /// `file:line:column`, where the language says.
     pub location: Option<&'a [u8]>,
     /// Stack of the throw, innermost first.
     pub frames: &'a [Frame],
@@ -315,15 +283,13 @@ impl Exception<'_> {
     /// Encodes one element of an exceptions section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
-        encoder.uint(self.language.0.into());
-        encoder.uint(3);
-        encoder.uint(self.tid);
-        optional_text(encoder, 1, self.type_name);
-        optional_text(encoder, 2, self.message);
-        optional_text(encoder, 4, self.location);
+        encoder.uint_pair(exception::LANGUAGE, self.language.0.into());
+        encoder.uint_pair(exception::TID, self.tid);
+        optional_text(encoder, exception::TYPE_NAME, self.type_name);
+        optional_text(encoder, exception::MESSAGE, self.message);
+        optional_text(encoder, exception::LOCATION, self.location);
         encoder.element(|encoder| {
-            encoder.uint(5);
+            encoder.uint(exception::FRAMES);
             encoder.begin_array();
             let mut base = 0;
             for frame in self.frames {
@@ -334,37 +300,37 @@ impl Exception<'_> {
             }
             encoder.end();
         });
-        optional_text(encoder, 6, self.user_info);
+        optional_text(encoder, exception::USER_INFO, self.user_info);
         encoder.end();
     }
 }
 
 /// A pair of an indefinite map, if there is a value and it fits.
+pub(super) fn optional<T>(
+    encoder: &mut Encoder<'_>,
+    key: u64,
+    value: Option<T>,
+    write: impl FnOnce(&mut Encoder<'_>, T),
+) {
+    if let Some(value) = value {
+        encoder.element(|encoder| {
+            encoder.uint(key);
+            write(encoder, value);
+        });
+    }
+}
+
+/// As [`optional`], of an unsigned integer.
 pub(super) fn optional_uint(encoder: &mut Encoder<'_>, key: u64, value: Option<u64>) {
-    if let Some(value) = value {
-        encoder.element(|encoder| {
-            encoder.uint(key);
-            encoder.uint(value);
-        });
-    }
+    optional(encoder, key, value, |encoder, value| encoder.uint(value));
 }
 
-/// A pair of an indefinite map, if there is a value and it fits.
+/// As [`optional`], of an integer.
 pub(super) fn optional_int(encoder: &mut Encoder<'_>, key: u64, value: Option<i64>) {
-    if let Some(value) = value {
-        encoder.element(|encoder| {
-            encoder.uint(key);
-            encoder.int(value);
-        });
-    }
+    optional(encoder, key, value, |encoder, value| encoder.int(value));
 }
 
-/// A pair of an indefinite map, if there is a text and it fits.
+/// As [`optional`], of a text.
 pub(super) fn optional_text(encoder: &mut Encoder<'_>, key: u64, text: Option<&[u8]>) {
-    if let Some(text) = text {
-        encoder.element(|encoder| {
-            encoder.uint(key);
-            encoder.text(text);
-        });
-    }
+    optional(encoder, key, text, |encoder, text| encoder.text(text));
 }

@@ -179,6 +179,18 @@ impl<'a> Encoder<'a> {
         }
     }
 
+    /// A pair of a map: a key and an unsigned integer.
+    pub fn uint_pair(&mut self, key: u64, value: u64) {
+        self.uint(key);
+        self.uint(value);
+    }
+
+    /// A pair of a map: a key and a text.
+    pub fn text_pair(&mut self, key: u64, text: &[u8]) {
+        self.uint(key);
+        self.text(text);
+    }
+
     /// A boolean.
     pub fn bool(&mut self, value: bool) {
         self.raw(&[if value { TRUE } else { FALSE }]);

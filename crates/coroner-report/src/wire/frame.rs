@@ -1,4 +1,4 @@
-//! Frames: how sections lie in a file, so that a torn or damaged one is told from a whole one.
+//! Frames: how sections lie in a file, so that a torn or damaged one is distinguished from a whole one.
 //!
 //! A file is the three bytes of CBOR's self-description tag ([`FILE_PREFIX`]) and then one frame per section:
 //!
@@ -100,7 +100,7 @@ pub fn seal(buffer: &mut [u8], kind: SectionKind, payload_len: usize) -> Option<
     Some(FRAME_HEADER_LEN.saturating_add(payload_len))
 }
 
-/// The header for a payload that lies elsewhere (for a gathering write, `pwritev`), or `None` where it is longer than
+/// The header for a payload that lies elsewhere (for a gathering write, `pwritev`), or `None` if it is longer than
 /// [`MAX_PAYLOAD`].
 pub fn seal_header(kind: SectionKind, payload: &[u8]) -> Option<[u8; FRAME_HEADER_LEN]> {
     if payload.len() > MAX_PAYLOAD {

@@ -2,6 +2,7 @@
 
 use super::crash::{optional_text, optional_uint};
 use super::encoder::Encoder;
+use super::keys::{image, symbol_names};
 use super::numbers::{ImageKind, UnwindKind};
 
 /// A loaded segment.
@@ -58,30 +59,25 @@ pub struct Image<'a> {
 }
 
 impl Image<'_> {
-    /// Encodes one element of an images section; `false` (and nothing written) where it does not fit.
+    /// Encodes one element of an images section; `false` (and nothing written) if it does not fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.begin_map();
-            encoder.uint(0);
-            encoder.uint(self.kind.0.into());
-            encoder.uint(1);
-            encoder.text(self.path);
-            encoder.uint(2);
-            encoder.uint(self.load_address);
-            encoder.uint(3);
-            encoder.uint(self.slide);
-            encoder.uint(4);
-            encoder.uint(self.size);
-            encoder.uint(5);
+            encoder.uint_pair(image::KIND, self.kind.0.into());
+            encoder.text_pair(image::PATH, self.path);
+            encoder.uint_pair(image::LOAD_ADDRESS, self.load_address);
+            encoder.uint_pair(image::SLIDE, self.slide);
+            encoder.uint_pair(image::SIZE, self.size);
+            encoder.uint(image::TEXT);
             encoder.array(2);
             encoder.uint(self.text.0);
             encoder.uint(self.text.1);
             if !self.build_id.is_empty() {
-                encoder.uint(6);
+                encoder.uint(image::BUILD_ID);
                 encoder.bytes(self.build_id);
             }
             if !self.segments.is_empty() {
-                encoder.uint(7);
+                encoder.uint(image::SEGMENTS);
                 encoder.array(self.segments.len());
                 for segment in self.segments {
                     encoder.array(4);
@@ -92,7 +88,7 @@ impl Image<'_> {
                 }
             }
             if !self.unwind.is_empty() {
-                encoder.uint(8);
+                encoder.uint(image::UNWIND);
                 encoder.array(self.unwind.len());
                 for section in self.unwind {
                     encoder.array(3);
@@ -102,12 +98,12 @@ impl Image<'_> {
                 }
             }
             if self.is_main {
-                encoder.uint(9);
+                encoder.uint(image::IS_MAIN);
                 encoder.bool(true);
             }
-            optional_text(encoder, 10, self.version);
+            optional_text(encoder, image::VERSION, self.version);
             if let Some((kind, subtype)) = self.cpu {
-                encoder.uint(11);
+                encoder.uint(image::CPU);
                 encoder.array(2);
                 encoder.int(kind.into());
                 encoder.int(subtype.into());
@@ -129,15 +125,13 @@ pub struct SymbolName<'a> {
 }
 
 impl SymbolName<'_> {
-    /// Encodes one element of a symbol names section; `false` (and nothing written) where it does not fit.
+    /// Encodes one element of a symbol names section; `false` (and nothing written) if it does not fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.begin_map();
-            encoder.uint(0);
-            encoder.uint(self.address);
-            encoder.uint(1);
-            encoder.text(self.name);
-            optional_uint(encoder, 2, self.symbol_address);
+            encoder.uint_pair(symbol_names::ADDRESS, self.address);
+            encoder.text_pair(symbol_names::NAME, self.name);
+            optional_uint(encoder, symbol_names::SYMBOL_ADDRESS, self.symbol_address);
             encoder.end();
         })
     }

@@ -24,11 +24,12 @@ mod crc32c;
 mod encoder;
 mod frame;
 mod image;
+pub mod keys;
 mod numbers;
 mod outcome;
 mod thread;
 
-pub use crash::{Crash, CrashFlags, Exception, Hang, Header, Mach, SecondCrash, Signal};
+pub use crash::{ConcurrentCrash, Crash, CrashFlags, Exception, Hang, Header, Mach, Signal};
 pub use crc32c::crc32c;
 pub use encoder::{Encoder, Mark};
 pub use frame::{

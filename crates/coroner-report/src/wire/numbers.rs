@@ -191,7 +191,8 @@ open_numbers! {
 open_numbers! {
     /// What a frame's address is. A name or line of a return address is that of the byte before it (the call).
     AddressKind(u8) {
-        /// The address of an instruction that was about to run or was running.
+        /// The address of an instruction that was about to run or was running: also the first one of a signal trampoline, to which a
+        /// handler returns.
         INSTRUCTION = 0 "instruction",
         /// Where a call returns to.
         RETURN = 1 "return",

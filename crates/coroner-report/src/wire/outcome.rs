@@ -2,6 +2,7 @@
 
 use super::crash::{optional_int, optional_uint};
 use super::encoder::Encoder;
+use super::keys::{annotations, end, fault, stack_memory};
 use super::numbers::{Phase, SectionKind};
 
 /// A piece of a thread's stack.
@@ -16,15 +17,13 @@ pub struct StackMemory<'a> {
 }
 
 impl StackMemory<'_> {
-    /// Encodes one element of a stack memory section; `false` (and nothing written) where it does not fit.
+    /// Encodes one element of a stack memory section; `false` (and nothing written) if it does not fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
-            encoder.map(3);
-            encoder.uint(0);
-            encoder.uint(self.tid);
-            encoder.uint(1);
-            encoder.uint(self.address);
-            encoder.uint(2);
+            encoder.map(stack_memory::REQUIRED);
+            encoder.uint_pair(stack_memory::TID, self.tid);
+            encoder.uint_pair(stack_memory::ADDRESS, self.address);
+            encoder.uint(stack_memory::BYTES);
             encoder.bytes(self.bytes);
         })
     }
@@ -40,14 +39,12 @@ pub struct Annotation<'a> {
 }
 
 impl Annotation<'_> {
-    /// Encodes one element of an annotations section; `false` (and nothing written) where it does not fit.
+    /// Encodes one element of an annotations section; `false` (and nothing written) if it does not fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
-            encoder.map(2);
-            encoder.uint(0);
-            encoder.text(self.source);
-            encoder.uint(1);
-            encoder.text(self.text);
+            encoder.map(annotations::REQUIRED);
+            encoder.text_pair(annotations::SOURCE, self.source);
+            encoder.text_pair(annotations::TEXT, self.text);
         })
     }
 }
@@ -74,13 +71,12 @@ impl Fault {
     /// Encodes the payload of a fault section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
-        encoder.uint(self.section.0.into());
-        optional_int(encoder, 1, Some(self.signal.into()));
-        optional_int(encoder, 2, Some(self.code.into()));
-        optional_uint(encoder, 3, self.address);
-        optional_uint(encoder, 4, self.pc);
-        optional_uint(encoder, 5, self.tid);
+        encoder.uint_pair(fault::SECTION, self.section.0.into());
+        optional_int(encoder, fault::SIGNAL, Some(self.signal.into()));
+        optional_int(encoder, fault::CODE, Some(self.code.into()));
+        optional_uint(encoder, fault::ADDRESS, self.address);
+        optional_uint(encoder, fault::PC, self.pc);
+        optional_uint(encoder, fault::TID, self.tid);
         encoder.end();
     }
 }
@@ -127,17 +123,17 @@ impl End<'_> {
     /// Encodes the payload of an end section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
-        encoder.uint(0);
+        encoder.uint(end::COMPLETE);
         encoder.bool(self.complete);
-        optional_uint(encoder, 1, Some(self.total_ns));
-        optional_uint(encoder, 4, Some(self.threads));
-        optional_uint(encoder, 5, Some(self.threads_captured));
+        optional_uint(encoder, end::TOTAL, Some(self.total_ns));
+        optional_uint(encoder, end::THREADS, Some(self.threads));
+        optional_uint(encoder, end::THREADS_CAPTURED, Some(self.threads_captured));
         encoder.element(|encoder| {
-            encoder.uint(6);
+            encoder.uint(end::DEADLINE);
             encoder.bool(self.deadline);
         });
         encoder.element(|encoder| {
-            encoder.uint(2);
+            encoder.uint(end::PHASES);
             encoder.map(self.phases.len());
             for phase in self.phases {
                 encoder.uint(phase.phase.0.into());
@@ -145,7 +141,7 @@ impl End<'_> {
             }
         });
         encoder.element(|encoder| {
-            encoder.uint(3);
+            encoder.uint(end::DROPPED);
             encoder.map(self.dropped.len());
             for dropped in self.dropped {
                 encoder.uint(dropped.section.0.into());

@@ -2,8 +2,9 @@
 
 use super::crash::{optional_int, optional_text, optional_uint};
 use super::encoder::Encoder;
+use super::keys::{registers, thread};
 use super::numbers::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
-use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 
 /// The registers of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +43,12 @@ impl<'a> Registers<'a> {
     /// A map: the architecture's number; the general registers in an array, in the order of
     /// [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp, pc, pstate); a map of the others.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.map(if self.extra.is_empty() { 2 } else { 3 });
-        encoder.uint(0);
+        encoder.map(registers::REQUIRED.wrapping_add(usize::from(!self.extra.is_empty())));
+        encoder.uint(registers::ARCH);
         match self.general {
             General::X86_64(registers) => {
                 encoder.uint(u64::from(Arch::X86_64 as u8));
-                encoder.uint(1);
+                encoder.uint(registers::GENERAL);
                 encoder.array(18);
                 for value in registers.gpr {
                     encoder.uint(value);
@@ -57,7 +58,7 @@ impl<'a> Registers<'a> {
             }
             General::Aarch64(registers) => {
                 encoder.uint(u64::from(Arch::Aarch64 as u8));
-                encoder.uint(1);
+                encoder.uint(registers::GENERAL);
                 encoder.array(34);
                 for value in registers.x {
                     encoder.uint(value);
@@ -68,7 +69,7 @@ impl<'a> Registers<'a> {
             }
         }
         if !self.extra.is_empty() {
-            encoder.uint(2);
+            encoder.uint(registers::EXTRA);
             encoder.map(self.extra.len());
             for (register, value) in self.extra {
                 encoder.uint(register.0.into());
@@ -115,7 +116,7 @@ impl Frame {
         }
     }
 
-    /// What the next frame's sp is told relative to.
+    /// What the next frame's sp is relative to.
     pub(super) fn next_base(&self, base: u64) -> u64 {
         self.cfa.or(self.sp).unwrap_or(base)
     }
@@ -174,7 +175,7 @@ pub struct Thread<'a> {
 
 impl Thread<'_> {
     /// Encodes one element of a threads section: the thread with all of these frames or, where they do not all fit,
-    /// with as many as do and the number of the rest. `false` (and nothing written) where not even the thread fits.
+    /// with as many as do and the number of the rest. `false` (and nothing written) if not even the thread fits.
     pub fn encode(&self, encoder: &mut Encoder<'_>, frames: &[Frame], end: WalkEnd) -> bool {
         let Some(mut thread) = ThreadEncoder::begin(encoder, self) else { return false };
         for frame in frames {
@@ -200,38 +201,36 @@ pub struct ThreadEncoder<'e, 'b> {
 }
 
 impl<'e, 'b> ThreadEncoder<'e, 'b> {
-    /// Begins an element of a threads section; `None` (and nothing written) where the thread does not fit.
+    /// Begins an element of a threads section; `None` (and nothing written) if the thread does not fit.
     pub fn begin(encoder: &'e mut Encoder<'b>, thread: &Thread<'_>) -> Option<Self> {
         let begun = encoder.remaining() > TAIL
             && encoder.element(|encoder| {
                 encoder.begin_map();
-                encoder.uint(0);
-                encoder.uint(thread.tid);
-                optional_text(encoder, 1, thread.name);
-                encoder.uint(2);
-                encoder.uint(thread.flags.0.into());
-                optional_uint(encoder, 3, thread.state.map(|state| state.0.into()));
-                optional_uint(encoder, 4, thread.not_captured.map(|reason| reason.0.into()));
-                optional_int(encoder, 8, thread.syscall);
-                optional_uint(encoder, 9, thread.captured_by.map(|method| method.0.into()));
+                encoder.uint_pair(thread::TID, thread.tid);
+                optional_text(encoder, thread::NAME, thread.name);
+                encoder.uint_pair(thread::FLAGS, thread.flags.0.into());
+                optional_uint(encoder, thread::STATE, thread.state.map(|state| state.0.into()));
+                optional_uint(encoder, thread::NOT_CAPTURED, thread.not_captured.map(|reason| reason.0.into()));
+                optional_int(encoder, thread::SYSCALL, thread.syscall);
+                optional_uint(encoder, thread::CAPTURED_BY, thread.captured_by.map(|method| method.0.into()));
                 if let Some((low, high)) = thread.stack {
-                    encoder.uint(10);
+                    encoder.uint(thread::STACK);
                     encoder.array(2);
                     encoder.uint(low);
                     encoder.uint(high.wrapping_sub(low));
                 }
-                optional_text(encoder, 11, thread.queue);
+                optional_text(encoder, thread::QUEUE, thread.queue);
                 if let Some((user, system)) = thread.cpu_time {
-                    encoder.uint(12);
+                    encoder.uint(thread::CPU_TIME);
                     encoder.array(2);
                     encoder.uint(user);
                     encoder.uint(system);
                 }
                 if let Some(registers) = &thread.registers {
-                    encoder.uint(5);
+                    encoder.uint(thread::REGISTERS);
                     registers.encode(encoder);
                 }
-                encoder.uint(6);
+                encoder.uint(thread::FRAMES);
                 encoder.begin_array();
                 // What `finish` writes must fit: checked here by writing as much.
                 let mark = encoder.mark();
@@ -243,7 +242,7 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
         begun.then_some(ThreadEncoder { encoder, base: 0, did_not_fit: 0 })
     }
 
-    /// Adds a frame, innermost first. `false` where it did not fit; it is counted then.
+    /// Adds a frame, innermost first. `false` if it did not fit; it is counted then.
     pub fn frame(&mut self, frame: &Frame) -> bool {
         if self.did_not_fit == 0 {
             let base = self.base;
@@ -273,8 +272,7 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
             end
         };
         encoder.end();
-        encoder.uint(7);
-        encoder.uint(end.0.into());
+        encoder.uint_pair(thread::WALK_END, end.0.into());
         encoder.end();
     }
 

@@ -1,12 +1,12 @@
 //! Report files to test with, made by the crash path's own types.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its own part.
 
-use coroner_machine::registers::{Aarch64Registers, Arch, X86_64Registers};
+use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
-    self, Access, AddressKind, Annotation, CaptureMethod, Crash, CrashFlags, Dropped, Encoder, End, Exception,
-    ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language, Mach, Monitor,
-    NotCaptured, Os, Phase, PhaseDuration, Registers, SecondCrash, SectionKind, Segment, Signal, StackMemory,
-    SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
+    self, Access, AddressKind, Annotation, CaptureMethod, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder, End,
+    Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language, Mach,
+    Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, SectionKind, Segment, Signal, StackMemory, SymbolName,
+    Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
 };
 
 /// A report file being made.
@@ -64,8 +64,8 @@ pub fn header() -> Header<'static> {
     }
 }
 
-pub const SECOND_CRASHES: &[SecondCrash] =
-    &[SecondCrash { tid: 4323, signal: 7, code: 2, address: Some(0x7F00_0000_1000), after_ns: Some(1500) }];
+pub const CONCURRENT_CRASHES: &[ConcurrentCrash] =
+    &[ConcurrentCrash { tid: 4323, signal: 7, code: 2, address: Some(0x7F00_0000_1000), after_ns: Some(1500) }];
 
 pub fn crash() -> Crash<'static> {
     Crash {
@@ -88,7 +88,7 @@ pub fn crash() -> Crash<'static> {
         flags: CrashFlags::STACK_OVERFLOW.with(CrashFlags::RECRASH),
         access: Some(Access::WRITE),
         address: Some(0x18),
-        second_crashes: SECOND_CRASHES,
+        concurrent_crashes: CONCURRENT_CRASHES,
         message: Some(b"assertion failed: \xFFnot UTF-8\nsecond line"),
         exception_type: Some(b"std::runtime_error"),
         location: Some(b"src/main.rs:12:5"),

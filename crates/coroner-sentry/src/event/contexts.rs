@@ -136,7 +136,7 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .map(|annotation| json!({ "source": annotation.source, "text": annotation.text }))
         .collect();
     let second: Vec<Value> =
-        report.crash.iter().flat_map(|crash| &crash.second_crashes).map(|second| json!(second)).collect();
+        report.crash.iter().flat_map(|crash| &crash.concurrent_crashes).map(|second| json!(second)).collect();
     let not_captured: Map<String, Value> = report
         .threads
         .iter()
@@ -152,7 +152,7 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .set("frames_left_out", Some(left_out).filter(|frames| !frames.is_empty()))
         .set("threads_not_captured", Some(not_captured).filter(|threads| !threads.is_empty()))
         .set("annotations", Some(annotations).filter(|list| !list.is_empty()))
-        .set("second_crashes", Some(second).filter(|list| !list.is_empty()))
+        .set("concurrent_crashes", Some(second).filter(|list| !list.is_empty()))
         .set("flags", some(report.crash.iter().flat_map(|crash| &crash.flags).map(|flag| flag_name(*flag)).collect()));
     context
 }

@@ -166,9 +166,9 @@ fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
 /// The exception of a report without one of a language: a signal, a Mach exception, a hang.
 fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception {
     let mut mechanism = mechanism(crash);
-    let told = crash.exception_type.is_some() || matches!(crash.monitor, Monitor::PANIC | Monitor::USER);
+    let typed = crash.exception_type.is_some() || matches!(crash.monitor, Monitor::PANIC | Monitor::USER);
     // A type that a program gave is one to group by; a signal says as good as nothing.
-    mechanism.synthetic = (!told).then_some(true);
+    mechanism.synthetic = (!typed).then_some(true);
     Exception {
         kind: kind(crash),
         value: value(report, crash),
@@ -217,6 +217,8 @@ fn value(report: &Report, crash: &Crash) -> Option<String> {
         };
         let space = if place.is_empty() { "" } else { ": " };
         let _ = write!(place, "{space}{access}at {address}");
+    } else if crash.is_address_unknown() {
+        place.push_str(": the address is not known");
     }
     if !place.is_empty() && crash.message.is_none() {
         parts.push(place);
@@ -285,7 +287,8 @@ fn mechanism(crash: &Crash) -> Mechanism {
             data.insert(key.to_owned(), value.into());
         }
     };
-    note("relevant_address", crash.address.map(|address| address.to_string()));
+    let unknown = || crash.is_address_unknown().then(|| "not known".to_owned());
+    note("relevant_address", crash.address.map(|address| address.to_string()).or_else(unknown));
     note("access", crash.access.and_then(|access| access.name()).map(ToOwned::to_owned));
     note("location", crash.location.clone());
     if let Some(signal) = &crash.signal {

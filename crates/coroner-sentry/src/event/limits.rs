@@ -271,7 +271,7 @@ fn cut(text: &mut String, longest: usize) {
     }
 }
 
-/// Cuts a path at its start: its end is what tells.
+/// Cuts a path at its start: its end is what counts.
 fn cut_start(path: &mut String, longest: usize) {
     let length = path.chars().count();
     if length > longest {

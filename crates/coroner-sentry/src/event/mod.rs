@@ -16,7 +16,7 @@ mod threads;
 
 use std::collections::BTreeMap;
 
-use coroner_report::model::{CrashFlag, Report, RunFacts, Timestamp};
+use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Timestamp};
 use coroner_report::run_state::Level;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMe
 pub use images::DebugImage;
 pub use in_app::InAppRules;
 pub(crate) use limits::{environment, release, shrink};
-pub use stacktrace::{Frame, MOST_FRAMES, Stacktrace};
+pub use stacktrace::{Frame, MAX_FRAMES, Stacktrace};
 pub use threads::Thread;
 
 /// Name under which events say who made them.
@@ -198,9 +198,9 @@ impl Event {
         let run = report.run.as_ref();
         let app = run.map(|run| &run.app);
         let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
-        let choose = |set: &Option<String>, told: Option<&String>| set.clone().or_else(|| told.cloned());
+        let choose = |set: &Option<String>, recorded: Option<&String>| set.clone().or_else(|| recorded.cloned());
         let mut event = Event {
-            event_id: report.header.event_id.to_string(),
+            event_id: event_id(report).to_string(),
             timestamp: time_text(time),
             platform: "native".to_owned(),
             level: level(report),
@@ -268,8 +268,19 @@ impl Event {
     }
 }
 
-/// `/home/ada/app` and `/Users/ada/app` as `~/app`.
+/// The id of a report's event: of one that does not say, its run's.
+fn event_id(report: &Report) -> Id {
+    let ids =
+        [report.header.event_id, report.header.run_id, report.run.as_ref().map_or(Id::default(), |run| run.run_id)];
+    ids.into_iter().find(|id| !id.is_nil()).unwrap_or_default()
+}
+
+/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`.
 pub(crate) fn hide_home(path: &mut String) {
+    if let Some(rest) = path.strip_prefix("/root/") {
+        *path = format!("~/{rest}");
+        return;
+    }
     for parent in ["/home/", "/Users/"] {
         if let Some((_, rest)) = path.strip_prefix(parent).and_then(|below| below.split_once('/')) {
             *path = format!("~/{rest}");
@@ -319,10 +330,19 @@ mod tests {
     }
 
     #[test]
+    fn an_event_without_an_id_has_its_runs() {
+        let run = RunFacts { run_id: Id([7; 16]), ..RunFacts::default() };
+        let report = Report { run: Some(run), ..Report::default() };
+        assert_eq!(Event::from_report(&report, &EventOptions::default()).event_id, "07".repeat(16));
+    }
+
+    #[test]
     fn the_home_directory_is_hidden() {
         for (path, hidden) in [
             ("/home/ada/bin/app", "~/bin/app"),
             ("/Users/ada/Applications/A.app/A", "~/Applications/A.app/A"),
+            ("/root/.cargo/registry/src/lib.rs", "~/.cargo/registry/src/lib.rs"),
+            ("/rooted/app", "/rooted/app"),
             ("/home/app", "/home/app"),
             ("/usr/lib/libc.so.6", "/usr/lib/libc.so.6"),
         ] {

@@ -1,4 +1,4 @@
-//! What the app told of itself: user, tags, extra, fingerprint, breadcrumbs.
+//! What the app said of itself: user, tags, extra, fingerprint, breadcrumbs.
 
 use coroner_report::model::{Breadcrumb as Left, RunFacts};
 use serde_json::{Map, Value};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use super::{Breadcrumb, Event, time_text};
 
 /// Longest key of a tag that servers take.
-const LONGEST_TAG_KEY: usize = 200;
+const MAX_TAG_KEY: usize = 200;
 /// Longest value of a tag that servers take.
-const LONGEST_TAG: usize = 200;
+const MAX_TAG: usize = 200;
 
 /// Fields of a user that the protocol knows; all are texts.
 const USER: [&str; 6] = ["id", "username", "email", "name", "ip_address", "segment"];
@@ -30,9 +30,9 @@ pub(super) fn add(event: &mut Event, run: &RunFacts) {
 fn tag(key: &str, value: &str) -> Option<(String, String)> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "_.:-".contains(character);
     let key: String = key.chars().map(|character| if allowed(character) { character } else { '_' }).collect();
-    let key: String = key.chars().take(LONGEST_TAG_KEY).collect();
+    let key: String = key.chars().take(MAX_TAG_KEY).collect();
     let value = value.replace(['\n', '\r'], " ");
-    let value: String = value.trim().chars().take(LONGEST_TAG).collect();
+    let value: String = value.trim().chars().take(MAX_TAG).collect();
     (!key.is_empty() && !value.is_empty()).then_some((key, value))
 }
 

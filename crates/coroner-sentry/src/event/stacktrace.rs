@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::in_app::{InApp, InAppRules};
 
 /// Most frames of a stack in an event: what Relay keeps (`max_frames` of its schema). Of more, the first and the last half.
-pub const MOST_FRAMES: usize = 250;
+pub const MAX_FRAMES: usize = 250;
 
 /// A stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,9 +109,9 @@ impl<'r> Stacks<'r> {
     fn of_frames(&self, found: &[Found], skipped: &[Skipped], name: impl FnOnce() -> String) -> Option<Stacktrace> {
         let mut frames: Vec<Frame> = found.iter().flat_map(|frame| self.expand(frame)).collect();
         let mut left_out: u64 = skipped.iter().map(|skipped| skipped.count).sum();
-        if frames.len() > MOST_FRAMES {
-            let half = MOST_FRAMES / 2;
-            left_out += (frames.len() - MOST_FRAMES) as u64;
+        if frames.len() > MAX_FRAMES {
+            let half = MAX_FRAMES / 2;
+            left_out += (frames.len() - MAX_FRAMES) as u64;
             frames.drain(half..frames.len() - half);
         }
         if left_out > 0 {

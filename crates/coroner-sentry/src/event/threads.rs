@@ -36,20 +36,20 @@ pub struct Thread {
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
     // An uncaught exception's stack is that of its throw; then the thread's own says where the process ended.
     let thrown = report.exceptions.first().is_some_and(|exception| !exception.frames.is_empty());
-    let told = report.crashed_thread().map(|thread| thread.tid);
-    let told = report.crash.as_ref().map(|crash| crash.tid).or(told);
+    let reported = report.crashed_thread().map(|thread| thread.tid);
+    let reported = report.crash.as_ref().map(|crash| crash.tid).or(reported);
     let mut seen = HashSet::new();
     let threads = report.threads.iter().filter(|thread| seen.insert(thread.tid));
     let threads = threads.map(|thread| {
-        let is_told = told == Some(thread.tid);
+        let is_reported = reported == Some(thread.tid);
         Thread {
             id: thread.tid,
             name: thread.name.clone().or_else(|| thread.queue.clone()).filter(|name| !name.is_empty()),
             crashed: thread.crashed,
-            current: is_told,
+            current: is_reported,
             main: thread.main,
             state: thread.state.and_then(|state| state.name()).map(ToOwned::to_owned),
-            stacktrace: if is_told && !thrown { None } else { stacks.of_thread(thread) },
+            stacktrace: if is_reported && !thrown { None } else { stacks.of_thread(thread) },
         }
     });
     threads.collect()

@@ -1,13 +1,18 @@
-//! What is tried where there is no rule: the caller of a bad pointer, the frame record, a scan of the stack.
+//! Finding the caller if unwind data give none: after a call through a bad pointer, by the code, by the frame record at the frame pointer,
+//! by a scan of the stack.
+//!
+//! Limits: a frame record is not proved by anything, and a scan may find a stale return address: [`Frame::found`](crate::Frame::found)
+//! says so.
 
 use super::Walker;
+use super::find_rule::NO_RULE;
 use crate::arch::Architecture;
-use crate::call_site::follows_call;
+use crate::call_site::{follows_call, marks_outermost};
 use crate::frame::{End, Found, Malformed};
 use crate::image::Images;
-use crate::rule::Row;
-use crate::scan::scan;
-use coroner_machine::memory::Memory;
+use crate::rule::{Row, Rule};
+use crate::signal_trampoline;
+use coroner_process::memory::Memory;
 
 /// Whether a rule wanted the link register of a frame that has made a call.
 pub(super) fn is_lost_link<A: Architecture>(end: End) -> bool {
@@ -18,12 +23,14 @@ pub(super) fn is_lost_link<A: Architecture>(end: End) -> bool {
 /// How many frames of a walk may come from a scan: beyond that there is no stack, only words.
 const SCANS: u32 = 16;
 
+/// How far above its frame record a caller's record may be.
+const MAX_FRAME_SIZE: u64 = 1 << 20;
+
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// What is tried where unwind data give no caller; `why` is what they gave instead.
     #[cold]
     #[inline(never)]
     pub(super) fn without_rule(&mut self, why: End) -> Result<Option<u64>, End> {
-        self.by_stack = false;
         if self.memory.left == 0 {
             return Err(End::ReadBudget);
         }
@@ -31,9 +38,17 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             // The return address would be in lr, which a call has overwritten: this is how outermost functions look.
             return Err(End::EndOfStack);
         }
+        if !self.interrupted() && self.returns_to_beginning() {
+            return Err(End::EndOfStack);
+        }
         if self.interrupted()
             && matches!(why, End::NoUnwindData { .. })
             && let Some(cfa) = self.called_bad_pointer()
+        {
+            return Ok(Some(cfa));
+        }
+        if !matches!(why, End::NoUnwindData { .. })
+            && let Some(cfa) = self.step_by_code()
         {
             return Ok(Some(cfa));
         }
@@ -57,6 +72,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
                 Err(_) => {}
             }
         }
+        if fp == 0 && !self.interrupted() && marks_outermost::<A, _>(&mut self.memory, self.registers.pc) {
+            return Err(End::EndOfStack);
+        }
         if let Some(cfa) = self.scan() {
             return Ok(Some(cfa));
         }
@@ -64,6 +82,30 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Err(End::EndOfStack);
         }
         Err(why)
+    }
+
+    /// Whether a function begins at the return address, and no call stands before it: nobody called, the address was put there by
+    /// hand, at the first frame of a coroutine (`makecontext`). The frame pointer is that of whoever made it.
+    fn returns_to_beginning(&mut self) -> bool {
+        let pc = self.registers.pc;
+        let mut rule = NO_RULE;
+        self.find_image(pc)
+            && matches!(self.rule_by_unwind_data(pc, &mut rule), Ok(Some(range)) if range.start == pc)
+            && self.is_return_address(pc, None) == Some(false)
+    }
+
+    /// Goes to the caller by what the code does until it returns: where unwind data are wrong, the code is right.
+    pub(super) fn step_by_code(&mut self) -> Option<u64> {
+        let mut rule = NO_RULE;
+        let found = self.follow_code_to_return(&mut rule);
+        // An outlined function's caller does not follow from one row.
+        if self.outlined.take().is_some() || !found {
+            return None;
+        }
+        let Rule::Row(row) = &rule.rule else { return None };
+        let cfa = self.execute_row(row, self.may_be_leaf()).ok()?;
+        self.arrive(rule.found, false);
+        Some(cfa)
     }
 
     /// The caller of a program counter that is no code: the return address is where a call leaves it, at the stack pointer
@@ -80,10 +122,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         } else {
             self.memory.read_u64(sp).ok()?
         } & self.mask;
-        if value < 0x1000
-            || self.images.is_executable(value.wrapping_sub(1)) == Some(false)
-            || follows_call::<A, _>(&mut self.memory, value) == Some(false)
-        {
+        if self.is_return_address(value, None) == Some(false) {
             return None;
         }
         if A::LINK_REGISTER && executable.is_none() && self.is_stale_link(value) {
@@ -94,13 +133,13 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         } else {
             (Row::new(A::SP, 8).with_saved::<A>(A::RA, -8)?, Found::StackTop)
         };
-        let cfa = self.execute_row(&row).ok()?;
+        let cfa = self.execute_row(&row, self.may_be_leaf()).ok()?;
         self.arrive(found, false);
         Some(cfa)
     }
 
-    /// Where code may be running that nobody knows of: whether the link register holds what an inner call of that code
-    /// left there, or what its frame record holds already.
+    /// If code may be running that is in no image: whether the link register holds what an inner call of that code left there,
+    /// or what its frame record holds already.
     fn is_stale_link(&mut self, link: u64) -> bool {
         if self.images.is_executable(link).is_none() {
             return true;
@@ -110,26 +149,64 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.memory.read_u64(fp.wrapping_add(8)).is_ok_and(|saved| saved & self.mask == link)
     }
 
+    /// Goes to the first word of the stack that is certainly an address of code behind a call, or of a signal trampoline below
+    /// a signal frame.
     fn scan(&mut self) -> Option<u64> {
         if self.scans >= SCANS {
             return None;
         }
-        let sp = self.registers.sp();
-        let words = self.options.scan_words;
-        let candidate = scan::<A, _, _>(&mut self.memory, &self.images, sp, words, self.mask)?;
-        self.scans = self.scans.saturating_add(1);
-        let cfa = candidate.place.wrapping_add(8);
-        match (candidate.fp, self.registers.address(A::FP, &mut self.memory)) {
-            (Some(fp), _) => self.registers.set(A::FP, fp),
-            // It may belong to a frame further up.
-            (None, Ok(Some(fp))) if fp >= cfa => {}
-            (None, _) => self.registers.forget(A::FP),
+        let start = self.registers.sp().checked_add(7)? & !7;
+        let mut before = 0;
+        for index in 0..u64::from(self.options.scan_words) {
+            let place = start.checked_add(index.wrapping_mul(8))?;
+            let word = self.memory.read_u64(place).ok()?;
+            let (pc, cfa) = (word & self.mask, place.wrapping_add(8));
+            if pc >= 0x1000
+                && self.images.is_executable(pc.wrapping_sub(1)) == Some(true)
+                && self.is_return_address(pc, Some(cfa)) == Some(true)
+            {
+                self.scans = self.scans.saturating_add(1);
+                if self.is_frame_record(before, place) {
+                    self.registers.set(A::FP, before);
+                } else if self.registers.address(A::FP, &mut self.memory).ok()?.is_none_or(|fp| fp < cfa) {
+                    // Otherwise it may belong to a frame further up.
+                    self.registers.forget(A::FP);
+                }
+                // What the frames in between saved is not known.
+                self.registers.after_call(1 << A::FP);
+                self.registers.set(A::SP, cfa);
+                self.registers.pc = pc;
+                self.arrive(Found::Scan, false);
+                return Some(cfa);
+            }
+            before = word;
         }
-        // What the frames in between saved is not known.
-        self.registers.after_call(1 << A::FP);
-        self.registers.set(A::SP, cfa);
-        self.registers.pc = candidate.pc;
-        self.arrive(Found::Scan, false);
-        Some(cfa)
+        None
+    }
+
+    /// Whether the word before a return address at `place` is a frame pointer: it points above it, and not far, to a record with
+    /// a return address or the end of the chain.
+    fn is_frame_record(&mut self, fp: u64, place: u64) -> bool {
+        if fp <= place || fp.wrapping_sub(place) >= MAX_FRAME_SIZE || !fp.is_multiple_of(8) {
+            return false;
+        }
+        let Ok((caller, pc)) = self.memory.read_pair(fp) else { return false };
+        let pc = pc & self.mask;
+        pc == 0 && caller == 0 || self.is_return_address(pc, None) == Some(true)
+    }
+
+    /// Whether a function may return to `pc`: it follows a call, or is a signal trampoline; `None` if the code can't be read.
+    /// `frame` is the address of the kernel's signal frame, if that has to be proved.
+    pub(super) fn is_return_address(&mut self, pc: u64, frame: Option<u64>) -> Option<bool> {
+        if pc < 0x1000 {
+            return Some(false);
+        }
+        if signal_trampoline::recognise::<A, _>(&mut self.memory, pc).is_some() {
+            return Some(frame.is_none_or(|frame| signal_trampoline::is_signal_frame::<A, _>(&mut self.memory, frame)));
+        }
+        if self.images.is_executable(pc.wrapping_sub(1)) == Some(false) {
+            return Some(false);
+        }
+        follows_call::<A, _>(&mut self.memory, pc)
     }
 }

@@ -1,27 +1,31 @@
 //! The walk: from frame to frame, until there is a reason to end.
+//!
+//! Each step first tries the cache ([`cached_frames`], and [`cache_miss`] if a rule is not there yet), then all other ways to find
+//! a rule ([`find_rule`]), and if that gives no caller the ways without one ([`fallback`]). [`caller_check`] decides whether a
+//! caller is accepted.
 
-mod check;
+mod cache_miss;
+mod cached_frames;
+mod caller_check;
 mod fallback;
-mod known;
-mod learn;
-mod rules;
+mod find_rule;
 
 use crate::arch::Architecture;
-use crate::cache::{FoundRule, Place, RuleCache};
 use crate::execute;
-use crate::frame::{AddressKind, End, Found, FpUse, Frame, Problem};
+use crate::frame::{AddressKind, End, Found, Frame, Problem};
 use crate::image::{Image, Images};
 use crate::lookup;
 use crate::registers::RegisterFile;
 use crate::rule::{Row, Rule};
+use crate::rule_cache::{EntryIndex, FoundRule, RuleCache};
 use crate::swift_async::{Contexts, SwiftAsync, is_marked, without_mark};
-use check::{Believed, Check, accept_interrupted};
+use cached_frames::PendingSaves;
+pub(crate) use cached_frames::StepLog;
+use caller_check::{Accepted, CallerCheck, accept_interrupted};
 use core::ops::ControlFlow;
-use coroner_machine::memory::{BLOCK, Memory, Unreadable};
+use coroner_process::memory::{BLOCK, Memory, Unreadable};
 use fallback::is_lost_link;
-pub(crate) use known::Log;
-use known::Unnoted;
-use rules::{NO_RULE, PartFrame};
+use find_rule::{NO_RULE, OutlinedFrames};
 
 /// What bounds a walk, and what it may do.
 #[derive(Clone, Copy, Debug)]
@@ -51,14 +55,14 @@ impl Default for Options {
     }
 }
 
-/// Memory with a budget.
+/// Memory with a budget of reads.
 #[derive(Debug)]
-struct Metered<M> {
+struct BudgetedMemory<M> {
     memory: M,
     left: u64,
 }
 
-impl<M: Memory> Metered<M> {
+impl<M: Memory> BudgetedMemory<M> {
     #[inline]
     fn spend(&mut self, address: u64) -> Result<(), Unreadable> {
         match self.left.checked_sub(1) {
@@ -71,7 +75,7 @@ impl<M: Memory> Metered<M> {
     }
 }
 
-impl<M: Memory> Memory for Metered<M> {
+impl<M: Memory> Memory for BudgetedMemory<M> {
     #[inline]
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         self.spend(address)?;
@@ -103,7 +107,7 @@ impl<M: Memory> Memory for Metered<M> {
 /// [`Self::step`] for those who want the registers of each frame. They may be mixed.
 #[derive(Debug)]
 pub struct Walker<'c, A, M, I> {
-    memory: Metered<M>,
+    memory: BudgetedMemory<M>,
     images: I,
     cache: &'c mut RuleCache,
     registers: RegisterFile<A>,
@@ -115,26 +119,22 @@ pub struct Walker<'c, A, M, I> {
     switches: u32,
     scans: u32,
     analyses: u32,
-    /// Where the walk has left the stack: the async contexts.
+    /// The async contexts, if the walk has left the stack.
     contexts: Option<Contexts>,
     /// Where the rule of the frame is, if the cache has it.
-    known: Option<Place>,
+    cached: Option<EntryIndex>,
     /// Where the rule of the frame below is, if this frame's was not known when the walk came to it.
-    below: Option<Place>,
-    /// The frame is in an outlined part, as looking for its rule has found, or is the function of one.
-    part: Option<PartFrame>,
-    /// What was believed last.
-    believed: Option<Believed>,
+    below: Option<EntryIndex>,
+    /// The frame is in an outlined function, as looking for its rule has found, or is the function of one.
+    outlined: Option<OutlinedFrames>,
+    /// The return address that was accepted last.
+    accepted: Option<Accepted>,
     /// The image that was found last: most callers are in the same one.
     image: Image,
-    /// What [`Self::registers`] lacks.
-    unnoted: Unnoted,
+    /// Saved registers that [`Self::registers`] does not have yet.
+    pending_saves: PendingSaves,
     /// The last frame that was stepped from was a signal trampoline.
     from_trampoline: bool,
-    /// See [`Self::is_by_stack_alone`].
-    by_stack: bool,
-    /// What the frame that was last stepped from does with the frame pointer.
-    fp_use: FpUse,
     problem: Option<Problem>,
     end: Option<End>,
 }
@@ -143,34 +143,19 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     /// A walk of the thread that has these registers.
     #[inline]
     pub fn new(registers: &A::Registers, memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
-        let mut walker = Walker::nowhere(memory, images, cache, options);
+        let mut walker = Walker::without_registers(memory, images, cache, options);
         // In place: a copy of what was just stored word by word waits for all of it.
         A::load(registers, &mut walker.registers);
-        walker.known = walker.cache.find(walker.registers.pc, walker.kind);
-        walker
-    }
-
-    /// A walk from a register file, of which not all need be known.
-    #[inline]
-    pub fn from_file(
-        registers: RegisterFile<A>,
-        memory: M,
-        images: I,
-        cache: &'c mut RuleCache,
-        options: Options,
-    ) -> Self {
-        let mut walker = Walker::nowhere(memory, images, cache, options);
-        walker.registers = registers;
-        walker.known = walker.cache.find(walker.registers.pc, walker.kind);
+        walker.cached = walker.cache.find(walker.registers.pc, walker.kind);
         walker
     }
 
     /// A walk that has no registers yet.
     #[inline]
-    fn nowhere(memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
+    fn without_registers(memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
         cache.enter(images.generation());
         Walker {
-            memory: Metered { memory, left: options.reads },
+            memory: BudgetedMemory { memory, left: options.reads },
             images,
             cache,
             registers: RegisterFile::new(0),
@@ -183,15 +168,13 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             scans: 0,
             analyses: 0,
             contexts: None,
-            known: None,
+            cached: None,
             below: None,
-            part: None,
-            believed: None,
-            image: Image::NONE,
-            unnoted: Unnoted::NOTHING,
+            outlined: None,
+            accepted: None,
+            image: Image::default(),
+            pending_saves: PendingSaves::NOTHING,
             from_trampoline: false,
-            by_stack: true,
-            fp_use: FpUse::None,
             problem: None,
             end: None,
         }
@@ -202,27 +185,20 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     #[must_use]
     pub fn from_return_address(mut self) -> Self {
         self.kind = AddressKind::ReturnAddress;
-        self.known = self.cache.find(self.registers.pc, self.kind);
+        self.cached = self.cache.find(self.registers.pc, self.kind);
         self
     }
 
-    /// The frame where the walk is, without [`Frame::cfa`] and [`Frame::signal_trampoline`], which only [`Self::step`]
-    /// finds.
+    /// The frame where the walk is, without [`Frame::cfa`] and [`AddressKind::SignalTrampoline`], which only
+    /// [`Self::step`] finds.
     #[inline]
     pub fn frame(&self) -> Frame {
-        Frame {
-            pc: self.registers.pc,
-            sp: self.registers.sp(),
-            cfa: None,
-            found: self.found,
-            kind: self.kind,
-            signal_trampoline: false,
-        }
+        Frame { pc: self.registers.pc, sp: self.registers.sp(), cfa: None, found: self.found, kind: self.kind }
     }
 
     /// The registers of the frame where the walk is.
     pub fn registers(&mut self) -> &RegisterFile<A> {
-        self.note_left();
+        self.apply_pending_saves();
         self.registers.settle(&mut self.memory);
         &self.registers
     }
@@ -245,42 +221,16 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         self.from_trampoline
     }
 
-    /// Whether the walk has come here by nothing but the program counter, stack pointer and frame pointer that it began with
-    /// and the words that it read: no other register's first value counted, and nothing was guessed. A walk from the same
-    /// three that reads the same words then has the same frames, as long as the images are the same.
-    #[inline]
-    pub fn is_by_stack_alone(&self) -> bool {
-        self.by_stack
-    }
-
-    /// Calls `each` with every frame from the one where the walk is to the last one, or until it says to stop.
+    /// Calls `each` with every frame from the current one to the last one, or until it returns `Break`.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&Frame) -> ControlFlow<()>) {
         loop {
-            if self.walk_known(u32::MAX, u64::MAX, &mut |frame, _| each(frame)).is_break() {
+            if self.walk_cached(u32::MAX, &mut each).is_break() {
                 return;
             }
-            let Some(frame) = self.next_by_any_means() else { return };
+            let Some(frame) = self.next_uncached() else { return };
             if each(&frame).is_break() {
                 return;
-            }
-        }
-    }
-
-    /// As [`Self::for_each`], but it pauses, and answers true, before a frame whose stack pointer is `stop` or above. `each` is
-    /// also told what the frame's rule does with the frame pointer.
-    #[inline]
-    pub fn for_each_below(&mut self, stop: u64, mut each: impl FnMut(&Frame, FpUse) -> ControlFlow<()>) -> bool {
-        loop {
-            if self.walk_known(u32::MAX, stop, &mut each).is_break() {
-                return false;
-            }
-            if self.end.is_none() && self.registers.sp() >= stop {
-                return true;
-            }
-            let Some(frame) = self.next_by_any_means() else { return false };
-            if each(&frame, self.fp_use).is_break() {
-                return false;
             }
         }
     }
@@ -290,7 +240,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     pub fn next_frame(&mut self) -> Option<Frame> {
         let mut next = None;
         if self.end.is_none() {
-            let known = self.walk_known(1, u64::MAX, &mut |frame, _| {
+            let known = self.walk_cached(1, &mut |frame| {
                 next = Some(*frame);
                 ControlFlow::Break(())
             });
@@ -298,23 +248,25 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 return next;
             }
         }
-        self.next_by_any_means()
+        self.next_uncached()
     }
 
     #[inline(never)]
-    fn next_by_any_means(&mut self) -> Option<Frame> {
+    fn next_uncached(&mut self) -> Option<Frame> {
         if self.end.is_some() {
             return None;
         }
         let mut frame = self.frame();
-        if let Ok(cfa) = self.step_by_any_means() {
+        if let Ok(cfa) = self.step_uncached() {
             frame.cfa = cfa;
         }
-        frame.signal_trampoline = self.from_trampoline;
+        if self.from_trampoline {
+            frame.kind = AddressKind::SignalTrampoline;
+        }
         Some(frame)
     }
 
-    /// Goes to the caller of the frame where the walk is, and says what the canonical frame address of the frame that was
+    /// Goes to the caller of the frame where the walk is, and says what the CFA of the frame that was
     /// left is, if it is on the stack.
     ///
     /// # Errors
@@ -325,15 +277,15 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             return Err(end);
         }
         let mut cfa = None;
-        let known = self.walk_known(1, u64::MAX, &mut |frame, _| {
+        let known = self.walk_cached(1, &mut |frame| {
             cfa = frame.cfa;
             ControlFlow::Break(())
         });
-        if known.is_break() { Ok(cfa) } else { self.step_by_any_means() }
+        if known.is_break() { Ok(cfa) } else { self.step_uncached() }
     }
 
     #[inline]
-    fn step_by_any_means(&mut self) -> Result<Option<u64>, End> {
+    fn step_uncached(&mut self) -> Result<Option<u64>, End> {
         self.from_trampoline = false;
         self.frames = self.frames.saturating_add(1);
         let stepped = if self.frames >= self.options.frames {
@@ -347,14 +299,14 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
             self.end = Some(end);
             return Err(end);
         }
-        let left = self.known.take();
+        let left = self.cached.take();
         let (pc, kind) = (self.registers.pc, self.kind);
-        self.known = match self.believed.take() {
-            _ if self.contexts.is_some() || self.part.is_some() => None,
-            Some(believed) if believed.pc == pc && kind == AddressKind::ReturnAddress => believed.place,
+        self.cached = match self.accepted.take() {
+            _ if self.contexts.is_some() || self.outlined.is_some() => None,
+            Some(accepted) if accepted.pc == pc && kind == AddressKind::ReturnAddress => accepted.place,
             _ => self.cache.find(pc, kind),
         };
-        match (left, self.known) {
+        match (left, self.cached) {
             (Some(left), Some(known)) => self.cache.set_caller(left, known),
             _ => self.below = left,
         }
@@ -371,21 +323,20 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         if self.contexts.is_some() {
             return self.step_to_context();
         }
-        if self.known.is_some_and(|place| self.cache.entry(place).is_outermost()) {
-            self.fp_use = FpUse::None;
+        if self.cached.is_some_and(|place| self.cache.entry(place).is_outermost()) {
             return Err(End::EndOfStack);
         }
-        self.note_left();
+        self.apply_pending_saves();
         let interrupted = self.interrupted();
         let lookup = self.frame().lookup_address();
         let mut rule = NO_RULE;
-        match self.known {
+        match self.cached {
             Some(place) => rule = self.cache.at(place),
-            None if let Some(frame) = self.part.take() => return self.leave_part(frame),
+            None if let Some(frame) = self.outlined.take() => return self.step_from_outlined(frame),
             None => match self.find_rule(lookup, interrupted, &mut rule) {
                 Ok(true) => {
-                    if let Some(frame) = self.part.take() {
-                        return self.leave_part(frame);
+                    if let Some(frame) = self.outlined.take() {
+                        return self.step_from_outlined(frame);
                     }
                 }
                 Ok(false) => return self.without_rule(End::NoUnwindData { address: lookup }),
@@ -395,8 +346,6 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 }
             },
         }
-        self.by_stack &= rule.is_by_stack::<A>();
-        self.fp_use = rule.fp_use::<A>();
         match self.execute(&rule, lookup) {
             Ok(cfa) => {
                 if self.contexts.is_none() {
@@ -404,7 +353,11 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 }
                 Ok(Some(cfa))
             }
-            Err(End::EndOfStack) => Err(End::EndOfStack),
+            // The return address is 0, by unwind data that may be wrong.
+            Err(End::EndOfStack) => match &rule.rule {
+                Rule::Row(row) if row.cfa_register == A::SP => self.step_by_code().map(Some).ok_or(End::EndOfStack),
+                _ => Err(End::EndOfStack),
+            },
             Err(end) => {
                 if let End::BadUnwindData { what, address } = end
                     && !is_lost_link::<A>(end)
@@ -432,7 +385,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     fn execute(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
         match &rule.rule {
             Rule::Row(row) if !rule.signal_trampoline => match self.enter_contexts(row) {
-                None => self.execute_row(row),
+                None => self.execute_row(row, self.may_be_leaf()),
                 Some(entered) => entered,
             },
             Rule::FrameRecord => self.execute_frame_record(),
@@ -441,7 +394,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
-    /// Goes to the async contexts of a frame that is marked to have some: `None` where it is not. Otherwise the caller is
+    /// Goes to the async contexts of a frame that is marked to have some: `None` if it is not. Otherwise the caller is
     /// the first context's resume function, or, if contexts are not followed, the caller on the stack.
     #[inline]
     fn enter_contexts(&mut self, row: &Row) -> Option<Result<u64, End>> {
@@ -455,14 +408,13 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
 
     #[cold]
     fn enter_marked(&mut self, row: &Row, record: u64, cfa: u64, saved: u64) -> Result<u64, End> {
-        self.by_stack = false;
         if self.options.swift_async.follows(&mut self.memory) {
             let contexts = Contexts::of_record(&mut self.memory, record, self.mask);
             self.contexts = Some(contexts.map_err(|error| End::Unreadable { address: error.address })?);
             self.step_to_context()?;
             return Ok(cfa);
         }
-        let executed = self.execute_row(row)?;
+        let executed = self.execute_row(row, self.may_be_leaf())?;
         self.registers.set(A::FP, without_mark(saved));
         Ok(executed)
     }
@@ -477,36 +429,42 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         Ok(None)
     }
 
+    /// What the caller of the frame must be like. `leaf` says that the frame may have no stack of its own.
     #[inline]
-    fn execute_row(&mut self, row: &Row) -> Result<u64, End> {
-        let check = Check {
+    fn check(
+        &mut self,
+        leaf: bool,
+        switches: bool,
+    ) -> (&mut RegisterFile<A>, &mut BudgetedMemory<M>, CallerCheck<'_, I>) {
+        let check = CallerCheck {
             images: &self.images,
             code: self.image.text,
             cache: &*self.cache,
             sp: self.registers.sp(),
             mask: self.mask,
-            link: A::LINK_REGISTER && self.kind == AddressKind::InstructionPointer,
-            switches: None,
-            believed: &mut self.believed,
+            leaf,
+            switches: switches.then_some(&mut self.switches),
+            accepted: &mut self.accepted,
         };
-        execute::row(row, &mut self.registers, &mut self.memory, |memory, caller| check.accept::<A, _>(memory, caller))
+        (&mut self.registers, &mut self.memory, check)
+    }
+
+    /// Whether the frame may be a leaf that keeps its return address in a register and has no stack of its own.
+    #[inline]
+    fn may_be_leaf(&self) -> bool {
+        A::LINK_REGISTER && self.interrupted()
+    }
+
+    #[inline]
+    fn execute_row(&mut self, row: &Row, leaf: bool) -> Result<u64, End> {
+        let (registers, memory, check) = self.check(leaf, false);
+        execute::row(row, registers, memory, |memory, caller| check.accept::<A, _>(memory, caller))
     }
 
     #[inline]
     fn execute_frame_record(&mut self) -> Result<u64, End> {
-        let check = Check {
-            images: &self.images,
-            code: self.image.text,
-            cache: &*self.cache,
-            sp: self.registers.sp(),
-            mask: self.mask,
-            link: false,
-            switches: None,
-            believed: &mut self.believed,
-        };
-        execute::frame_record(&mut self.registers, &mut self.memory, |memory, caller| {
-            check.accept::<A, _>(memory, caller)
-        })
+        let (registers, memory, check) = self.check(false, false);
+        execute::frame_record(registers, memory, |memory, caller| check.accept::<A, _>(memory, caller))
     }
 
     #[inline(never)]
@@ -530,19 +488,18 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 if !self.find_image(lookup) {
                     return Err(End::NoUnwindData { address: lookup });
                 }
-                let (state, common) =
-                    lookup::program_row(&mut self.memory, &mut self.cache.heads, &self.image, *program, lookup)
+                let (state, cie) =
+                    lookup::program_row(&mut self.memory, &mut self.cache.sections, &self.image, *program, lookup)
                         .inspect_err(|problem| self.problem = self.problem.or(Some(*problem)))?;
-                let (images, cache, switches) = (&self.images, &*self.cache, &mut self.switches);
-                let believed = &mut self.believed;
-                let code = self.image.text;
-                let link = A::LINK_REGISTER && self.kind == AddressKind::InstructionPointer;
-                execute::full_row(&state, &common, &mut self.registers, &mut self.memory, |memory, caller| {
-                    if common.signal_trampoline {
-                        return accept_interrupted(switches, sp, mask, caller);
-                    }
-                    Check { images, code, cache, sp, mask, link, switches: Some(switches), believed }
-                        .accept::<A, _>(memory, caller)
+                if cie.signal_trampoline {
+                    let switches = &mut self.switches;
+                    return execute::full_row(&state, &cie, &mut self.registers, &mut self.memory, |_, caller| {
+                        accept_interrupted(switches, sp, mask, caller)
+                    });
+                }
+                let (registers, memory, check) = self.check(self.may_be_leaf(), true);
+                execute::full_row(&state, &cie, registers, memory, |memory, caller| {
+                    check.accept::<A, _>(memory, caller)
                 })
             }
             Rule::FrameRecord | Rule::Outermost => Err(End::EndOfStack),

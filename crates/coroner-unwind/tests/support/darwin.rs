@@ -1,6 +1,6 @@
 //! Darwin: dyld's list of images, their load commands, the kernel's `ucontext_t`.
 
-use coroner_machine::registers::Registers;
+use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image, ImageFormat};
 
 unsafe extern "C" {

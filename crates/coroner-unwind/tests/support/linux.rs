@@ -1,6 +1,6 @@
 //! Linux: `dl_iterate_phdr`, `/proc/self/maps`, the kernel's `ucontext_t`.
 
-use coroner_machine::registers::Registers;
+use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image};
 
 /// The images, as the dynamic linker lists them.

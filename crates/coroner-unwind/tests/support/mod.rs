@@ -1,8 +1,8 @@
 //! What the tests share: registers of the running thread, memory of this process, and its loaded images.
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub, clippy::missing_panics_doc, clippy::inline_always)]
 
-use coroner_machine::memory::{Memory, Unreadable};
-use coroner_machine::registers::Registers;
+use coroner_process::memory::{Memory, Unreadable};
+use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Found, Image, Images};
 
 #[cfg(target_vendor = "apple")]

@@ -1,92 +1,18 @@
-//! Apple's systems: the kernel stops a thread where it is; images are Mach-O, and keep their symbols in memory.
+//! Apple's systems: images are Mach-O, and keep their symbols in memory.
 
 use std::path::PathBuf;
 
-use coroner_capture::live::{self, Reader};
-use coroner_machine::images::{self, Image, Images, MOST_PATH};
-use coroner_machine::memory::Memory;
-use coroner_machine::threads::{Interrupted, Tid};
+use coroner_process::images::{Image, Images, MAX_PATH};
+use coroner_process::memory::Memory;
 use coroner_scan::{MachO, NameScan, Placement, Problem, ScanError};
-use coroner_unwind::ImageFormat;
+use coroner_walk::LiveReader;
 
-use super::images::{LoadedImage, range};
-
-/// The number that the system gives a thread (`pthread_threadid_np`).
-pub type ThreadId = Tid;
-
-/// Why another thread was not captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NotCaptured {
-    /// There is no such thread: it ended.
-    ThreadGone,
-    /// It was stopped, but its registers could not be read.
-    RegistersUnreadable,
-}
-
-/// Stops another thread until the result is dropped.
-pub(super) fn interrupt(thread: ThreadId) -> Result<Interrupted, NotCaptured> {
-    live::interrupt(thread).ok_or(NotCaptured::ThreadGone)
-}
-
-pub(super) use live::{swift_async, swift_async_of};
-
-/// What tells loaded images from others: dyld's list, which says when it changed last.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    debug: u64,
-    fingerprint: u64,
-    /// The list stood still while it was read. If not, what was read is not held for what is there.
-    settled: bool,
-}
-
-impl State {
-    /// Brings a table up to date. The list may change while it is read: it is read again until it is the same before and
-    /// after.
-    pub(super) fn refresh(table: &mut Images, memory: &mut Reader) -> State {
-        let mut state = State { debug: table.debug_address(), ..State::default() };
-        for _ in 0..16 {
-            let before = images::fingerprint(memory, state.debug);
-            table.refresh(memory);
-            state.debug = table.debug_address();
-            state.fingerprint = images::fingerprint(memory, state.debug);
-            state.settled = state.fingerprint == before;
-            if state.settled {
-                break;
-            }
-        }
-        state
-    }
-
-    /// Whether the images are still these.
-    pub(super) fn is_current<M: Memory>(&self, memory: &mut M) -> bool {
-        self.settled && images::fingerprint(memory, self.debug) == self.fingerprint
-    }
-
-    pub(super) fn identity(&self) -> u64 {
-        self.fingerprint
-    }
-}
+use super::images::LoadedImage;
 
 /// The path of an image's file.
-pub(super) fn path(table: &Images, image: &Image, memory: &mut Reader) -> PathBuf {
+pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MOST_PATH])))
-}
-
-/// Where an image's unwind data are.
-pub(super) fn unwind_data(image: &Image) -> coroner_unwind::Image {
-    coroner_unwind::Image {
-        format: ImageFormat::MachO,
-        base: image.range.start,
-        bias: image.slide,
-        unwind_info: range(image.unwind_info),
-        eh_frame: range(image.eh_frame),
-        stubs: range(image.stubs),
-        stub_helper: range(image.stub_helper),
-        text_section: image.text_section.start,
-        ..coroner_unwind::Image::default()
-    }
+    PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MAX_PATH])))
 }
 
 /// Each keeps its symbols in `__LINKEDIT`; those of the shared cache are in no file of their own.

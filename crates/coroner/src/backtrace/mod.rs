@@ -18,12 +18,11 @@
 //!
 //! # Limits
 //! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
-//! rendezvous' signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
+//! stopper' signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
 //! [installed](crate::install).
 
 mod cache;
 mod images;
-mod memory;
 mod names;
 #[cfg(target_vendor = "apple")]
 #[path = "darwin.rs"]
@@ -31,28 +30,30 @@ mod os;
 #[cfg(not(target_vendor = "apple"))]
 #[path = "linux.rs"]
 mod os;
-mod rules;
 
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use coroner_capture::live::{self, Reader};
-use coroner_capture::ranges::RANGES;
-use coroner_machine::memory::{Memory, Windowed};
-use coroner_machine::registers::Registers;
-use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync, Walker};
+use coroner_process::memory::{Memory, Windowed};
+use coroner_process::registers::Registers;
+use coroner_process::threads::Tid;
+use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
+use coroner_walk::{
+    LiveReader, ThreadStack, current_registers, rule_caches, stop_thread, store_current_registers, swift_tasks,
+};
 
+pub use coroner_walk::stop_thread::NotCaptured;
 pub use names::{NamedFrame, Names};
-pub use os::{NotCaptured, ThreadId};
 
 use images::LoadedImages;
-use memory::Live;
 
-#[cfg(target_arch = "x86_64")]
-type Native = coroner_unwind::X86_64;
-#[cfg(target_arch = "aarch64")]
-type Native = coroner_unwind::Aarch64;
+/// The number that the system gives a thread: `gettid` on Linux, `pthread_threadid_np` on Apple's systems.
+pub type ThreadId = Tid;
+
+thread_local! {
+    static STACK: ThreadStack = const { ThreadStack::new() };
+}
 
 /// What to capture.
 #[derive(Clone, Copy, Debug)]
@@ -70,28 +71,16 @@ pub struct CaptureOptions {
 }
 
 /// The most frames that are walked for one backtrace.
-const MOST_WALKED: usize = 4096;
+const MAX_WALKED: usize = 4096;
 
 impl CaptureOptions {
     /// `marks` is what is done at marks of Swift's async frames if they are wanted.
     fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
-        let swift_async = match self.swift_async {
-            true => marks,
-            // No task is ever running: marks are taken off frame pointers, and not followed.
-            false if cfg!(target_vendor = "apple") => SwiftAsync::Task(0),
-            false => SwiftAsync::Ignore,
-        };
+        let swift_async = if self.swift_async { marks } else { swift_tasks::NOT_FOLLOWED };
         // One more than are kept tells that there are more.
         let wanted = self.skip.saturating_add(self.depth.min(Backtrace::MAX_FRAMES)).saturating_add(1);
-        let frames = if self.in_app_only { MOST_WALKED } else { wanted.min(MOST_WALKED) };
-        let authentication_mask = Some(coroner_capture::live::authentication_mask());
-        WalkOptions {
-            frames: frames as u32,
-            reads: 1 << 16,
-            authentication_mask,
-            swift_async,
-            ..WalkOptions::default()
-        }
+        let frames = if self.in_app_only { MAX_WALKED } else { wanted.min(MAX_WALKED) };
+        WalkOptions { frames: frames as u32, reads: 1 << 16, swift_async, ..WalkOptions::default() }
     }
 }
 
@@ -130,7 +119,7 @@ impl Backtrace {
     #[must_use]
     pub fn current() -> Backtrace {
         let mut registers = Registers::default();
-        live::store_here(&mut registers);
+        store_current_registers(&mut registers);
         Self::walk(&registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
     }
 
@@ -139,7 +128,7 @@ impl Backtrace {
     #[must_use]
     pub fn current_with(options: &CaptureOptions) -> Backtrace {
         let mut registers = Registers::default();
-        live::store_here(&mut registers);
+        store_current_registers(&mut registers);
         let options = CaptureOptions { skip: options.skip.saturating_add(1), ..*options };
         Self::walk(&registers, &options)
     }
@@ -156,17 +145,17 @@ impl Backtrace {
     /// Why the thread did not answer.
     pub fn of_thread(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         if thread == thread_id() {
-            return Ok(Self::walk(&live::here(), options));
+            return Ok(Self::walk(&current_registers(), options));
         }
         // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
-        let Some(memory) = Reader::new() else { return Err(NotCaptured::RegistersUnreadable) };
+        let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
-        let mut rules = rules::claim();
+        let mut rules = claim_rules();
         {
-            let interrupted = os::interrupt(thread)?;
-            let registers = interrupted.context().registers();
+            let stopped = stop_thread::stop(thread)?;
+            let registers = stopped.context().registers();
             let mut reader = memory;
-            let walk = options.of_walk(os::swift_async_of(&interrupted, &mut reader));
+            let walk = options.of_walk(swift_tasks::of_stopped_thread(&stopped, &mut reader));
             backtrace.fill(&registers, memory, options, walk, &mut rules);
         }
         Ok(backtrace)
@@ -177,7 +166,18 @@ impl Backtrace {
     #[must_use]
     pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
         let mut threads = Vec::with_capacity(64);
-        live::threads(&mut |thread| threads.push(thread));
+        // A listing may miss a thread while another one ends: once more, until nothing is new.
+        for _ in 0..4 {
+            let known = threads.len();
+            stop_thread::for_each_thread(&mut |thread| {
+                if !threads.contains(&thread) {
+                    threads.push(thread);
+                }
+            });
+            if threads.len() == known {
+                break;
+            }
+        }
         threads.into_iter().map(|thread| (thread, Self::of_thread(thread, options))).collect()
     }
 
@@ -206,13 +206,13 @@ impl Backtrace {
     /// and not copied there.
     #[inline(never)]
     fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
-        let mut live = Live::from(registers.sp());
-        let made = made.write(Self::empty(images::current(live.list())));
-        let walk = options.of_walk(os::swift_async());
-        let mut rules = rules::claim();
-        if let Some(stack) = live.own_stack() {
-            made.fill_through(registers, stack, options, walk, &mut rules);
-        } else if let Some(memory) = live.anywhere() {
+        let mut reader = STACK.with(|stack| stack.reader(registers.sp()));
+        let made = made.write(Self::empty(images::current(reader.list())));
+        let walk = options.of_walk(swift_tasks::of_this_thread());
+        let mut rules = claim_rules();
+        if reader.is_fastest() {
+            made.fill_through(registers, &mut reader, options, walk, &mut rules);
+        } else if let Some(memory) = reader.elsewhere() {
             made.fill(registers, memory, options, walk, &mut rules);
         }
     }
@@ -222,14 +222,14 @@ impl Backtrace {
     fn fill(
         &mut self,
         registers: &Registers,
-        memory: Reader,
+        memory: LiveReader,
         options: &CaptureOptions,
         walk: WalkOptions,
         rules: &mut RuleCache,
     ) {
         match memory {
-            Reader::Loads(memory) => self.fill_through(registers, memory, options, walk, rules),
-            Reader::Copies(copy) => {
+            LiveReader::Loads(memory) => self.fill_through(registers, memory, options, walk, rules),
+            LiveReader::Copies(copy) => {
                 let mut windows = Windowed::<_, 4>::new(copy);
                 self.fill_through(registers, &mut windows, options, walk, rules);
             }
@@ -246,8 +246,8 @@ impl Backtrace {
     ) {
         let depth = options.depth.min(Self::MAX_FRAMES);
         let images: &LoadedImages = &self.images;
-        let known = RANGES.before(images);
-        let mut walker = Walker::<Native, _, _>::new(registers, memory, known, rules, walk);
+        let Some(list) = &images.list else { return };
+        let mut walker = coroner_walk::walker(registers, memory, list, rules, walk);
         let mut skip = options.skip;
         // In registers, not in `self`: each frame would wait for the one before it to be stored.
         let (mut length, mut instructions, mut truncated) = (0, 0, false);
@@ -265,7 +265,7 @@ impl Backtrace {
                 return ControlFlow::Break(());
             }
             addresses[length].write(frame.pc);
-            if frame.kind == AddressKind::InstructionPointer {
+            if frame.kind != AddressKind::ReturnAddress {
                 instructions |= 1_u128 << length;
             }
             length += 1;
@@ -275,8 +275,8 @@ impl Backtrace {
         self.hash = hash(self.addresses(), self.instructions, images.identity());
     }
 
-    /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread and those
-    /// that a signal interrupted.
+    /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread, those
+    /// that a signal interrupted, and those of signal trampolines.
     pub fn addresses(&self) -> &[u64] {
         let addresses = &self.addresses[..self.length];
         // SAFETY: the first `length` ones were written.
@@ -317,7 +317,17 @@ impl std::fmt::Debug for Backtrace {
 /// The calling thread's number, as [`Backtrace::of_thread`] takes it.
 #[must_use]
 pub fn thread_id() -> ThreadId {
-    coroner_machine::threads::this_thread()
+    coroner_process::threads::this_thread()
+}
+
+/// A cache of rules; waits as long as sixteen walks are under way, each of which takes microseconds.
+#[inline]
+fn claim_rules() -> rule_caches::Claimed {
+    loop {
+        if let Some(claimed) = rule_caches::claim() {
+            return claimed;
+        }
+    }
 }
 
 /// Words that are hashed side by side, so that no multiplication waits for the one before it.

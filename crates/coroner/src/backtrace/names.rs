@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use coroner_machine::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_scan::{Extent, LookupAddress, NameScan};
 use coroner_symbols::{DebugId, SymbolFile, demangle};
 use memmap2::Mmap;
@@ -146,7 +146,7 @@ impl SymbolTable {
         Some(SymbolTable::File(map))
     }
 
-    /// Tells index, name and start (svma) of every address of `scan` that has a name. False, and nothing told, where the symbols
+    /// Gives index, name and start (svma) of every address of `scan` that has a name. False, and nothing is given, if the symbols
     /// were in memory and the image is there no more.
     fn names(
         &self,
@@ -169,7 +169,7 @@ impl SymbolTable {
                 true
             }
             SymbolTable::Memory => {
-                let Some(mut memory) = coroner_capture::live::Reader::new() else { return true };
+                let Some(mut memory) = coroner_walk::LiveReader::new() else { return true };
                 let mut found: Vec<(u32, Vec<u8>, u64)> = Vec::new();
                 if os::scan_memory(scan, &mut memory, image, LIMIT).is_ok() {
                     let mut keep = |index, name: &[u8], start| found.push((index, name.to_vec(), start));

@@ -9,7 +9,7 @@ use plist::Value;
 use super::Stated;
 
 impl Stated {
-    /// Of the bundle that `program` is the executable of. Nothing where it is in none, or the list can't be understood.
+    /// Of the bundle that `program` is the executable of. `None` if it is in none, or the list can't be understood.
     pub(super) fn by_bundle_of(program: &Path) -> Stated {
         let read = |path: PathBuf| Value::from_file(path).ok()?.into_dictionary();
         let Some(list) = places(program).find_map(read) else { return Stated::default() };

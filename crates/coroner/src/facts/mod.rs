@@ -76,7 +76,7 @@ fn app(facts: &mut FactsEncoder<'_>, config: &Config) {
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
 }
 
-/// The language and the region that a command-line program is told of.
+/// The language and the region that a command-line program is given.
 fn locale() -> String {
     let locale = ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(|name| std::env::var(name).ok());
     locale.unwrap_or_default().split('.').next().unwrap_or_default().to_owned()
@@ -86,13 +86,14 @@ fn locale() -> String {
 mod tests {
     use super::*;
     use coroner_report::RunFacts;
+    use coroner_report::run_state::ProcessIdentity;
     use std::sync::atomic::AtomicU64;
 
     #[test]
     fn the_facts_of_this_process_are_in_its_run_state() {
         let limits = Limits::default();
         let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-        let state = RunState::create(&words, &limits, [1; 16]).unwrap();
+        let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).unwrap();
         write(&state, &Config::new("app").version("1.2").environment("test"));
 
         let facts = RunFacts::read(&state.to_bytes()).unwrap();

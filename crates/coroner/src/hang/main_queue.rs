@@ -26,7 +26,7 @@ pub(super) struct MainQueue {
 
 impl MainQueue {
     pub(super) fn find() -> Option<Self> {
-        // SAFETY: NUL-terminated names, in normal life.
+        // SAFETY: NUL-terminated names, outside a signal handler.
         let (dispatch, queue) = unsafe {
             (
                 libc::dlsym(libc::RTLD_DEFAULT, c"dispatch_async_f".as_ptr()),

@@ -7,7 +7,7 @@
 //!
 //! What follows is written down at once, since a hang most often ends with the process: the run state says since when it lasts, and
 //! there is a report of all threads. If the thread answers again, its report says how long the hang was; if the process is
-//! ended before, the next launch tells it as fatal, and the run's session as abnormal.
+//! ended before, the next launch reports it as fatal, and the run's session as abnormal.
 //!
 //! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep, or have no time for it. Under a debugger
 //! nothing is a hang.
@@ -23,20 +23,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_report::run_state::{MOST_HANGS, RunState, Scalar};
+use coroner_report::run_state::{MAX_HANGS, RunState, Scalar};
 use coroner_report::wire::Hang;
 
 use crate::backtrace::{ThreadId, thread_id};
 use silence::{Silence, Verdict};
 
-/// The shortest threshold: what is shorter can't be told from a machine that is busy.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
+/// The shortest threshold: what is shorter can't be distinguished from a machine that is busy.
+pub(crate) const MIN_DURATION: Duration = Duration::from_millis(50);
 /// Looks in the time of the threshold.
 const LOOKS: u32 = 5;
 /// The longest time between two looks.
-const LONGEST_TICK: Duration = Duration::from_millis(500);
+const MAX_TICK: Duration = Duration::from_millis(500);
 /// How long the end of the process waits for a report that is being written: one that is cut could be taken for a crash's.
-const LONGEST_END: Duration = Duration::from_millis(500);
+const MAX_END: Duration = Duration::from_millis(500);
 
 /// What a thread shows of itself: an odd number while it is at work, an even one while it waits for some. Each change makes it
 /// greater.
@@ -193,7 +193,7 @@ impl Watchdog {
 /// Called when the process ends in good order: a report that is being written is finished, no other is begun.
 pub(crate) fn end() {
     ENDED.store(true, Ordering::SeqCst);
-    let until = Instant::now() + LONGEST_END;
+    let until = Instant::now() + MAX_END;
     // Not a plain `lock`: `exit` can be called in a signal handler that interrupted anything.
     while WRITING.try_lock().is_err_and(|error| matches!(error, std::sync::TryLockError::WouldBlock)) {
         if Instant::now() >= until {
@@ -256,10 +256,10 @@ struct Thread {
 
 impl Watch {
     fn new(threshold: Duration, state: RunState<'static>, stop: Arc<AtomicBool>) -> Self {
-        let threshold = threshold.max(SHORTEST);
+        let threshold = threshold.max(MIN_DURATION);
         Self {
             threshold,
-            tick: (threshold / LOOKS).min(LONGEST_TICK),
+            tick: (threshold / LOOKS).min(MAX_TICK),
             state,
             stop,
             threads: Vec::new(),
@@ -361,7 +361,7 @@ impl Watch {
 }
 
 impl Thread {
-    /// It hangs: notes it, and writes a report. False where it is not to be told.
+    /// It hangs: notes it, and writes a report. False if it is not to be reported.
     fn hangs(&mut self, state: &RunState<'_>, number: u64, hangs: &mut u8) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {
@@ -377,7 +377,7 @@ impl Thread {
         // Before the report: the process may be ended while that is written.
         let before = state.scalar(Scalar::HANG_SINCE);
         state.set_scalar(Scalar::HANG_SINCE, if before == 0 { self.since } else { before.min(self.since) });
-        if *hangs < MOST_HANGS {
+        if *hangs < MAX_HANGS {
             let hang = Hang { number: *hangs, lasted_ns };
             if coroner_capture::hang::report(number as ThreadId, hang) {
                 self.report = Some(*hangs);
@@ -403,7 +403,7 @@ fn now_ns() -> u64 {
 
 #[cfg(target_vendor = "apple")]
 mod os {
-    pub(super) use coroner_capture::live::is_traced as is_debugged;
+    pub(super) use coroner_capture::is_traced as is_debugged;
 }
 
 #[cfg(not(target_vendor = "apple"))]

@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(silence.look(BUSY, TICK), Verdict::Nothing);
         }
         assert_eq!(silence.look(BUSY, TICK), Verdict::Hangs);
-        assert_eq!(silence.look(BUSY, TICK), Verdict::Nothing, "it is told once");
+        assert_eq!(silence.look(BUSY, TICK), Verdict::Nothing, "it is reported once");
         assert_eq!((silence.hangs, silence.lasted()), (true, 6 * TICK));
         assert_eq!(silence.look(BUSY + 2, TICK), Verdict::Answers(6 * TICK));
         assert_eq!(silence.look(BUSY + 2, TICK), Verdict::Nothing);

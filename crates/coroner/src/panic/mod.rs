@@ -29,8 +29,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use coroner_capture::exception::{self, Ending};
-use coroner_capture::live;
-use coroner_machine::registers::Registers;
+use coroner_process::registers::Registers;
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Exception, Frame, Language, Monitor};
 
@@ -44,7 +43,6 @@ static ON: AtomicBool = AtomicBool::new(false);
 /// Panics of a thread that are kept, since a later one may show that they were fatal.
 const KEPT: usize = 4;
 
-/// One panic.
 struct Panic {
     message: String,
     location: Option<String>,
@@ -70,7 +68,7 @@ pub(crate) fn install() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if ON.load(Ordering::Acquire) {
-                take_in(info, &live::here());
+                take_in(info, &coroner_walk::current_registers());
             }
             before(info);
         }));
@@ -125,7 +123,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
             Landing::CannotUnwind => {}
             Landing::Nowhere => report(&mut recent, &["panic"], Ending::Fatal, registers),
             Landing::Top if is_main_thread() => report(&mut recent, &["panic"], Ending::Fatal, registers),
-            Landing::Top => report(&mut recent, &["panic that ended its thread"], Ending::GoesOn, registers),
+            Landing::Top => report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers),
         }
     });
 }
@@ -141,7 +139,7 @@ fn report_end(recent: &mut Recent, why: GivesUp, registers: &Registers) {
 
 /// Reports the newest panics, one for each kind, the newest first.
 fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Registers) {
-    let tid = coroner_machine::threads::this_thread() as u64;
+    let tid = coroner_process::threads::this_thread() as u64;
     let exceptions: Vec<Exception<'_>> = recent
         .panics
         .iter()
@@ -160,7 +158,7 @@ fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Regis
     // One that was fatal already has grown worse on its way up: still one death.
     let ending = if recent.fatal && ending == Ending::Fatal { Ending::FatalAgain } else { ending };
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
-    if reported && ending != Ending::GoesOn {
+    if reported && ending != Ending::NonFatal {
         recent.fatal = true;
         exception::dies();
     }
@@ -171,5 +169,5 @@ fn is_main_thread() -> bool {
     // SAFETY: only asks.
     return unsafe { libc::pthread_main_np() } == 1;
     #[cfg(not(target_vendor = "apple"))]
-    return coroner_machine::threads::this_thread() == coroner_machine::threads::process_id();
+    return coroner_process::threads::this_thread() == coroner_process::threads::process_id();
 }

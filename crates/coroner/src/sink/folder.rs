@@ -10,7 +10,7 @@ use coroner_report::model::{Report, Timestamp};
 use super::{Delivery, Sink, Submission};
 use crate::bundle;
 use crate::store::directory::Directory;
-use crate::store::{Kept, Limits};
+use crate::store::{Kept, Limits, Worth};
 
 /// The report as JSON, for people and scripts.
 const JSON: &str = "json";
@@ -21,7 +21,8 @@ const RAW: &str = "coroner";
 /// crash left it with the run state as one more section.
 ///
 /// Files appear under their names whole or not at all, and are on the disk when a report counts as delivered. The JSON is
-/// written last: where it is, both are. A report that comes again writes nothing. If the folder can't be written (the disk
+/// written last: where it is, both are. Both are there as soon as the next launch has installed Coroner; the JSON is replaced
+/// when names of functions and lines are found. If the folder can't be written (the disk
 /// is full, a permission is missing), the report stays in the store and is tried again.
 #[derive(Debug, Clone)]
 pub struct FolderSink {
@@ -47,13 +48,23 @@ impl FolderSink {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
         let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
-        if folder.status_of(&json).is_ok() {
-            return Ok(());
-        }
         let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
         folder.write_atomically(&raw, &bundle::pack(report, &submission.raw.state))?;
         folder.write_atomically(&json, submission.report.to_json().as_bytes())?;
         self.enforce_limits(&folder, &stem)
+    }
+
+    /// Writes both files unless they are there, without waiting for the disk.
+    fn write_early(&self, submission: &Submission<'_>) -> io::Result<()> {
+        let folder = Directory::create(&self.path)?;
+        let stem = stem(submission.report);
+        let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
+        if folder.status_of(&json).is_ok() {
+            return Ok(());
+        }
+        let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
+        folder.write_quickly(&raw, &bundle::pack(report, &submission.raw.state))?;
+        folder.write_quickly(&json, submission.report.to_json().as_bytes())
     }
 
     /// Removes the oldest reports until the rest is within the limits. The one just written stays: it counts as
@@ -66,7 +77,12 @@ impl FolderSink {
             let status = folder.status_of(&name)?;
             match reports.iter_mut().find(|report| report.item == stem) {
                 Some(report) => report.bytes += status.disk_bytes,
-                None => reports.push(Kept { item: stem.to_owned(), since: status.modified, bytes: status.disk_bytes }),
+                None => reports.push(Kept {
+                    item: stem.to_owned(),
+                    worth: Worth::Report,
+                    since: status.modified,
+                    bytes: status.disk_bytes,
+                }),
             }
         }
         let (_, goes) = self.limits.divide(reports, SystemTime::now());
@@ -86,6 +102,10 @@ impl FolderSink {
 impl Sink for FolderSink {
     fn name(&self) -> &'static str {
         "folder"
+    }
+
+    fn store_early(&self, submission: &Submission<'_>) -> bool {
+        self.write_early(submission).is_ok()
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
@@ -144,7 +164,7 @@ mod tests {
     }
 
     fn deliver(sink: &FolderSink, report: &Report) -> Delivery {
-        let raw = RawRun { reports: vec![b"raw".to_vec()], state: b"state".to_vec() };
+        let raw = RawRun { run: None, reports: vec![b"raw".to_vec()], state: b"state".to_vec() };
         sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })
     }
 

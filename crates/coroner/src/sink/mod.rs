@@ -29,7 +29,7 @@ pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
 /// A report is kept in the store until every sink has delivered or rejected it.
 ///
 /// **The same report may come twice**: a process can be killed after a sink has taken a report and before that was noted.
-/// A sink tells by [`Report::header`]'s event id, which stays the same, that it has it already, and says
+/// A sink knows by [`Report::header`]'s event id, which stays the same, that it has it already, and says
 /// [`Delivery::Delivered`] again.
 ///
 /// A sink that panics, crashes or hangs the app is asked again at the next launch, a few times
@@ -60,20 +60,36 @@ pub trait Sink: Send + Sync {
     /// report at its next launch.
     fn deliver(&self, submission: &Submission<'_>) -> Delivery;
 
-    /// Whether it wants to be told of runs, [`run_began`](Self::run_began) and [`run_ended`](Self::run_ended): for figures of how
+    /// Is shown a report as the crash left it, in [`install`](crate::install) on the thread that calls it, so that a launch of a few
+    /// milliseconds is enough; names of functions are those that the crash itself found. What it stores is replaced by what
+    /// [`deliver`](Self::deliver) brings for the same event id, in this launch or a later one. It should take a
+    /// millisecond or two and wait for nothing, not even for the disk: the report stays in the store until `deliver` has
+    /// answered. Returns whether the report is stored; a sink that has no use for it does nothing.
+    fn store_early(&self, submission: &Submission<'_>) -> bool {
+        let _ = submission;
+        false
+    }
+
+    /// Whether it wants to be notified of runs, [`run_began`](Self::run_began) and [`run_ended`](Self::run_ended): for figures of how
     /// many runs of an app crash. Install then starts the delivery thread also where nothing is to be delivered.
     fn follows_runs(&self) -> bool {
         false
     }
 
-    /// Is told of the run that this process is, once, before any report comes.
+    /// Is notified of the run that this process is, once, before any report comes.
     fn run_began(&self, run: &BegunRun<'_>) {
         let _ = run;
     }
 
-    /// Is told of each launch of the app that has ended, however it did, after its reports have come. It may be told twice of one.
+    /// Is notified of each launch of the app that has ended, however it did, after its reports have come. It may be notified twice of one.
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let _ = run;
+    }
+
+    /// Is notified that so many reports that waited were removed unasked, to keep the store within its
+    /// [`limits`](crate::Config::limits).
+    fn reports_evicted(&self, reports: usize) {
+        let _ = reports;
     }
 
     /// Waits until what was taken is where it should be, at most `timeout`; says whether it is. Sinks that keep nothing back
@@ -93,6 +109,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).deliver(submission)
     }
 
+    fn store_early(&self, submission: &Submission<'_>) -> bool {
+        (**self).store_early(submission)
+    }
+
     fn follows_runs(&self) -> bool {
         (**self).follows_runs()
     }
@@ -103,6 +123,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn run_ended(&self, run: &FinishedRun<'_>) {
         (**self).run_ended(run);
+    }
+
+    fn reports_evicted(&self, reports: usize) {
+        (**self).reports_evicted(reports);
     }
 
     fn flush(&self, timeout: Duration) -> bool {

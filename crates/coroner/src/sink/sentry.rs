@@ -129,7 +129,7 @@ impl Sink for SentrySink {
         let noted =
             self.client().and_then(|client| client.run_ended(run.facts, reports).map_err(|error| error.to_string()));
         if let Err(error) = noted {
-            log::warn!("coroner: the session of run {} can't be told: {error}", run.run);
+            log::warn!("coroner: the session of run {} can't be sent: {error}", run.run);
         }
     }
 
@@ -143,6 +143,14 @@ impl Sink for SentrySink {
             Ok(Captured::Dropped) => Delivery::Rejected { reason: "the before_send hook dropped it".into() },
             Ok(Captured::Refused) => Delivery::Rejected { reason: "the user does not agree".into() },
             Err(reason) => Delivery::Retry { after: Duration::ZERO, reason },
+        }
+    }
+
+    fn reports_evicted(&self, reports: usize) {
+        let noted =
+            self.client().and_then(|client| client.count_lost(reports as u64).map_err(|error| error.to_string()));
+        if let Err(error) = noted {
+            log::warn!("coroner: {reports} reports that were removed could not be counted: {error}");
         }
     }
 

@@ -12,7 +12,7 @@ use super::{Delivery, Sink, Submission};
 use crate::scope;
 
 /// How long the client may take to send one event.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Delivers by the client that the app made with `sentry::init`, to the project of its DSN and by its transport.
 ///
@@ -70,7 +70,7 @@ impl Sink for SentryClientSink {
             Ok(envelope) => client.send_envelope(envelope),
             Err(error) => return Delivery::Rejected { reason: error.to_string() },
         }
-        if client.flush(Some(PATIENCE)) {
+        if client.flush(Some(TIMEOUT)) {
             Delivery::Delivered
         } else {
             retry("the sentry crate's client could not send it in time")

@@ -6,22 +6,27 @@
 //! for the end of its last child). Whoever gets that lock has the run.
 //!
 //! Two properties of POSIX locks need care. They belong to the process, so a second thread of the same process would get
-//! the lock too: [`HELD`] keeps those that this process has claimed. And they are lost when the process closes *any*
-//! descriptor of the file: so this process's own living run is never opened, and is told by its id.
+//! the lock too: [`CLAIMED`] keeps those that this process has claimed. And they are lost when the process closes *any*
+//! descriptor of the file: so the lock of a run of this process is never opened, and a run whose lock is free may live on
+//! ([`liveness`](super::liveness)).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use coroner_report::model::Id;
+use coroner_report::run_state::ProcessIdentity;
 use rustix::fs::{FileType, FlockOperation};
 
 use super::directory::{Directory, kind_name};
+use super::liveness::Owner;
+use super::name_of;
 use super::progress::Progress;
-use super::{RawRun, name_of, read_raw};
+use super::raw_run::{RawRun, is_report};
+use crate::bundle::is_written;
 
 /// Name of the file that the run holds locked.
 pub(crate) const LOCK: &str = "lock";
@@ -32,14 +37,14 @@ pub(crate) const STATE: &str = "state";
 
 /// A run directory without a state file (made last, when the lock is held already) is one being made, unless it is older
 /// than this. So a lock is never tried between its making and its taking, where trying would make the app's install fail.
-const LONGEST_INSTALL: Duration = Duration::from_mins(1);
+const MAX_INSTALL: Duration = Duration::from_mins(1);
 
 /// The runs that this process has claimed, by device and inode of their directories.
-static HELD: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
+static CLAIMED: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
 
 fn with_held<R>(act: impl FnOnce(&mut HashSet<(u64, u64)>) -> R) -> R {
     // The set is valid at each point where a panic could happen, so a poisoned lock is as good as any.
-    let mut held = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut held = CLAIMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     act(held.get_or_insert_with(HashSet::new))
 }
 
@@ -63,8 +68,7 @@ impl Drop for Held {
 #[derive(Debug)]
 pub(crate) struct EndedRun {
     pub(crate) id: Id,
-    /// Shared with the process's exit handler, which takes back an attempt that the exit cuts short.
-    pub(crate) directory: Arc<Directory>,
+    pub(crate) directory: Directory,
     pub(crate) progress: Progress,
     /// When its directory's lock was made, which is when the run began.
     pub(crate) began: SystemTime,
@@ -74,14 +78,24 @@ pub(crate) struct EndedRun {
 }
 
 impl EndedRun {
-    /// Whether its install came to its end: the state file is made last. Without one nothing can have been reported.
+    /// Whether its install came to its end, at which the state file is made, or there is a report though that is lost.
     pub(crate) fn was_made(&self) -> bool {
         self.directory.status_of(OsStr::new(STATE)).is_ok()
+            || self.raw().map_or(true, |raw| raw.reports.iter().any(|report| is_written(report)))
+    }
+
+    /// Gives the file system back what was reserved for reports and run state and not written.
+    pub(crate) fn release_reserved(&self) {
+        let names = self.directory.names().unwrap_or_default();
+        for name in names.iter().filter(|name| is_report(name) || *name == STATE) {
+            // Where the file system can't take it, it stays until the run is removed.
+            let _ = self.directory.release_zeros(name);
+        }
     }
 
     /// Reads its files.
     pub(crate) fn raw(&self) -> io::Result<RawRun> {
-        read_raw(&self.directory)
+        RawRun::read_in(&self.directory, Some(self.id))
     }
 }
 
@@ -95,13 +109,13 @@ pub(crate) enum Claim {
     Gone,
 }
 
-/// Takes the run `id` in the directory `runs` if it has ended.
+/// Takes the run `id` in the directory `runs` if it has ended. `own` is the calling process.
 ///
 /// The caller makes sure that it is not the calling process's own living run.
 ///
 /// # Errors
-/// What is under that name is not a run: not a directory, or its lock is not a file.
-pub(crate) fn claim(runs: &Directory, id: Id) -> io::Result<Claim> {
+/// What is under that name is not a run: not a directory, or another user's.
+pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Result<Claim> {
     let name = name_of(id);
     let status = match runs.status_of(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claim::Gone),
@@ -111,8 +125,13 @@ pub(crate) fn claim(runs: &Directory, id: Id) -> io::Result<Claim> {
         let message = format!("is {} and not the directory of a run", kind_name(status.kind));
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
+    let user = rustix::process::geteuid().as_raw();
+    if status.owner != user {
+        let message = format!("belongs to user {} and not to user {user}", status.owner);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
     let Some(held) = Held::take(status.identity) else { return Ok(Claim::Busy) };
-    let directory = match runs.subdirectory(&name).map(Arc::new) {
+    let directory = match runs.subdirectory(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claim::Gone),
         directory => directory?,
     };
@@ -120,14 +139,30 @@ pub(crate) fn claim(runs: &Directory, id: Id) -> io::Result<Claim> {
         // Removed and made again under the same name in between: next time.
         return Ok(Claim::Busy);
     }
-    let age = SystemTime::now().duration_since(status.modified).unwrap_or(Duration::ZERO);
-    if age < LONGEST_INSTALL && directory.status_of(OsStr::new(STATE)).is_err() {
+    // Not the directory's time, which changes with each of our own notes in it.
+    let began = directory.status_of(OsStr::new(LOCK)).map_or(status.modified, |lock| lock.modified);
+    let age = SystemTime::now().duration_since(began).unwrap_or(Duration::ZERO);
+    if age < MAX_INSTALL && directory.status_of(OsStr::new(STATE)).is_err() {
+        return Ok(Claim::Busy);
+    }
+    let owner = Owner::of(id, &directory);
+    let lives = || owner.as_ref().is_some_and(|owner| owner.lives(&directory, own));
+    // A run of this very process: before its lock is opened, since closing it would drop it.
+    if owner.as_ref().is_some_and(|owner| owner.is(own)) && lives() {
         return Ok(Claim::Busy);
     }
     let lock = match directory.file(OsStr::new(LOCK), true) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Left over from a start that failed half-way.
+        // Left over from a start that failed half-way; or a directory or a named pipe, which nobody can hold locked.
+        Err(error) if error.kind() == io::ErrorKind::NotFound || directory.is_other_than_file(OsStr::new(LOCK)) => {
+            if lives() {
+                return Ok(Claim::Busy);
+            }
+            // Of several that come by, one has the directory.
+            match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Claim::Busy),
+                locked => locked?,
+            }
             let progress = Progress::read(&directory)?;
             let began = status.modified;
             let run = EndedRun { id, directory, progress, began, _lock: None, _held: held };
@@ -139,6 +174,9 @@ pub(crate) fn claim(runs: &Directory, id: Id) -> io::Result<Claim> {
         Ok(()) => {}
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => return Ok(Claim::Busy),
         Err(error) => return Err(error.into()),
+    }
+    if lives() {
+        return Ok(Claim::Busy);
     }
     // Somebody who had it before us may have removed it since: then what we hold is the lock of a file without a name.
     let ours = rustix::fs::fstat(&lock)?;
@@ -168,17 +206,21 @@ mod tests {
 
     const ID: Id = Id([7; 16]);
 
+    fn own() -> ProcessIdentity {
+        ProcessIdentity::of_this_process()
+    }
+
     #[test]
     fn one_process_claims_a_run_once_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let runs = run(&folder, ID);
-        let first = claim(&runs, ID).unwrap();
+        let first = claim(&runs, ID, &own()).unwrap();
         assert!(matches!(first, Claim::Taken(_)), "{first:?}");
         // By another name of the same directory too.
         let again = Directory::open(&folder.path().join("runs/../runs")).unwrap();
-        assert!(matches!(claim(&again, ID).unwrap(), Claim::Busy));
+        assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
         drop(first);
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Taken(_)));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     }
 
     #[test]
@@ -196,10 +238,10 @@ mod tests {
         let output = std::io::BufReader::new(living.stdout.take().unwrap());
         let held = std::io::BufRead::lines(output).any(|line| line.unwrap().contains("held"));
         assert!(held, "the second process did not get the lock");
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Busy));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
         living.kill().unwrap();
         living.wait().unwrap();
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Taken(_)));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     }
 
     /// Names the lock file that [`holder`] is to hold.
@@ -216,24 +258,113 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_no_file_holds_nothing_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = run(&folder, ID);
+        let lock = runs.path().join(ID.to_string()).join(LOCK);
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::create_dir_all(lock.join("with/more")).unwrap();
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
+        std::fs::remove_dir_all(&lock).unwrap();
+        let path = std::ffi::CString::new(lock.into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: the path ends in NUL.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        let taken = claim(&runs, ID, &own()).unwrap();
+        assert!(matches!(taken, Claim::Taken(_)));
+        // Another process would not get it now.
+        let directory = Directory::open(&runs.path().join(ID.to_string())).unwrap();
+        assert!(rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err());
+    }
+
+    /// Puts a run state of the run `of` into the run's directory.
+    fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::PathBuf {
+        let limits = coroner_report::run_state::Limits::default();
+        let words: Vec<_> = (0..limits.size() / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
+        let state = coroner_report::run_state::RunState::create(&words, &limits, of.0, process).unwrap();
+        let run = runs.subdirectory(&name_of(ID)).unwrap();
+        run.write_atomically(STATE.as_ref(), &state.to_bytes()).unwrap();
+        run.path().join(STATE)
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = run(&folder, ID);
+        // This process lives. Before it executed this program it was another, whose run this would be.
+        lay_state(&runs, ID, &own());
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
+        let path = lay_state(&runs, ID, &own());
+        let state = File::open(&path).unwrap();
+        let mapping = |length: usize| {
+            let flags = libc::MAP_SHARED;
+            // SAFETY: a new mapping, which nobody reads.
+            unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    length,
+                    libc::PROT_READ,
+                    flags,
+                    std::os::fd::AsRawFd::as_raw_fd(&state),
+                    0,
+                )
+            }
+        };
+        let mapped = mapping(4096);
+        assert_ne!(mapped, libc::MAP_FAILED);
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
+        // A child made by fork copied its parent's state, and has ended.
+        lay_state(&runs, Id([8; 16]), &own());
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(mapped, 4096) };
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_run_of_another_pid_namespace_lives_while_its_state_is_open_for_writing() {
+        // Where the file system has no leases, the lock alone decides.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let runs = run(&folder, ID);
+        let path = lay_state(&runs, ID, &ProcessIdentity { pid_namespace: 1, ..own() });
+        let mut holder = std::process::Command::new("sh")
+            .args(["-c", "exec 3<>\"$1\"; echo held; read line", "sh"])
+            .arg(&path)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(holder.stdout.take().unwrap()), &mut line).unwrap();
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
+        // Another boot's processes have all ended.
+        let _open =
+            File::options().write(true).open(lay_state(&runs, ID, &ProcessIdentity { boot_id: [1; 16], ..own() }));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
+    }
+
+    #[test]
     fn a_run_that_is_being_made_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let runs = Directory::create(&folder.path().join("runs")).unwrap();
         let run = runs.create_subdirectory(&name_of(ID)).unwrap();
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Busy));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
         run.write_atomically(LOCK.as_ref(), b"").unwrap();
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Busy));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
         run.write_atomically(STATE.as_ref(), b"").unwrap();
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Taken(_)));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     }
 
     #[test]
     fn what_is_not_a_run_is_an_error_that_says_what_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let runs = Directory::create(&folder.path().join("runs")).unwrap();
-        assert!(matches!(claim(&runs, ID).unwrap(), Claim::Gone));
+        assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Gone));
         std::os::unix::fs::symlink("/", runs.path().join(ID.to_string())).unwrap();
-        let error = claim(&runs, ID).unwrap_err();
+        let error = claim(&runs, ID, &own()).unwrap_err();
         assert!(error.to_string().contains("symbolic link"), "{error}");
     }
 }

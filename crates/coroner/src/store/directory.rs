@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// How deep [`Directory::remove_tree`] goes: a run holds files and, at most, one folder of attachments.
-const DEEPEST_TREE: usize = 8;
+const MAX_TREE_DEPTH: usize = 8;
 
 /// How the names of files end that are not yet whole.
 const TEMPORARY: &str = ".new";
@@ -42,6 +42,10 @@ pub(crate) struct Status {
     pub(crate) identity: (u64, u64),
     /// Owner's user id.
     pub(crate) owner: u32,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// Names of it; on most file systems a directory has two, and one for each directory in it.
+    pub(crate) links: u64,
 }
 
 impl Status {
@@ -58,7 +62,16 @@ impl Status {
             modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
             identity: (stat.st_dev as u64, stat.st_ino as u64),
             owner: stat.st_uid as u32,
+            mode: stat.st_mode as u32 & 0o7777,
+            links: stat.st_nlink as u64,
         }
+    }
+}
+
+impl Status {
+    /// Whether there are parts of the file that take no room.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.disk_bytes < self.length
     }
 }
 
@@ -88,6 +101,28 @@ impl Directory {
 
     pub(crate) fn status(&self) -> io::Result<Status> {
         Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
+    }
+
+    /// Makes sure that only this user can write in it: it must be this user's, and is taken from the group and others where they
+    /// may write. Root, too, uses no directory of another user, who could exchange what is in it.
+    pub(crate) fn make_private(&self) -> io::Result<()> {
+        let status = self.status()?;
+        let user = rustix::process::geteuid().as_raw();
+        if status.owner != user {
+            let message = format!("it belongs to user {} and not to user {user}", status.owner);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        let others_write = (Mode::WGRP | Mode::WOTH).bits();
+        let mode = Mode::from_bits_truncate(status.mode as _);
+        if mode.bits() & others_write != 0 {
+            rustix::fs::fchmod(&self.descriptor, mode - Mode::from_bits_truncate(others_write))?;
+        }
+        Ok(())
+    }
+
+    /// Whether something stands under `name` that is not a regular file.
+    pub(crate) fn is_other_than_file(&self, name: &OsStr) -> bool {
+        self.status_of(name).is_ok_and(|status| status.kind != FileType::RegularFile)
     }
 
     /// The names in it, sorted, without `.` and `..`.
@@ -160,30 +195,71 @@ impl Directory {
         Ok(bytes)
     }
 
+    /// Makes a hole of the zeros at the end of the file `name`, unless it has holes already. The file's length stays,
+    /// so that nobody who has it mapped faults.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
+        use rustix::fs::FallocateFlags;
+
+        /// Pages and blocks are not larger.
+        const ALIGNMENT: u64 = 1 << 16;
+        /// Nothing that is reserved is larger.
+        const LARGEST: u64 = 64 << 20;
+        let status = self.status_of(name)?;
+        if status.has_holes() {
+            return Ok(());
+        }
+        let bytes = self.read(name, LARGEST)?;
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+        let used = used.next_multiple_of(ALIGNMENT);
+        if used >= status.length {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
+    }
+
+    /// Darwin takes no part of a file back: nothing is done.
+    #[cfg(target_vendor = "apple")]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
+    pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Puts `bytes` under `name`, durably and at once: a reader, and the next launch after a power failure, sees the old
     /// file or the whole new one.
     pub(crate) fn write_atomically(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        self.replace(name, bytes, true)?;
+        self.sync()
+    }
+
+    /// Puts `bytes` under `name` at once, as [`write_atomically`](Self::write_atomically), but does not wait for the disk: after a
+    /// power failure the file may be empty.
+    pub(crate) fn write_quickly(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        self.replace(name, bytes, false)
+    }
+
+    fn replace(&self, name: &OsStr, bytes: &[u8], sync: bool) -> io::Result<()> {
         let mut temporary = OsString::from(".");
         temporary.push(name);
         temporary.push(format!(".{}{TEMPORARY}", std::process::id()));
-        let written = self.write_new(&temporary, bytes).and_then(|()| self.rename(&temporary, self, name));
+        let written = self.write_new(&temporary, bytes, sync).and_then(|()| self.rename(&temporary, self, name));
         if written.is_err() {
             // A full disk leaves a short file, which must not keep the disk full.
             let _ = self.remove_file(&temporary);
         }
-        written?;
-        self.sync()
+        written
     }
 
     /// Removes the files that a process killed in [`write_atomically`](Self::write_atomically) left, an hour ago or more.
     pub(crate) fn clear_temporaries(&self) -> io::Result<()> {
-        const HELD: Duration = Duration::from_hours(1);
+        const MIN_AGE: Duration = Duration::from_hours(1);
         for name in self.names()? {
             let bytes = name.as_bytes();
             if bytes.starts_with(b".") && bytes.ends_with(TEMPORARY.as_bytes()) {
                 let Ok(status) = self.status_of(&name) else { continue };
                 let age = SystemTime::now().duration_since(status.modified).unwrap_or(Duration::ZERO);
-                if status.kind == FileType::RegularFile && age > HELD {
+                if status.kind == FileType::RegularFile && age > MIN_AGE {
                     let _ = self.remove_file(&name);
                 }
             }
@@ -191,8 +267,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Writes the file `name`, replacing one that is left over from an earlier try, and waits until it is on the disk.
-    fn write_new(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+    /// Writes the file `name`, replacing one that is left over from an earlier try, and waits until it is on the disk, if so asked.
+    fn write_new(&self, name: &OsStr, bytes: &[u8], sync: bool) -> io::Result<()> {
         match self.remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -201,7 +277,7 @@ impl Directory {
         let mode = Mode::RUSR | Mode::WUSR;
         let mut file = File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?);
         file.write_all(bytes)?;
-        file.sync_all()
+        if sync { file.sync_all() } else { Ok(()) }
     }
 
     /// Waits until the names in it are on the disk.
@@ -224,7 +300,7 @@ impl Directory {
 
     /// Removes `name` and, where it is a directory, all that is in it. Symbolic links are removed and not followed.
     pub(crate) fn remove_tree(&self, name: &OsStr) -> io::Result<()> {
-        self.remove_tree_to(name, DEEPEST_TREE)
+        self.remove_tree_to(name, MAX_TREE_DEPTH)
     }
 
     fn remove_tree_to(&self, name: &OsStr, depth: usize) -> io::Result<()> {
@@ -243,7 +319,7 @@ impl Directory {
 
     /// Bytes on the disk of all files below `name`.
     pub(crate) fn tree_bytes(&self, name: &OsStr) -> io::Result<u64> {
-        self.tree_bytes_to(name, DEEPEST_TREE)
+        self.tree_bytes_to(name, MAX_TREE_DEPTH)
     }
 
     fn tree_bytes_to(&self, name: &OsStr, depth: usize) -> io::Result<u64> {
@@ -360,6 +436,22 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o700) }, 0);
         let error = directory.read("pipe".as_ref(), 100).unwrap_err();
         assert!(error.to_string().contains("named pipe"), "{error}");
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn zeros_at_the_end_take_no_room() {
+        let (_folder, directory) = scratch();
+        let mut bytes = vec![7; 100_000];
+        bytes.resize(1 << 20, 0);
+        directory.write_atomically("file".as_ref(), &bytes).unwrap();
+        let before = directory.status_of("file".as_ref()).unwrap();
+        // Some file systems have no holes.
+        if directory.release_zeros("file".as_ref()).is_ok() {
+            let after = directory.status_of("file".as_ref()).unwrap();
+            assert!(after.length == before.length && after.disk_bytes <= 1 << 18, "{after:?}");
+        }
+        assert_eq!(directory.read("file".as_ref(), 1 << 20).unwrap(), bytes);
     }
 
     #[test]

@@ -16,16 +16,20 @@ use super::directory::Directory;
 pub(super) const FILE: &str = "progress.json";
 
 /// Many sinks with long reasons for rejecting stay far below it.
-const LARGEST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The contents of `progress.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Progress {
-    /// How many times processing was begun and did not come back: it crashed, or was killed.
+    /// How many times processing ended by a fault or a panic of its own. That it was killed is no evidence against the report.
     pub(crate) attempts: u32,
-    /// The outcome of the run has been told to the app.
-    pub(crate) told: bool,
+    /// The app has been notified of the run's outcome.
+    pub(crate) notified: bool,
+    /// Its reports were offered to the sinks as the crash left them.
+    pub(crate) stored_early: bool,
+    /// That this run crashed while it processed another has been counted against that one.
+    pub(crate) counted: bool,
     /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
     /// here was not asked yet.
     pub(crate) reports: BTreeMap<usize, BTreeMap<String, SinkState>>,
@@ -58,12 +62,12 @@ impl SinkState {
     /// Whether the sink may be asked at `now`. A `not_before` more than a day ahead is a clock that was wrong when it was
     /// written, or is now, and does not hold anything back for years.
     pub(crate) fn may_be_asked(&self, now: SystemTime) -> bool {
-        const LONGEST_WAIT: u64 = 24 * 60 * 60;
+        const MAX_WAIT: u64 = 24 * 60 * 60;
         match self {
             Self::Delivered | Self::Rejected { .. } => false,
             Self::Retry { not_before, .. } => {
                 let now = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-                now >= *not_before || *not_before - now > LONGEST_WAIT
+                now >= *not_before || *not_before - now > MAX_WAIT
             }
         }
     }
@@ -71,19 +75,51 @@ impl SinkState {
 
 impl Progress {
     /// Reads it from a run's directory. A run without the file was never processed; a file that can't be understood is
-    /// one that a damaged disk or another program wrote, and counts as one attempt.
+    /// one that a damaged disk or another program wrote, and counts as one attempt. What is no file (a directory, a named pipe)
+    /// is removed.
     pub(crate) fn read(run: &Directory) -> io::Result<Self> {
-        match run.read(OsStr::new(FILE), LARGEST) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_else(|_| Self { attempts: 1, ..Self::default() })),
+        match run.read(OsStr::new(FILE), MAX_BYTES) {
+            Ok(bytes) => Ok(Self::of_bytes(&bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(_) if run.is_other_than_file(OsStr::new(FILE)) => {
+                run.remove_tree(OsStr::new(FILE))?;
+                Ok(Self::default())
+            }
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Self::damaged()),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn write(&self, run: &Directory) -> io::Result<()> {
-        let bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
-        run.write_atomically(OsStr::new(FILE), &bytes)
+    fn damaged() -> Self {
+        Self { attempts: 1, ..Self::default() }
     }
+
+    /// An empty file is what a power failure leaves, and no attempt.
+    fn of_bytes(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self::default();
+        }
+        serde_json::from_slice(bytes).unwrap_or_else(|_| Self::damaged())
+    }
+
+    /// Writes it, and does not wait for the disk: what a power failure takes from it is that a sink was asked, and sinks know a report
+    /// that they have by its id.
+    pub(crate) fn write(&self, run: &Directory) -> io::Result<()> {
+        run.write_quickly(OsStr::new(FILE), &self.to_bytes()?)
+    }
+
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(io::Error::other)
+    }
+}
+
+/// What a `progress.json` of these bytes is written as again, and how many sinks may be asked at `now`: for the fuzz target.
+#[doc(hidden)]
+pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
+    let progress = Progress::of_bytes(bytes);
+    let sinks = progress.reports.values().flat_map(BTreeMap::values);
+    let asked = sinks.filter(|said| said.may_be_asked(now) && !said.is_final()).count();
+    (serde_json::to_vec(&progress).unwrap_or_default(), asked)
 }
 
 #[cfg(test)]
@@ -96,7 +132,7 @@ mod tests {
         let run = Directory::open(folder.path()).unwrap();
         assert_eq!(Progress::read(&run).unwrap(), Progress::default());
 
-        let mut progress = Progress { attempts: 2, told: true, ..Progress::default() };
+        let mut progress = Progress { attempts: 2, notified: true, ..Progress::default() };
         let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
         let sinks = [("folder".to_owned(), SinkState::Delivered), ("sentry".to_owned(), waits)];
         progress.reports.insert(1, sinks.into());
@@ -110,6 +146,21 @@ mod tests {
         let run = Directory::open(folder.path()).unwrap();
         run.write_atomically(OsStr::new(FILE), b"{\"attempts\": ").unwrap();
         assert_eq!(Progress::read(&run).unwrap().attempts, 1);
+        run.write_atomically(OsStr::new(FILE), b"").unwrap();
+        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+    }
+
+    #[test]
+    fn what_is_no_file_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Directory::open(folder.path()).unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::create_dir_all(path.join("with/more")).unwrap();
+        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+        std::os::unix::fs::symlink("/", &path).unwrap();
+        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+        Progress::default().write(&run).unwrap();
+        assert!(path.is_file());
     }
 
     #[test]

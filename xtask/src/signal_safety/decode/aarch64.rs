@@ -3,6 +3,8 @@
 //! The encodings are those of the Arm Architecture Reference Manual, chapter C4 ("A64 instruction set encoding"). Only
 //! what transfers control or makes an address is decoded; of all others it is enough to know which register they write.
 
+use std::collections::BTreeMap;
+
 use super::{Reference, Target};
 
 /// How many instructions back the base of a jump table is looked for.
@@ -23,8 +25,21 @@ pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
         code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
     let mut found = Vec::new();
     let mut known: [Option<Known>; 32] = [None; 32];
+    // What branches ahead know, by where they lead.
+    let mut ahead: BTreeMap<u64, [Option<Known>; 32]> = BTreeMap::new();
+    let mut falls_through = true;
     for (index, word) in words.iter().copied().enumerate() {
         let at = start + 4 * index as u64;
+        // Behind a jump nothing of what stood before it holds, if it is seen who comes here.
+        if let Some(before) = ahead.remove(&at) {
+            known = if falls_through { either(known, before) } else { before };
+        }
+        let branch = branch_target(word, at);
+        falls_through = word & 0xfc00_0000 != 0x1400_0000;
+        if let Some(to) = branch.filter(|to| *to > at) {
+            let before = ahead.get(&to).copied().unwrap_or_default();
+            ahead.insert(to, either(known, before));
+        }
         let mut add = |target| found.push(Reference { at, target });
         let low = (word & 31) as usize;
         let base = ((word >> 5) & 31) as usize;
@@ -134,8 +149,30 @@ pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     found
 }
 
+/// Where a branch that is no call leads.
+fn branch_target(word: u32, at: u64) -> Option<u64> {
+    let words = if word & 0xfc00_0000 == 0x1400_0000 {
+        signed(word, 0, 26)
+    } else if word & 0xff00_0000 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 {
+        signed(word, 5, 19)
+    } else if word & 0x7e00_0000 == 0x3600_0000 {
+        signed(word, 5, 14)
+    } else {
+        return None;
+    };
+    Some(at.wrapping_add(words.wrapping_mul(4) as u64))
+}
+
+/// What two paths know: code that uses a register has set it on both. A number counts if it is the same on both that set it.
+fn either(one: [Option<Known>; 32], other: [Option<Known>; 32]) -> [Option<Known>; 32] {
+    std::array::from_fn(|register| match (one[register], other[register]) {
+        (Some(Known::Number(a)), Some(Known::Number(b))) if a != b => None,
+        (one, other) => one.or(other),
+    })
+}
+
 /// A signed field of `bits` bits from bit `from`.
-fn signed(word: u32, from: u32, bits: u32) -> i64 {
+pub(super) fn signed(word: u32, from: u32, bits: u32) -> i64 {
     let field = i64::from(word >> from) & ((1 << bits) - 1);
     (field << (64 - bits)) >> (64 - bits)
 }
@@ -147,7 +184,7 @@ fn forget_scratch(known: &mut [Option<Known>; 32]) {
 
 /// A jump through a table of distances, as compilers make of a `match`: `adr x9, here; ldrh w10, [x8, x0, lsl 1];
 /// add x9, x9, x10, lsl 2; br x9`, or with ldrb or ldrsw. It stays inside the function.
-fn is_table_jump(register: usize, before: &[u32]) -> bool {
+pub(super) fn is_table_jump(register: usize, before: &[u32]) -> bool {
     let near = &before[before.len().saturating_sub(12)..];
     // add (shifted or extended register) into the register that is jumped to
     let adds = near.iter().any(|word| {
@@ -188,6 +225,13 @@ mod tests {
         assert_eq!(targets(&[0x9000_0080, 0xf940_0c01]), [Target::Load(0x20_018)]);
         // adrp x0; mov x0, x1; ldr x1, [x0, #0x18]: no longer the page
         assert_eq!(targets(&[0x9000_0080, 0xaa01_03e0, 0xf940_0c01]), []);
+        // adrp x9, 0x20000; b over; cbz x0, over; ldr x1, [x9, #0x18]; over: ldr x1, [x9, #0x18]
+        let found = targets(&[0x9000_0089, 0x1400_0003, 0xb400_0040, 0xf940_0d21, 0xf940_0d21]);
+        let loads = found.iter().filter(|target| matches!(target, Target::Load(0x20_018)));
+        assert_eq!(loads.count(), 2);
+        // cbz x0, behind; adrp x9, 0x20000; b .; behind: ldr x1, [x9, #0x18]: another x9
+        let found = targets(&[0xb400_0060, 0x9000_0089, 0x1400_0000, 0xf940_0d21]);
+        assert!(!found.iter().any(|target| matches!(target, Target::Load(_))), "{found:?}");
         // adr x0, +8
         assert_eq!(targets(&[0x1000_0040]), [Target::Address(0x10_008)]);
         // mrs x8, tpidr_el0

@@ -3,8 +3,10 @@
 //! Code is read from a function's first byte to its last, branch or not: what stands in a function counts as executed.
 
 pub(super) mod aarch64;
-mod registers;
+mod aarch64_operations;
+pub(super) mod operation;
 pub(super) mod x86_64;
+mod x86_64_operations;
 
 use super::program::{Function, Machine, Program};
 

@@ -10,7 +10,6 @@ const NEARBY: usize = 24;
 /// The references of `code`, which stands at address `start`.
 pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     let instructions: Vec<Instruction> = Decoder::with_ip(64, code, start, DecoderOptions::NONE).into_iter().collect();
-    let resolved = super::registers::resolve(&instructions);
     let mut found = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let at = instruction.ip();
@@ -23,11 +22,8 @@ pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
                 OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
                     add(Target::CodeThrough(instruction.ip_rel_memory_address()));
                 }
-                _ => match resolved.get(&index) {
-                    Some(target) => add(target.clone()),
-                    None if is_table_jump(instruction, before) => {}
-                    None => add(Target::Unknown),
-                },
+                _ if is_table_jump(instruction, before) => {}
+                _ => add(Target::Unknown),
             },
             _ => {
                 if instruction.is_jcc_short_or_near() {
@@ -72,11 +68,29 @@ fn system_call_number(before: &[Instruction]) -> Option<u32> {
 /// A jump through a table of distances, as compilers make of a `match`: `movsxd r, [table + 4 * index]; add r, table;
 /// jmp r`. It stays inside the function.
 fn is_table_jump(jump: &Instruction, before: &[Instruction]) -> bool {
-    if jump.mnemonic() != Mnemonic::Jmp || jump.op0_kind() != OpKind::Register {
+    if jump.mnemonic() != Mnemonic::Jmp {
         return false;
     }
-    let register = jump.op0_register();
     let near = &before[before.len().saturating_sub(12)..];
+    let register = match jump.op0_kind() {
+        OpKind::Register => jump.op0_register(),
+        // The compiler had no register left: the sum was put on the stack just before.
+        OpKind::Memory if jump.memory_base() == Register::RSP && jump.memory_index() == Register::None => {
+            let is_same = |store: &&Instruction| {
+                store.mnemonic() == Mnemonic::Mov
+                    && store.op0_kind() == OpKind::Memory
+                    && store.op1_kind() == OpKind::Register
+                    && store.memory_base() == Register::RSP
+                    && store.memory_index() == Register::None
+                    && store.memory_displacement64() == jump.memory_displacement64()
+            };
+            match near.iter().rev().find(is_same) {
+                Some(store) => store.op1_register(),
+                None => return false,
+            }
+        }
+        _ => return false,
+    };
     let writes = |mnemonic: Mnemonic| {
         near.iter().any(|instruction| {
             instruction.mnemonic() == mnemonic && instruction.op0_register().full_register() == register.full_register()
@@ -118,6 +132,11 @@ mod tests {
     fn a_match_is_no_unknown_jump() {
         // movsxd rax, [rcx + rdi * 4]; add rax, rcx; jmp rax
         assert_eq!(targets(&[0x48, 0x63, 0x04, 0xb9, 0x48, 0x01, 0xc8, 0xff, 0xe0]), []);
+        // movsxd rax, [rcx + rdi * 4]; add rax, rcx; mov [rsp + 0x20], rax; jmp [rsp + 0x20] (and [rsp + 0x28])
+        let spilled = |at| {
+            targets(&[0x48, 0x63, 0x04, 0xb9, 0x48, 0x01, 0xc8, 0x48, 0x89, 0x44, 0x24, 0x20, 0xff, 0x64, 0x24, at])
+        };
+        assert_eq!((spilled(0x20), spilled(0x28)), (vec![], vec![Target::Unknown]));
         assert_eq!(targets(&[0xff, 0xe0]), [Target::Unknown]);
     }
 }

@@ -1,7 +1,7 @@
 //! What Mach-O says of sections, and of what dyld puts where.
 //!
 //! Pointers to the program itself are written in the file (`LC_DYLD_INFO_ONLY` rebases them by the slide): every word of a
-//! data section that is an address of the program is taken for one. Imports are told by binding opcodes
+//! data section that is an address of the program is taken for one. Imports are named by binding opcodes
 //! (<mach-o/loader.h>, `BIND_OPCODE_*`). Files with `LC_DYLD_CHAINED_FIXUPS`, which the linker in use here does not write,
 //! are refused.
 

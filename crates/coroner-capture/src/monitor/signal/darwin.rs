@@ -1,4 +1,4 @@
-//! The signal monitor of Darwin: what no exception tells. abort and what is sent by kill or raise, and faults where the
+//! The signal monitor of Darwin: what no exception reports. abort and what is sent by kill or raise, and faults where the
 //! exceptions are not Coroner's.
 //!
 //! The handler hands its crash over to Coroner's primary thread and waits: it uses little of a stack that may be nearly full,
@@ -6,20 +6,24 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use coroner_machine::context::{SignalContext, SignalInfo};
-use coroner_machine::syscall::Errno;
-use coroner_machine::threads::{Tid, process_id, this_thread};
+use coroner_process::context::{SignalContext, SignalInfo};
+use coroner_process::syscall::Errno;
+use coroner_process::threads::{Tid, process_id, this_thread};
 use coroner_report::wire::{Monitor, Signal};
 
-use crate::darwin::action::{Action, bit};
-use crate::darwin::handed::Handed;
-use crate::darwin::previous;
-use crate::darwin::report;
-use crate::forwarding::{self, Outcome};
-use crate::monitor::{cpp_exception, exception};
-use crate::pipeline::incident::Incident;
-use crate::setup::SignalSet;
-use crate::{global, ignore};
+use crate::asked_first::{Fault, is_asked_first};
+use crate::crash_context::CrashContext;
+use crate::darwin::crash_entry;
+use crate::forwarding::{self, Asked, Crash, Outcome};
+use crate::guarded_call;
+use crate::ignored_signals;
+use crate::install_options::SignalSet;
+use crate::installed::{self, Installed};
+use crate::monitor::exception;
+use crate::previous_handler;
+use crate::report_lock::REPORT_LOCK;
+use crate::session::Reported;
+use coroner_process::signals::{SignalAction, bit, blocked};
 
 /// The signals whose handler is Coroner's; 0 after an uninstall.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
@@ -37,7 +41,7 @@ pub(crate) const NEEDED: u32 = bit(libc::SIGSEGV)
     | bit(libc::SIGABRT)
     | bit(libc::SIGSYS);
 
-/// Takes the signals (normal life). What was there before is remembered.
+/// Takes the signals (not async-signal-safe). What was there before is remembered.
 ///
 /// # Errors
 /// The signal that the system did not give, with its reason; those taken before it are given back.
@@ -49,14 +53,14 @@ pub(crate) fn install(signals: SignalSet, watch_sigterm: bool) -> Result<(), (i3
         if !wanted.contains(number) || number == libc::SIGKILL || number == libc::SIGSTOP {
             continue;
         }
-        let taken = Action::of(number).and_then(|before| {
+        let taken = SignalAction::of(number).and_then(|before| {
             // A second life after an uninstall that had to leave the handler in place: what was before is remembered already.
             if before.handler != ours {
-                previous::remember(number, &before);
+                previous_handler::remember(number, &before);
             }
             let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
             // SAFETY: `entry` is async-signal-safe.
-            unsafe { Action { handler: ours, flags, mask: 0 }.set(number) }
+            unsafe { SignalAction { handler: ours, flags, mask: 0 }.set(number) }
         });
         if let Err(errno) = taken {
             uninstall();
@@ -83,9 +87,33 @@ pub(crate) fn give_back() {
     for number in (1..32).filter(|number| taken & bit(*number) != 0) {
         if is_ours(number) {
             // SAFETY: the app had installed it.
-            let _ = unsafe { previous::of(number).set(number) };
+            let _ = unsafe { previous_handler::of(number).set(number) };
         }
     }
+}
+
+/// Whether Coroner took that signal.
+pub(crate) fn is_taken(signal: i32) -> bool {
+    TAKEN.load(Ordering::Acquire) & bit(signal) != 0
+}
+
+/// Whether that is Coroner's handler, as the kernel has it.
+pub(crate) fn is_handler(handler: usize) -> bool {
+    handler == OURS.load(Ordering::Acquire)
+}
+
+/// Takes a signal from who has put a handler over Coroner's (not async-signal-safe).
+pub(crate) fn take_back(signal: i32) {
+    let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler is Coroner's own.
+    let _ = unsafe { SignalAction { handler: OURS.load(Ordering::Acquire), flags, mask: 0 }.set(signal) };
+}
+
+/// Of the calling thread, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
+pub(crate) fn settle(installed: &Installed, tid: Tid) {
+    let here = 0_u8;
+    let number = installed.platform.forwarding.take_left(tid, &raw const here as u64, blocked().into());
+    installed.run.state.set_crash_not_fatal(number);
 }
 
 /// Whether the process has given its signals back because it is dying.
@@ -96,13 +124,20 @@ pub(crate) fn is_dying(pid: i32) -> bool {
 /// Whether the kernel calls Coroner's handler for a signal.
 fn is_ours(signal: i32) -> bool {
     let ours = OURS.load(Ordering::Acquire);
-    Action::of(signal).is_ok_and(|now| now.handler == ours && ours != 0)
+    SignalAction::of(signal).is_ok_and(|now| now.handler == ours && ours != 0)
 }
 
 /// Whether a function would see a fault of that signal, Coroner's own left out: then the process may go on after it.
 pub(crate) fn has_handler(signal: i32) -> bool {
-    let now = Action::of(signal).unwrap_or_default();
-    if is_ours(signal) { previous::of(signal).is_function() } else { now.is_function() }
+    let now = SignalAction::of(signal).unwrap_or_default();
+    if is_ours(signal) { previous_handler::of(signal).is_function() } else { now.is_function() }
+}
+
+/// Whether the process is certain to die of that signal: it has the default action, Coroner's own left out.
+pub(crate) fn kills(signal: i32) -> bool {
+    let now = SignalAction::of(signal).ok();
+    let now = if is_ours(signal) { Some(previous_handler::of(signal)) } else { now };
+    now.is_some_and(|action| action.handler == libc::SIG_DFL)
 }
 
 /// The handler.
@@ -122,75 +157,150 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
         return;
     }
     let (pid, tid) = (process_id(), this_thread());
-    if cpp_exception::leave(pid, tid, context.machine_mut()) {
+    if guarded_call::recover(pid, tid, context.machine_mut()) {
         return;
     }
-    let Some(global) = global::get() else {
+    let Some(installed) = installed::get() else {
         // SAFETY: this thread is handling that signal.
-        unsafe { forwarding::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
         return;
     };
-    let os = &global.os;
     if info.signo == libc::SIGTERM {
-        global.note_sigterm(pid);
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false) };
-        return;
+        installed.note_sigterm(pid);
     }
-    let sp = context.machine().sp();
-    let passed_on = os.is_passed_on(tid);
-    if !global.setup.signals.contains(info.signo)
-        || passed_on
-        || ignore::take_ignored(tid, info.signo)
+    let platform = &installed.platform;
+    let is_wanted = installed.options.signals.contains(info.signo);
+    if is_wanted && let Some(reported) = platform.passed_on(tid) {
+        return pass_on(installed, info, context, (tid, reported), false);
+    }
+    let (sp, mask) = (context.machine().sp(), context.signal_mask().into());
+    // A handler of this thread that never returned has left by a jump: that crash was none.
+    installed.run.state.set_crash_not_fatal(platform.forwarding.take_left(tid, sp, mask));
+    let running = platform.forwarding.is_by(tid, sp, mask);
+    let has_handler = previous_handler::of(info.signo).is_function();
+    let fault = Fault::of(info, context.machine().pc(), sp);
+    let first = || has_handler && is_asked_first(installed, &fault, previous_handler::known(info.signo));
+    if !is_wanted
+        || ignored_signals::take_ignored(tid, info.signo)
         // A child made by fork has none of Coroner's threads: it dies as it would have.
-        || pid != global.run.pid
+        || pid != installed.run.pid
         || is_dying(pid)
         || exception::is_dying(pid, tid)
-        || os.forwarding.is_by(tid, sp)
     {
-        pass_on(global, info, context, (tid, passed_on), false);
+        // SAFETY: as above.
+        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
         return;
     }
-    let mut called = false;
-    if global.setup.chain_first && info.signo != libc::SIGABRT {
-        let (pc, sp) = (context.machine().pc(), context.machine().sp());
-        // SAFETY: as above.
-        called = unsafe { previous::call(info, context) };
-        let moved = context.machine().pc() != pc || context.machine().sp() != sp;
-        if called && (moved || (is_ours(info.signo) && info.is_fault() && ignore::try_again(tid, pc, info.address()))) {
-            return;
+    if let Some(crash) = running {
+        let chains = core::ptr::from_ref(info) as u64 == crash.frame;
+        let asked = if chains { Asked::Original } else { Asked::Latest };
+        if !chains && !first() {
+            report_unfinished(installed, &crash, (pid, tid));
         }
+        // SAFETY: as above.
+        unsafe { forwarding::forward(info, context, false, asked) };
+        return;
     }
-    let incident = incident(info, context, (pid, tid));
-    // The report's own limit, and twice as long for one that is being written now, and an earlier holder of the ports.
-    let patience = global.setup.deadline_ms.saturating_mul(3).saturating_add(5000);
-    let reported = Handed::over(global, &incident, patience);
-    pass_on(global, info, context, (tid, reported), called);
+    let first = first();
+    // SAFETY: as above.
+    let answer = if first { unsafe { ask(installed, info, context, (pid, tid)) } } else { Answer::Refused };
+    let reported = match answer {
+        Answer::Handled => return,
+        Answer::Reported => Reported::Elsewhere,
+        Answer::Refused => crash_entry::hand_over(installed, &crash_context(info, context, (pid, tid))),
+    };
+    pass_on(installed, info, context, (tid, reported), first);
 }
 
-/// Gives the signal to whoever had it before. `reported`: what that one raises on this thread is the same death.
-fn pass_on(
-    global: &global::Global,
+/// What a handler that was asked first made of a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It dealt with the fault: it moved the thread, or returned as from a fault that it has repaired, whose instruction is to be tried
+    /// again.
+    Handled,
+    /// It did not.
+    Refused,
+    /// It did not, and had a crash itself, by which there is a report of this one.
+    Reported,
+}
+
+/// Asks the handler that was there before. The crash is recorded meanwhile: the handler may end the process.
+///
+/// # Safety
+/// This thread is handling that signal.
+unsafe fn ask(
+    installed: &Installed,
     info: &mut SignalInfo,
     context: &mut SignalContext,
-    (tid, reported): (Tid, bool),
+    (pid, tid): (i32, Tid),
+) -> Answer {
+    let (pc, sp) = (context.machine().pc(), context.machine().sp());
+    // A crash that is being reported is that of which the process dies: its record stays.
+    let record = crash_context(info, context, (pid, tid)).record();
+    let number = if REPORT_LOCK.is_busy(pid) { 0 } else { installed.run.state.set_crash(&record) };
+    let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
+    let forwarding = &installed.platform.forwarding;
+    let before = forwarding.begin(tid, &Crash { frame, context: at, number });
+    // SAFETY: by the contract.
+    let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
+    let ended = forwarding.end(tid, &before);
+    let moved = context.machine().pc() != pc || context.machine().sp() != sp;
+    let is_tried_again =
+        || is_ours(info.signo) && info.is_fault() && ignored_signals::try_again(tid, pc, info.address());
+    let handled = called && (moved || is_tried_again());
+    if handled {
+        installed.run.state.set_crash_not_fatal(number);
+    }
+    match (handled, ended.context == 0) {
+        (true, _) => Answer::Handled,
+        (false, true) => Answer::Reported,
+        (false, false) => Answer::Refused,
+    }
+}
+
+/// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
+fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, Tid)) {
+    if crash.context == 0 {
+        return;
+    }
+    installed.platform.forwarding.note_reported(ids.1);
+    // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
+    let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const SignalContext)) };
+    crash_entry::hand_over(installed, &crash_context(info, context, ids));
+}
+
+/// The calling thread ends the process by `exit`: if it is in a handler that was asked first about a crash, the report of that crash is
+/// written.
+pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, Tid)) {
+    let here = 0_u8;
+    if let Some(crash) = installed.platform.forwarding.is_by(ids.1, &raw const here as u64, blocked().into()) {
+        report_unfinished(installed, &crash, ids);
+    }
+}
+
+/// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `called`: it was asked
+/// already.
+fn pass_on(
+    installed: &Installed,
+    info: &mut SignalInfo,
+    context: &mut SignalContext,
+    (tid, reported): (Tid, Reported),
     called: bool,
 ) {
-    let forwarding = &global.os.forwarding;
-    let before = reported.then(|| forwarding.begin(tid, core::ptr::from_ref(info) as u64));
+    let forwarding = &installed.platform.forwarding;
+    let number = if let Reported::Here(number) = reported { number } else { 0 };
+    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, context: 0, number });
     // SAFETY: this thread is handling that signal.
-    let outcome = unsafe { forwarding::forward(info, context, called) };
-    if let Some(before) = before {
-        forwarding.end(before);
-        if outcome == Outcome::GoesOn {
-            global.os.goes_on(tid);
-            global.note_survived(process_id());
-        }
+    let outcome = unsafe { forwarding::forward(info, context, called, Asked::Latest) };
+    forwarding.end(tid, &before);
+    if outcome == Outcome::Continues {
+        installed.platform.goes_on(tid);
+        installed.note_handled(reported);
     }
 }
 
 /// What happened, from what the kernel gave the handler.
-fn incident(info: &SignalInfo, context: &SignalContext, (pid, tid): (i32, Tid)) -> Incident {
+fn crash_context(info: &SignalInfo, context: &SignalContext, (pid, tid): (i32, Tid)) -> CrashContext {
     let machine = context.machine();
     let is_fault = info.is_fault();
     let is_memory_fault = is_fault && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
@@ -199,7 +309,7 @@ fn incident(info: &SignalInfo, context: &SignalContext, (pid, tid): (i32, Tid)) 
     let address = has_address.then(|| info.address());
     let fault = machine.fault();
     let sender = info.sender();
-    Incident {
+    CrashContext {
         monitor: Monitor::SIGNAL,
         signal: Some(Signal {
             number: info.signo,
@@ -216,10 +326,10 @@ fn incident(info: &SignalInfo, context: &SignalContext, (pid, tid): (i32, Tid)) 
         pid,
         tid,
         registers: machine.registers(),
-        extra: report::extra(machine),
+        extra: crash_entry::extra(machine),
         extra_count: if is_fault { 3 } else { 0 },
         address,
-        access: if is_memory_fault { report::access(machine) } else { None },
+        access: if is_memory_fault { crash_entry::access(machine) } else { None },
         is_memory_fault,
         uncaught: None,
         hung: None,

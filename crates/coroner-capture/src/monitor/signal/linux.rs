@@ -1,34 +1,39 @@
 //! The signal monitor of Linux: the handler writes the report on the crashed thread itself.
 //!
 //! # What the handler does, in this order
-//! 1. A fault of a guarded load (or of the crash path itself) is made good: the thread goes on behind it.
+//! 1. A fault of a guarded load (or of the crash path itself) is recovered: the thread goes on behind it. A page of the run state that
+//!    is lost (somebody cut the file) is replaced.
 //! 2. What is not Coroner's is passed on: a signal that the app ignores, that a thread asked to have ignored, a child's
 //!    where children are to stay silent, SIGTERM after it has been noted.
-//! 3. Handlers that are to come first (managed runtimes) are asked; if they move the thread or repair the fault, that is
-//!    the end of it.
-//! 4. The thread goes on at once on Coroner's own large stack. The alternate stacks of threads are small (Rust's have
-//!    8 KiB, of which the kernel's frame takes up to 3.4 KiB), so nothing before this step uses more than a few hundred
-//!    bytes.
-//! 5. The report is written ([`crate::linux::report`], [`crate::pipeline`]).
-//! 6. The signal goes to whoever had it before ([`crate::forwarding::forward`]).
+//! 3. Handlers that are to come first ([`crate::asked_first`]) are asked; if they move the thread or repair the fault, that is the
+//!    end of it.
+//! 4. The report is written ([`crate::linux::crash_entry`], [`crate::session`]), on Coroner's own stack.
+//! 5. The signal goes to whoever had it before ([`crate::forwarding::forward`]). Where that is a function, the other threads stay
+//!    stopped and the lock owned while it runs, but not for long.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use coroner_machine::context::{self, Context, SignalInfo};
-use coroner_machine::memory::make_good;
-use coroner_machine::syscall::Errno;
-use coroner_machine::threads::{process_id, this_thread};
+use coroner_process::context::{self, Context, SignalInfo};
+use coroner_process::memory::{is_accessible, recover_guarded_load};
+use coroner_process::signals::{SignalAction, bit, block_exactly, blocked};
+use coroner_process::syscall::Errno;
+use coroner_process::threads::{process_id, this_thread, wall_now};
+use coroner_report::run_state::CrashRecord;
 use coroner_report::wire::{Access, ExtraRegister, Monitor, Signal};
 
-use crate::forwarding::{self, Outcome};
-use crate::linux::action::{Action, bit};
-use crate::linux::deadline::{self, Deadline};
-use crate::linux::previous;
-use crate::linux::report::{self, Reported};
-use crate::monitor::{cpp_exception, exception};
-use crate::pipeline::incident::Incident;
-use crate::setup::{ForkPolicy, SignalSet};
-use crate::{global, ignore};
+use crate::asked_first::{self, Fault};
+use crate::crash_context::CrashContext;
+use crate::forwarding::{self, Asked, Crash, Outcome};
+use crate::guarded_call;
+use crate::ignored_signals;
+use crate::install_options::{ForkPolicy, SignalSet};
+use crate::installed::{self, Installed};
+use crate::linux::crash_entry::{self, Source};
+use crate::linux::{deadline, other_threads, signal_death};
+use crate::monitor::exception;
+use crate::previous_handler;
+use crate::report_lock::REPORT_LOCK;
+use crate::session::{self, Next, Reported};
 
 /// The signals whose handler is Coroner's, as the kernel's set; 0 after an uninstall.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -55,8 +60,8 @@ pub(crate) const NEEDED: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGTRAP)
     | bit(deadline::SIGNAL);
 
-/// Takes the signals (normal life). What was there before is remembered. `held` is blocked while the handler runs: the
-/// rendezvous' signal, so that a thread that crashes on its own is not stopped on its way.
+/// Takes the signals (not async-signal-safe). What was there before is remembered. `held` is blocked while the handler runs: the
+/// signal that stops threads, so that a thread that crashes on its own is not stopped on its way.
 ///
 /// # Errors
 /// The signal that the system did not give, with its reason; those taken before it are given back.
@@ -79,32 +84,71 @@ pub(crate) fn install(signals: SignalSet, watch_sigterm: bool, held: i32) -> Res
     Ok(())
 }
 
-/// Takes one signal.
 fn take(signal: i32, held: i32) -> Result<(), Errno> {
-    let before = Action::of(signal)?;
-    // A second life after an uninstall that had to leave the handler in place: what was before is remembered already.
-    if before.handler != entry as *const () as usize {
-        previous::remember(signal, &before);
-    }
+    let before = SignalAction::of(signal)?;
     // The C library's sigaction, so that what interposes it (ART's libsigchain, sanitizers) knows of the handler and the
     // library's own signal return is used.
     // SAFETY: an all-zero sigaction is valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-    action.sa_sigaction = entry as *const () as usize;
+    action.sa_sigaction = handler();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // Little is blocked: the crash path sets its own mask, once for all monitors.
     // SAFETY: the set is valid.
     unsafe { libc::sigaddset(&raw mut action.sa_mask, held) };
-    // SAFETY: both pointers are valid; `entry` is async-signal-safe.
-    if unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) } != 0 {
+    // SAFETY: all-zero is valid; both pointers are valid; `entry` is async-signal-safe.
+    let (failed, replaced) = unsafe {
+        let mut replaced: libc::sigaction = core::mem::zeroed();
+        (libc::sigaction(signal, &raw const action, &raw mut replaced) != 0, replaced)
+    };
+    if failed {
         return Err(Errno(libc::EINVAL));
     }
-    let now = Action::of(signal)?;
-    OURS.flags.store(now.flags, Ordering::Relaxed);
-    OURS.restorer.store(now.restorer, Ordering::Relaxed);
-    OURS.handler.store(now.handler, Ordering::Release);
+    let mut earlier = before;
+    // Most often nobody had it.
+    if before.is_function() || OURS.handler.load(Ordering::Acquire) != handler() {
+        let now = SignalAction::of(signal)?;
+        if now.handler == handler() {
+            OURS.flags.store(now.flags, Ordering::Relaxed);
+            OURS.restorer.store(now.restorer, Ordering::Relaxed);
+            OURS.handler.store(now.handler, Ordering::Release);
+        } else {
+            earlier = take_from_interposer(signal, &action, &replaced, &now)?;
+        }
+    }
+    // After an uninstall that had to leave the handler in place, what was before is remembered already.
+    if before.handler != handler() {
+        previous_handler::remember(signal, &earlier);
+    }
     Ok(())
 }
+
+/// Who interposes sigaction has kept the signal: `now` is what the kernel has, `replaced` what the caller was given in its place. Returns
+/// who is to have the signal after Coroner.
+fn take_from_interposer(
+    signal: i32,
+    action: &libc::sigaction,
+    replaced: &libc::sigaction,
+    now: &SignalAction,
+) -> Result<SignalAction, Errno> {
+    // SAFETY: an all-zero sigaction is valid; the pointer is.
+    let seen = unsafe {
+        let mut seen: libc::sigaction = core::mem::zeroed();
+        libc::sigaction(signal, core::ptr::null(), &raw mut seen);
+        seen.sa_sigaction
+    };
+    if seen == handler() {
+        // It calls Coroner's handler itself for what is not its own (ART's libsigchain).
+        return Ok(SignalAction { handler: replaced.sa_sigaction, flags: replaced.sa_flags as u64, ..*now });
+    }
+    // It refuses in silence (AddressSanitizer with handle_segv=2), and is asked after the report like any other handler.
+    let ours = SignalAction { handler: handler(), flags: action.sa_flags as u64 | now.flags & RESTORER, ..*now };
+    // SAFETY: `entry` is async-signal-safe, and returns where the other one's handler does, by the C library's function.
+    unsafe { ours.set(signal)? };
+    Ok(*now)
+}
+
+/// `SA_RESTORER` of asm/signal.h.
+const RESTORER: u64 = 0x0400_0000;
 
 /// Gives every signal back whose handler is still Coroner's. Where another handler came later and may chain to Coroner's,
 /// that one stays, and Coroner's passes everything on.
@@ -123,10 +167,36 @@ pub(crate) fn give_back() {
         if taken & bit(number) == 0 && number != deadline::SIGNAL {
             continue;
         }
-        if Action::of(number).is_ok_and(|now| now.handler == ours && ours != 0) {
+        if SignalAction::of(number).is_ok_and(|now| now.handler == ours && ours != 0) {
             // SAFETY: the app had installed it.
-            let _ = unsafe { previous::of(number).set(number) };
+            let _ = unsafe { previous_handler::of(number).set(number) };
         }
+    }
+}
+
+/// Whether Coroner took that signal.
+pub(crate) fn is_taken(signal: i32) -> bool {
+    TAKEN.load(Ordering::Acquire) & bit(signal) != 0
+}
+
+/// Whether that is Coroner's handler, as the kernel has it.
+pub(crate) fn is_handler(handler: usize) -> bool {
+    handler == OURS.handler.load(Ordering::Acquire)
+}
+
+/// Takes a signal from who has put a handler over Coroner's (not async-signal-safe).
+pub(crate) fn take_back(signal: i32) {
+    // SAFETY: the handler is Coroner's own.
+    let _ = unsafe { ours().set(signal) };
+}
+
+/// Coroner's disposition, of any signal.
+fn ours() -> SignalAction {
+    SignalAction {
+        handler: OURS.handler.load(Ordering::Acquire),
+        flags: OURS.flags.load(Ordering::Relaxed),
+        restorer: OURS.restorer.load(Ordering::Relaxed),
+        mask: 0,
     }
 }
 
@@ -135,33 +205,15 @@ pub(crate) fn is_dying(pid: i32) -> bool {
     DYING.load(Ordering::Acquire) == pid
 }
 
-/// What [`is_first`] found when it asked last.
-static FIRST: AtomicBool = AtomicBool::new(false);
-
-/// Lets the next [`is_first`] ask the kernel.
-pub(crate) fn ask_again() {
-    FIRST.store(false, Ordering::Release);
-}
-
-/// Whether Coroner's handler is the one that the kernel calls for memory faults (normal life).
-///
-/// The kernel is asked at the first call and at every 64th after it: two system calls for each live backtrace would cost
-/// more than the walk.
-pub(crate) fn is_first() -> bool {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    const MEMORY: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
-    if CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) || !FIRST.load(Ordering::Acquire) {
-        let taken = TAKEN.load(Ordering::Acquire);
-        let ours = OURS.handler.load(Ordering::Acquire);
-        let is_ours = |signal: i32| taken & bit(signal) != 0 && Action::of(signal).is_ok_and(|now| now.handler == ours);
-        FIRST.store(MEMORY.into_iter().all(is_ours), Ordering::Release);
-    }
-    FIRST.load(Ordering::Acquire)
+/// The handler that recovers guarded loads, if it has SIGSEGV and SIGBUS.
+pub(crate) fn recovers_loads() -> Option<usize> {
+    let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
+    (TAKEN.load(Ordering::Acquire) & faults == faults).then(|| OURS.handler.load(Ordering::Acquire))
 }
 
 /// What [`displace`] took out, for [`replace`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Displaced([Option<Action>; 7]);
+pub(crate) struct Displaced([Option<SignalAction>; 7]);
 
 /// The signals that [`displace`] sees to.
 const HELD: [i32; 7] =
@@ -170,15 +222,10 @@ const HELD: [i32; 7] =
 /// Makes Coroner's handler the first one of every signal that the crash path relies on, for the time of the report: an
 /// app's handler that was installed later and chained here must not see the crash path's own faults.
 pub(crate) fn displace() -> Displaced {
-    let ours = Action {
-        handler: OURS.handler.load(Ordering::Acquire),
-        flags: OURS.flags.load(Ordering::Relaxed),
-        restorer: OURS.restorer.load(Ordering::Relaxed),
-        mask: 0,
-    };
+    let ours = ours();
     let mut displaced = Displaced::default();
     for (place, signal) in displaced.0.iter_mut().zip(HELD) {
-        if let Ok(now) = Action::of(signal)
+        if let Ok(now) = SignalAction::of(signal)
             && now.handler != ours.handler
             // SAFETY: the handler is Coroner's own.
             && unsafe { ours.set(signal) }.is_ok()
@@ -199,6 +246,41 @@ pub(crate) fn replace(displaced: &Displaced) {
     }
 }
 
+// The interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel leaves as it is: the handler's
+// own unaligned accesses would fault, without end. The interrupted flags are in the context.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.coroner_signal_entry,\"ax\",@progbits",
+    ".globl coroner_signal_entry",
+    ".hidden coroner_signal_entry",
+    ".type coroner_signal_entry,@function",
+    "coroner_signal_entry:",
+    ".cfi_startproc",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
+    "and dword ptr [rsp], 0xfffbffff",
+    "popfq",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp {entry}",
+    ".cfi_endproc",
+    ".size coroner_signal_entry, . - coroner_signal_entry",
+    ".popsection",
+    entry = sym entry,
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn coroner_signal_entry();
+}
+
+/// The handler's address, as the kernel is to call it.
+fn handler() -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return coroner_signal_entry as *const () as usize;
+    #[cfg(any(target_arch = "aarch64", miri))]
+    return entry as *const () as usize;
+}
+
 /// The handler.
 ///
 /// # Safety
@@ -207,99 +289,238 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this returns.
     let (info, context) = unsafe { (&mut *info, Context::from_pointer(context)) };
     let faulted = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
-    if faulted && make_good(context) {
+    if faulted && recover_guarded_load(context) {
         return;
     }
-    let (pid, tid) = (process_id(), this_thread());
-    if cpp_exception::leave(pid, tid, context) {
-        return;
-    }
-    let global = global::get();
-    if let Some(global) = global
-        && global.os.is_writing(pid, tid)
+    if info.signo == libc::SIGBUS
+        && info.is_fault()
+        && installed::get().is_some_and(|installed| installed.replace_lost_page(info.address()))
     {
-        return report::own_fault(global, info, context);
-    }
-    if deadline::is_deadline(info) {
-        // A handler that runs after the report takes long: it may wait for a thread that is held. (Or a timer fired just as
-        // its report ended.)
-        if let Some(global) = global
-            && global.os.latch.is_mine(pid, tid)
-        {
-            report::finish(global);
-            global.os.stop_patience();
-        }
         return;
     }
-    if forwarding::ignores(info) {
+    let ids = (process_id(), this_thread());
+    let (pid, tid) = ids;
+    if guarded_call::recover(pid, tid, context) {
         return;
     }
-    let Some(global) = global else {
+    if REPORT_LOCK.is_mine(pid, tid) {
+        return crash_entry::handle_recrash(info, context);
+    }
+    // A deadline that came just as its report ended is nobody's.
+    if deadline::is_deadline(info) || forwarding::ignores(info) {
+        return;
+    }
+    let Some(installed) = installed::get() else {
         // SAFETY: this thread is handling that signal.
-        unsafe { forwarding::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
         return;
     };
     if info.signo == libc::SIGTERM {
-        global.note_sigterm(pid);
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false) };
-        return;
+        installed.note_sigterm(pid);
     }
-    if !global.setup.signals.contains(info.signo)
-        || ignore::take_ignored(tid, info.signo)
-        || (pid != global.run.pid && global.setup.fork == ForkPolicy::Silent)
+    let forwarding = &installed.platform.forwarding;
+    let (sp, mask) = (context.sp(), context.signal_mask());
+    // A handler of this thread that never returned has left by a jump: that crash was none. Most often there is none, and nothing is
+    // called up to the crash record whose address is in a table, see `crash_entry::record`.
+    let left = forwarding.take_left(tid, sp, mask);
+    if left != 0 {
+        installed.run.state.set_crash_not_fatal(left);
+    }
+    let running = forwarding.is_by(tid, sp, mask);
+    let has_handler = previous_handler::of(info.signo).is_function();
+    if !installed.options.signals.contains(info.signo)
+        || ignored_signals::take_ignored(tid, info.signo)
+        || (pid != installed.run.pid && installed.options.fork == ForkPolicy::Silent)
         || is_dying(pid)
         || exception::is_dying(pid, tid)
-        || global.os.forwarding.is_by(tid, context.sp())
     {
         // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false) };
+        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
         return;
     }
-    let mut called = false;
-    if global.setup.chain_first && info.signo != libc::SIGABRT {
-        let (pc, sp) = (context.pc(), context.sp());
-        let ours = Action::of(info.signo).unwrap_or_default();
-        // SAFETY: as above.
-        called = unsafe { previous::call(info, context) };
-        let moved = context.pc() != pc || context.sp() != sp;
-        let stayed = Action::of(info.signo).unwrap_or_default() == ours;
-        if called && (moved || (stayed && info.is_fault() && ignore::try_again(tid, pc, info.address()))) {
-            return;
+    if let Some(crash) = running {
+        let chains = core::ptr::from_ref(info) as u64 == crash.frame;
+        let asked = if chains { Asked::Original } else { Asked::Latest };
+        if !chains && !(has_handler && is_asked_first(installed, info, context)) {
+            report_unfinished(installed, &crash, ids);
         }
-    }
-    if report::enter(global, info, context, (pid, tid), None) != Reported::Owner {
         // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, called) };
+        unsafe { forwarding::forward(info, context, false, asked) };
         return;
     }
-    // The other threads are held while the signal is passed on: most often the process dies of it. A handler that takes
-    // long may need them, and one may never come back here (siglongjmp): a timer lets them go.
-    let runs_handler = !called && previous::of(info.signo).is_function();
-    if runs_handler && let Ok(timer) = Deadline::start(tid, PATIENCE_MS) {
-        global.os.patience.store(timer.into_number(), Ordering::Release);
-    }
-    let before = global.os.forwarding.begin(tid, core::ptr::from_ref(info) as u64);
+    // Before anything is asked or looked up: in a program whose image is overwritten that may be as far as it comes. A crash that is
+    // being reported is that of which the process dies: its record stays.
+    let records = has_handler && !REPORT_LOCK.is_busy(pid);
+    let number = if records { crash_entry::record(installed, Source::Signal(info), context, ids) } else { 0 };
+    let first = has_handler && is_asked_first(installed, info, context);
     // SAFETY: as above.
-    let outcome = unsafe { forwarding::forward(info, context, called) };
-    global.os.forwarding.end(before);
-    global.os.stop_patience();
-    if outcome == Outcome::GoesOn {
-        global.note_survived(pid);
+    let answer = if first { unsafe { ask(installed, info, context, ids, number) } } else { Answer::Refused };
+    let reported = match answer {
+        Answer::Handled => return,
+        Answer::Reported => Reported::Elsewhere,
+        Answer::Refused => {
+            let next = if has_handler && !first { Next::AsksHandler } else { Next::Dies };
+            crash_entry::report(installed, Source::Signal(info), context, ids, next)
+        }
+    };
+    // Where another thread's report has this crash, the record from above is all there is of its own.
+    let number = if let Reported::Here(later) = reported { later } else { number };
+    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, context: 0, number });
+    // SAFETY: as above.
+    let outcome = unsafe { forwarding::forward(info, context, first, Asked::Latest) };
+    forwarding.end(tid, &before);
+    if outcome == Outcome::Continues {
+        installed.run.state.set_crash_not_fatal(number);
     }
-    // Of a child made by vfork that dies, the latch is its parent's, which lives.
-    if outcome == Outcome::GoesOn || pid != global.run.pid {
-        report::finish(global);
+    if outcome != Outcome::Dies && matches!(reported, Reported::Here(_)) {
+        resume_others(installed, ids);
     }
 }
 
+/// The process goes on after a report that a handler of the app was asked about.
+fn resume_others(installed: &Installed, (pid, tid): (i32, i32)) {
+    if let Some(owner) = REPORT_LOCK.end_forwarding(pid, tid) {
+        other_threads::resume(installed);
+        session::release(owner);
+    }
+}
+
+/// As [`asked_first::is_asked_first`].
+fn is_asked_first(installed: &Installed, info: &SignalInfo, context: &Context) -> bool {
+    // A list of images that is damaged is read by loads whose faults come to this handler.
+    let before = block_exactly(blocked() & !(bit(libc::SIGSEGV) | bit(libc::SIGBUS)));
+    let fault = Fault::of(info, context.pc(), context.sp());
+    let first = asked_first::is_asked_first(installed, &fault, previous_handler::known(info.signo));
+    block_exactly(before);
+    first
+}
+
+/// What a handler that was asked first made of a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It dealt with the signal: it moved the thread, or returned as from a signal that does not come again by itself, or from a fault
+    /// that it has repaired, whose instruction is to be tried again.
+    Handled,
+    /// It did not.
+    Refused,
+    /// It did not, and had a crash itself, by which there is a report of this one.
+    Reported,
+}
+
+/// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process.
+///
+/// # Safety
+/// This thread is handling that signal.
+unsafe fn ask(
+    installed: &Installed,
+    info: &mut SignalInfo,
+    context: &mut Context,
+    (pid, tid): (i32, i32),
+    number: u64,
+) -> Answer {
+    let (pc, sp) = (context.pc(), context.sp());
+    let ours = SignalAction::of(info.signo).unwrap_or_default();
+    let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
+    let forwarding = &installed.platform.forwarding;
+    let before = forwarding.begin(tid, &Crash { frame, context: at, number });
+    // SAFETY: by the contract.
+    let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
+    let ended = forwarding.end(tid, &before);
+    let moved = context.pc() != pc || context.sp() != sp;
+    let stayed = SignalAction::of(info.signo).unwrap_or_default() == ours;
+    // A runtime is believed, and so is one that dealt with crashes of this run before; one that the app says is to come first may
+    // not know of them.
+    let goes_on = || {
+        !signal_death::occurs_again(info)
+            || !installed.options.chain_first
+            || ignored_signals::try_again(tid, pc, info.address())
+            || is_repaired(info, context)
+    };
+    let handled = called && (moved || (stayed && goes_on()));
+    if handled {
+        installed.run.state.set_crash_not_fatal(number);
+    }
+    match (handled, ended.context == 0) {
+        (true, true) => {
+            resume_others(installed, (pid, tid));
+            Answer::Handled
+        }
+        (true, false) => Answer::Handled,
+        (false, true) => Answer::Reported,
+        (false, false) => Answer::Refused,
+    }
+}
+
+/// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
+fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, i32)) {
+    if crash.context == 0 {
+        return;
+    }
+    installed.platform.forwarding.note_reported(ids.1);
+    // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
+    let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const Context)) };
+    crash_entry::report(installed, Source::Signal(info), context, ids, Next::AsksHandler);
+}
+
+/// The calling thread ends the process by `exit`: if it is in a handler that was asked first about a crash, the report of that crash is
+/// written.
+pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, i32)) {
+    let here = 0_u8;
+    if let Some(crash) = installed.platform.forwarding.is_by(ids.1, &raw const here as u64, blocked()) {
+        report_unfinished(installed, &crash, ids);
+    }
+}
+
+/// Of the calling thread, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
+pub(crate) fn settle(installed: &Installed, tid: i32) {
+    let here = 0_u8;
+    let number = installed.platform.forwarding.take_left(tid, &raw const here as u64, blocked());
+    installed.run.state.set_crash_not_fatal(number);
+}
+
+/// Whether the memory whose access faulted can be accessed so now: a write barrier repairs the same fault again and again.
+fn is_repaired(info: &SignalInfo, context: &Context) -> bool {
+    /// `SEGV_MAPERR`, `SEGV_ACCERR` and `BUS_ADRERR`, asm-generic/siginfo.h: there is an address.
+    const WITH_ADDRESS: [(i32, i32); 3] = [(libc::SIGSEGV, 1), (libc::SIGSEGV, 2), (libc::SIGBUS, 2)];
+    let write = match context.access() {
+        Some(context::Access::Read) => false,
+        // An emulator may not say (qemu-user on arm64 gives no ESR): what can be written can be read.
+        Some(context::Access::Write) | None => true,
+        Some(context::Access::Execute) => return false,
+    };
+    WITH_ADDRESS.contains(&(info.signo, info.code)) && is_accessible(info.address(), write)
+}
+
+/// What the run state keeps of a crash.
+pub(crate) fn crash_record(info: &SignalInfo, context: &Context, tid: i32) -> CrashRecord {
+    CrashRecord {
+        monitor: Monitor::SIGNAL,
+        signal: info.signo,
+        code: info.code.into(),
+        errno: info.errno,
+        address: address_of(info),
+        tid: tid as u64,
+        time_ns: wall_now(),
+        pc: context.pc(),
+        sp: context.sp(),
+    }
+}
+
+/// The address that the signal is about, if it is known. `SI_KERNEL` says of a memory fault that it is not (x86_64: a non-canonical
+/// address, a privileged instruction).
+pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
+    let of_fault = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
+    (info.is_fault() && of_fault && info.code != SI_KERNEL).then(|| info.address())
+}
+
+/// `SI_KERNEL`, asm-generic/siginfo.h.
+const SI_KERNEL: i32 = 0x80;
+
 /// What happened, from what the kernel gave the handler.
-pub(crate) fn incident(info: &SignalInfo, context: &Context, (pid, tid): (i32, i32)) -> Incident {
+pub(crate) fn crash_context(info: &SignalInfo, context: &Context, (pid, tid): (i32, i32)) -> CrashContext {
     let fault = context.fault();
     let is_memory_fault = info.is_fault() && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
-    let has_address = info.is_fault()
-        && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
-    let address = has_address.then(|| info.address());
+    let address = address_of(info);
     let sender = info.sender();
     #[cfg(target_arch = "x86_64")]
     let extra =
@@ -308,7 +529,7 @@ pub(crate) fn incident(info: &SignalInfo, context: &Context, (pid, tid): (i32, i
     let extra =
         [(ExtraRegister::ESR, fault.error), (ExtraRegister::FAR, fault.address), (ExtraRegister::THREAD_POINTER, 0)];
     let known = if cfg!(target_arch = "x86_64") { 3 } else { 2 };
-    Incident {
+    CrashContext {
         monitor: Monitor::SIGNAL,
         signal: Some(Signal {
             number: info.signo,
@@ -338,6 +559,3 @@ pub(crate) fn incident(info: &SignalInfo, context: &Context, (pid, tid): (i32, i
         hung: None,
     }
 }
-
-/// How long the other threads are held while an earlier handler runs.
-const PATIENCE_MS: u32 = 300;

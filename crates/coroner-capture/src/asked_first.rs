@@ -1,0 +1,159 @@
+//! Which faults the handler from before the install sees before a report is written: those that it turns into an exception of its
+//! language, repairs or answers. They are no crashes, write no report and stop no thread.
+//!
+//! | the signal | the evidence | whose |
+//! |---|---|---|
+//! | SIGSYS with `SYS_SECCOMP` | the filter is the app's own, or its sandbox's | a broker of system calls |
+//! | SEGV, BUS, FPE, ILL, TRAP of an instruction | the instruction is in executable memory of no image: a JIT compiler's | HotSpot, V8, .NET, Mono, wasmtime, LuaJIT |
+//! | the same | it is in the image that the handler is in, which exports what only a runtime does | HotSpot, .NET and Mono themselves |
+//! | the same | it is in an image with Go's runtime, and the stack is one that Go made | Go (C code called from Go has the thread's own stack) |
+//! | any but ABRT | [`chain_first`](crate::InstallOptions::chain_first) | who the app says |
+//! | any but ABRT | the process lived on after [`REPORTED_FIRST`] reports of crashes | a handler that repairs faults or leaves them by a jump |
+//!
+//! A handler that only says what it knows of a crash and ends the process (AddressSanitizer's, Python's faulthandler) is never asked
+//! first but by the last line: it has nothing to repair, and would take the report with it.
+//!
+//! # Guarantees
+//! A crash record is written before the handler is called. If the handler ends the process by `abort` or `exit`, or has another crash
+//! signal, the report of the first fault is written then, with its own context. If it ends it by `_exit`, there is what the record has.
+//!
+//! # Limits
+//! Code that a runtime compiled ahead of time into an image (.NET's native AOT, Mono's AOT images, GraalVM's native images) looks like
+//! any other code: `chain_first` is for these. ART asks its own handler before it calls anybody's.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::Ordering;
+
+use crate::installed::Installed;
+use crate::loaded_image::{self, Holder};
+use coroner_process::context::SignalInfo;
+
+/// Crashes of a run that are reported before a handler that nothing is known of is asked. A process that lives on after as many has
+/// one that deals with them: from then on it is asked first.
+const REPORTED_FIRST: u32 = 3;
+
+/// What an image exports by which a handler in it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HandlerKind {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// A runtime, in an image of its own.
+    Runtime,
+    /// Go's runtime, in one image with the program.
+    Go,
+    /// What describes a crash and ends the process.
+    Describes,
+}
+
+impl HandlerKind {
+    pub(crate) fn of_number(number: u8) -> HandlerKind {
+        [HandlerKind::Runtime, HandlerKind::Go, HandlerKind::Describes]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+            .unwrap_or_default()
+    }
+
+    /// What the handler at that address is, by what its image exports (not async-signal-safe).
+    pub(crate) fn of(handler: usize) -> HandlerKind {
+        const EXPORTS: [(&CStr, HandlerKind); 6] = [
+            (c"JNI_CreateJavaVM", HandlerKind::Runtime),
+            (c"coreclr_initialize", HandlerKind::Runtime),
+            (c"mono_jit_init", HandlerKind::Runtime),
+            (c"crosscall2", HandlerKind::Go),
+            (c"__sanitizer_print_stack_trace", HandlerKind::Describes),
+            (c"Py_Initialize", HandlerKind::Describes),
+        ];
+        let image_of = |address: *const c_void| {
+            // SAFETY: all zero is valid; dladdr writes it. A path that it gives is that of a loaded image.
+            unsafe {
+                let mut found: libc::Dl_info = core::mem::zeroed();
+                (libc::dladdr(address, &raw mut found) != 0).then_some((found.dli_fbase, found.dli_fname))
+            }
+        };
+        let Some((base, path)) = image_of(handler as *const c_void) else { return HandlerKind::Unknown };
+        // SAFETY: a path, or null for the program, which can't be opened by its own; an image that is loaded is not loaded again.
+        let image = unsafe {
+            let image = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if image.is_null() { libc::dlopen(core::ptr::null(), libc::RTLD_LAZY) } else { image }
+        };
+        if image.is_null() {
+            return HandlerKind::Unknown;
+        }
+        // An image's dependencies are searched, too.
+        let is_exported = |name: &CStr| {
+            // SAFETY: an open image and a NUL-terminated name.
+            let at = unsafe { libc::dlsym(image, name.as_ptr()) };
+            !at.is_null() && image_of(at).is_some_and(|(other, _)| other == base)
+        };
+        let found = EXPORTS.into_iter().find(|(name, _)| is_exported(name));
+        // SAFETY: opened above.
+        unsafe { libc::dlclose(image) };
+        found.map_or(HandlerKind::Unknown, |(_, kind)| kind)
+    }
+}
+
+/// A signal, or what becomes one, before it is known whether it is a crash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub signal: i32,
+    /// `si_code`, 0 for a Mach exception.
+    pub code: i32,
+    /// An instruction of the thread raised it.
+    pub is_raised_by_instruction: bool,
+    pub address: u64,
+    pub pc: u64,
+    pub sp: u64,
+}
+
+impl Fault {
+    pub(crate) fn of(info: &SignalInfo, pc: u64, sp: u64) -> Fault {
+        let (signal, code) = (info.signo, info.code);
+        Fault { signal, code, is_raised_by_instruction: info.is_fault(), address: info.address(), pc, sp }
+    }
+}
+
+/// Whether who had this signal, or exception, before is asked before a report is written: a handler at that address and of that kind, or
+/// [`HandlerKind::Unknown`] at 0.
+///
+/// Async-signal-safe. On Linux the thread must not block SIGSEGV and SIGBUS.
+pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kind): (usize, HandlerKind)) -> bool {
+    /// `SYS_SECCOMP`, asm-generic/siginfo.h.
+    const SECCOMP: i32 = 1;
+    match fault.signal {
+        libc::SIGABRT => return false,
+        libc::SIGSYS if cfg!(not(target_vendor = "apple")) && fault.code == SECCOMP => return true,
+        _ => {}
+    }
+    if installed.reports.load(Ordering::Relaxed) >= REPORTED_FIRST {
+        return true;
+    }
+    if kind == HandlerKind::Describes {
+        return false;
+    }
+    let is_memory = matches!(fault.signal, libc::SIGSEGV | libc::SIGBUS);
+    let may_be_handled = is_memory || matches!(fault.signal, libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
+    // An instruction that can't be fetched is nobody's code.
+    let is_executed = fault.is_raised_by_instruction && !(is_memory && fault.address == fault.pc);
+    installed.options.chain_first
+        || (may_be_handled && is_executed && is_of_runtime(fault.pc, fault.sp, kind, handler as u64))
+}
+
+/// Whether the instruction at `pc`, which was executed with the stack pointer `sp`, is of a runtime whose handler is at that address.
+fn is_of_runtime(pc: u64, sp: u64, kind: HandlerKind, handler: u64) -> bool {
+    /// Where Go makes its heap and the stacks of goroutines, and where no other memory comes to be by itself (runtime/malloc.go,
+    /// `mallocinit`): from `0x00c0 << 32`.
+    const GO_HEAP: core::ops::Range<u64> = 0xc0 << 32..0xe0 << 32;
+    let image = match loaded_image::holder_of(pc) {
+        image @ Holder::Image(_) => image,
+        Holder::Nothing => return true,
+        Holder::Unknown => return false,
+    };
+    let is_same = || loaded_image::holder_of(handler) == image;
+    match kind {
+        HandlerKind::Runtime => is_same(),
+        HandlerKind::Go => GO_HEAP.contains(&sp) && is_same(),
+        HandlerKind::Unknown | HandlerKind::Describes => false,
+    }
+}

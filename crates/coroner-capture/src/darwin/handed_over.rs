@@ -1,0 +1,118 @@
+//! Crashes that a signal handler hands over to the primary thread, which writes all reports.
+//!
+//! Places in a table and not addresses: a handler that has waited long enough goes on, and what it left behind must not be
+//! read from its stack then.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use coroner_process::threads::Tid;
+
+use super::platform_state::PlatformState;
+use crate::concurrent_crashes::CAPACITY;
+use crate::crash_context::CrashContext;
+use crate::session::Reported;
+use coroner_process::exception_messages::{self, Own};
+
+const FREE: u32 = 0;
+const FILLING: u32 = 1;
+const WAITING: u32 = 2;
+const TAKEN: u32 = 3;
+/// The primary thread is done with it; its handler frees it.
+const DONE: u32 = 4;
+/// Its handler has gone on; the primary thread frees it.
+const LEFT: u32 = 5;
+
+struct Place {
+    state: AtomicU32,
+    context: UnsafeCell<Option<CrashContext>>,
+    /// What became of it, see [`Reported::as_word`].
+    reported: AtomicU64,
+}
+
+impl Reported {
+    const NOT: u64 = u64::MAX;
+    const ELSEWHERE: u64 = u64::MAX - 1;
+
+    /// As one word, for another thread.
+    pub(crate) fn as_word(self) -> u64 {
+        match self {
+            Reported::Here(number) => number,
+            Reported::Elsewhere => Self::ELSEWHERE,
+            Reported::Not => Self::NOT,
+        }
+    }
+
+    /// What [`Reported::as_word`] returned.
+    pub(crate) fn of_word(word: u64) -> Reported {
+        match word {
+            Self::NOT => Reported::Not,
+            Self::ELSEWHERE => Reported::Elsewhere,
+            number => Reported::Here(number),
+        }
+    }
+}
+
+/// The table.
+pub(crate) struct HandedOver {
+    places: [Place; CAPACITY],
+}
+
+// SAFETY: a place is written by the thread that took it from `FREE`, and read by the primary thread alone once it is `TAKEN`.
+unsafe impl Sync for HandedOver {}
+
+impl HandedOver {
+    pub(crate) const fn new() -> Self {
+        HandedOver {
+            places: [const {
+                Place { state: AtomicU32::new(FREE), context: UnsafeCell::new(None), reported: AtomicU64::new(0) }
+            }; CAPACITY],
+        }
+    }
+
+    /// The handler: hands its crash over and waits until the report that it is part of is written, at most so long.
+    pub(crate) fn hand_over(platform: &PlatformState, context: &CrashContext, milliseconds: u32) -> Reported {
+        let found = platform.handed_over.places.iter().enumerate().find(|(_, place)| {
+            place.state.compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let Some((index, place)) = found else { return Reported::Not };
+        // SAFETY: this thread took the place.
+        unsafe { *place.context.get() = Some(*context) };
+        place.state.store(WAITING, Ordering::Release);
+        exception_messages::ask(platform.primary_port, Own::HandedOver(index as u32), milliseconds);
+        // The place says more than the answer does, which may be late.
+        let left = |state, next| place.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if left(WAITING, FREE) || left(TAKEN, LEFT) {
+            return Reported::Not;
+        }
+        let reported = Reported::of_word(place.reported.load(Ordering::Relaxed));
+        place.state.store(FREE, Ordering::Release);
+        reported
+    }
+
+    /// The primary thread: the crash in the place of that number, unless its thread has gone on.
+    pub(crate) fn take(&self, index: u32) -> Option<CrashContext> {
+        let place = self.places.get(index as usize)?;
+        place.state.compare_exchange(WAITING, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        // SAFETY: `TAKEN` makes it ours.
+        unsafe { *place.context.get() }
+    }
+
+    /// The primary thread: what a thread that waits has handed over, by the thread's id.
+    pub(crate) fn of_thread(&self, tid: Tid) -> Option<CrashContext> {
+        let taken = self.places.iter().filter(|place| place.state.load(Ordering::Acquire) == TAKEN);
+        // SAFETY: as in `take`.
+        let mut contexts = taken.filter_map(|place| unsafe { *place.context.get() });
+        // A hang's thread waits nowhere: another one has handed it over.
+        contexts.find(|context| context.tid == tid && context.hung.is_none())
+    }
+
+    /// The primary thread, before it answers: it is done with the place.
+    pub(crate) fn give_back(&self, index: u32, reported: Reported) {
+        let Some(place) = self.places.get(index as usize) else { return };
+        place.reported.store(reported.as_word(), Ordering::Relaxed);
+        if place.state.compare_exchange(TAKEN, DONE, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            place.state.store(FREE, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! An image in the report, and what images say of the death.
+
+use coroner_process::images::{self, ImageKind, MAX_PATH};
+use coroner_process::memory::{LoadGuarded, Memory};
+use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
+use coroner_walk::ImageList;
+
+use crate::image_encoding::{segments, unwind_sections};
+
+/// The most bytes that are kept of an image's message.
+const MAX_MESSAGE: usize = 4096;
+
+/// Encodes what images say of the death: the messages in their `__DATA,__crash_info` sections, which libSystem's `abort`,
+/// Swift's runtime, libdispatch and others fill in (`crashreporter_annotations_t` of CrashReporterClient.h).
+pub(crate) fn encode_annotations(images: &ImageList, encoder: &mut Encoder<'_>) {
+    /// The layout has been the same since this version.
+    const VERSION: u64 = 4;
+    /// Where `message` and `message2` stand.
+    const MESSAGES: [u64; 2] = [8, 32];
+    // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written.
+    let mut memory = unsafe { LoadGuarded::new() };
+    for image in images.table.iter().filter(|image| image.crash_info.len() >= 40) {
+        let at = image.crash_info.start;
+        if memory.read_u64(at).is_ok_and(|version| version >= VERSION) {
+            for offset in MESSAGES {
+                let mut text = [0; MAX_MESSAGE];
+                let address = memory.read_u64(at.wrapping_add(offset)).unwrap_or(0);
+                let text = images::read_text(&mut memory, address, &mut text);
+                if !text.is_empty() {
+                    let mut path = [0; MAX_PATH];
+                    let source = images.table.path(image, &mut memory, &mut path);
+                    wire::Annotation { source, text }.encode(encoder);
+                }
+            }
+        }
+    }
+}
+
+/// Encodes one image. False if it does not fit.
+pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
+    let mut into_segments = [Segment::default(); images::MAX_SEGMENTS];
+    let mut into_unwind = [UnwindSection::default(); 2];
+    let text = image.text().next().unwrap_or_default();
+    let mut path = [0; MAX_PATH];
+    // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written, and at install dyld's strings are
+    // good memory.
+    let path = images.table.path(image, &mut unsafe { LoadGuarded::new() }, &mut path);
+    let mut version = Version::of(image.version);
+    Image {
+        kind: wire::ImageKind::MACHO,
+        path,
+        load_address: image.range.start,
+        slide: image.slide,
+        size: image.range.len(),
+        text: (text.start, text.len()),
+        build_id: image.build_id(),
+        segments: segments(image, &mut into_segments),
+        unwind: unwind_sections(image, &mut into_unwind),
+        is_main: image.kind == ImageKind::Main,
+        version: version.as_bytes(),
+        cpu: Some(image.cpu),
+    }
+    .encode(encoder)
+}
+
+/// A library's version as people write it: `1319.100.3`.
+struct Version {
+    digits: [u8; 16],
+    length: usize,
+    is_there: bool,
+}
+
+impl Version {
+    fn of(version: u32) -> Version {
+        let mut text = Version { digits: [0; 16], length: 0, is_there: version != 0 };
+        for (index, part) in [version >> 16, version >> 8 & 0xff, version & 0xff].into_iter().enumerate() {
+            if index > 0 {
+                text.push(b'.');
+            }
+            for scale in [10_000, 1000, 100, 10] {
+                if part >= scale {
+                    text.push(b'0' + (part / scale % 10) as u8);
+                }
+            }
+            text.push(b'0' + (part % 10) as u8);
+        }
+        text
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.digits.get_mut(self.length) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn as_bytes(&mut self) -> Option<&[u8]> {
+        self.digits.get(..self.length).filter(|_| self.is_there)
+    }
+}
+
+/// An image's unwind data; empty where it has none.
+pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
+    [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_written_as_people_write_it() {
+        assert_eq!(Version::of(0x0527_6403).as_bytes(), Some(&b"1319.100.3"[..]));
+        assert_eq!(Version::of(0x0001_0000).as_bytes(), Some(&b"1.0.0"[..]));
+        assert_eq!(Version::of(0xffff_ffff).as_bytes(), Some(&b"65535.255.255"[..]));
+        assert_eq!(Version::of(0).as_bytes(), None);
+    }
+}

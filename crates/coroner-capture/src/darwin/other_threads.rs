@@ -1,0 +1,325 @@
+//! The threads besides the crashed one: suspended one after another by the kernel, described for the report, resumed.
+//!
+//! Between the first suspension and the last resumption nothing is called that could lock in user space: only messages to the
+//! kernel and guarded loads.
+
+use coroner_process::context::Context;
+use coroner_process::memory::Memory;
+use coroner_process::syscall::Result;
+use coroner_process::threads::{self, RunState, ThreadList, Tid};
+use coroner_report::wire::{self, CaptureMethod, ConcurrentCrash, ThreadState};
+use coroner_unwind::SwiftAsync;
+use mach2::port::mach_port_t;
+
+use super::crash_entry;
+use super::platform_state::Waiting;
+use crate::concurrent_crashes::CONCURRENT;
+use crate::crash_context::CrashContext;
+use crate::installed::Installed;
+use crate::monitor::exception::Ending;
+use crate::report_lock::REPORT_LOCK;
+use crate::sections::other_threads::{Description, main_flag};
+use crate::{ignored_signals, monitor};
+use coroner_process::exception_messages::{self, Received, Request};
+use coroner_process::files;
+
+/// Threads that one report holds besides the crashed one.
+const CAPACITY: usize = 4096;
+
+/// A suspended thread.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    port: mach_port_t,
+    /// What it was doing before it was suspended, as the report has it; 0 for unknown.
+    state: u8,
+    tid: Tid,
+    queue_at: u64,
+    specific: u64,
+}
+
+/// The suspended threads. All zero is empty.
+#[derive(Debug)]
+pub(crate) struct Table {
+    entries: [Entry; CAPACITY],
+    count: usize,
+}
+
+impl Table {
+    /// An empty table in memory of its own (not async-signal-safe): it is too large for the stack of who installs.
+    pub(crate) fn map() -> Result<*mut Table> {
+        // Zeros are an empty table.
+        files::map(size_of::<Table>()).map(|at| at as *mut Table)
+    }
+
+    /// Gives the memory back (not async-signal-safe).
+    ///
+    /// # Safety
+    /// It is from [`Table::map`], and nobody uses it any more.
+    pub(crate) unsafe fn unmap(table: *mut Table) {
+        // SAFETY: by the contract.
+        unsafe { files::unmap(table as usize, size_of::<Table>()) };
+    }
+}
+
+/// Messages that are taken in at most while the others stand still: the port's queue holds no more.
+const MESSAGES: usize = 1024;
+
+/// The lists that are asked for until one has no new thread: each is asked for when all of those before stand still.
+const ROUNDS: usize = 4;
+
+/// The other threads while they stand still. Dropping it lets them go on.
+pub(crate) struct OtherThreads {
+    /// Kept until they go on: nothing is given back while they stand.
+    _lists: [Option<ThreadList>; ROUNDS],
+    table: &'static mut Table,
+    overflow: usize,
+    /// The process goes on after what is reported: a crash of another thread has a report of its own, afterwards.
+    is_non_fatal: bool,
+}
+
+impl OtherThreads {
+    /// Suspends all threads but the crashed one and Coroner's own. `None` if the kernel gives no list.
+    pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
+        let platform = &installed.platform;
+        // SAFETY: the caller's session owns the report lock, and has at most one value of this type.
+        let table = unsafe { &mut *platform.threads };
+        table.count = 0;
+        let mut lists = [const { None }; ROUNDS];
+        let mut overflow = 0_usize;
+        for place in &mut lists {
+            let Ok(list) = ThreadList::take() else { break };
+            let before = table.count;
+            for port in list.ports() {
+                // The kernel gives a port the same name each time.
+                let is_known = table.entries.iter().take(before).any(|entry| entry.port == *port);
+                if is_known || platform.is_own(*port) {
+                    continue;
+                }
+                let Some(facts) = threads::facts(*port) else { continue };
+                // Of a hang, its thread is one of them, and that which noticed it waits here.
+                if facts.tid == context.hung.map_or(context.tid, |hung| hung.watcher) {
+                    continue;
+                }
+                let Some(entry) = table.entries.get_mut(table.count) else {
+                    overflow = overflow.saturating_add(1);
+                    continue;
+                };
+                let state = threads::activity(*port).and_then(|activity| activity.state);
+                if threads::suspend(*port) {
+                    let state = state.map_or(0, |state| thread_state(state).0);
+                    let threads::Facts { tid, queue_at, specific } = facts;
+                    *entry = Entry { port: *port, state, tid, queue_at, specific };
+                    table.count = table.count.saturating_add(1);
+                }
+            }
+            *place = Some(list);
+            // A thread that was made meanwhile may have made others.
+            if table.count == before {
+                break;
+            }
+        }
+        let is_non_fatal = context.ending() == Ending::NonFatal;
+        lists.iter().any(Option::is_some).then_some(OtherThreads { _lists: lists, table, overflow, is_non_fatal })
+    }
+
+    /// Takes in the crashes of other threads that came before they were suspended: no more can come now.
+    pub(crate) fn stop(&mut self, installed: &'static Installed) {
+        if self.is_non_fatal {
+            return;
+        }
+        let platform = &installed.platform;
+        // SAFETY: the primary thread's own field.
+        let waiting = unsafe { &mut *platform.waiting.get() };
+        for _ in 0..MESSAGES {
+            let Some(place) = waiting.iter_mut().find(|place| place.is_none()) else { return };
+            match exception_messages::receive(platform.primary_port, Some(0), None) {
+                Received::Exception(request) => *place = take_in(installed, request),
+                Received::HandedOver { place: number, reply } => {
+                    let Some(context) = platform.handed_over.take(number) else {
+                        reply.answer();
+                        continue;
+                    };
+                    let (signal, code) = context.signal.map_or((0, 0), |signal| (signal.number, signal.code));
+                    add(context.tid, (signal, code), context.address);
+                    *place = Some(Waiting::HandedOver { place: number, reply });
+                }
+                Received::Stop => platform.stopping.store(true, core::sync::atomic::Ordering::Release),
+                Received::Watch => {}
+                Received::Nothing => return,
+            }
+        }
+    }
+
+    /// Each of them.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = OtherThread<'_>> {
+        let entries = self.table.entries.iter().take(self.table.count);
+        entries.map(|entry| OtherThread { entry, context: Context::of_thread(entry.port).ok() })
+    }
+
+    /// Those that found no room.
+    pub(crate) fn overflow(&self) -> usize {
+        self.overflow
+    }
+
+    /// They go on.
+    pub(crate) fn release(self) {
+        drop(self);
+    }
+
+    /// They stay stopped until the process has died of its crash.
+    pub(crate) fn leave_stopped(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for OtherThreads {
+    fn drop(&mut self) {
+        for entry in self.table.entries.iter().take(self.table.count) {
+            threads::resume(entry.port);
+        }
+        self.table.count = 0;
+        // Their ports and the lists' memory are given back last, with the fields.
+    }
+}
+
+/// An exception of another thread, which came before that one was suspended. `None` if it is answered: it is not this process's,
+/// or the thread goes on behind it, as [`monitor::mach`] says of one that comes alone.
+fn take_in(installed: &Installed, request: Request) -> Option<Waiting> {
+    if !crash_entry::is_ours(&request) {
+        request.answer(mach2::kern_return::KERN_FAILURE);
+        return None;
+    }
+    if monitor::mach::is_recovered(installed, &request) {
+        return None;
+    }
+    let signal = crash_entry::signal_of(request.exception, request.codes);
+    if ignored_signals::take_ignored(request.tid, signal) {
+        return Some(Waiting::Ignored(request));
+    }
+    let is_access = request.exception == crash_entry::EXC_BAD_ACCESS;
+    let address = is_access.then_some(request.codes[1] as u64);
+    add(request.tid, (signal, request.codes[0] as i32), address);
+    Some(Waiting::Exception(request))
+}
+
+/// Adds a crash to the report that is being written.
+fn add(tid: Tid, (signal, code): (i32, i32), address: Option<u64>) {
+    let crash = ConcurrentCrash { tid, signal, code, address, after_ns: Some(threads::monotonic_now()) };
+    CONCURRENT.add(&crash, REPORT_LOCK.releases());
+}
+
+/// A scheduler's state as the report has it.
+fn thread_state(state: RunState) -> ThreadState {
+    match state {
+        RunState::Running => ThreadState::RUNNING,
+        RunState::Stopped => ThreadState::STOPPED,
+        RunState::Waiting => ThreadState::BLOCKED,
+        RunState::Uninterruptible => ThreadState::UNINTERRUPTIBLE,
+        RunState::Halted => ThreadState::IDLE,
+    }
+}
+
+/// The crashed thread, but for its registers.
+pub(crate) fn crashed(installed: &Installed, context: &CrashContext, memory: &mut impl Memory) -> Description {
+    let port = installed.platform.crashed.load(core::sync::atomic::Ordering::Acquire);
+    let places = threads::facts(port).map_or((0, 0), |facts| (facts.queue_at, facts.specific));
+    describe(installed, port, context.tid, places, memory)
+}
+
+/// What is known of a thread besides its registers. Its places are those that lead to its dispatch queue and to its own data.
+fn describe(
+    installed: &Installed,
+    port: mach_port_t,
+    tid: Tid,
+    (queue_at, specific): (u64, u64),
+    memory: &mut impl Memory,
+) -> Description {
+    let activity = threads::activity(port);
+    Description {
+        name: activity.map(|activity| activity.name),
+        flags: main_flag(tid == installed.platform.main_thread),
+        queue: QueueName::read(queue_at, installed.platform.label_offset, memory),
+        cpu_time: activity.map(|activity| activity.cpu_time),
+        swift_async: SwiftAsync::of_darwin_thread(memory, specific),
+        ..Description::default()
+    }
+}
+
+/// The most bytes of a queue's label that are kept.
+const LABEL: usize = 128;
+
+/// The label of a dispatch queue.
+pub(crate) struct QueueName {
+    bytes: [u8; LABEL],
+    length: usize,
+}
+
+impl QueueName {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// What the thread's place for its queue leads to (`dispatch_qaddr` of <mach/thread_info.h>, `dispatch_queue_offsets` of
+    /// libdispatch's queue_private.h).
+    fn read(queue_at: u64, label_offset: u32, memory: &mut impl Memory) -> Option<QueueName> {
+        if queue_at == 0 || label_offset == 0 {
+            return None;
+        }
+        let queue = memory.read_u64(queue_at).ok().filter(|queue| *queue != 0)?;
+        let label = memory.read_u64(queue.wrapping_add(label_offset.into())).ok().filter(|label| *label != 0)?;
+        let mut name = QueueName { bytes: [0; LABEL], length: 0 };
+        for (index, place) in name.bytes.iter_mut().enumerate() {
+            let mut byte = [0];
+            if memory.read(label.wrapping_add(index as u64), &mut byte).is_err() || byte[0] == 0 {
+                break;
+            }
+            *place = byte[0];
+            name.length = index + 1;
+        }
+        (name.length > 0).then_some(name)
+    }
+}
+
+pub(crate) struct OtherThread<'a> {
+    entry: &'a Entry,
+    context: Option<Context>,
+}
+
+impl OtherThread<'_> {
+    pub(crate) fn tid(&self) -> u64 {
+        self.entry.tid
+    }
+
+    /// Whether there are registers of it.
+    pub(crate) fn is_captured(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// What there is to say of it. `given_up` says why its registers are not to be used.
+    pub(crate) fn describe(
+        &self,
+        installed: &Installed,
+        _context: &CrashContext,
+        given_up: Option<wire::NotCaptured>,
+        memory: &mut impl Memory,
+    ) -> Description {
+        let Entry { port, state, tid, queue_at, specific } = *self.entry;
+        // A thread that hands its crash over waits in Coroner's handler: its registers are those of the crash.
+        let handed = installed.platform.handed_over.of_thread(tid).map(|context| context.registers);
+        let captured_by = if handed.is_some() { CaptureMethod::CRASH_CONTEXT } else { CaptureMethod::MACH };
+        let registers = handed.or_else(|| self.context.map(|context| context.registers()));
+        let registers = registers.filter(|_| given_up.is_none());
+        let not_captured = match (&registers, given_up) {
+            (Some(_), _) => None,
+            (None, Some(reason)) => Some(reason),
+            (None, None) => Some(wire::NotCaptured::ENDED),
+        };
+        Description {
+            state: (state != 0).then_some(ThreadState(state)),
+            captured_by: registers.is_some().then_some(captured_by),
+            not_captured,
+            registers,
+            ..describe(installed, port, tid, (queue_at, specific), memory)
+        }
+    }
+}

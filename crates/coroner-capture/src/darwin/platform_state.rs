@@ -1,0 +1,149 @@
+//! What crash time needs on Darwin besides what all systems have: two ports, two threads, and what they share.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use coroner_process::threads::{Tid, monotonic_now};
+use mach2::port::mach_port_t;
+
+use super::handed_over::HandedOver;
+use super::other_threads::Table;
+use crate::concurrent_crashes::CAPACITY;
+use crate::forwarding::Forwarding;
+use crate::install_options::ExceptionSet;
+use crate::session::Reported;
+use coroner_process::exception_messages::{Reply, Request};
+use coroner_process::exception_ports::Ports;
+
+/// An exception or a handed crash that waits for its answer while a report is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiting {
+    /// The report has it.
+    Exception(Request),
+    /// Its thread wants it to be left to others.
+    Ignored(Request),
+    /// The report has it.
+    HandedOver { place: u32, reply: Reply },
+}
+
+/// How long after a crash was passed on a signal of its thread is still the same death: a handler that Coroner does not see
+/// may run in between and abort.
+const SAME_DEATH_NS: u64 = 5_000_000_000;
+
+/// As many as one report can be about, and some.
+const PASSED_ON: usize = 32;
+
+/// An exception that goes on as a signal.
+struct PassedOn {
+    /// Its thread, 0 for none.
+    tid: AtomicU64,
+    /// When, by the monotonic clock.
+    at: AtomicU64,
+    /// [`Reported::as_word`].
+    reported: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct PlatformState {
+    pub primary_port: mach_port_t,
+    pub secondary_port: mach_port_t,
+    /// Coroner's own threads' ports, 0 before they run. They are never suspended and in no report.
+    pub primary_thread: AtomicU32,
+    pub secondary_thread: AtomicU32,
+    /// The primary thread's id, 0 before it runs.
+    pub primary_tid: AtomicU64,
+    /// As `pthread_t`s, for the end.
+    pub pthreads: [AtomicUsize; 2],
+    /// The process's first thread.
+    pub main_thread: Tid,
+    /// The exceptions that are taken.
+    pub exceptions: ExceptionSet,
+    /// Who held the exception ports before.
+    pub ports: Ports,
+    /// The exception ports were given back for the kernel to ask an earlier holder, and are to be taken again.
+    pub take_again: AtomicBool,
+    pub handed_over: HandedOver,
+    pub forwarding: Forwarding,
+    /// The primary thread is to end: it was asked to while it was busy.
+    pub stopping: AtomicBool,
+    /// When the section that it writes is to be ended, by the monotonic clock; 0 while no report is written.
+    pub deadline: AtomicU64,
+    /// The port of the thread that the report is about.
+    pub crashed: AtomicU32,
+    /// Other crashes that came while the report is written. The primary thread alone touches it.
+    pub waiting: UnsafeCell<[Option<Waiting>; CAPACITY]>,
+    /// The exception that the report is about, for the secondary thread, should the primary not come to its end.
+    pub request: UnsafeCell<Option<Request>>,
+    /// Threads whose exceptions were left to their signals.
+    passed_on: [PassedOn; PASSED_ON],
+    passed_on_next: AtomicUsize,
+    /// The other threads while they are suspended. The report lock's owner alone touches it.
+    pub threads: *mut Table,
+    /// Where libdispatch keeps a queue's label: offset, 0 where that is not known.
+    pub label_offset: u32,
+}
+
+impl PlatformState {
+    pub(crate) fn with(
+        (primary_port, secondary_port): (mach_port_t, mach_port_t),
+        exceptions: ExceptionSet,
+        main_thread: Tid,
+        label_offset: u32,
+        threads: *mut Table,
+    ) -> PlatformState {
+        PlatformState {
+            primary_port,
+            secondary_port,
+            primary_thread: AtomicU32::new(0),
+            secondary_thread: AtomicU32::new(0),
+            primary_tid: AtomicU64::new(0),
+            pthreads: [const { AtomicUsize::new(0) }; 2],
+            main_thread,
+            exceptions,
+            ports: Ports::new(exceptions.bits()),
+            take_again: AtomicBool::new(false),
+            handed_over: HandedOver::new(),
+            forwarding: Forwarding::new(),
+            stopping: AtomicBool::new(false),
+            deadline: AtomicU64::new(0),
+            crashed: AtomicU32::new(0),
+            waiting: UnsafeCell::new([const { None }; CAPACITY]),
+            request: UnsafeCell::new(None),
+            passed_on: [const { PassedOn { tid: AtomicU64::new(0), at: AtomicU64::new(0), reported: AtomicU64::new(0) } };
+                PASSED_ON],
+            passed_on_next: AtomicUsize::new(0),
+            threads,
+            label_offset,
+        }
+    }
+
+    /// Whether that port is one of Coroner's own threads.
+    pub(crate) fn is_own(&self, thread: mach_port_t) -> bool {
+        [&self.primary_thread, &self.secondary_thread].iter().any(|own| own.load(Ordering::Acquire) == thread)
+    }
+
+    /// An exception of that thread goes on as a signal: that is the same death, of which this became.
+    pub(crate) fn pass_on(&self, tid: Tid, reported: Reported) {
+        let next = self.passed_on_next.fetch_add(1, Ordering::Relaxed) % PASSED_ON;
+        let place = self.passed_on.iter().find(|held| held.tid.load(Ordering::Relaxed) == tid);
+        if let Some(place) = place.or_else(|| self.passed_on.get(next)) {
+            place.at.store(monotonic_now(), Ordering::Relaxed);
+            place.reported.store(reported.as_word(), Ordering::Relaxed);
+            place.tid.store(tid, Ordering::Release);
+        }
+    }
+
+    /// What became of the exception that a signal of that thread is the rest of; `None` if it is of its own.
+    pub(crate) fn passed_on(&self, tid: Tid) -> Option<Reported> {
+        let place = self.passed_on.iter().find(|held| held.tid.load(Ordering::Acquire) == tid)?;
+        let is_same = monotonic_now().saturating_sub(place.at.load(Ordering::Relaxed)) < SAME_DEATH_NS;
+        is_same.then(|| Reported::of_word(place.reported.load(Ordering::Relaxed)))
+    }
+
+    /// The death of that thread was not one.
+    pub(crate) fn goes_on(&self, tid: Tid) {
+        for held in &self.passed_on {
+            let _ = held.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}

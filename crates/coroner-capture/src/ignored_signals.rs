@@ -1,0 +1,74 @@
+//! What single threads asked for: that their next signal of a kind be left to others, and faults that a handler which was
+//! asked first may have repaired.
+//!
+//! No thread-locals: the first touch of one in a signal handler may allocate. Small tables of atomic words, searched by
+//! thread id; a full table refuses.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use coroner_process::threads::Tid;
+
+const PLACES: usize = 64;
+
+/// Threads whose next signal is not Coroner's: `tid << 8 | signal`, 0 for a free place.
+static IGNORED: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+
+fn entry(tid: Tid, signal: i32) -> u64 {
+    (tid as u64) << 8 | (signal as u64 & 0xff)
+}
+
+/// Leaves the next `signal` of thread `tid` to the handlers that were there before. False where the table is full.
+pub(crate) fn ignore_next(tid: Tid, signal: i32) -> bool {
+    let entry = entry(tid, signal);
+    IGNORED.iter().any(|place| place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+/// Whether this signal of this thread was to be left alone; it is then used up.
+pub(crate) fn take_ignored(tid: Tid, signal: i32) -> bool {
+    let entry = entry(tid, signal);
+    IGNORED.iter().any(|place| place.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+/// One fault that was left to the handler before, which returned without a trace: it may have made the page accessible.
+struct Retry {
+    tid: AtomicU64,
+    pc: AtomicU64,
+    address: AtomicU64,
+}
+
+static RETRIES: [Retry; PLACES] =
+    [const { Retry { tid: AtomicU64::new(0), pc: AtomicU64::new(0), address: AtomicU64::new(0) } }; PLACES];
+
+/// Notes that a handler that was asked first returned from this fault. True the first time: the instruction is to be tried
+/// again. False where the same thread comes with the same fault at once again: nobody repaired it.
+pub(crate) fn try_again(tid: Tid, pc: u64, address: u64) -> bool {
+    let Some(place) = RETRIES.get(tid as usize % PLACES) else { return false };
+    let same = place.tid.swap(tid as u64, Ordering::AcqRel) == tid as u64
+        && place.pc.load(Ordering::Relaxed) == pc
+        && place.address.load(Ordering::Relaxed) == address;
+    place.pc.store(pc, Ordering::Relaxed);
+    place.address.store(address, Ordering::Relaxed);
+    !same
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_ignored_once_and_only_on_its_thread() {
+        assert!(ignore_next(7, 11));
+        assert!(!take_ignored(8, 11));
+        assert!(!take_ignored(7, 10));
+        assert!(take_ignored(7, 11));
+        assert!(!take_ignored(7, 11));
+    }
+
+    #[test]
+    fn the_same_fault_twice_in_a_row_is_not_repaired() {
+        assert!(try_again(9, 0x1000, 0));
+        assert!(!try_again(9, 0x1000, 0));
+        assert!(try_again(9, 0x1000, 0x2000), "another page");
+        assert!(try_again(9, 0x1004, 0x2000), "another instruction");
+    }
+}

@@ -1,0 +1,33 @@
+//! Parts of an image in the report that every system has.
+
+use coroner_process::images;
+use coroner_report::wire::{Segment, UnwindSection};
+
+use crate::os::image_encoding::unwind_data;
+
+/// An image's segments as the report has them.
+pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images::MAX_SEGMENTS]) -> &'a [Segment] {
+    let mut count = 0;
+    for (to, segment) in into.iter_mut().zip(image.segments()) {
+        *to = Segment {
+            address: image.segment_range(segment).start,
+            size: segment.size,
+            file_offset: segment.file_offset,
+            protection: (segment.flags & 7) as u8,
+        };
+        count += 1;
+    }
+    into.get(..count).unwrap_or_default()
+}
+
+/// An image's unwind data as the report has them, those that there are.
+pub(crate) fn unwind_sections<'a>(image: &images::Image, into: &'a mut [UnwindSection; 2]) -> &'a [UnwindSection] {
+    let mut count = 0;
+    for (kind, range) in unwind_data(image).into_iter().filter(|(_, range)| !range.is_empty()) {
+        if let Some(place) = into.get_mut(count) {
+            *place = UnwindSection { kind, address: range.start, size: range.len() };
+            count += 1;
+        }
+    }
+    into.get(..count).unwrap_or_default()
+}

@@ -1,0 +1,293 @@
+//! The crashed thread writes its report itself: the report lock, Coroner's own stack, every signal blocked but those that the
+//! crash path itself may raise, and what becomes of the crash path's own faults.
+
+use core::ffi::c_void;
+
+use coroner_process::context::{Context, SignalInfo, SignalStack};
+use coroner_process::registers::Registers;
+use coroner_process::signals::{block_exactly, blocked};
+use coroner_process::stack::{alternate_stack, set_alternate_stack};
+use coroner_process::threads::{monotonic_now, this_thread};
+use coroner_report::wire::ConcurrentCrash;
+
+use super::deadline::{self, Deadline};
+use super::process;
+use crate::concurrent_crashes::CONCURRENT;
+use crate::crash_context::CrashContext;
+use crate::install_options::ForkPolicy;
+use crate::installed::Installed;
+use crate::monitor::exception::Ending;
+use crate::monitor::signal;
+use crate::previous_handler;
+use crate::recrash::RECRASH;
+use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
+use crate::session::{self, CrashSession, Next, Reported};
+
+/// Where a crash is known from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// A signal that this thread is handling.
+    Signal(&'a SignalInfo),
+    /// It was noticed outside a signal handler.
+    Noticed(&'a CrashContext),
+}
+
+impl Source<'_> {
+    fn is_non_fatal(self) -> bool {
+        matches!(self, Source::Noticed(context) if context.ending() == Ending::NonFatal)
+    }
+
+    /// As another thread's report has it.
+    fn concurrent(self, tid: i32, now: u64) -> ConcurrentCrash {
+        let (signal, code, address) = match self {
+            Source::Signal(info) => (info.signo, info.code, signal::address_of(info)),
+            Source::Noticed(_) => (0, 0, None),
+        };
+        ConcurrentCrash { tid: tid as u64, signal, code, address, after_ns: Some(now) }
+    }
+}
+
+/// How long the wait for another thread's report takes at most, beyond that one's deadline.
+const BEYOND_DEADLINE_MS: u32 = 2000;
+
+/// One crash on its way to the report stack.
+struct Entering<'a> {
+    installed: &'static Installed,
+    source: Source<'a>,
+    interrupted: &'a Context,
+    ids: (i32, i32),
+    started: u64,
+    next: Next,
+    /// Of the crash record, 0 for none.
+    number: u64,
+    /// Given back with the report written, unless the process dies of the crash.
+    owner: Option<ReportOwner>,
+    /// A handler of the app is asked while the lock is owned.
+    is_forwarding: bool,
+    /// The number, once there is a report.
+    reported: Option<u64>,
+}
+
+/// Takes one crash of the calling thread, which was interrupted with that context, into a report, or into the report that another
+/// thread is writing.
+///
+/// The alternate stacks of threads are small (Rust's have 8 KiB, of which the kernel's frame takes up to 3.4 KiB): nothing
+/// before the report stack uses more than a few hundred bytes.
+pub(crate) fn report(
+    installed: &'static Installed,
+    source: Source<'_>,
+    interrupted: &Context,
+    ids: (i32, i32),
+    next: Next,
+) -> Reported {
+    let started = monotonic_now();
+    // Most often nobody has it. This much without a table of places to jump to, which is a constant, see `record`.
+    let owner = if let Claim::Mine(owner) = REPORT_LOCK.claim(ids.0, ids.1, source.is_non_fatal()) {
+        owner
+    } else {
+        match own_lock(installed, source, interrupted, ids, started) {
+            Ok(owner) => owner,
+            Err(elsewhere) => return elsewhere,
+        }
+    };
+    let number = record(installed, source, interrupted, ids);
+    let mut entering = Entering {
+        installed,
+        source,
+        interrupted,
+        ids,
+        started,
+        next,
+        number,
+        owner: Some(owner),
+        is_forwarding: false,
+        reported: None,
+    };
+    // Nothing comes between leaving this stack and naming another one for signals: a signal in between would be handled from the
+    // top of the alternate stack, over the context of the crash.
+    let mask = block_exactly(u64::MAX);
+    // SAFETY: the lock makes this thread the stack's only user; `on_report_stack` takes an `Entering` and does not unwind.
+    unsafe { installed.platform.stack.call(on_report_stack, (&raw mut entering).cast()) };
+    // Not before: the next owner writes its report on the same stack.
+    match entering.owner.take() {
+        Some(owner) if entering.is_forwarding => session::begin_forwarding(owner),
+        Some(owner) => session::release(owner),
+        None => {}
+    }
+    block_exactly(mask);
+    entering.reported.map_or(Reported::Not, Reported::Here)
+}
+
+/// Records the crash, first of all: what the next launch makes a report of, whatever happens to this one. Returns the record's number,
+/// 0 for none.
+///
+/// Up to here the handler calls functions of this crate and inlined ones alone, and has no constants: in a program whose table of
+/// functions' addresses or whose constants are overwritten this is what still runs.
+pub(crate) fn record(installed: &Installed, source: Source<'_>, interrupted: &Context, (pid, tid): (i32, i32)) -> u64 {
+    if source.is_non_fatal() || pid != installed.run.pid {
+        return 0;
+    }
+    let record = match source {
+        Source::Signal(info) => signal::crash_record(info, interrupted, tid),
+        Source::Noticed(context) => context.record(),
+    };
+    installed.run.state.set_crash(&record)
+}
+
+/// Wins the lock, or becomes part of the report of who has it. All waits together have one limit, however many reports others write
+/// meanwhile.
+///
+/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+#[inline(never)]
+fn own_lock(
+    installed: &'static Installed,
+    source: Source<'_>,
+    interrupted: &Context,
+    (pid, tid): (i32, i32),
+    started: u64,
+) -> Result<ReportOwner, Reported> {
+    let limit = installed.options.deadline_ms.saturating_add(BEYOND_DEADLINE_MS);
+    let until = started.saturating_add(u64::from(limit) * 1_000_000);
+    loop {
+        let releases = REPORT_LOCK.releases();
+        match REPORT_LOCK.claim(pid, tid, source.is_non_fatal()) {
+            Claim::Mine(owner) => return Ok(owner),
+            // Its handler was entered a second time, by a signal that no session of it expects.
+            Claim::Nested => return Err(Reported::Not),
+            Claim::Taken if CONCURRENT.add(&source.concurrent(tid, started), releases) => {
+                // Parked with all signals blocked: the report has this thread by the context of its crash.
+                let mask = block_exactly(!signal::NEEDED);
+                let parked = installed.platform.stopper.park_crashing_thread(interrupted);
+                let end = REPORT_LOCK.wait(releases, until);
+                drop(parked);
+                block_exactly(mask);
+                if end != WaitEnd::OwnerGone {
+                    return Err(Reported::Elsewhere);
+                }
+            }
+            Claim::Taken | Claim::TakenByNonFatal => {
+                if wait(interrupted, releases, until) == WaitEnd::TimeOver {
+                    // The next launch makes a report of the record.
+                    record(installed, source, interrupted, (pid, tid));
+                    return Err(Reported::Not);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the end of the report that is being written, open to the signal that stops threads.
+fn wait(interrupted: &Context, releases: u32, until: u64) -> WaitEnd {
+    let mask = block_exactly(interrupted.signal_mask());
+    let end = REPORT_LOCK.wait(releases, until);
+    block_exactly(mask);
+    end
+}
+
+/// Takes what was noticed outside a signal handler by the calling thread, which has these ids and registers, into a report.
+pub(crate) fn report_context(
+    installed: &'static Installed,
+    registers: &Registers,
+    (pid, tid): (i32, i32),
+    context: &CrashContext,
+) -> bool {
+    let silent = pid != installed.run.pid && installed.options.fork == ForkPolicy::Silent;
+    if silent || REPORT_LOCK.is_mine(pid, tid) {
+        return false;
+    }
+    let interrupted = Context::of_registers(registers, blocked());
+    report(installed, Source::Noticed(context), &interrupted, (pid, tid), Next::RunsOn) != Reported::Not
+}
+
+/// On Coroner's own stack.
+///
+/// # Safety
+/// `entering` points to an [`Entering`] that nobody else uses.
+unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
+    // SAFETY: by the contract.
+    let entering = unsafe { &mut *entering.cast::<Entering<'_>>() };
+    let Entering { installed, source, interrupted, ids, started, next, number, .. } = *entering;
+    let Some(owner) = entering.owner.take() else { return };
+    // Faults of the crash path are handled on a stack of their own.
+    let before = alternate_stack().ok();
+    // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
+    let _ = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) };
+    // The crash path's own faults and its deadline, and nothing else.
+    block_exactly(!signal::NEEDED);
+    let of_signal;
+    let context = match source {
+        Source::Noticed(context) => context,
+        Source::Signal(info) => {
+            of_signal = signal::crash_context(info, interrupted, ids);
+            &of_signal
+        }
+    };
+    let is_crash = !source.is_non_fatal();
+    let is_own_run = ids.0 == installed.run.pid;
+    match CrashSession::open(owner, installed, context, started) {
+        Ok(mut session) => {
+            if is_crash && let Some(state) = session.child_state() {
+                state.set_crash(&context.record());
+            }
+            write_report(&mut session);
+            // Of a child made by vfork that dies, the lock is its parent's, which lives.
+            match next {
+                Next::Dies if is_own_run => session.end_dying(),
+                Next::AsksHandler if is_own_run => {
+                    entering.owner = Some(session.end_forwarding());
+                    entering.is_forwarding = true;
+                }
+                _ => entering.owner = Some(session.end()),
+            }
+            entering.reported = Some(number);
+        }
+        Err(owner) => entering.owner = Some(owner),
+    }
+    block_exactly(u64::MAX);
+    if let Some(SignalStack { sp, flags, size }) = before {
+        let stack = SignalStack { sp, flags: flags & libc::SS_DISABLE, size };
+        // SAFETY: the thread's own alternate stack, as it was.
+        let _ = unsafe { set_alternate_stack(&stack) };
+    }
+}
+
+/// Writes the report, with Coroner's handler the first one of what the crash path may raise.
+fn write_report(session: &mut CrashSession<'_>) {
+    let mut displaced = signal::Displaced::default();
+    let mut timer = None;
+    session.write_report(|session| {
+        displaced = signal::displace();
+        if !process::has_seccomp_filter() {
+            // This thread, and not the context's: of a hang it is another.
+            timer = Deadline::start(this_thread(), session.installed.options.deadline_ms).ok();
+        }
+    });
+    if let Some(timer) = timer {
+        timer.stop();
+    }
+    signal::replace(&displaced);
+}
+
+/// A signal on the thread that owns the report lock: a fault of the crash path, the deadline, or something sent.
+pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
+    if deadline::is_deadline(info) {
+        // SAFETY: this thread owns the lock, and this is its own context.
+        unsafe { RECRASH.expire(context) };
+        return;
+    }
+    if info.signo == libc::SIGSYS && info.is_fault() {
+        // A seccomp filter trapped a system call of the crash path: it is an error like another.
+        context.set_result((-libc::ENOSYS) as i64 as u64);
+        return;
+    }
+    if !info.is_fault() {
+        // Somebody sends a crash signal to a process that is dying already.
+        return;
+    }
+    // SAFETY: as above.
+    let left = unsafe { RECRASH.leave_section(info.signo, info.code, signal::address_of(info), context) };
+    if !left {
+        // Between sections: there is nothing to go on with. The report stands as far as it was written.
+        previous_handler::die(info, context);
+    }
+}

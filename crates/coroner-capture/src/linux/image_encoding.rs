@@ -1,0 +1,38 @@
+//! An image in the report.
+
+use coroner_process::images::{self, ImageKind};
+use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
+use coroner_walk::ImageList;
+
+use crate::image_encoding::{segments, unwind_sections};
+
+/// Encodes one image. False if it does not fit.
+pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
+    let mut into_segments = [Segment::default(); images::MAX_SEGMENTS];
+    let mut into_unwind = [UnwindSection::default(); 2];
+    // From the first executable segment to the end of the last: what a symbol table is about.
+    let (mut start, mut end) = (u64::MAX, 0);
+    for text in image.text() {
+        start = start.min(text.start);
+        end = end.max(text.end);
+    }
+    Image {
+        kind: wire::ImageKind::ELF,
+        path: images.path(image),
+        load_address: image.range.start,
+        slide: image.slide,
+        size: image.range.len(),
+        text: if end > start { (start, end - start) } else { (0, 0) },
+        build_id: image.build_id(),
+        segments: segments(image, &mut into_segments),
+        unwind: unwind_sections(image, &mut into_unwind),
+        is_main: image.kind == ImageKind::Main,
+        ..Image::default()
+    }
+    .encode(encoder)
+}
+
+/// An image's unwind data; empty where it has none.
+pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
+    [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame)]
+}

@@ -1,0 +1,23 @@
+//! What crash time needs on Linux besides what all systems have: stopping threads, listing and tracing them, stacks.
+
+use coroner_process::stack::Stack;
+use coroner_process::stop_the_world::ThreadStopper;
+use coroner_process::threads::TaskDirectory;
+use coroner_process::tracer::Tracer;
+
+use crate::forwarding::Forwarding;
+use crate::install::InstallLimits;
+
+/// See the module.
+pub(crate) struct PlatformState {
+    pub forwarding: Forwarding,
+    /// What was missing at install.
+    pub limits: InstallLimits,
+    pub stopper: ThreadStopper,
+    pub tasks: TaskDirectory,
+    pub tracer: Tracer,
+    /// Where the report is written; its owner alone uses it.
+    pub stack: Stack,
+    /// Where faults of the crash path itself are handled.
+    pub fault_stack: Stack,
+}

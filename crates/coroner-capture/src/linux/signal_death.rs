@@ -1,0 +1,80 @@
+//! Letting the process die of a signal that nobody else wants.
+
+pub(crate) use coroner_process::context::Context as SignalContext;
+use coroner_process::context::SignalInfo;
+#[cfg(target_arch = "x86_64")]
+use coroner_process::memory::{KernelCopy, Memory};
+use coroner_process::signals::{SignalAction, bit};
+use coroner_process::syscall::syscall;
+use coroner_process::threads::{process_id, this_thread};
+
+use super::process;
+
+/// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
+/// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. A real-time signal that nobody uses
+/// as a matter of course; one that is sent meanwhile comes when the handler has returned.
+pub(crate) const MARKER: i32 = 61;
+
+/// Lets the process die of this signal when the handler returns, with the thread where the signal found it (that is what
+/// a core dump shows):
+/// * a fault occurs again when the thread goes on, now with the default action, which kills even the first process of a
+///   pid namespace; the other threads stand still, so nobody can have mended it meanwhile;
+/// * a signal that was sent, an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
+///   the handler returns, with its siginfo. The first process of a pid namespace is not killed so (pid_namespaces(7)):
+///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would.
+pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
+    let signal = info.signo;
+    crate::monitor::signal::give_back();
+    // SAFETY: the default action runs no code.
+    let _ = unsafe { SignalAction::DEFAULT.set(signal) };
+    context.set_signal_mask(context.signal_mask() & !bit(signal));
+    let pid = process_id();
+    if occurs_again(info) || (pid == 1 && step_back(info, context)) {
+        return;
+    }
+    if pid == 1 {
+        process::exit(128 + signal);
+    }
+    let tid = this_thread();
+    // SAFETY: the kernel reads one siginfo. Async-signal-safe: one system call. A process may send itself any siginfo.
+    let queued = unsafe { syscall!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, core::ptr::from_ref(info)) };
+    if queued.is_err() {
+        // SAFETY: no memory is touched. Async-signal-safe: one system call.
+        let _ = unsafe { syscall!(libc::SYS_tgkill, pid, tid, signal) };
+    }
+}
+
+/// Whether the signal is raised again when the thread goes on: a fault of the instruction at its program counter.
+pub(crate) fn occurs_again(info: &SignalInfo) -> bool {
+    /// Memory that failed, `BUS_MCEERR_AR` and `BUS_MCEERR_AO`: the kernel takes the page away at the first access.
+    const MEMORY_FAILURE: core::ops::RangeInclusive<i32> = 4..=5;
+    match info.signo {
+        libc::SIGBUS => info.is_fault() && !MEMORY_FAILURE.contains(&info.code),
+        libc::SIGSEGV | libc::SIGILL | libc::SIGFPE => info.is_fault(),
+        // arm64 reports `brk` at its own address, x86_64 `int3` behind it.
+        libc::SIGTRAP => info.is_fault() && cfg!(target_arch = "aarch64"),
+        _ => false,
+    }
+}
+
+/// Sets the thread back before an `int3` that it has just executed. False where there is none.
+#[cfg(target_arch = "x86_64")]
+fn step_back(info: &SignalInfo, context: &mut SignalContext) -> bool {
+    /// The one-byte breakpoint instruction.
+    const INT3: u8 = 0xcc;
+    let before = context.pc().wrapping_sub(1);
+    let mut byte = [0];
+    // Coroner's handlers of SIGSEGV and SIGBUS may have been given back by now, so the kernel reads.
+    let read = KernelCopy::new().is_some_and(|mut memory| memory.read(before, &mut byte).is_ok());
+    if info.signo != libc::SIGTRAP || !info.is_fault() || !read || byte != [INT3] {
+        return false;
+    }
+    context.set_pc(before);
+    true
+}
+
+/// arm64 has nothing to set back.
+#[cfg(target_arch = "aarch64")]
+fn step_back(_info: &SignalInfo, _context: &mut SignalContext) -> bool {
+    false
+}

@@ -1,0 +1,132 @@
+//! The signal handlers that were there before Coroner's, and giving a signal to them as if Coroner were not there.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use coroner_process::context::SignalInfo;
+use coroner_process::signals::{SignalAction, bit, block_exactly};
+
+use crate::asked_first::HandlerKind;
+use crate::forwarding::Asked;
+pub(crate) use crate::os::signal_death::{MARKER, SignalContext, die};
+
+/// One signal's earlier disposition. It outlives an uninstall, since another reporter that was installed later may have
+/// kept Coroner's handler as *its* previous one.
+struct Slot {
+    is_set: AtomicBool,
+    kind: AtomicU8,
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    #[cfg(not(target_vendor = "apple"))]
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+/// No system has more.
+const SIGNALS: usize = 65;
+
+impl Slot {
+    const NONE: Slot = Slot {
+        is_set: AtomicBool::new(false),
+        kind: AtomicU8::new(HandlerKind::Unknown as u8),
+        handler: AtomicUsize::new(libc::SIG_DFL),
+        flags: AtomicU64::new(0),
+        #[cfg(not(target_vendor = "apple"))]
+        restorer: AtomicUsize::new(0),
+        mask: AtomicU64::new(0),
+    };
+
+    fn set(&self, action: &SignalAction, kind: HandlerKind) {
+        self.kind.store(kind as u8, Ordering::Relaxed);
+        self.flags.store(action.flags as u64, Ordering::Relaxed);
+        #[cfg(not(target_vendor = "apple"))]
+        self.restorer.store(action.restorer, Ordering::Relaxed);
+        self.mask.store(action.mask as u64, Ordering::Relaxed);
+        self.handler.store(action.handler, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    fn action(&self) -> SignalAction {
+        SignalAction {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Relaxed) as _,
+            #[cfg(not(target_vendor = "apple"))]
+            restorer: self.restorer.load(Ordering::Relaxed),
+            mask: self.mask.load(Ordering::Relaxed) as _,
+        }
+    }
+}
+
+/// What the signals' dispositions were before the install.
+static PREVIOUS: [Slot; SIGNALS] = [const { Slot::NONE }; SIGNALS];
+/// Those from which Coroner took a signal again after the install. Such a handler may chain to Coroner's.
+static LATER: [Slot; SIGNALS] = [const { Slot::NONE }; SIGNALS];
+
+/// `None` for the original handler where it is the latest, too: that one runs already.
+fn slot(signal: i32, asked: Asked) -> Option<&'static Slot> {
+    let later = LATER.get(signal as usize).filter(|slot| slot.is_set.load(Ordering::Acquire));
+    match (asked, later) {
+        (Asked::Latest, Some(later)) => Some(later),
+        (Asked::Original, None) => None,
+        _ => PREVIOUS.get(signal as usize),
+    }
+}
+
+/// Remembers what a signal's disposition was before Coroner's (not async-signal-safe).
+pub(crate) fn remember(signal: i32, action: &SignalAction) {
+    if let Some(slot) = PREVIOUS.get(signal as usize) {
+        slot.set(action, kind_of(action));
+    }
+}
+
+/// Remembers from whom Coroner takes a signal again (not async-signal-safe).
+pub(crate) fn remember_later(signal: i32, action: &SignalAction) {
+    if let Some(slot) = LATER.get(signal as usize) {
+        slot.set(action, kind_of(action));
+    }
+}
+
+fn kind_of(action: &SignalAction) -> HandlerKind {
+    if action.is_function() { HandlerKind::of(action.handler) } else { HandlerKind::Unknown }
+}
+
+/// Who had a signal last, Coroner left out; the default for one that Coroner never took.
+pub(crate) fn of(signal: i32) -> SignalAction {
+    slot(signal, Asked::Latest).map_or(SignalAction::DEFAULT, Slot::action)
+}
+
+/// The address of [`of`]'s handler, and what is known of it.
+pub(crate) fn known(signal: i32) -> (usize, HandlerKind) {
+    let number = slot(signal, Asked::Latest).map_or(0, |slot| slot.kind.load(Ordering::Relaxed));
+    (of(signal).handler, HandlerKind::of_number(number))
+}
+
+/// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext, and the mask that it
+/// asked for. False if there is none.
+///
+/// # Safety
+/// The three must be those of the signal that this thread is handling.
+pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, asked: Asked) -> bool {
+    let signal = info.signo;
+    let Some(slot) = slot(signal, asked) else { return false };
+    let action = slot.action();
+    if !action.is_function() {
+        return false;
+    }
+    if action.has(libc::SA_RESETHAND) {
+        slot.set(&SignalAction::DEFAULT, HandlerKind::Unknown);
+    }
+    let mut mask = context.signal_mask() | action.mask;
+    if !action.has(libc::SA_NODEFER) {
+        mask |= bit(signal);
+    }
+    // By the marker a signal that comes while the handler runs is known to come from it, see `forwarding`.
+    let before = block_exactly(mask | bit(MARKER));
+    // SAFETY: the app installed this function as a handler of this signal. One that takes only the number gets two more
+    // arguments, which both calling conventions allow.
+    let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut SignalContext) =
+        unsafe { core::mem::transmute(action.handler as *const ()) };
+    // SAFETY: it is called as the kernel would have, on the same stack rules and with the same mask.
+    unsafe { handler(signal, info, context) };
+    block_exactly(before);
+    true
+}

@@ -1,0 +1,241 @@
+//! Who writes the report: the first thread that crashes.
+//!
+//! | the thread that crashes | while | what happens |
+//! |---|---|---|
+//! | any | nobody crashed | it owns the lock, and so the session and its workspace |
+//! | the owner itself | its session is open | [`crate::recrash`] |
+//! | another | a fatal report is being written | it parks, is part of that report, and waits for its end |
+//! | another | a non-fatal report is being written | it waits for its end, and owns the next |
+//! | another | the owner has ended, was in the parent process, or asks a handler of the app for too long | it takes the lock from it |
+//!
+//! The lock's word is the owner: its process and thread. Every wait ends when the lock is released, when the owner has ended,
+//! or when the time is over; none is longer than [`LIVENESS_MS`] without a look at the owner.
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use coroner_process::threads::Tid;
+
+use crate::concurrent_crashes::CONCURRENT;
+use crate::os;
+
+/// How long a wait lasts without a look whether the owner lives.
+const LIVENESS_MS: u64 = 20;
+
+/// The one lock of a process.
+pub(crate) static REPORT_LOCK: ReportLock = ReportLock::new();
+
+/// The proof that the calling thread owns the lock. Whoever has it may use the workspace. Dropping it does not release the lock:
+/// a process that dies of its crash keeps it to the end.
+#[derive(Debug)]
+pub(crate) struct ReportOwner {
+    /// It stays on its thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+/// What [`ReportLock::claim`] returns.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// The calling thread owns the lock now.
+    Mine(ReportOwner),
+    /// It did so before.
+    Nested,
+    /// Another thread of this process writes a fatal report.
+    Taken,
+    /// Another thread of this process writes a report after which the process goes on.
+    TakenByNonFatal,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitEnd {
+    Released,
+    /// The owner's thread has ended without releasing the lock, or asks a handler of the app for too long: it may be claimed.
+    OwnerGone,
+    TimeOver,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ReportLock {
+    /// [`word`] of the owner, with [`NON_FATAL`]; 0 for none.
+    owner: AtomicU64,
+    /// Counts releases; what the others wait on.
+    releases: AtomicU32,
+    /// While the owner's word says [`FORWARDING`]: when the lock may be taken from it, by the monotonic clock.
+    forwards_until: AtomicU64,
+}
+
+/// Set in the owner's word where the process goes on after what it reports.
+const NON_FATAL: u64 = 1 << 63;
+/// Set in the owner's word while a handler of the app is asked about a crash that is reported.
+const FORWARDING: u64 = 1 << 62;
+
+/// A process and a thread as one word. No system has process ids beyond 22 bits, and none hands out 2^40 thread ids.
+fn word(pid: i32, tid: Tid) -> u64 {
+    u64::from(pid as u32 & 0x3f_ffff) << 40 | (tid as u64 & 0xff_ffff_ffff)
+}
+
+/// The owner without its marks.
+fn owner_of(word: u64) -> u64 {
+    word & !(NON_FATAL | FORWARDING)
+}
+
+fn pid_of(word: u64) -> i32 {
+    (owner_of(word) >> 40) as i32
+}
+
+fn tid_of(word: u64) -> Tid {
+    (word & 0xff_ffff_ffff) as Tid
+}
+
+impl ReportLock {
+    const fn new() -> Self {
+        ReportLock { owner: AtomicU64::new(0), releases: AtomicU32::new(0), forwards_until: AtomicU64::new(0) }
+    }
+
+    /// Tries to become the owner, for a report that is fatal or not. Async-signal-safe; waits for nobody.
+    ///
+    /// Not inlined, so that `xtask signal-safety` knows its loop by name.
+    #[inline(never)]
+    pub(crate) fn claim(&self, pid: i32, tid: Tid, non_fatal: bool) -> Claim {
+        let me = word(pid, tid);
+        let mark = if non_fatal { NON_FATAL } else { 0 };
+        let mut seen = 0;
+        // Each round sees another owner: as many as there are threads that claim at once, at most.
+        loop {
+            let now = match self.owner.compare_exchange(seen, me | mark, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    if seen != 0 {
+                        // Who had it did not release it, nor open the table again.
+                        CONCURRENT.reopen(self.releases());
+                    }
+                    return Claim::Mine(ReportOwner { _thread: PhantomData });
+                }
+                Err(now) => now,
+            };
+            if now == me || now == me | NON_FATAL {
+                return Claim::Nested;
+            }
+            // An owner in the process that this one was forked from is not here to release it, nor is one that has ended. One
+            // that asked a handler of the app which was left by a jump may crash again itself.
+            if now != 0 && pid_of(now) == pid && owner_of(now) != me && self.holds(now) {
+                return if now & NON_FATAL != 0 { Claim::TakenByNonFatal } else { Claim::Taken };
+            }
+            seen = now;
+        }
+    }
+
+    /// Whether that owner still has it: its thread lives, and does not ask a handler of the app for too long.
+    fn holds(&self, owner: u64) -> bool {
+        let too_long = || coroner_process::threads::monotonic_now() >= self.forwards_until.load(Ordering::Acquire);
+        os::process::is_alive(pid_of(owner), tid_of(owner)) && !(owner & FORWARDING != 0 && too_long())
+    }
+
+    /// Whether a report of this process is being written, or a handler of the app asked about it.
+    pub(crate) fn is_busy(&self, pid: i32) -> bool {
+        let owner = self.owner.load(Ordering::Acquire);
+        owner != 0 && pid_of(owner) == pid && self.holds(owner)
+    }
+
+    /// Whether this thread is the owner, with a session of its own.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn is_mine(&self, pid: i32, tid: Tid) -> bool {
+        self.owner.load(Ordering::Acquire) & !NON_FATAL == word(pid, tid)
+    }
+
+    /// Releases the lock and wakes who waits for it.
+    pub(crate) fn release(&self, owner: ReportOwner) {
+        drop(owner);
+        self.free();
+    }
+
+    fn free(&self) {
+        self.owner.store(0, Ordering::Release);
+        self.releases.fetch_add(1, Ordering::AcqRel);
+        os::process::wake_all(&self.releases);
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    /// A handler of the app is asked about the crash that the owner has reported: it has the lock until that has returned, but not
+    /// for longer than `nanoseconds`, since it may never return.
+    pub(crate) fn begin_forwarding(&self, owner: ReportOwner, nanoseconds: u64) {
+        drop(owner);
+        let until = coroner_process::threads::monotonic_now().saturating_add(nanoseconds);
+        self.forwards_until.store(until, Ordering::Release);
+        self.owner.fetch_or(FORWARDING, Ordering::AcqRel);
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    /// The handler has returned. The proof again, if nobody took the lock meanwhile.
+    pub(crate) fn end_forwarding(&self, pid: i32, tid: Tid) -> Option<ReportOwner> {
+        let me = word(pid, tid);
+        let ended = self.owner.compare_exchange(me | FORWARDING, me, Ordering::AcqRel, Ordering::Relaxed);
+        ended.is_ok().then_some(ReportOwner { _thread: PhantomData })
+    }
+
+    /// The count of releases, to be taken before the claim that fails.
+    pub(crate) fn releases(&self) -> u32 {
+        self.releases.load(Ordering::Acquire)
+    }
+
+    /// Waits until an owner releases the lock, or has ended, or the monotonic clock says `until`. `releases` is the count from before
+    /// the claim.
+    pub(crate) fn wait(&self, releases: u32, until: u64) -> WaitEnd {
+        loop {
+            if self.releases() != releases {
+                return WaitEnd::Released;
+            }
+            let now = coroner_process::threads::monotonic_now();
+            if now >= until {
+                return WaitEnd::TimeOver;
+            }
+            os::process::wait_for_word(&self.releases, releases, (until - now).min(LIVENESS_MS * 1_000_000));
+            let owner = self.owner.load(Ordering::Acquire);
+            if self.releases() == releases && owner != 0 && !self.holds(owner) {
+                return WaitEnd::OwnerGone;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coroner_process::threads::{monotonic_now, process_id, this_thread};
+
+    use super::*;
+
+    extern crate std;
+
+    #[test]
+    fn one_owner_who_may_come_again_and_a_child_that_owns_its_own() {
+        let lock = ReportLock::new();
+        let (pid, tid) = (process_id(), this_thread());
+        let Claim::Mine(owner) = lock.claim(pid, tid, false) else { panic!("free") };
+        assert!(matches!(lock.claim(pid, tid, false), Claim::Nested));
+        let other = std::thread::scope(|scope| {
+            scope.spawn(|| matches!(lock.claim(pid, this_thread(), false), Claim::Taken)).join().unwrap()
+        });
+        assert!(other);
+        let before = lock.releases();
+        let soon = || monotonic_now() + 1_000_000;
+        assert_eq!(lock.wait(before, soon()), WaitEnd::TimeOver, "nobody releases it");
+        lock.release(owner);
+        assert_eq!(lock.wait(before, soon()), WaitEnd::Released);
+        assert!(matches!(lock.claim(pid, tid, true), Claim::Mine(_)));
+        assert!(matches!(lock.claim(pid + 1, tid, false), Claim::Mine(_)), "a child after fork is not blocked");
+    }
+
+    #[test]
+    fn a_lock_whose_owner_has_ended_is_taken_from_it() {
+        let lock = ReportLock::new();
+        let pid = process_id();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(matches!(lock.claim(pid, this_thread(), false), Claim::Mine(_)))).join().unwrap();
+        });
+        let before = lock.releases();
+        // The kernel may take a moment to end the thread that was joined.
+        assert_eq!(lock.wait(before, monotonic_now() + 10_000_000_000), WaitEnd::OwnerGone);
+        assert!(matches!(lock.claim(pid, this_thread(), false), Claim::Mine(_)));
+    }
+}

@@ -1,0 +1,46 @@
+//! The crashed thread: its registers first, which need no memory of the app, then all of it with its frames, which takes the
+//! place of the first.
+
+use coroner_report::wire::{CaptureMethod, Registers, SectionKind, Thread, ThreadFlags, ThreadState, WalkEnd};
+
+use super::SectionResult;
+use super::frames::{CRASHED, Walk};
+use crate::os::other_threads as platform;
+use crate::report_file::ReportWriter;
+use crate::session::{CrashSession, memory};
+
+pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
+    let context = session.context;
+    let thread = Thread {
+        tid: context.tid as u64,
+        flags: ThreadFlags::CRASHED.with(ThreadFlags::CURRENT),
+        captured_by: Some(CaptureMethod::CRASH_CONTEXT),
+        registers: Some(Registers::from(&context.registers).with_extra(context.extra())),
+        ..Thread::default()
+    };
+    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
+    encoder.begin_array();
+    thread.encode(&mut encoder, &[], WalkEnd::default());
+    encoder.end();
+    let length = encoder.position();
+    session.seal(SectionKind::THREADS, length)
+}
+
+pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+    let context = session.context;
+    let crashed = platform::crashed(session.installed, context, &mut memory());
+    let thread = Thread {
+        flags: crashed.flags.with(ThreadFlags::CRASHED).with(ThreadFlags::CURRENT),
+        state: Some(ThreadState::RUNNING),
+        captured_by: Some(CaptureMethod::CRASH_CONTEXT),
+        registers: Some(Registers::from(&context.registers).with_extra(context.extra())),
+        ..crashed.wire(context.tid as u64)
+    };
+    let Some((walk, buffer)) = Walk::of(session.workspace) else { return SectionResult::Empty };
+    let mut encoder = ReportWriter::payload(buffer);
+    encoder.begin_array();
+    walk.encode(&mut encoder, &thread, &context.registers, memory(), CRASHED, crashed.swift_async);
+    encoder.end();
+    let length = encoder.position();
+    session.seal(SectionKind::THREADS, length)
+}

@@ -1,0 +1,146 @@
+//! One thread's stack, walked and encoded as it is walked: the first frames, the number of those in the middle, the last.
+
+use core::num::NonZeroUsize;
+use core::ops::ControlFlow;
+
+use coroner_process::memory::Memory;
+use coroner_process::registers::Registers;
+use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadEncoder, WalkEnd};
+use coroner_unwind::{End, Found, Options, RuleCache, SwiftAsync};
+
+use super::symbol_names::Addresses;
+use crate::report_file::BUFFER;
+use crate::workspace::Workspace;
+use coroner_walk::ImageList;
+
+/// The last frames of a deep stack.
+pub(crate) const LAST: usize = 128;
+
+/// A ring of the frames that were walked last.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    frames: [Frame; LAST],
+}
+
+impl Ring {
+    pub(crate) const fn new() -> Self {
+        const EMPTY: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
+        Ring { frames: [EMPTY; LAST] }
+    }
+}
+
+/// How much of a stack is kept and how far it is walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    /// Frames kept from the innermost on.
+    pub first: usize,
+    /// Frames kept at the outermost end, at most [`LAST`].
+    pub last: usize,
+    /// Frames that are walked at most.
+    pub walked: u32,
+    /// Words of stack that are searched where nothing else gives a caller.
+    pub scanned: u32,
+}
+
+/// The crashed thread: a stack overflow's hundred thousand frames are walked to their end.
+pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST, walked: 500_000, scanned: 512 };
+/// Any other thread.
+pub(crate) const OTHER: Depth = Depth { first: 128, last: 32, walked: 20_000, scanned: 512 };
+
+/// What a walk works with: parts of the workspace.
+pub(crate) struct Walk<'w> {
+    ring: &'w mut Ring,
+    images: &'w ImageList,
+    cache: &'w mut RuleCache,
+    names: &'w mut Addresses,
+}
+
+impl<'w> Walk<'w> {
+    /// The parts of a workspace that a walk needs, and the buffer, apart. `None` without images.
+    pub(crate) fn of(workspace: &'w mut Workspace) -> Option<(Walk<'w>, &'w mut [u8; BUFFER])> {
+        let Workspace { buffer, ring, images, cache, names, .. } = workspace;
+        Some((Walk { ring, images: images.as_ref()?, cache, names: &mut names.addresses }, buffer))
+    }
+
+    /// Encodes a thread with its frames, from `registers` on, and notes what is to be named. False if it does not fit.
+    pub(crate) fn encode(
+        self,
+        encoder: &mut Encoder<'_>,
+        thread: &Thread<'_>,
+        registers: &Registers,
+        memory: impl Memory,
+        depth: Depth,
+        swift_async: SwiftAsync,
+    ) -> bool {
+        let Some(mut thread) = ThreadEncoder::begin(encoder, thread) else { return false };
+        let Walk { ring, images, cache, names } = self;
+        let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
+        let mut walker = coroner_walk::walker(registers, memory, images, cache, options);
+        let mut walked = 0_usize;
+        // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
+        let last = NonZeroUsize::new(depth.last.min(LAST)).unwrap_or(NonZeroUsize::MIN);
+        walker.for_each(|frame| {
+            let frame = wire(frame);
+            if walked < depth.first {
+                thread.frame(&frame);
+                names.note(&frame);
+            } else if let Some(place) = ring.frames.get_mut((walked - depth.first) % last) {
+                *place = frame;
+            }
+            walked += 1;
+            ControlFlow::Continue(())
+        });
+        let end = walk_end(walker.end());
+        let beyond = walked.saturating_sub(depth.first);
+        let kept = beyond.min(last.get());
+        thread.skip((beyond - kept) as u64);
+        for index in beyond - kept..beyond {
+            if let Some(frame) = ring.frames.get(index % last) {
+                thread.frame(frame);
+                names.note(frame);
+            }
+        }
+        thread.finish(end);
+        true
+    }
+}
+
+/// A frame as the report has it.
+pub(crate) fn wire(frame: &coroner_unwind::Frame) -> Frame {
+    let found_by = match frame.found {
+        Found::Context => FoundBy::CONTEXT,
+        Found::Cfi => FoundBy::CFI,
+        Found::CompactUnwind => FoundBy::COMPACT,
+        Found::FramePointer => FoundBy::FRAME_POINTER,
+        Found::LinkRegister => FoundBy::LINK_REGISTER,
+        Found::StackTop => FoundBy::STACK_TOP,
+        Found::CodeAnalysis => FoundBy::CODE,
+        Found::SignalContext => FoundBy::SIGNAL_FRAME,
+        Found::SwiftAsync => FoundBy::ASYNC,
+        Found::Registered => FoundBy::REGISTERED,
+        Found::Scan => FoundBy::SCAN,
+    };
+    let address_kind = match (frame.kind, frame.found) {
+        (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
+        (coroner_unwind::AddressKind::InstructionPointer | coroner_unwind::AddressKind::SignalTrampoline, _) => {
+            AddressKind::INSTRUCTION
+        }
+        (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,
+    };
+    Frame { pc: frame.pc, found_by, address_kind, sp: Some(frame.sp), cfa: frame.cfa }
+}
+
+/// Why a walk ended, as the report has it.
+fn walk_end(end: Option<End>) -> WalkEnd {
+    match end {
+        Some(End::EndOfStack) => WalkEnd::ROOT,
+        Some(End::FrameBudget) => WalkEnd::LIMIT,
+        Some(End::ReadBudget) => WalkEnd::BUDGET,
+        Some(End::NoProgress { .. }) => WalkEnd::NO_PROGRESS,
+        Some(End::Unreadable { .. }) => WalkEnd::UNREADABLE,
+        Some(End::BadUnwindData { .. }) => WalkEnd::MALFORMED,
+        Some(End::BadReturnAddress { .. }) => WalkEnd::OUTSIDE_IMAGES,
+        // `NoUnwindData`, and reasons that a later unwinder may know.
+        _ => WalkEnd::NO_RULE,
+    }
+}

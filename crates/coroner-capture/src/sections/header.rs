@@ -1,0 +1,30 @@
+//! What the report is of: format, run, process, system.
+
+use coroner_report::wire::{FORMAT_VERSION, Header, Os, SectionKind};
+
+use super::SectionResult;
+use crate::os::process;
+use crate::report_file::ReportWriter;
+use crate::session::CrashSession;
+
+pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+    let run = &session.installed.run;
+    let header = Header {
+        format_version: FORMAT_VERSION,
+        run_id: session.run_id,
+        event_id: crate::run::random_id(),
+        pid: session.context.pid as u32,
+        ppid: process::parent_pid() as u32,
+        arch: coroner_process::registers::Arch::NATIVE,
+        os: Os::NATIVE,
+        page_size: run.page_size,
+        pointer_auth_mask: process::authentication_mask(),
+        sdk_version: env!("CARGO_PKG_VERSION").as_bytes(),
+        process_start_ns: run.process_start,
+        process_name: run.name.as_bytes(),
+    };
+    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
+    header.encode(&mut encoder);
+    let length = encoder.position();
+    session.seal(SectionKind::HEADER, length)
+}

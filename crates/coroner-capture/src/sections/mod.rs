@@ -1,0 +1,166 @@
+//! The sections of a report, one file each, in the order of worth and risk; [`crate::session`] has the table.
+//!
+//! A section is a function that encodes its payload into the workspace's buffer and writes it. It runs inside
+//! [`guarded`]: a fault in it ends it and not the report.
+
+mod crash;
+mod crashed_thread;
+mod end;
+mod exceptions;
+pub(crate) mod frames;
+mod header;
+mod images;
+pub(crate) mod other_threads;
+mod stack_memory;
+pub(crate) mod symbol_names;
+
+use coroner_report::wire::{Phase, SectionKind};
+
+use crate::concurrent_crashes::CONCURRENT;
+use crate::monitor::exception::Ending;
+use crate::os::other_threads::OtherThreads;
+use crate::report_file::ReportWriter;
+use crate::session::{CrashSession, guarded};
+use crate::stack_overflow;
+
+/// What became of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SectionResult {
+    Written,
+    /// There is nothing to say.
+    Empty,
+    /// The file has no room for it.
+    NoRoom,
+}
+
+/// What needs neither another thread nor memory of the app: what happened, and the crashed thread's registers.
+pub(crate) fn write_first(session: &mut CrashSession<'_>) {
+    guarded(session, SectionKind::HEADER, None, |session| {
+        session.clear_stale();
+        header::write(session);
+    });
+    guarded(session, SectionKind::CRASH, None, |session| {
+        crash::write(session);
+    });
+    if session.context.hung.is_none() {
+        guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
+            crashed_thread::write_registers(session);
+        });
+    }
+    write_fault(session);
+    session.phases.end(Phase::ENTRY);
+}
+
+/// All else.
+pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
+    let hangs = session.context.hung.is_some();
+    guarded(session, SectionKind::EXCEPTIONS, None, |session| {
+        exceptions::write(session);
+    });
+    write_fault(session);
+    if session.installed.options.all_threads || hangs {
+        session.threads = OtherThreads::begin(session.installed, session.context);
+    }
+    guarded(session, SectionKind::IMAGES, None, images::list);
+    guarded(session, SectionKind::CRASH, None, classify);
+    if hangs {
+        // It is one of the others, and must stand still before it is walked.
+        if let Some(threads) = &mut session.threads {
+            threads.stop(session.installed);
+            session.phases.end(Phase::STOP_THREADS);
+            other_threads::write_hung(session);
+        }
+    } else {
+        guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
+            crashed_thread::write(session);
+        });
+    }
+    write_fault(session);
+    session.phases.end(Phase::CRASHED_THREAD);
+    guarded(session, SectionKind::IMAGES, None, images::write);
+    write_fault(session);
+    #[cfg(target_vendor = "apple")]
+    {
+        guarded(session, SectionKind::ANNOTATIONS, None, |session| {
+            images::write_annotations(session);
+        });
+        write_fault(session);
+    }
+    session.phases.end(Phase::IMAGES);
+    if let Some(threads) = &mut session.threads {
+        if !hangs {
+            threads.stop(session.installed);
+            session.phases.end(Phase::STOP_THREADS);
+        }
+        if session.installed.options.all_threads {
+            other_threads::write(session);
+            session.phases.end(Phase::OTHER_THREADS);
+        }
+    }
+    CONCURRENT.close();
+    if CONCURRENT.count(session.context.tid as u64) > session.concurrent_written
+        || session.is_overflow
+        || session.is_bad_stack_pointer
+    {
+        // Once more, with what was not known at first: the last one counts.
+        guarded(session, SectionKind::CRASH, None, |session| {
+            crash::write(session);
+        });
+    }
+    guarded(session, SectionKind::STACK_MEMORY, Some(session.context.tid as u64), |session| {
+        stack_memory::write(session);
+    });
+    write_fault(session);
+    session.phases.end(Phase::STACK_MEMORY);
+    if session.installed.options.symbol_names {
+        symbol_names::write_all(session);
+        session.phases.end(Phase::SYMBOL_NAMES);
+    }
+    guarded(session, SectionKind::END, None, |session| {
+        end::write(session);
+    });
+}
+
+/// What the mappings and the stack say of the crash. Reads memory of the app.
+fn classify(session: &mut CrashSession<'_>) {
+    if session.context.hung.is_some() {
+        return;
+    }
+    if let Some(images) = &session.workspace.images {
+        session.is_overflow = stack_overflow::is_overflow(session.context, &images.mappings);
+    }
+    use coroner_process::memory::Memory as _;
+    session.is_bad_stack_pointer = crate::session::memory().read_u64(session.context.registers.sp()).is_err();
+}
+
+/// Writes down a fault of the crash path, if there was one.
+pub(crate) fn write_fault(session: &mut CrashSession<'_>) {
+    let Some(fault) = session.workspace.fault.take() else { return };
+    guarded(session, SectionKind::FAULT, None, |session| {
+        let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
+        fault.encode(&mut encoder);
+        let length = encoder.position();
+        session.seal(SectionKind::FAULT, length);
+    });
+}
+
+impl CrashSession<'_> {
+    /// Seals and writes the payload of `length` bytes that was just encoded into the workspace's buffer.
+    pub(crate) fn seal(&mut self, kind: SectionKind, length: usize) -> SectionResult {
+        if self.report.section(&mut self.workspace.buffer, kind, length) {
+            SectionResult::Written
+        } else {
+            SectionResult::NoRoom
+        }
+    }
+
+    /// Whether the process goes on after the report.
+    pub(crate) fn is_non_fatal(&self) -> bool {
+        self.context.ending() == Ending::NonFatal
+    }
+
+    /// Whether that thread is the one that hangs.
+    pub(crate) fn is_hung(&self, tid: u64) -> bool {
+        self.context.hung.is_some() && self.context.tid as u64 == tid
+    }
+}

@@ -1,0 +1,181 @@
+//! The other threads, in batches; of a hang, its thread first.
+
+use coroner_process::registers::Registers;
+use coroner_process::threads::ThreadName;
+use coroner_report::wire::{
+    self, CaptureMethod, Encoder, NotCaptured, SectionKind, Thread, ThreadFlags, ThreadState, WalkEnd,
+};
+use coroner_unwind::SwiftAsync;
+
+use super::frames::{CRASHED, OTHER, Walk};
+use super::write_fault;
+use crate::concurrent_crashes::CONCURRENT;
+use crate::os::other_threads::{OtherThread, OtherThreads, QueueName};
+use crate::recrash::RECRASH;
+use crate::report_file::{ROOM, ReportWriter};
+use crate::session::{CrashSession, guarded, memory};
+use crate::workspace::Workspace;
+
+/// What a system says of a thread. All default is nothing.
+#[derive(Default)]
+pub(crate) struct Description {
+    pub name: Option<ThreadName>,
+    pub flags: ThreadFlags,
+    pub state: Option<ThreadState>,
+    pub syscall: Option<i64>,
+    pub queue: Option<QueueName>,
+    pub cpu_time: Option<(u64, u64)>,
+    pub captured_by: Option<CaptureMethod>,
+    pub not_captured: Option<NotCaptured>,
+    pub registers: Option<Registers>,
+    pub swift_async: SwiftAsync,
+}
+
+impl Description {
+    /// As the report has it.
+    pub(super) fn wire(&self, tid: u64) -> Thread<'_> {
+        Thread {
+            tid,
+            name: self.name.as_ref().map(ThreadName::as_bytes).filter(|name| !name.is_empty()),
+            flags: self.flags,
+            state: self.state,
+            syscall: self.syscall,
+            captured_by: self.captured_by,
+            not_captured: self.not_captured,
+            registers: self.registers.as_ref().map(wire::Registers::from),
+            queue: self.queue.as_ref().map(QueueName::as_bytes),
+            cpu_time: self.cpu_time,
+            ..Thread::default()
+        }
+    }
+}
+
+/// The flags of a thread of which nothing is known but whether it is the main one.
+pub(crate) fn main_flag(is_main: bool) -> ThreadFlags {
+    if is_main { ThreadFlags::MAIN } else { ThreadFlags::default() }
+}
+
+/// Writes the thread that hangs, which stands still among the others.
+pub(super) fn write_hung(session: &mut CrashSession<'_>) {
+    session.counts.captured = 0;
+    let Some(threads) = session.threads.take() else { return };
+    if let Some(thread) = threads.threads().find(|thread| session.is_hung(thread.tid())) {
+        let mut length = begin_batch(session.workspace);
+        if add(session, &thread, &mut length) {
+            session.counts.captured = u64::from(thread.is_captured());
+            write_batch(session, length, Some(thread.tid()));
+        } else {
+            session.counts.dropped_threads = session.counts.dropped_threads.saturating_add(1);
+        }
+    }
+    session.threads = Some(threads);
+}
+
+/// Writes all other threads.
+pub(super) fn write(session: &mut CrashSession<'_>) {
+    let Some(threads) = session.threads.take() else { return };
+    write_each(session, &threads);
+    let overflow = threads.overflow() as u64;
+    session.counts.dropped_threads = session.counts.dropped_threads.saturating_add(overflow);
+    session.counts.threads = session.counts.threads.saturating_add(overflow);
+    session.threads = Some(threads);
+}
+
+/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+#[inline(never)]
+fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
+    let hung = session.context.hung.map(|_| session.context.tid as u64);
+    let mut threads = threads.threads().filter(|thread| Some(thread.tid()) != hung);
+    let mut pending = threads.next();
+    while pending.is_some() {
+        let mut length = begin_batch(session.workspace);
+        let empty = length;
+        while let Some(thread) = &pending {
+            let fits = add(session, thread, &mut length);
+            if !fits && length > empty {
+                break;
+            }
+            let counts = &mut session.counts;
+            counts.threads = counts.threads.saturating_add(1);
+            if !fits {
+                counts.dropped_threads = counts.dropped_threads.saturating_add(1);
+            } else if thread.is_captured() {
+                counts.captured = counts.captured.saturating_add(1);
+            }
+            pending = threads.next();
+        }
+        write_batch(session, length, None);
+        write_fault(session);
+    }
+}
+
+/// Starts an array of threads; returns how long it is.
+fn begin_batch(workspace: &mut Workspace) -> usize {
+    let mut encoder = ReportWriter::payload(&mut workspace.buffer);
+    // The array stays open over the threads' own encoders: its first byte now, its last in `write_batch`.
+    encoder.raw(&[0x9f]);
+    encoder.position()
+}
+
+/// Ends the array after `length` bytes and writes it.
+fn write_batch(session: &mut CrashSession<'_>, length: usize, tid: Option<u64>) {
+    guarded(session, SectionKind::THREADS, tid, |session| {
+        if let Some(byte) = ReportWriter::payload_bytes(&mut session.workspace.buffer).get_mut(length) {
+            *byte = 0xff;
+        }
+        session.seal(SectionKind::THREADS, length.saturating_add(1));
+    });
+}
+
+/// Adds one thread to the batch that is `length` bytes long so far. False if it does not fit.
+fn add(session: &mut CrashSession<'_>, thread: &OtherThread<'_>, length: &mut usize) -> bool {
+    let tid = thread.tid();
+    let start = *length;
+    let mut encoded = None;
+    let given_up = RECRASH.is_expired().then_some(NotCaptured::DEADLINE);
+    let whole = guarded(session, SectionKind::THREADS, Some(tid), |session| {
+        encoded = Some(encode(session, thread, start, given_up));
+    });
+    if !whole {
+        // The walk faulted: the thread is there, without frames. The fault is written after the batch, whose buffer is in use.
+        encoded = Some(encode(session, thread, start, Some(NotCaptured::FAULT)));
+    }
+    match encoded {
+        Some(Some(end)) => {
+            *length = end;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Encodes one thread at `start` of the payload; returns where it ends, or `None` if it does not fit.
+fn encode(
+    session: &mut CrashSession<'_>,
+    thread: &OtherThread<'_>,
+    start: usize,
+    given_up: Option<NotCaptured>,
+) -> Option<usize> {
+    let described = thread.describe(session.installed, session.context, given_up, &mut memory());
+    let is_hung = session.is_hung(thread.tid());
+    let mut wire = described.wire(thread.tid());
+    if is_hung || CONCURRENT.has(thread.tid()) {
+        wire.flags = wire.flags.with(ThreadFlags::CRASHED);
+    }
+    let (walk, buffer) = Walk::of(session.workspace)?;
+    // The last byte of the payload closes the batch.
+    let bytes = ReportWriter::payload_bytes(buffer).get_mut(start..).unwrap_or_default();
+    let room = bytes.len().saturating_sub(1);
+    if room < ROOM && start > 1 {
+        return None;
+    }
+    let mut encoder = Encoder::new(bytes.get_mut(..room).unwrap_or_default());
+    let fits = match &described.registers {
+        Some(registers) => {
+            let depth = if is_hung { CRASHED } else { OTHER };
+            walk.encode(&mut encoder, &wire, registers, memory(), depth, described.swift_async)
+        }
+        None => wire.encode(&mut encoder, &[], WalkEnd::default()),
+    };
+    fits.then(|| start.saturating_add(encoder.position()))
+}

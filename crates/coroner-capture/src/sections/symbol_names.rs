@@ -1,0 +1,253 @@
+//! Names for the addresses of the report, from the symbol tables of the process's own images: where no server has the symbols
+//! of the system's libraries, these are the only names that their frames will ever have.
+//!
+//! It is the last thing before the end, when everything else is on disk. Addresses are noted while the stacks are walked,
+//! each once; then each image that has some is scanned in one pass ([`coroner_scan`]), the crashed thread's images first.
+
+use coroner_process::threads::monotonic_now;
+use coroner_report::wire::{AddressKind, Frame, SectionKind, SymbolName};
+use coroner_scan::{LookupAddress, NameScan};
+
+use super::{SectionResult, write_fault};
+use crate::os::names::Source;
+use crate::recrash::RECRASH;
+use crate::report_file::ReportWriter;
+use crate::session::{CrashSession, guarded, memory};
+
+/// Addresses of one report that can be named. A thousand threads that wait in the same function have one there.
+const CAPACITY: usize = 4096;
+
+/// Places to find an address at again: twice as many, a power of two, so that what is looked for is near.
+const PLACES: usize = 2 * CAPACITY;
+
+/// Addresses that one pass over an image's symbols names.
+pub(crate) const AT_ONCE: usize = 128;
+
+/// Bytes of a name that are kept.
+const MAX_LENGTH: usize = 1024;
+
+/// Symbols that are looked at in one image. A program of a gigabyte has as many; they are read in tens of milliseconds.
+pub(crate) const MAX_SYMBOLS: u32 = 2_000_000;
+
+/// No further image is begun after that time: the app's user waits for the end.
+const TIME_LIMIT_NS: u64 = 500_000_000;
+
+/// The address is behind a call, and the call is what is named.
+const BEHIND_CALL: u8 = 1;
+const ASKED: u8 = 2;
+
+/// The addresses of the report's frames, each once. All zero is a valid value: none.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    addresses: [u64; CAPACITY],
+    states: [u8; CAPACITY],
+    /// The number of an address, from 1, at or behind the place that its hash says.
+    places: [u16; PLACES],
+    used: usize,
+    /// Frames whose address found no room.
+    dropped: u64,
+}
+
+impl Addresses {
+    pub(crate) const fn new() -> Self {
+        Addresses { addresses: [0; CAPACITY], states: [0; CAPACITY], places: [0; PLACES], used: 0, dropped: 0 }
+    }
+
+    /// Forgets all: another report begins.
+    pub(crate) fn clear(&mut self) {
+        self.places.fill(0);
+        self.used = 0;
+        self.dropped = 0;
+    }
+
+    /// Notes a frame's address. What it is (behind a call or not) is what it was the first time.
+    #[inline]
+    pub(super) fn note(&mut self, frame: &Frame) {
+        let address = frame.pc;
+        let mut at = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
+        // Half of the places are free at least.
+        let place = loop {
+            let Some(place) = self.places.get_mut(at) else { return };
+            if *place == 0 {
+                break place;
+            }
+            if self.addresses.get(usize::from(*place).wrapping_sub(1)) == Some(&address) {
+                return;
+            }
+            at = at.wrapping_add(1) % PLACES;
+        };
+        let (Some(to), Some(state)) = (self.addresses.get_mut(self.used), self.states.get_mut(self.used)) else {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        };
+        *to = address;
+        *state = if frame.address_kind == AddressKind::INSTRUCTION { 0 } else { BEHIND_CALL };
+        self.used = self.used.wrapping_add(1);
+        *place = self.used as u16;
+    }
+
+    /// The address to look number `index` up with, if it wasn't asked for yet.
+    fn unasked(&self, index: usize) -> Option<u64> {
+        let (address, state) = (self.addresses.get(index)?, self.states.get(index)?);
+        if index >= self.used || state & ASKED != 0 {
+            return None;
+        }
+        Some(if state & BEHIND_CALL != 0 { address.wrapping_sub(1) } else { *address })
+    }
+
+    fn set_asked(&mut self, index: usize) {
+        if let Some(state) = self.states.get_mut(index) {
+            *state |= ASKED;
+        }
+    }
+
+    /// How many are left to ask for.
+    pub(super) fn left(&self) -> u64 {
+        let states = self.states.iter().take(self.used);
+        states.filter(|state| **state & ASKED == 0).count() as u64
+    }
+}
+
+/// What naming works with.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) addresses: Addresses,
+    scan: NameScan<AT_ONCE>,
+    buffer: [u8; MAX_LENGTH],
+}
+
+impl Names {
+    pub(crate) const fn new() -> Self {
+        Names { addresses: Addresses::new(), scan: NameScan::new(), buffer: [0; MAX_LENGTH] }
+    }
+}
+
+/// Writes the names, a section for each image.
+///
+/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+#[inline(never)]
+pub(super) fn write_all(session: &mut CrashSession<'_>) {
+    let until = monotonic_now().saturating_add(TIME_LIMIT_NS);
+    let mut first = 0_usize;
+    while !RECRASH.is_expired() && monotonic_now() < until {
+        // What is open when the section is left by a fault is given back here.
+        let mut source = Source::NONE;
+        let mut more = true;
+        let left = session.workspace.names.addresses.left();
+        let whole = guarded(session, SectionKind::SYMBOL_NAMES, None, |session| {
+            more = name_an_image(session, &mut first, &mut source) != SectionResult::Empty;
+        });
+        source.close();
+        write_fault(session);
+        // A fault before any address was taken would come again, and fill the report with faults.
+        if !more || (!whole && session.workspace.names.addresses.left() == left) {
+            break;
+        }
+    }
+    let addresses = &session.workspace.names.addresses;
+    let counts = &mut session.counts;
+    counts.dropped_names = counts.dropped_names.saturating_add(addresses.left()).saturating_add(addresses.dropped);
+}
+
+/// Names the addresses of the image that holds the first one which wasn't asked for yet. `Empty` if there is none.
+///
+/// Addresses count as asked for before anything is read for them: if that faults, the next ones are tried.
+fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut Source) -> SectionResult {
+    let workspace = &mut *session.workspace;
+    let Some(images) = &workspace.images else { return SectionResult::Empty };
+    let names = &mut workspace.names;
+    let image = loop {
+        if *first >= names.addresses.used {
+            return SectionResult::Empty;
+        }
+        if let Some(lookup) = names.addresses.unasked(*first) {
+            if let Some(image) = image_at(images, lookup) {
+                break image;
+            }
+            names.addresses.set_asked(*first);
+        }
+        *first = first.wrapping_add(1);
+    };
+    let (range, slide) = (image.range, image.slide);
+    names.scan.clear();
+    for index in *first..names.addresses.used {
+        let Some(lookup) = names.addresses.unasked(index).filter(|lookup| range.contains(*lookup)) else { continue };
+        if !names.scan.push(LookupAddress::of_instruction(lookup.wrapping_sub(slide)), index as u32) {
+            // The rest of them in another pass.
+            break;
+        }
+        names.addresses.set_asked(index);
+    }
+    if source.scan(images, image, &mut names.scan, &mut memory()).is_err() {
+        return SectionResult::Written;
+    }
+    let mut encoder = ReportWriter::payload(&mut workspace.buffer);
+    encoder.begin_array();
+    let empty = encoder.position();
+    let addresses = &names.addresses;
+    let mut dropped = 0_u64;
+    names.scan.for_each_name(&mut memory(), &mut names.buffer, |named| {
+        let Some(address) = addresses.addresses.get(named.tag as usize) else { return };
+        let symbol_address = Some(named.symbol_svma.wrapping_add(slide));
+        if !(SymbolName { address: *address, name: named.name, symbol_address }.encode(&mut encoder)) {
+            dropped = dropped.saturating_add(1);
+        }
+    });
+    let any = encoder.position() > empty;
+    encoder.end();
+    let length = encoder.position();
+    session.counts.dropped_names = session.counts.dropped_names.saturating_add(dropped);
+    if any { session.seal(SectionKind::SYMBOL_NAMES, length) } else { SectionResult::Written }
+}
+
+/// The image that holds an address. A function of its own: the loop around it would otherwise keep the address of the search in a
+/// register, and a call through a register is what `cargo xtask signal-safety` can't follow.
+#[inline(never)]
+fn image_at(images: &coroner_walk::ImageList, address: u64) -> Option<&coroner_process::images::Image> {
+    images.find(address)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+
+    use super::*;
+
+    fn frame(pc: u64, address_kind: AddressKind) -> Frame {
+        Frame { pc, address_kind, ..Frame::default() }
+    }
+
+    #[test]
+    fn each_address_is_noted_once_and_asked_for_once() {
+        let mut addresses = Box::new(Addresses::new());
+        for _ in 0..3 {
+            addresses.note(&frame(0x1000, AddressKind::INSTRUCTION));
+            addresses.note(&frame(0x2000, AddressKind::RETURN));
+            addresses.note(&frame(0x1000, AddressKind::RETURN));
+        }
+        assert_eq!((addresses.used, addresses.left()), (2, 2));
+        assert_eq!(
+            (addresses.unasked(0), addresses.unasked(1), addresses.unasked(2)),
+            (Some(0x1000), Some(0x1fff), None)
+        );
+        addresses.set_asked(0);
+        assert_eq!((addresses.unasked(0), addresses.left()), (None, 1));
+        addresses.clear();
+        assert_eq!(addresses.unasked(1), None);
+        addresses.note(&frame(0x2000, AddressKind::INSTRUCTION));
+        assert_eq!((addresses.used, addresses.unasked(0)), (1, Some(0x2000)));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let mut addresses = Box::new(Addresses::new());
+        for number in 0..CAPACITY as u64 + 10 {
+            addresses.note(&frame(0x40_0000 + number * 16, AddressKind::RETURN));
+        }
+        assert_eq!((addresses.used, addresses.dropped), (CAPACITY, 10));
+        // Those that are known are found all the same.
+        addresses.note(&frame(0x40_0000, AddressKind::RETURN));
+        assert_eq!(addresses.dropped, 10);
+    }
+}

@@ -1,0 +1,313 @@
+//! The crash session: one crash, from the moment at which its thread owns the report lock to the last section.
+//!
+//! [`CrashSession`] exists only by the lock, holds everything that a report in the making needs and is passed down; no section
+//! reaches for a global. The order is that of worth and risk:
+//!
+//! | step | what | if it faults, blocks or is killed |
+//! |---|---|---|
+//! | 1 | the crash record: some stores into the mapped run state | the next step |
+//! | 2 | header, what happened, all registers of the crashed thread | the record makes a report at the next launch |
+//! | 3 | the deadline; all other threads are asked to stop (nobody waits) | no deadline; no other threads |
+//! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
+//! | 5 | the images | |
+//! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
+//! | 7 | stack memory of the crashed thread | |
+//! | 8 | names for the report's addresses, image by image | names of that image |
+//! | 9 | the end: what is missing, how long each step took | a report without end: readable |
+//!
+//! The caller's duties (the system's own part, `linux/crash_entry.rs` and `darwin/crash_entry.rs`): a stack with room, a handler
+//! that calls [`crate::recrash`] for faults of this thread. Nothing here allocates, locks, formats or panics; memory that the
+//! crash may have touched is read by [`coroner_process::memory::LoadGuarded`] only.
+
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+
+use coroner_process::memory::LoadGuarded;
+use coroner_process::recovery;
+use coroner_process::syscall::{Errno, Result};
+use coroner_process::threads::monotonic_now;
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::RunState;
+use coroner_report::wire::{Phase, PhaseDuration, SectionKind};
+
+use crate::concurrent_crashes::CONCURRENT;
+use crate::crash_context::CrashContext;
+use crate::installed::Installed;
+use crate::monitor::exception::Ending;
+use crate::os::other_threads::OtherThreads;
+use crate::recrash::RECRASH;
+use crate::report_file::ReportWriter;
+use crate::report_lock::{REPORT_LOCK, ReportOwner};
+use crate::run::OpenedReport;
+use crate::workspace::Workspace;
+use coroner_walk::ImageList;
+
+/// See the module.
+pub(crate) struct CrashSession<'c> {
+    owner: ReportOwner,
+    pub installed: &'static Installed,
+    pub workspace: &'static mut Workspace,
+    pub context: &'c CrashContext,
+    /// By the monotonic clock.
+    pub started: u64,
+    pub report: ReportWriter,
+    /// The run whose report this is: the process's, or a child's own.
+    pub run_id: [u8; 16],
+    opened: OpenedReport,
+    /// The other threads, once they were asked to stop.
+    pub threads: Option<OtherThreads>,
+    pub phases: Phases,
+    pub counts: Counts,
+    pub faults: u32,
+    /// Concurrent crashes that were in the crash section when it was last written.
+    pub concurrent_written: usize,
+    pub is_overflow: bool,
+    pub is_bad_stack_pointer: bool,
+}
+
+/// What the report's end says of elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Elements that found no room or time, by section.
+    pub dropped_threads: u64,
+    pub dropped_images: u64,
+    pub dropped_names: u64,
+    pub threads: u64,
+    pub captured: u64,
+}
+
+/// Reports of crashes that one run may write, of a process that goes on after each. The last one's place is used again, so that
+/// the last crash always has one. Non-fatal reports have the numbers behind, so that they take no crash's place.
+pub(crate) const MAX_REPORTS: u32 = 8;
+
+impl<'c> CrashSession<'c> {
+    /// Opens the session of `context` for who owns the lock.
+    ///
+    /// # Errors
+    /// The proof again, which is to be given back, if the install has ended meanwhile or no report can be had.
+    pub(crate) fn open(
+        mut owner: ReportOwner,
+        installed: &'static Installed,
+        context: &'c CrashContext,
+        started: u64,
+    ) -> core::result::Result<CrashSession<'c>, ReportOwner> {
+        if !installed.is_current() {
+            return Err(owner);
+        }
+        let Ok(opened) = open_report(installed, context) else { return Err(owner) };
+        let Some(workspace) = Workspace::of(&mut owner) else { return Err(owner) };
+        RECRASH.reset();
+        workspace.names.addresses.clear();
+        // SAFETY: the lock makes this session the only user of the report's mapping.
+        let report = unsafe { ReportWriter::new(opened.file) };
+        Ok(CrashSession {
+            owner,
+            installed,
+            workspace,
+            context,
+            started,
+            report,
+            run_id: opened.run_id,
+            opened,
+            threads: None,
+            phases: Phases { since: started, ..Phases::default() },
+            counts: Counts { dropped_threads: 0, dropped_images: 0, dropped_names: 0, threads: 1, captured: 1 },
+            faults: 0,
+            concurrent_written: 0,
+            is_overflow: false,
+            is_bad_stack_pointer: false,
+        })
+    }
+
+    /// Writes the whole report. `begin_deadline` is called once what happened is on disk.
+    pub(crate) fn write_report(&mut self, begin_deadline: impl FnOnce(&mut Self)) {
+        crate::sections::write_first(self);
+        begin_deadline(self);
+        crate::sections::write_rest(self);
+        self.opened.finish(&self.report, self.installed);
+    }
+
+    /// The state of the run that a child made for this crash.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn child_state(&self) -> Option<RunState<'static>> {
+        self.opened.child_state(&self.installed.options.state.allowed())
+    }
+
+    /// Zeros what an earlier report of this crash left in the file.
+    pub(crate) fn clear_stale(&mut self) {
+        self.report.clear(core::mem::take(&mut self.opened.stale));
+    }
+
+    /// The images; `None` only while Coroner is not installed.
+    pub(crate) fn images(&mut self) -> Option<&mut ImageList> {
+        self.workspace.images.as_mut()
+    }
+
+    /// The process dies of its crash: the other threads stay stopped and the lock stays owned to its end.
+    pub(crate) fn end_dying(mut self) {
+        if let Some(threads) = self.threads.take() {
+            threads.leave_stopped();
+        }
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    /// A handler of the app is asked next. The other threads stay stopped meanwhile, since most often the process dies of the
+    /// crash; but not for long: the handler may need them, and may never return. The lock is for [`begin_forwarding`].
+    pub(crate) fn end_forwarding(mut self) -> ReportOwner {
+        if let Some(threads) = self.threads.take() {
+            threads.leave_stopped_for(FORWARDING_NS);
+        }
+        self.owner
+    }
+
+    /// The other threads go on: the process goes on. The lock is to be released, by a thread that has left the stacks and the
+    /// workspace that come with it.
+    pub(crate) fn end(self) -> ReportOwner {
+        let CrashSession { threads, owner, .. } = self;
+        if let Some(threads) = threads {
+            threads.release();
+        }
+        owner
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+/// How long the other threads stay stopped, and the lock owned, while a handler of the app is asked.
+const FORWARDING_NS: u64 = 100_000_000;
+
+/// What became of a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// There is a report of it. The number is that of the crash record in the run state, 0 for none.
+    Here(u64),
+    /// Another thread's report has it.
+    Elsewhere,
+    /// There is none.
+    Not,
+}
+
+/// What follows a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The process dies: the other threads stay stopped and the lock stays owned.
+    Dies,
+    /// A handler of the app is asked (on Darwin by the kernel), which most often ends the process.
+    AsksHandler,
+    /// The process goes on, or who is asked may need the other threads.
+    RunsOn,
+}
+
+#[cfg(not(target_vendor = "apple"))]
+/// The lock stays owned while a handler of the app is asked, but not for long.
+pub(crate) fn begin_forwarding(owner: ReportOwner) {
+    REPORT_LOCK.begin_forwarding(owner, FORWARDING_NS);
+}
+
+/// Releases the lock; concurrent crashes may be added to the next report.
+pub(crate) fn release(owner: ReportOwner) {
+    CONCURRENT.reopen(REPORT_LOCK.releases().wrapping_add(1));
+    REPORT_LOCK.release(owner);
+}
+
+/// The report file of a crash, and how much of an earlier report is in it.
+fn open_report(installed: &Installed, context: &CrashContext) -> Result<OpenedReport> {
+    let run = &installed.run.files;
+    if context.pid != installed.run.pid {
+        return OpenedReport::of_child(installed);
+    }
+    let further = |number| OpenedReport::further(installed, number);
+    match context.ending() {
+        Ending::NonFatal => {
+            let number = installed.non_fatal_reports.fetch_add(1, Ordering::AcqRel).saturating_add(MAX_REPORTS + 1);
+            further(number)
+        }
+        Ending::FatalAgain if installed.reports.load(Ordering::Acquire) == 1 => Ok(OpenedReport::first_again(run)),
+        Ending::Fatal | Ending::FatalAgain => {
+            match installed.reports.fetch_add(1, Ordering::AcqRel).saturating_add(1) {
+                0 => Err(Errno(libc::EDQUOT)),
+                1 => Ok(OpenedReport::first(run)),
+                number => further(number.min(MAX_REPORTS)),
+            }
+        }
+    }
+}
+
+/// Guarded reads, for the crash path.
+pub(crate) fn memory() -> LoadGuarded {
+    // SAFETY: the caller of a session sees to the handler, see the module.
+    unsafe { LoadGuarded::new() }
+}
+
+/// Runs a piece of the report so that a fault in it, or the deadline, ends that piece alone. True if it ran to its end.
+///
+/// The piece's frames are dropped without running destructors: it must hold nothing whose destructor matters.
+pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
+    session: &mut CrashSession<'_>,
+    section: SectionKind,
+    tid: Option<u64>,
+    piece: F,
+) -> bool {
+    struct Call<'t, 'a, F> {
+        session: &'t mut CrashSession<'a>,
+        #[cfg(feature = "fault-injection")]
+        section: SectionKind,
+        piece: F,
+    }
+    // As `recovery::Function`.
+    macro_rules! trampoline {
+        ($abi:literal) => {
+            /// # Safety
+            /// `call` points to a `Call` of this piece's type.
+            unsafe extern $abi fn trampoline<F: FnMut(&mut CrashSession<'_>)>(call: *mut c_void) {
+                // SAFETY: by the contract.
+                let call = unsafe { &mut *call.cast::<Call<'_, '_, F>>() };
+                #[cfg(feature = "fault-injection")]
+                crate::fault_injection::here(call.section);
+                (call.piece)(call.session);
+            }
+        };
+    }
+    #[cfg(not(miri))]
+    trampoline!("C");
+    #[cfg(miri)]
+    trampoline!("C-unwind");
+    let mut call = Call {
+        session,
+        #[cfg(feature = "fault-injection")]
+        section,
+        piece,
+    };
+    // SAFETY: this thread owns the report lock and thus the point; the trampoline gets its own call; frames of the piece hold
+    // nothing to drop (by the contract of this function).
+    let code = unsafe { recovery::run(&raw const RECRASH.point, trampoline::<F>, (&raw mut call).cast()) };
+    if code == 0 {
+        return true;
+    }
+    session.faults = session.faults.saturating_add(1);
+    session.workspace.fault = RECRASH.take_fault(section, tid);
+    false
+}
+
+/// How long each step took.
+#[derive(Debug, Default)]
+pub(crate) struct Phases {
+    durations: [PhaseDuration; 8],
+    used: usize,
+    since: u64,
+}
+
+impl Phases {
+    /// The step that began when the last one ended is over.
+    pub(crate) fn end(&mut self, phase: Phase) {
+        let now = monotonic_now();
+        if let Some(place) = self.durations.get_mut(self.used) {
+            *place = PhaseDuration { phase, ns: now.saturating_sub(self.since) };
+            self.used += 1;
+        }
+        self.since = now;
+    }
+
+    pub(crate) fn all(&self) -> &[PhaseDuration] {
+        self.durations.get(..self.used).unwrap_or_default()
+    }
+}

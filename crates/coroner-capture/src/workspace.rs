@@ -1,0 +1,81 @@
+//! What a session works with: allocated and touched at install, one in a process, the owner of the report lock's alone.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use coroner_process::syscall::{Errno, Result};
+use coroner_report::wire::Fault;
+use coroner_unwind::RuleCache;
+
+use crate::report_file::BUFFER;
+use crate::report_lock::ReportOwner;
+use crate::sections::frames::Ring;
+use crate::sections::symbol_names::Names;
+use coroner_process::files;
+use coroner_walk::ImageList;
+
+/// The most stack memory that is kept of a thread.
+pub(crate) const STACK_MEMORY: usize = 32 << 10;
+
+/// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.
+pub(crate) struct Workspace {
+    /// A fault of the crash path that is in no section yet.
+    pub fault: Option<Fault>,
+    /// The section's buffer.
+    pub buffer: [u8; BUFFER],
+    /// Rules of the unwinder, shared by all threads of one report.
+    pub cache: RuleCache,
+    /// The last frames of the thread that is walked.
+    pub ring: Ring,
+    /// The images; `None` while Coroner is not installed.
+    pub images: Option<ImageList>,
+    /// Addresses to name, and what they are named with.
+    pub names: Names,
+    /// Stack memory on its way into the buffer.
+    pub stack_memory: [u8; STACK_MEMORY],
+}
+
+/// The process's workspace, once the first install has made it; never unmapped, so that a handler that runs late finds it.
+static WORKSPACE: AtomicPtr<Workspace> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Workspace {
+    /// The workspace of who owns the report lock.
+    pub(crate) fn of(_owner: &mut ReportOwner) -> Option<&'static mut Workspace> {
+        // SAFETY: null, or a workspace that `prepare` made and nobody unmaps. One thread owns the lock, and a session borrows
+        // the proof of it once.
+        unsafe { WORKSPACE.load(Ordering::Acquire).as_mut() }
+    }
+
+    /// Makes the workspace, or takes that of an earlier install, with a table of images (not async-signal-safe).
+    ///
+    /// # Errors
+    /// What mmap answered.
+    pub(crate) fn prepare(owner: &mut ReportOwner, images: ImageList) -> core::result::Result<(), (ImageList, Errno)> {
+        if WORKSPACE.load(Ordering::Acquire).is_null() {
+            match Self::map() {
+                Ok(made) => WORKSPACE.store(made, Ordering::Release),
+                Err(errno) => return Err((images, errno)),
+            }
+        }
+        match Self::of(owner) {
+            Some(workspace) => {
+                workspace.images = Some(images);
+                Ok(())
+            }
+            None => Err((images, Errno(libc::ENOMEM))),
+        }
+    }
+
+    fn map() -> Result<*mut Workspace> {
+        let at = files::map(size_of::<Workspace>())? as *mut Workspace;
+        // SAFETY: a fresh mapping of that size, zeroed and page-aligned. The large fields are arrays of bytes or frames, and
+        // tables whose zero is empty: they are not built on the stack.
+        unsafe {
+            (&raw mut (*at).fault).write(None);
+            (&raw mut (*at).ring).write(Ring::new());
+            (&raw mut (*at).cache).write(RuleCache::new());
+            (&raw mut (*at).images).write(None);
+            (&raw mut (*at).names).write(Names::new());
+        }
+        Ok(at)
+    }
+}

@@ -1,0 +1,84 @@
+//! Exceptions of C++ and Objective-C: what an exception that nobody caught says of itself, and where it was thrown.
+//!
+//! * A terminate handler describes a C++ exception and has a report written; a handler of uncaught exceptions
+//!   does so for an `NSException`.
+//! * The stack of a C++ throw is taken when it is thrown: `__cxa_throw` and `__cxa_rethrow` come by Coroner (features
+//!   `interpose-cxa-throw` and `wrap-cxa-throw`).
+//!
+//! # The caller's duties
+//! [`install`] after [`coroner_capture::install`], [`uninstall`] before [`coroner_capture::uninstall`].
+//!
+//! # Guarantees
+//! Nothing of this crate runs at crash time: handlers run in the place where a language's runtime gives up, before any thread is
+//! stopped. No lock is taken and nothing is allocated but by `mmap`. Exceptions go on as if Coroner were not there.
+//!
+//! # Limits
+//! See the modules `terminate`, `objective_c` and `throws`.
+#![no_std]
+#![deny(missing_docs)]
+#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+mod itanium;
+#[cfg(target_vendor = "apple")]
+mod objective_c;
+mod terminate;
+// Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.
+#[cfg_attr(not(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")), allow(dead_code))]
+mod throws;
+
+pub use throws::{ThrowStacks, throws_captured};
+
+/// Which exceptions are described.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// C++ exceptions that nobody catches, with the stacks of their throws if the program was built so.
+    pub cpp: bool,
+    /// Objective-C exceptions that nobody catches (Apple's systems; without effect elsewhere).
+    pub objc: bool,
+    /// Exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`), as ones that the process survives
+    /// (macOS; without effect elsewhere). It replaces that method.
+    pub appkit: bool,
+    /// How long the app's own code (`what()`) may take, in milliseconds, if that is less than two seconds.
+    pub deadline_ms: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { cpp: true, objc: true, appkit: false, deadline_ms: 5000 }
+    }
+}
+
+/// Installed.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether exceptions are described now.
+fn is_on() -> bool {
+    ON.load(Ordering::Acquire)
+}
+
+/// Takes the places of the runtimes' last resorts, and captures throws from now on (not async-signal-safe). Says whether throws have
+/// stacks.
+pub fn install(options: &Options) -> ThrowStacks {
+    ON.store(true, Ordering::Release);
+    let mut stacks = ThrowStacks::NotBuilt;
+    if options.cpp {
+        stacks = throws::install();
+        terminate::install(options.deadline_ms);
+    }
+    #[cfg(target_vendor = "apple")]
+    if options.objc {
+        objective_c::install(options.appkit);
+    }
+    stacks
+}
+
+/// Gives the places back that nobody else took since, and captures no throws any more (not async-signal-safe).
+pub fn uninstall() {
+    ON.store(false, Ordering::Release);
+    #[cfg(target_vendor = "apple")]
+    objective_c::uninstall();
+    terminate::uninstall();
+    throws::uninstall();
+}

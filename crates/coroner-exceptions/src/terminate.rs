@@ -1,0 +1,465 @@
+//! C++ exceptions that nobody catches: `std::terminate`.
+//!
+//! A terminate handler (`std::set_terminate`) that describes the exception, writes a report and calls the handler that was
+//! there before. The stack of the throw comes from [`crate::throws`]; the crashed thread's own stack, which is that of the call
+//! of `std::terminate`, is in the report beside it.
+//!
+//! | died of | type | message |
+//! |---|---|---|
+//! | an object of a class below `std::exception`, or a pointer to one | its type | `what()` |
+//! | `std::string`, `const char *`, `char *` | its type | the text |
+//! | an integer, `bool` | its type | the number |
+//! | anything else | its type | none |
+//! | an exception of another language | `foreign exception` and its class | none |
+//! | no exception | none | that there was none |
+//!
+//! Causes (`std::nested_exception`) follow, up to [`MAX_COUNT`] in all. Types are mangled, as the process has them; the next launch
+//! demangles them.
+//!
+//! # `what()` is the app's own code
+//! It runs before any thread is stopped, with a limit of time. If it faults, aborts, throws or hangs, it is left where it was
+//! ([`guarded_call`]) and the report has no message. One thread describes at a time; another one that ends up here meanwhile waits for
+//! the process to die of the first.
+//!
+//! # Limits
+//! Only a runtime that is linked into the program, or loaded with its symbols for all, when Coroner is installed (on Apple's
+//! systems also later). Of two runtimes, the one that the program's own calls are bound to.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use coroner_capture::exception::{self, Ending};
+use coroner_capture::guarded_call;
+use coroner_process::memory::Memory;
+use coroner_process::registers::Registers;
+use coroner_process::threads::{process_id, this_thread};
+use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Language, Monitor};
+use coroner_walk::{LiveReader, current_registers};
+
+use crate::itanium::{self, Current, Function};
+#[cfg(target_vendor = "apple")]
+use crate::objective_c;
+use crate::throws;
+
+/// Exceptions that are described: the uncaught one and its causes.
+const MAX_COUNT: usize = 4;
+/// Bytes of a type's name, and of a message.
+const TYPE: usize = 512;
+const MESSAGE: usize = 2048;
+/// How long `what()` may take, in milliseconds, where the deadline of a report is not shorter.
+const TIMEOUT_MS: u32 = 2000;
+
+/// The limit of a report, in milliseconds.
+static DEADLINE_MS: AtomicU32 = AtomicU32::new(0);
+
+/// The handler that was there before; 0 while ours is not installed.
+static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
+
+type Handler = extern "C" fn();
+
+/// Takes the place of the terminate handler (not async-signal-safe). Nothing is done in a process without a C++ runtime.
+pub(crate) fn install(deadline_ms: u32) {
+    DEADLINE_MS.store(deadline_ms, Ordering::Release);
+    take_place();
+}
+
+fn take_place() {
+    let set = itanium::function(Function::SetTerminate);
+    if set == 0 {
+        return;
+    }
+    // SAFETY: `std::terminate_handler std::set_terminate(std::terminate_handler)`, both of which are plain function pointers.
+    let before = unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(ours()) };
+    if before != ours() {
+        PREVIOUS.store(before, Ordering::Release);
+    }
+}
+
+/// Takes it, if Coroner is installed and the C++ runtime came after that.
+#[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+pub(crate) fn install_if_absent() {
+    if PREVIOUS.load(Ordering::Acquire) == 0 && throws::is_on() {
+        take_place();
+    }
+}
+
+/// Gives its place back, unless another handler came later (not async-signal-safe).
+pub(crate) fn uninstall() {
+    let (set, get) = (itanium::function(Function::SetTerminate), itanium::function(Function::GetTerminate));
+    let before = PREVIOUS.load(Ordering::Acquire);
+    if set == 0 || get == 0 || before == 0 {
+        return;
+    }
+    // SAFETY: `std::terminate_handler std::get_terminate()`, and as in `take_place`.
+    unsafe {
+        if core::mem::transmute::<usize, extern "C" fn() -> usize>(get)() == ours() {
+            core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(before);
+        }
+    }
+}
+
+fn ours() -> usize {
+    on_terminate as *const () as usize
+}
+
+/// The terminate handler.
+extern "C" fn on_terminate() {
+    let registers = current_registers();
+    let me = word();
+    // `what()` itself may have ended up here.
+    guarded_call::leave();
+    #[cfg(target_vendor = "apple")]
+    let reported = !is_left_to_objc() && describe_and_report(&registers, me);
+    #[cfg(not(target_vendor = "apple"))]
+    let reported = describe_and_report(&registers, me);
+    let before = PREVIOUS.load(Ordering::Acquire);
+    if reported {
+        exception::calls_earlier_handler(registers.sp());
+    }
+    if before != 0 {
+        // SAFETY: the app or the runtime had installed it.
+        unsafe { core::mem::transmute::<usize, Handler>(before)() };
+    }
+    // It must not return, and there is nothing to return to.
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
+}
+
+/// One exception in words. All zero is an empty one.
+struct Described {
+    language: Language,
+    kind: [u8; TYPE],
+    kind_length: usize,
+    message: [u8; MESSAGE],
+    message_length: usize,
+    frames: [Frame; throws::FRAMES],
+    count: usize,
+}
+
+/// The one description that can be under way.
+struct Description {
+    /// Who describes, as [`word`] says; 0 for nobody.
+    owner: AtomicU64,
+    exceptions: UnsafeCell<[Described; MAX_COUNT]>,
+}
+
+// SAFETY: the cell is the owner's alone.
+unsafe impl Sync for Description {}
+
+const NO_FRAME: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
+const NOTHING: Described = Described {
+    language: Language::CPP,
+    kind: [0; TYPE],
+    kind_length: 0,
+    message: [0; MESSAGE],
+    message_length: 0,
+    frames: [NO_FRAME; throws::FRAMES],
+    count: 0,
+};
+static DESCRIPTION: Description =
+    Description { owner: AtomicU64::new(0), exceptions: UnsafeCell::new([NOTHING; MAX_COUNT]) };
+
+/// The calling thread, with its process.
+fn word() -> u64 {
+    exception::thread_word(process_id(), this_thread())
+}
+
+/// Whether the exception is an `NSException`: the handler that was there before is the Objective-C runtime's, which calls that
+/// of uncaught ones.
+#[cfg(target_vendor = "apple")]
+fn is_left_to_objc() -> bool {
+    let Some(mut memory) = LiveReader::new() else { return false };
+    match itanium::current(&mut memory) {
+        Some(Current::Cpp { type_info, .. }) => objective_c::is_reported_here(&mut memory, type_info),
+        _ => false,
+    }
+}
+
+/// Makes the description the calling thread's. Where another thread of this process has it, that one's exception is the death:
+/// this thread waits to die of it, and is in that report with its stack. False if it still lives after a time, or the owner
+/// is of another process.
+fn own(me: u64, deadline_ms: u32) -> bool {
+    const STEP_MS: u32 = 10;
+    let owner = &DESCRIPTION.owner;
+    let process = exception::thread_word(process_id(), 0) >> 40;
+    let Err(mut other) = owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) else { return true };
+    if other == me {
+        // The handler that was there before has ended up here.
+        return true;
+    }
+    // The report's limit, that of `what()`, and a second for the handler that was there before.
+    let mut left = deadline_ms.saturating_add(TIMEOUT_MS).saturating_add(1000);
+    while (other == 0 || other >> 40 == process) && left > 0 {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(STEP_MS) * 1_000_000 };
+        // SAFETY: reads one timespec.
+        unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+        left = left.saturating_sub(STEP_MS);
+        other = owner.load(Ordering::Acquire);
+    }
+    owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// True if there is a report of it.
+fn describe_and_report(registers: &Registers, me: u64) -> bool {
+    if !crate::is_on() {
+        return false;
+    }
+    let deadline_ms = DEADLINE_MS.load(Ordering::Acquire);
+    let tid = this_thread() as u64;
+    if !own(me, deadline_ms) {
+        // A child made by fork while its parent's thread described, or a thread whose previous handler takes its time.
+        let undescribed = Exception { language: Language::CPP, tid, ..Exception::default() };
+        return exception::report(registers, Monitor::CPP_EXCEPTION, &[undescribed], Ending::Fatal);
+    }
+    // SAFETY: this thread is the owner.
+    let all = unsafe { &mut *DESCRIPTION.exceptions.get() };
+    let mut count = 0;
+    if let Some(mut memory) = LiveReader::new() {
+        count = describe(all, &mut memory, deadline_ms.min(TIMEOUT_MS));
+    }
+    let mut exceptions = [Exception::default(); MAX_COUNT];
+    for (exception, described) in exceptions.iter_mut().zip(all.iter()).take(count) {
+        let text = |bytes: &'static [u8], length: usize| bytes.get(..length).filter(|text| !text.is_empty());
+        // SAFETY: nothing is written to it any more; shared from here on.
+        let described: &'static Described = unsafe { &*core::ptr::from_ref(described) };
+        *exception = Exception {
+            language: described.language,
+            type_name: text(&described.kind, described.kind_length),
+            message: text(&described.message, described.message_length),
+            tid,
+            frames: described.frames.get(..described.count).unwrap_or_default(),
+            ..Exception::default()
+        };
+    }
+    let exceptions = exceptions.get(..count.max(1)).unwrap_or_default();
+    let reported = exception::report(registers, Monitor::CPP_EXCEPTION, exceptions, Ending::Fatal);
+    // Once there is a report this thread keeps it: from here to the end of the process it may take as long as it likes, and
+    // another one that waits would report a second death.
+    if !reported {
+        DESCRIPTION.owner.store(0, Ordering::Release);
+    }
+    reported
+}
+
+/// Describes the exception that the thread is handling and its causes; returns how many.
+fn describe(all: &mut [Described; MAX_COUNT], memory: &mut LiveReader, timeout_ms: u32) -> usize {
+    let [first, ..] = all;
+    let mut next = match itanium::current(memory) {
+        Some(Current::Cpp { object, type_info }) => Some((object, type_info)),
+        Some(Current::Foreign { class }) => {
+            first.clear();
+            first.kind_length = put(&mut first.kind, 0, b"foreign exception ");
+            for letter in class {
+                let letter = if letter.is_ascii_graphic() { letter } else { b' ' };
+                first.kind_length = put(&mut first.kind, first.kind_length, &[letter]);
+            }
+            return 1;
+        }
+        None => {
+            first.clear();
+            first.message_length = put(&mut first.message, 0, b"terminate called without an active exception");
+            return 1;
+        }
+    };
+    let mut count = 0;
+    for described in all {
+        let Some((object, type_info)) = next else { break };
+        described.clear();
+        described.kind_length = itanium::type_name(memory, type_info, &mut described.kind);
+        #[cfg(target_vendor = "apple")]
+        if objective_c::is_object(memory, type_info) {
+            // Thrown by `@throw`, and no `NSException`. The type's name is that of its class.
+            described.language = Language::OBJC;
+            described.count = throws::find(object, type_info, &mut described.frames);
+            return count + 1;
+        }
+        described.count = throws::find(object, type_info, &mut described.frames);
+        next = cause(memory, object, type_info);
+        described.say(memory, object, type_info, timeout_ms);
+        count += 1;
+    }
+    count
+}
+
+/// The exception that an exception is nested around (`std::nested_exception`), and its type.
+fn cause(memory: &mut LiveReader, object: u64, type_info: u64) -> Option<(u64, u64)> {
+    let nested = itanium::base(memory, object, type_info, b"St16nested_exception")?;
+    // {virtual table, std::exception_ptr}, the latter one pointer to the object.
+    let inner = memory.read_u64(nested.wrapping_add(8)).ok().filter(|inner| *inner != 0)?;
+    match itanium::of_object(inner, memory)? {
+        Current::Cpp { object, type_info } => Some((object, type_info)),
+        Current::Foreign { .. } => None,
+    }
+}
+
+/// Appends as much of `text` as fits behind `length`; returns the new length.
+fn put(into: &mut [u8], length: usize, text: &[u8]) -> usize {
+    let mut at = length;
+    for (place, byte) in into.iter_mut().skip(length).zip(text) {
+        *place = *byte;
+        at += 1;
+    }
+    at
+}
+
+impl Described {
+    fn clear(&mut self) {
+        (self.kind_length, self.message_length, self.count) = (0, 0, 0);
+        self.language = Language::CPP;
+    }
+
+    /// Fills in the message.
+    fn say(&mut self, memory: &mut LiveReader, object: u64, type_info: u64, timeout_ms: u32) {
+        let name: &[u8] = self.kind.get(..self.kind_length).unwrap_or_default();
+        if let Some(value) = integer(name, memory, object) {
+            self.message_length = put_decimal(&mut self.message, value);
+        } else if matches!(name, b"PKc" | b"Pc") {
+            if let Ok(text) = memory.read_u64(object) {
+                self.message_length = itanium::copy_text(memory, text, &mut self.message);
+            }
+        } else if let Some((text, length)) = string(name, memory, object) {
+            let length = (length as usize).min(MESSAGE);
+            if let Some(into) = self.message.get_mut(..length)
+                && memory.read(text, into).is_ok()
+            {
+                self.message_length = length;
+            }
+        } else {
+            // A pointer to an exception is thrown by programs that came from other languages.
+            let (object, type_info) = match itanium::pointee(memory, type_info) {
+                Some(pointee) => (memory.read_u64(object).unwrap_or(0), pointee),
+                None => (object, type_info),
+            };
+            if let Some(base) = itanium::base(memory, object, type_info, b"St9exception")
+                && let Some(text) = what(memory, base, timeout_ms)
+            {
+                self.message_length = itanium::copy_text(memory, text, &mut self.message);
+            }
+        }
+    }
+}
+
+/// The value of a thrown integer, by the mangled name of its type (ABI 5.1.5, builtin types).
+fn integer(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<i128> {
+    let mut bytes = [0_u8; 8];
+    let mut load = |size: usize| {
+        memory.read(object, bytes.get_mut(..size)?).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    };
+    Some(match name {
+        b"a" => i128::from(load(1)? as i8),
+        b"b" | b"h" => i128::from(load(1)?),
+        // Plain `char` has a sign on x86_64 and on Darwin, and none on arm64 Linux; letters have the same number on all.
+        b"c" => i128::from(load(1)? as core::ffi::c_char),
+        b"s" => i128::from(load(2)? as i16),
+        b"t" => i128::from(load(2)?),
+        b"i" => i128::from(load(4)? as i32),
+        b"j" => i128::from(load(4)?),
+        b"l" | b"x" => i128::from(load(8)? as i64),
+        b"m" | b"y" => i128::from(load(8)?),
+        _ => return None,
+    })
+}
+
+fn put_decimal(into: &mut [u8], value: i128) -> usize {
+    let mut digits = [0_u8; 40];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs() as u64;
+    loop {
+        at -= 1;
+        if let Some(place) = digits.get_mut(at) {
+            *place = b'0' + (rest % 10) as u8;
+        }
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let sign: &[u8] = if value < 0 { b"-" } else { b"" };
+    let length = put(into, 0, sign);
+    put(into, length, digits.get(at..).unwrap_or_default())
+}
+
+/// The text of a thrown `std::string` and its length, by the layouts of the runtimes.
+fn string(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<(u64, u64)> {
+    match name {
+        // libstdc++ since 5: {text, length, …}.
+        b"NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE" => memory.read_pair(object).ok(),
+        // libstdc++'s older one (`_GLIBCXX_USE_CXX11_ABI=0`): {text}, with {length, capacity, references} before the text.
+        b"Ss" | b"SsE" => {
+            let text = memory.read_u64(object).ok()?;
+            Some((text, memory.read_u64(text.checked_sub(24)?).ok()?))
+        }
+        // libc++, and Android's by another namespace. Short texts are in the object.
+        b"NSt3__112basic_stringIcNS_11char_traitsIcEENS_9allocatorIcEEEE"
+        | b"NSt6__ndk112basic_stringIcNS_11char_traitsIcEENS_9allocatorIcEEEE" => {
+            let (first, second) = memory.read_pair(object).ok()?;
+            let third = memory.read_u64(object.wrapping_add(16)).ok()?;
+            // Apple's arm64 has them the other way round (`_LIBCPP_ABI_ALTERNATE_STRING_LAYOUT`): {text, length, capacity}
+            // with the mark in the last byte; elsewhere {capacity, length, text} with the mark in the first.
+            if cfg!(all(target_vendor = "apple", target_arch = "aarch64")) {
+                let last = third >> 56;
+                Some(if last & 0x80 != 0 { (first, second) } else { (object, last) })
+            } else {
+                Some(if first & 1 != 0 { (third, second) } else { (object + 1, (first & 0xff) >> 1) })
+            }
+        }
+        _ => None,
+    }
+}
+
+type What = extern "C" fn(*const c_void) -> *const c_char;
+
+/// One call of `what()`.
+struct Call {
+    object: *const c_void,
+    function: What,
+    text: *const c_char,
+}
+
+/// # Safety
+/// `call` points to a [`Call`].
+unsafe extern "C" fn call_what(call: *mut c_void) {
+    // SAFETY: by the contract.
+    let call = unsafe { &mut *call.cast::<Call>() };
+    call.text = (call.function)(call.object);
+}
+
+/// What `what()` of an object of class `std::exception` answers; none where it can't be called, or was left.
+fn what(memory: &mut LiveReader, exception: u64, timeout_ms: u32) -> Option<u64> {
+    let functions = itanium::strip(memory.read_u64(exception).ok()?);
+    // Two destructors, then `what()` (ABI 2.5.2).
+    let function = itanium::strip(memory.read_u64(functions.wrapping_add(16)).ok()?);
+    if function == 0 {
+        return None;
+    }
+    let mut call = Call {
+        object: exception as *const c_void,
+        // SAFETY: the third virtual function of `std::exception` is `const char *what() const`. If the object is broken and
+        // it is something else, what that does is ended by the guard.
+        // (It is `noexcept`: what it throws ends in `std::terminate`.)
+        function: unsafe { core::mem::transmute::<usize, What>(function as usize) },
+        text: core::ptr::null(),
+    };
+    // SAFETY: the call is this thread's own; frames that are left are those of the app's `what()`, in a process that dies.
+    let ended = unsafe { guarded_call::run(call_what, (&raw mut call).cast(), timeout_ms) };
+    (ended && !call.text.is_null()).then_some(call.text as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let mut text = [0; 64];
+        for (value, wanted) in [(0, "0"), (-7, "-7"), (i128::from(u64::MAX), "18446744073709551615")] {
+            let length = put_decimal(&mut text, value);
+            assert_eq!(&text[..length], wanted.as_bytes());
+        }
+        let length = put_decimal(&mut text, i128::from(i64::MIN));
+        assert_eq!(&text[..length], b"-9223372036854775808");
+        assert_eq!(put(&mut [0; 3], 1, b"abcd"), 3);
+    }
+}

@@ -1,0 +1,382 @@
+//! The definitions of `__cxa_throw` and `__cxa_rethrow` (Itanium C++ ABI: Exception Handling, 2.4.3 and 2.5.4).
+//!
+//! Each keeps the caller's registers, tells [`super::thrown`], and jumps on into the C++ runtime with the stack as it was: the
+//! runtime sees its own caller, and no frame of Coroner's is there to be unwound.
+//!
+//! Two ways in, chosen by a feature:
+//! * `interpose-cxa-throw`: a definition of the names themselves. The dynamic linker binds every image's calls to it, and it finds the
+//!   runtime's own as the next definition (`RTLD_NEXT`). If libstdc++ is linked into the program (`-static-libstdc++`), the linker takes
+//!   these definitions and leaves out the runtime's: `raise` does what they do. In a program whose calls are bound to another
+//!   definition throws do not come by here, which [`prepare`] says.
+//! * `wrap-cxa-throw`: the names that the linker's `--wrap=__cxa_throw --wrap=__cxa_rethrow` puts in their place, for a runtime that is
+//!   linked into the program with its own definitions (libc++abi): two definitions of one name can't be linked.
+//!   (On Apple's systems the runtime is always a shared library, and this is the same as the other.)
+//!
+//! On Apple's systems a definition reaches the calls of its own image alone; those of others are led here by their symbol
+//! pointers (`symbol_pointers`).
+
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+use coroner_process::registers::Registers;
+
+/// Whether throws come by here at all.
+pub(super) const IS_BUILT_IN: bool = cfg!(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"));
+
+/// Finds the runtime's own functions (not async-signal-safe), so that no throw has to. False if throws do not come by here.
+pub(super) fn prepare() -> bool {
+    #[cfg(any(
+        all(feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")),
+        all(feature = "wrap-cxa-throw", target_vendor = "apple")
+    ))]
+    return next::prepare();
+    #[cfg(not(any(
+        all(feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")),
+        all(feature = "wrap-cxa-throw", target_vendor = "apple")
+    )))]
+    true
+}
+
+/// What the definitions below keep of their caller: its callee-saved registers, stack pointer and program counter.
+#[cfg(all(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"), target_arch = "x86_64"))]
+#[derive(Debug)]
+#[repr(C)]
+struct Caller {
+    rbx: u64,
+    rbp: u64,
+    rsp: u64,
+    r12_to_r15: [u64; 4],
+    pc: u64,
+}
+
+/// What the definitions below keep of their caller: its callee-saved registers, stack pointer and program counter.
+#[cfg(all(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"), target_arch = "aarch64"))]
+#[derive(Debug)]
+#[repr(C)]
+struct Caller {
+    x19_to_x29: [u64; 11],
+    pc: u64,
+    sp: u64,
+}
+
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+impl Caller {
+    #[cfg(target_arch = "x86_64")]
+    fn registers(&self) -> Registers {
+        let [r12, r13, r14, r15] = self.r12_to_r15;
+        let gpr = [0, 0, 0, self.rbx, 0, 0, self.rbp, self.rsp, 0, 0, 0, 0, r12, r13, r14, r15];
+        Registers { gpr, pc: self.pc, flags: 0 }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn registers(&self) -> Registers {
+        let mut registers = Registers { sp: self.sp, pc: self.pc, ..Registers::default() };
+        for (to, from) in registers.x.iter_mut().skip(19).zip(self.x19_to_x29) {
+            *to = from;
+        }
+        registers
+    }
+}
+
+/// `__cxa_throw` came: what it was given, and where it goes on.
+///
+/// # Safety
+/// Called by the definitions below.
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+unsafe extern "C" fn coroner_cxa_thrown(object: u64, type_info: u64, caller: &Caller) -> usize {
+    super::thrown(object, type_info, &caller.registers());
+    next::throw()
+}
+
+/// `__cxa_rethrow` came.
+///
+/// # Safety
+/// Called by the definitions below.
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+unsafe extern "C" fn coroner_cxa_rethrown(_: u64, _: u64, caller: &Caller) -> usize {
+    if let Some((object, type_info)) = crate::itanium::current_object() {
+        super::thrown_again(object, type_info, &caller.registers());
+    }
+    next::rethrow()
+}
+
+/// A definition that keeps its caller, calls `$hook` with its first two arguments and the caller, and jumps to what that
+/// answered with all arguments and the stack as they were.
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+macro_rules! forwarding {
+    ($(#[$doc:meta])* $name:ident => $hook:ident $(, $directive:literal)*) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As the ABI says.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        #[allow(non_snake_case)]
+        pub(super) unsafe extern "C-unwind" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                $($directive,)*
+                "endbr64",
+                ".cfi_startproc",
+                // Three arguments, and the caller in 64 bytes: rsp is a multiple of 16 again.
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 64",
+                ".cfi_def_cfa_offset 96",
+                "mov [rsp], rbx",
+                "mov [rsp + 8], rbp",
+                "lea rax, [rsp + 96]",
+                "mov [rsp + 16], rax",
+                "mov [rsp + 24], r12",
+                "mov [rsp + 32], r13",
+                "mov [rsp + 40], r14",
+                "mov [rsp + 48], r15",
+                "mov rax, [rsp + 88]",
+                "mov [rsp + 56], rax",
+                "mov rdx, rsp",
+                "call {hook}",
+                "add rsp, 64",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                ".cfi_def_cfa_offset 8",
+                "jmp rax",
+                ".cfi_endproc",
+                hook = sym $hook,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                $($directive,)*
+                ".cfi_startproc",
+                // Three arguments and a word of padding, then the caller in 104 bytes, padded to 112.
+                "sub sp, sp, #144",
+                ".cfi_def_cfa_offset 144",
+                "stp x19, x20, [sp]",
+                "stp x21, x22, [sp, #16]",
+                "stp x23, x24, [sp, #32]",
+                "stp x25, x26, [sp, #48]",
+                "stp x27, x28, [sp, #64]",
+                "stp x29, x30, [sp, #80]",
+                ".cfi_offset x29, -64",
+                ".cfi_offset x30, -56",
+                "add x9, sp, #144",
+                "str x9, [sp, #96]",
+                "stp x0, x1, [sp, #112]",
+                "str x2, [sp, #128]",
+                "mov x2, sp",
+                "bl {hook}",
+                "mov x16, x0",
+                "ldp x29, x30, [sp, #80]",
+                "ldp x0, x1, [sp, #112]",
+                "ldr x2, [sp, #128]",
+                "add sp, sp, #144",
+                ".cfi_def_cfa_offset 0",
+                "br x16",
+                ".cfi_endproc",
+                hook = sym $hook,
+            );
+        }
+    };
+}
+
+#[cfg(any(
+    all(feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")),
+    all(feature = "wrap-cxa-throw", target_vendor = "apple")
+))]
+mod next {
+    //! The runtime's own, behind ours.
+
+    use core::ffi::CStr;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{coroner_cxa_rethrown, coroner_cxa_thrown};
+
+    // With a second name, by which it is known even if the first is another definition's.
+    #[cfg(not(target_vendor = "apple"))]
+    forwarding! {
+        /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`.
+        __cxa_throw => coroner_cxa_thrown,
+        ".globl coroner_cxa_throw",
+        ".hidden coroner_cxa_throw",
+        "coroner_cxa_throw:"
+    }
+    #[cfg(target_vendor = "apple")]
+    forwarding! {
+        /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`.
+        __cxa_throw => coroner_cxa_thrown
+    }
+    forwarding! {
+        /// `void __cxa_rethrow()`.
+        __cxa_rethrow => coroner_cxa_rethrown
+    }
+    // libstdc++ has it in one object with the two above, which would be linked for it (`std::make_exception_ptr`), and define them twice.
+    #[cfg(not(target_vendor = "apple"))]
+    forwarding! {
+        /// `void *__cxa_init_primary_exception(void *object, std::type_info *type, void (*destructor)(void *))`.
+        __cxa_init_primary_exception => coroner_cxa_initialising
+    }
+
+    /// `__cxa_init_primary_exception` came.
+    ///
+    /// # Safety
+    /// Called by the definition above.
+    #[cfg(not(target_vendor = "apple"))]
+    unsafe extern "C" fn coroner_cxa_initialising(_: u64, _: u64, _: &super::Caller) -> usize {
+        static INITIALISE: AtomicUsize = AtomicUsize::new(0);
+        let ours = __cxa_init_primary_exception as *const () as usize;
+        or_die(find(c"__cxa_init_primary_exception", &INITIALISE, ours, raise::initialise()))
+    }
+
+    static THROW: AtomicUsize = AtomicUsize::new(0);
+    static RETHROW: AtomicUsize = AtomicUsize::new(0);
+
+    /// C++ runtimes that may have been loaded after the program, for itself (`RTLD_LOCAL`).
+    const RUNTIMES: [&CStr; 3] = if cfg!(target_vendor = "apple") {
+        [c"/usr/lib/libc++abi.dylib", c"/usr/lib/libc++.1.dylib", c"/usr/lib/libSystem.B.dylib"]
+    } else {
+        [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"]
+    };
+
+    fn find(name: &CStr, into: &AtomicUsize, ours: usize, raise: usize) -> usize {
+        let mut found = into.load(Ordering::Acquire);
+        if found == 0 {
+            found = if is_linked_in() { raise } else { find_behind(name, ours) };
+            into.store(found, Ordering::Release);
+        }
+        found
+    }
+
+    /// The definition behind ours; 0 if there is none.
+    fn find_behind(name: &CStr, ours: usize) -> usize {
+        let is_other = |found: usize| (found != 0 && found != ours).then_some(found);
+        // SAFETY: names that end in NUL. Not async-signal-safe: the program is throwing, or installing.
+        unsafe {
+            let next = is_other(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize);
+            let in_runtime = |runtime: &CStr| {
+                let library = libc::dlopen(runtime.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                let found = if library.is_null() { 0 } else { libc::dlsym(library, name.as_ptr()) as usize };
+                is_other(found)
+            };
+            next.or_else(|| RUNTIMES.into_iter().find_map(in_runtime)).unwrap_or(0)
+        }
+    }
+
+    fn find_throw() -> usize {
+        find(c"__cxa_throw", &THROW, __cxa_throw as *const () as usize, raise::throw())
+    }
+
+    fn find_rethrow() -> usize {
+        find(c"__cxa_rethrow", &RETHROW, __cxa_rethrow as *const () as usize, raise::rethrow())
+    }
+
+    /// Looks both up, if a runtime is loaded. False if another definition is the first one.
+    pub(super) fn prepare() -> bool {
+        #[cfg(not(target_vendor = "apple"))]
+        {
+            unsafe extern "C" {
+                fn coroner_cxa_throw();
+            }
+            let [first, ours] = core::hint::black_box([__cxa_throw as *const (), coroner_cxa_throw as *const ()]);
+            if first != ours {
+                return false;
+            }
+        }
+        let _ = (find_throw(), find_rethrow());
+        #[cfg(target_vendor = "apple")]
+        crate::throws::symbol_pointers::begin(functions);
+        true
+    }
+
+    /// Whether the C++ runtime is linked into the image that this code is in, without its own definitions of these.
+    #[cfg(not(target_vendor = "apple"))]
+    fn is_linked_in() -> bool {
+        let runtime = crate::itanium::function(crate::itanium::Function::GetGlobals) as u64;
+        let here = is_linked_in as *const () as u64;
+        let images = coroner_walk::LiveReader::new().and_then(coroner_walk::LiveImages::current);
+        runtime != 0
+            && images.is_some_and(|images| images.find(here).is_some_and(|image| image.range.contains(runtime)))
+    }
+
+    #[cfg(target_vendor = "apple")]
+    fn is_linked_in() -> bool {
+        false
+    }
+
+    /// Both, as images are bound to them.
+    #[cfg(target_vendor = "apple")]
+    fn functions() -> [crate::throws::symbol_pointers::Function; 2] {
+        [
+            crate::throws::symbol_pointers::Function {
+                name: c"___cxa_throw",
+                original: find_throw(),
+                ours: __cxa_throw as *const () as usize,
+            },
+            crate::throws::symbol_pointers::Function {
+                name: c"___cxa_rethrow",
+                original: find_rethrow(),
+                ours: __cxa_rethrow as *const () as usize,
+            },
+        ]
+    }
+
+    pub(super) fn throw() -> usize {
+        or_die(find_throw())
+    }
+
+    pub(super) fn rethrow() -> usize {
+        or_die(find_rethrow())
+    }
+
+    /// No runtime is loaded that could throw: what was called can't be a C++ exception.
+    fn or_die(found: usize) -> usize {
+        if found == 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::abort() };
+        }
+        found
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    use crate::throws::raise;
+    #[cfg(target_vendor = "apple")]
+    mod raise {
+        //! The runtime is always a shared library.
+
+        pub(super) fn throw() -> usize {
+            0
+        }
+
+        pub(super) fn rethrow() -> usize {
+            0
+        }
+    }
+}
+
+#[cfg(all(feature = "wrap-cxa-throw", not(target_vendor = "apple")))]
+mod next {
+    //! The runtime's own, by the names that the linker gives them.
+
+    use super::{coroner_cxa_rethrown, coroner_cxa_thrown};
+
+    unsafe extern "C" {
+        fn __real___cxa_throw();
+        fn __real___cxa_rethrow();
+    }
+
+    forwarding! {
+        /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`, to which the linker leads all
+        /// calls of it.
+        __wrap___cxa_throw => coroner_cxa_thrown
+    }
+    forwarding! {
+        /// `void __cxa_rethrow()`, to which the linker leads all calls of it.
+        __wrap___cxa_rethrow => coroner_cxa_rethrown
+    }
+
+    pub(super) fn throw() -> usize {
+        __real___cxa_throw as *const () as usize
+    }
+
+    pub(super) fn rethrow() -> usize {
+        __real___cxa_rethrow as *const () as usize
+    }
+}

@@ -1,0 +1,39 @@
+//! What only Darwin calls so, of files and mappings.
+
+use super::syscall::{Errno, Result, check};
+
+pub(crate) const POPULATE: i32 = libc::MADV_WILLNEED;
+/// Whether pages that were asked for so are there: it is advice.
+pub(crate) const POPULATES: bool = false;
+
+pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize> {
+    // SAFETY: the kernel reads two `timespec`s. Async-signal-safe: one system call.
+    check(unsafe { libc::futimens(file, times.as_ptr()) } as isize)
+}
+
+/// False if the file system can't.
+pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
+    let mut store = libc::fstore_t {
+        fst_flags: libc::F_ALLOCATEALL,
+        fst_posmode: libc::F_PEOFPOSMODE,
+        fst_offset: 0,
+        fst_length: bytes.into(),
+        fst_bytesalloc: 0,
+    };
+    // SAFETY: the kernel reads and writes one `fstore_t` (fcntl(2), F_PREALLOCATE). It does not change the file's length.
+    match check(unsafe { libc::fcntl(file, libc::F_PREALLOCATE, &raw mut store) } as isize) {
+        Ok(_) => crate::files::truncate(file, bytes.into()).map(|()| true),
+        Err(Errno(libc::ENOTSUP | libc::EINVAL | libc::ENODEV | libc::ENOTTY)) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// There is nothing for it.
+pub(crate) fn zero_range(_file: i32, _bytes: u32) -> bool {
+    false
+}
+
+pub(crate) fn random(into: &mut [u8; 16]) -> bool {
+    // SAFETY: the kernel writes 16 bytes (getentropy(2)). Async-signal-safe: one system call.
+    unsafe { libc::getentropy(into.as_mut_ptr().cast(), into.len()) == 0 }
+}

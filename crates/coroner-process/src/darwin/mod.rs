@@ -1,0 +1,18 @@
+//! macOS, iOS and their kin.
+//!
+//! The kernel is asked through libSystem: raw system calls are not stable on these systems. Of libSystem only what enters the
+//! kernel at once is called at crash time (Mach traps and MIG's stubs of them, `pwrite` and its like), never what locks or
+//! allocates. Layouts and numbers are those of Apple's headers, named where they stand; behaviour is XNU's.
+
+pub mod context;
+pub mod exception_messages;
+pub mod exception_ports;
+pub(crate) mod files;
+pub(crate) mod identity;
+pub mod images;
+mod interrupted;
+pub(crate) mod memory;
+pub mod pointers;
+pub mod signals;
+pub mod syscall;
+pub mod threads;

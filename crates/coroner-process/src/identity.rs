@@ -1,0 +1,51 @@
+//! Which process it is: an identity that is not given to another process of the same boot, and whether that one lives.
+//!
+//! A process id alone is given again sooner or later. Together with the start time, the boot and the pid namespace it names one
+//! process. On Linux everything here is async-signal-safe, so that a child made by `fork` can find out about itself when it
+//! crashes; on Darwin nothing is.
+
+/// Which process it is, for as long as the machine is not started again. What is not known is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// Process id, in its own pid namespace.
+    pub pid: u32,
+    /// When the process started. Linux: clock ticks after boot, field 22 of `/proc/self/stat` (proc_pid_stat(5)).
+    /// Darwin: microseconds since the Unix epoch, `kp_proc.p_starttime` (`<sys/sysctl.h>`).
+    pub start: u64,
+    /// Linux: the 16 bytes of `/proc/sys/kernel/random/boot_id` (random(4)), in the order in which they are printed.
+    pub boot_id: [u8; 16],
+    /// Linux: the inode of `/proc/self/ns/pid` (namespaces(7)).
+    pub pid_namespace: u64,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+impl ProcessIdentity {
+    /// The identity of the calling process. Some ten system calls; needs a free descriptor.
+    pub fn of_this_process() -> ProcessIdentity {
+        crate::os::identity::of_this_process()
+    }
+
+    /// As [`of_this_process`](Self::of_this_process), without the boot, which costs three system calls more and matters only if
+    /// a process of another boot has the same id and started as many clock ticks after its boot.
+    pub fn of_this_process_in_this_boot() -> ProcessIdentity {
+        crate::os::identity::of_this_process_in_this_boot()
+    }
+
+    /// Whether the process lives, asked by the process `own` (the [calling](Self::of_this_process) one); `None` if that can't be
+    /// known from there (another pid namespace, no `/proc`, a sandbox). A process that has ended and waits for its parent does
+    /// not live. One that has executed another program since does.
+    pub fn lives(&self, own: &ProcessIdentity) -> Option<bool> {
+        crate::os::identity::lives(self, own)
+    }
+
+    /// When the calling process, whose identity this is, started, in nanoseconds since the epoch; `None` if the kernel does not say.
+    /// Not async-signal-safe.
+    pub fn started_at(&self) -> Option<u64> {
+        crate::os::identity::started_at(self)
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+pub use crate::os::identity::is_traced;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub use crate::os::identity::program_path;

@@ -1,0 +1,102 @@
+//! A sorted index of images by address, in memory that was made beforehand: sorting and searching without allocation.
+
+use crate::AddressRange;
+
+/// Where an image, or code of one, is.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Place {
+    pub(crate) range: AddressRange,
+    /// The image's place in its table.
+    pub(crate) slot: u32,
+}
+
+/// The place that holds an address, of places sorted by address.
+pub(crate) fn place_of(places: &[Place], address: u64) -> Option<&Place> {
+    let above = places.partition_point(|place| place.range.start <= address);
+    places.get(above.checked_sub(1)?).filter(|place| place.range.contains(address))
+}
+
+/// Sorts by address (heapsort: in place, no recursion, no worst case).
+pub(crate) fn sort(places: &mut [Place]) {
+    let count = places.len();
+    for root in (0..count / 2).rev() {
+        sift_down(places, root, count);
+    }
+    for end in (1..count).rev() {
+        swap(places, 0, end);
+        sift_down(places, 0, end);
+    }
+}
+
+fn start_of(places: &[Place], index: usize) -> u64 {
+    places.get(index).map_or(0, |place| place.range.start)
+}
+
+fn swap(places: &mut [Place], a: usize, b: usize) {
+    if let (Some(one), Some(other)) = (places.get(a).copied(), places.get(b).copied()) {
+        if let Some(place) = places.get_mut(a) {
+            *place = other;
+        }
+        if let Some(place) = places.get_mut(b) {
+            *place = one;
+        }
+    }
+}
+
+/// Lets the place at `root` sink in the heap that the first `end` places are.
+fn sift_down(places: &mut [Place], mut root: usize, end: usize) {
+    loop {
+        let left = root.saturating_mul(2).saturating_add(1);
+        if left >= end {
+            return;
+        }
+        let right = left.saturating_add(1);
+        let child = if right < end && start_of(places, right) > start_of(places, left) { right } else { left };
+        if start_of(places, child) <= start_of(places, root) {
+            return;
+        }
+        swap(places, root, child);
+        root = child;
+    }
+}
+
+/// Leaves one place per start address; returns how many remain.
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+pub(crate) fn remove_doubles(places: &mut [Place]) -> usize {
+    let mut kept = 0_usize;
+    for index in 0..places.len() {
+        let Some(place) = places.get(index).copied() else { break };
+        if kept > 0 && start_of(places, kept.saturating_sub(1)) == place.range.start {
+            continue;
+        }
+        if let Some(to) = places.get_mut(kept) {
+            *to = place;
+        }
+        kept = kept.saturating_add(1);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_sorted_and_unique() {
+        let mut places = [Place::default(); 200];
+        let mut state = 12_345_u64;
+        for place in &mut places {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            place.range.start = state >> 58;
+        }
+        sort(&mut places);
+        assert!(places.is_sorted_by_key(|place| place.range.start));
+        let kept = remove_doubles(&mut places);
+        assert!(kept <= 64 && places[..kept].windows(2).all(|two| two[0].range.start < two[1].range.start));
+        for count in 0..4 {
+            sort(&mut places[..count]);
+        }
+        assert_eq!(remove_doubles(&mut []), 0);
+    }
+}

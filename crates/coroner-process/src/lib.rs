@@ -1,0 +1,63 @@
+//! What a crash reporter has to know of the machine: registers, guarded memory, threads, loaded images.
+//!
+//! Everything here may run inside a signal handler of a process whose memory is corrupt and whose locks are held: no
+//! allocation, no locks, no lazy initialisation, no formatting, no panic, and on Linux system calls made directly rather than
+//! through the C library (a lazily bound `write` in a signal handler would enter the dynamic linker).
+//!
+//! One folder per operating system stands behind one set of names; `registers` is compiled for every architecture
+//! everywhere, since reports and snapshots of one machine are read on another.
+//!
+//! The caller's duties: what must exist at crash time (tables, stacks, open descriptors) is made and touched while the
+//! process is healthy, by the functions whose documentation says "not async-signal-safe".
+//!
+//! Errors are the kernel's answers, where a function's documentation says nothing else.
+#![no_std]
+#![deny(missing_docs)]
+#![allow(clippy::missing_errors_doc)]
+#![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]
+
+mod address_range;
+pub mod elf;
+pub mod identity;
+pub mod macho;
+pub mod memory;
+pub mod registers;
+
+pub use address_range::{AddressRange, Segment};
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod descriptor;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod errno;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod fault;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod files;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod image_index;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod loads;
+pub mod path;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod recovery;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod routine;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod stack;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux as os;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[doc(hidden)]
+pub use linux::proc_text;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use linux::{context, images, signals, stop_the_world, syscall, threads, tracer};
+
+#[cfg(target_vendor = "apple")]
+mod darwin;
+#[cfg(target_vendor = "apple")]
+use darwin as os;
+#[cfg(target_vendor = "apple")]
+pub use darwin::{context, exception_messages, exception_ports, images, pointers, signals, syscall, threads};

@@ -1,0 +1,317 @@
+//! The `ucontext` that the kernel gives a signal handler, and its `siginfo`.
+//!
+//! Layouts are the kernel's own (`asm/ucontext.h`, `asm/sigcontext.h`, `asm-generic/siginfo.h` of the Linux UAPI), not
+//! those of a C library's header: they are the same for glibc, musl and bionic.
+
+pub use crate::fault::{Access, FaultState};
+use crate::registers::Registers;
+
+/// A signal's alternate stack, `stack_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SignalStack {
+    /// Lowest address.
+    pub sp: usize,
+    /// `SS_ONSTACK`, `SS_DISABLE`.
+    pub flags: i32,
+    /// Bytes.
+    pub size: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+#[repr(C)]
+struct Layout {
+    flags: u64,
+    link: u64,
+    stack: SignalStack,
+    // struct sigcontext
+    r8_to_r15: [u64; 8],
+    rdi: u64,
+    rsi: u64,
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rax: u64,
+    rcx: u64,
+    rsp: u64,
+    rip: u64,
+    eflags: u64,
+    segments: [u16; 4],
+    err: u64,
+    trapno: u64,
+    oldmask: u64,
+    cr2: u64,
+    fpstate: u64,
+    reserved: [u64; 8],
+    // back in struct ucontext
+    sigmask: u64,
+}
+
+#[cfg(target_arch = "aarch64")]
+#[derive(Debug)]
+#[repr(C)]
+struct Layout {
+    flags: u64,
+    link: u64,
+    stack: SignalStack,
+    sigmask: u64,
+    unused: [u8; 120],
+    padding: u64,
+    // struct sigcontext, aligned to 16
+    fault_address: u64,
+    x: [u64; 31],
+    sp: u64,
+    pc: u64,
+    pstate: u64,
+    /// Pads `extension` to the alignment of 16 that the kernel gives it.
+    padding_2: u64,
+    extension: [u64; 512],
+}
+
+/// The context of an interrupted thread, where the kernel put it.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Context(Layout);
+
+impl Context {
+    /// The context at the third argument of a handler installed with `SA_SIGINFO`.
+    ///
+    /// # Safety
+    /// `pointer` must be that argument, and the handler must not have returned while the result is used.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub unsafe fn from_pointer<'a>(pointer: *mut libc::c_void) -> &'a mut Context {
+        // SAFETY: the kernel writes this layout there; the caller keeps it alive. Async-signal-safe: no call.
+        unsafe { &mut *pointer.cast() }
+    }
+
+    /// The context of a handler that waits, on any thread: others may read it meanwhile.
+    ///
+    /// # Safety
+    /// `address` is that of a [`Context`], which stays and which nobody changes while the result is used.
+    pub unsafe fn shared_at<'a>(address: usize) -> &'a Context {
+        // SAFETY: by the contract. Async-signal-safe: no call.
+        unsafe { &*(address as *const Context) }
+    }
+
+    /// The context that a signal would have found at these registers, for a death that no signal reported (an uncaught
+    /// exception): the thread blocks `mask`, the processor said nothing of a fault.
+    #[must_use]
+    pub fn of_registers(registers: &Registers, mask: u64) -> Context {
+        // SAFETY: integers alone, of which zero is valid.
+        let mut layout: Layout = unsafe { core::mem::zeroed() };
+        layout.sigmask = mask;
+        #[cfg(target_arch = "x86_64")]
+        {
+            let [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15] = registers.gpr;
+            let r8_to_r15 = [r8, r9, r10, r11, r12, r13, r14, r15];
+            layout = Layout { rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8_to_r15, ..layout };
+            (layout.rip, layout.eflags) = (registers.pc, registers.flags);
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            (layout.x, layout.sp, layout.pc, layout.pstate) =
+                (registers.x, registers.sp, registers.pc, registers.pstate);
+        }
+        Context(layout)
+    }
+
+    /// The general registers as they were when the signal arrived.
+    #[cfg(target_arch = "x86_64")]
+    pub fn registers(&self) -> Registers {
+        let Layout {
+            rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8_to_r15: [r8, r9, r10, r11, r12, r13, r14, r15], ..
+        } = self.0;
+        Registers {
+            gpr: [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15],
+            pc: self.0.rip,
+            flags: self.0.eflags,
+        }
+    }
+
+    /// The general registers as they were when the signal arrived.
+    #[cfg(target_arch = "aarch64")]
+    pub fn registers(&self) -> Registers {
+        Registers { x: self.0.x, sp: self.0.sp, pc: self.0.pc, pstate: self.0.pstate }
+    }
+
+    /// The program counter.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn pc(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        return self.0.rip;
+        #[cfg(target_arch = "aarch64")]
+        return self.0.pc;
+    }
+
+    /// Where the thread goes on when the handler returns.
+    pub fn set_pc(&mut self, pc: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.0.rip = pc;
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            self.0.pc = pc;
+        }
+    }
+
+    /// The stack pointer.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn sp(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        return self.0.rsp;
+        #[cfg(target_arch = "aarch64")]
+        return self.0.sp;
+    }
+
+    /// The stack pointer with which the thread goes on when the handler returns.
+    pub fn set_sp(&mut self, sp: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.0.rsp = sp;
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            self.0.sp = sp;
+        }
+    }
+
+    /// The register that holds a function's or system call's result, rax or x0.
+    pub fn result(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        return self.0.rax;
+        #[cfg(target_arch = "aarch64")]
+        return self.0.x[0];
+    }
+
+    /// Sets the result register.
+    pub fn set_result(&mut self, value: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.0.rax = value;
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            self.0.x[0] = value;
+        }
+    }
+
+    /// Clears the direction flag, which the ABI promises to be clear at every call and return.
+    #[cfg(target_arch = "x86_64")]
+    pub fn clear_direction(&mut self) {
+        self.0.eflags &= !0x400;
+    }
+
+    /// The signals that the thread blocks once the handler returns, as the kernel's 64-bit set.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn signal_mask(&self) -> u64 {
+        self.0.sigmask
+    }
+
+    /// Sets the signals that the thread blocks once the handler returns.
+    pub fn set_signal_mask(&mut self, mask: u64) {
+        self.0.sigmask = mask;
+    }
+
+    /// The thread's alternate stack; the kernel installs what stands here when the handler returns.
+    pub fn alternate_stack(&mut self) -> &mut SignalStack {
+        &mut self.0.stack
+    }
+
+    /// What the processor said of the fault.
+    #[cfg(target_arch = "x86_64")]
+    pub fn fault(&self) -> FaultState {
+        FaultState { address: self.0.cr2, trap: self.0.trapno, error: self.0.err }
+    }
+
+    /// What the processor said of the fault.
+    #[cfg(target_arch = "aarch64")]
+    pub fn fault(&self) -> FaultState {
+        /// `ESR_MAGIC` of asm/sigcontext.h.
+        const ESR_MAGIC: u32 = 0x4553_5201;
+        let mut error = 0;
+        // Records of {magic: u32, size: u32, …} until one with magic 0.
+        let mut at = 0_usize;
+        while let Some(head) = self.0.extension.get(at) {
+            let (magic, size) = (*head as u32, (*head >> 32) as usize);
+            if magic == 0 || size < 8 {
+                break;
+            }
+            if magic == ESR_MAGIC {
+                error = self.0.extension.get(at + 1).copied().unwrap_or(0);
+                break;
+            }
+            at += size / 8;
+        }
+        FaultState { address: self.0.fault_address, trap: 0, error }
+    }
+
+    /// How the faulting instruction touched memory, if the processor says.
+    pub fn access(&self) -> Option<Access> {
+        self.fault().access()
+    }
+}
+
+/// A signal's `siginfo`, as the kernel lays it out on 64-bit systems.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SignalInfo {
+    /// The signal.
+    pub signo: i32,
+    /// `si_errno`.
+    pub errno: i32,
+    /// `si_code`: above 0 the kernel raised it, else a process sent it.
+    pub code: i32,
+    padding: i32,
+    fields: [u64; 14],
+}
+
+impl SignalInfo {
+    /// What stands where no signal came: number 0, which no signal has.
+    pub const NONE: SignalInfo = SignalInfo { signo: 0, errno: 0, code: 0, padding: 0, fields: [0; 14] };
+
+    /// The kernel's own signal, raised by an instruction of this thread (not one that somebody sent).
+    ///
+    /// `SI_KERNEL` (0x80) counts: x86_64 gives it to a general protection fault such as a non-canonical address.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn is_fault(&self) -> bool {
+        self.code > 0
+    }
+
+    /// `si_addr`, for the signals of faults.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn address(&self) -> u64 {
+        self.fields[0]
+    }
+
+    /// The sender's process and user ids, for signals that a process sent.
+    pub fn sender(&self) -> Option<(i32, u32)> {
+        (!self.is_fault()).then_some((self.fields[0] as i32, (self.fields[0] >> 32) as u32))
+    }
+
+    /// The value that came with a timer's or a queued signal (`si_value`).
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn timer_value(&self) -> u64 {
+        self.fields[1]
+    }
+
+    /// The system call's number, for SIGSYS.
+    pub fn system_call(&self) -> i32 {
+        self.fields[1] as i32
+    }
+}
+
+const _: () = assert!(size_of::<SignalInfo>() == 128);
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(core::mem::offset_of!(Layout, rip) == 168 && core::mem::offset_of!(Layout, sigmask) == 296);
+#[cfg(target_arch = "aarch64")]
+const _: () =
+    assert!(core::mem::offset_of!(Layout, fault_address) == 176 && core::mem::offset_of!(Layout, extension) == 464);

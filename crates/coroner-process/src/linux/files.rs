@@ -1,0 +1,47 @@
+//! What only Linux calls so, of files and mappings.
+
+use super::syscall::{Errno, Result, syscall};
+
+/// `MADV_POPULATE_WRITE`, asm-generic/mman-common.h: Linux 5.14, not in every libc's headers.
+pub(crate) const POPULATE: i32 = 23;
+/// Whether pages that were asked for so are there.
+pub(crate) const POPULATES: bool = true;
+
+pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize> {
+    // SAFETY: the kernel reads two 64-bit `timespec`s. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_utimensat, file, 0_usize, times.as_ptr(), 0) }
+}
+
+/// False if the file system can't (`EOPNOTSUPP`).
+pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
+    // SAFETY: no memory is touched. Async-signal-safe: one system call.
+    match unsafe { syscall!(libc::SYS_fallocate, file, 0, 0, bytes) } {
+        Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(false),
+        other => other.map(|_| true),
+    }
+}
+
+/// Moves a mapping to the place of another one of the same length.
+///
+/// # Safety
+/// Both are the caller's own; who uses the second one takes what is in the first one for it.
+pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> Result<()> {
+    /// `MREMAP_MAYMOVE` and `MREMAP_FIXED` (linux/mman.h), which libc lacks for Android.
+    const MOVE_TO: i32 = 1 | 2;
+    // SAFETY: by the contract. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_mremap, from, length, length, MOVE_TO, to) }.map(|_| ())
+}
+
+/// False if the file system can't.
+pub(crate) fn zero_range(file: i32, bytes: u32) -> bool {
+    /// `FALLOC_FL_ZERO_RANGE` (linux/falloc.h).
+    const ZERO_RANGE: i32 = 0x10;
+    // SAFETY: no memory is touched. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_fallocate, file, ZERO_RANGE, 0, bytes) }.is_ok()
+}
+
+pub(crate) fn random(into: &mut [u8; 16]) -> bool {
+    // SAFETY: the kernel writes at most 16 bytes. Async-signal-safe: one system call.
+    let count = unsafe { syscall!(libc::SYS_getrandom, into.as_mut_ptr(), into.len(), libc::GRND_NONBLOCK) };
+    count == Ok(into.len())
+}

@@ -1,0 +1,170 @@
+//! Process identities by `/proc` (proc(5)).
+
+use super::proc::{decimal, read_file, read_link};
+use super::syscall::{Errno, Result, syscall};
+use super::threads::{now, process_id, wall_now};
+use crate::identity::ProcessIdentity;
+use crate::path::Path;
+use core::ffi::CStr;
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Clock ticks after boot.
+    pub start: u64,
+    /// All its threads have ended, and its parent has not waited for it yet.
+    pub ended: bool,
+}
+
+pub(crate) fn of_this_process() -> ProcessIdentity {
+    ProcessIdentity { boot_id: boot_id().unwrap_or_default(), ..of_this_process_in_this_boot() }
+}
+
+pub(crate) fn of_this_process_in_this_boot() -> ProcessIdentity {
+    ProcessIdentity {
+        pid: process_id().unsigned_abs(),
+        start: read_stat(c"/proc/self/stat").map_or(0, |stat| stat.start),
+        boot_id: [0; 16],
+        pid_namespace: pid_namespace().unwrap_or(0),
+    }
+}
+
+pub(crate) fn lives(process: &ProcessIdentity, own: &ProcessIdentity) -> Option<bool> {
+    if process.pid == 0 || process.start == 0 {
+        return None;
+    }
+    let boots = [process.boot_id, own.boot_id];
+    if process.boot_id != own.boot_id && !boots.contains(&[0; 16]) {
+        return Some(false);
+    }
+    if process.pid_namespace == 0 || process.pid_namespace != own.pid_namespace {
+        return None;
+    }
+    // `/proc` may be that of another namespace, where the number is another process's.
+    if self_in_proc() == Some(own.pid)
+        && let Ok(stat) = read_stat(stat_path(process.pid).as_c_str())
+    {
+        return Some(stat.start == process.start && !stat.ended);
+    }
+    // Not to be seen (`hidepid`), or not there. The number may have been given again; to wait for that one's end loses nothing.
+    // SAFETY: signal 0 only asks (kill(2)). Async-signal-safe: one system call.
+    Some(unsafe { syscall!(libc::SYS_kill, process.pid, 0) } != Err(Errno(libc::ESRCH)))
+}
+
+/// The process id of the caller as `/proc` has it.
+fn self_in_proc() -> Option<u32> {
+    let mut text = [0; 16];
+    u32::try_from(decimal(read_link(c"/proc/self", &mut text))?).ok()
+}
+
+/// `/proc/self/ns/pid` is a link to `pid:[INODE]`.
+fn pid_namespace() -> Option<u64> {
+    let mut text = [0; 32];
+    decimal(read_link(c"/proc/self/ns/pid", &mut text).strip_prefix(b"pid:[")?.strip_suffix(b"]")?)
+}
+
+/// 32 hexadecimal digits with hyphens in between.
+fn boot_id() -> Option<[u8; 16]> {
+    let mut text = [0; 64];
+    let length = read_file(libc::AT_FDCWD, c"/proc/sys/kernel/random/boot_id", &mut text).ok()?;
+    let mut digits = text.get(..length)?.iter().filter_map(|byte| char::from(*byte).to_digit(16));
+    let mut id = [0; 16];
+    for byte in &mut id {
+        *byte = (digits.next()? << 4 | digits.next()?) as u8;
+    }
+    Some(id)
+}
+
+fn read_stat(path: &CStr) -> Result<Stat> {
+    let mut text = [0; 1024];
+    let length = read_file(libc::AT_FDCWD, path, &mut text)?;
+    text.get(..length).and_then(parse_stat).ok_or(Errno(libc::ENODATA))
+}
+
+/// The fields of `/proc/PID/stat` that follow the second: the name in parentheses, which may hold anything.
+pub fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    // "PID (NAME) STATE …": after the space, the state is field 3.
+    let mut fields = text.get(name_end.checked_add(2)?..)?.split(|byte| *byte == b' ');
+    let state = *fields.next()?.first()?;
+    let threads = decimal(fields.nth(16)?)?; // Field 20.
+    let start = decimal(fields.nth(1)?)?; // Field 22.
+    // A process whose first thread has ended is a zombie, too, while its other threads run on.
+    let ended = matches!(state, b'X' | b'x') || (state == b'Z' && threads <= 1);
+    Some(Stat { start, ended })
+}
+
+/// "/proc/PID/stat".
+fn stat_path(pid: u32) -> Path {
+    Path::new().push(b"/proc/").push_decimal(pid).push(b"/stat")
+}
+
+/// When a process of this boot started, in nanoseconds since the epoch: to the kernel's clock tick, usually 10 ms.
+pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
+    if identity.start == 0 {
+        // `/proc` does not say.
+        return None;
+    }
+    // SAFETY: only asks (not async-signal-safe).
+    let per_second = u128::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+    let started = (u128::from(identity.start) * 1_000_000_000).checked_div(per_second)?;
+    Some(wall_now().saturating_sub(now(libc::CLOCK_BOOTTIME).saturating_sub(started as u64)))
+}
+
+/// The path of the program's file, as far as it fits; empty if `/proc` does not say.
+pub fn program_path(into: &mut [u8]) -> &[u8] {
+    read_link(c"/proc/self/exe", into)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_stat_line_with_any_name() {
+        let line = |name: &str, state: &str, threads: u32| {
+            std::format!("77 ({name}) {state} 1 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 987654 9 9 9\n")
+        };
+        let stat = |state, threads| parse_stat(line("a) Z (b c", state, threads).as_bytes());
+        assert_eq!(stat("S", 3), Some(Stat { start: 987_654, ended: false }));
+        assert_eq!(stat("Z", 1), Some(Stat { start: 987_654, ended: true }));
+        assert_eq!(stat("Z", 2), Some(Stat { start: 987_654, ended: false }), "only its first thread has ended");
+        assert_eq!(parse_stat(b"77 (cut) S 1 2"), None);
+    }
+
+    #[test]
+    fn this_process_lives_and_others_do_not() {
+        let own = of_this_process();
+        assert_eq!(own.pid, std::process::id());
+        assert!(own.start > 0 && own.pid_namespace > 0 && own.boot_id != [0; 16]);
+        let age = wall_now() - own.started_at().unwrap();
+        assert!(age < 600_000_000_000, "started {age} ns ago");
+        assert_eq!(own.lives(&own), Some(true));
+        // Its number under another process, another boot; and what can't be known.
+        assert_eq!(ProcessIdentity { start: own.start - 1, ..own }.lives(&own), Some(false));
+        assert_eq!(ProcessIdentity { boot_id: [7; 16], ..own }.lives(&own), Some(false));
+        assert_eq!(ProcessIdentity { pid_namespace: 1, ..own }.lives(&own), None);
+        assert_eq!(ProcessIdentity::default().lives(&own), None);
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_does_not_live() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        let start = read_stat(stat_path(child.id()).as_c_str()).expect("there").start;
+        let own = of_this_process();
+        let identity = ProcessIdentity { pid: child.id(), start, ..own };
+        assert_eq!(identity.lives(&own), Some(true));
+        child.kill().expect("killed");
+        // SAFETY: waits for our child without taking it away (waitid(2)).
+        unsafe {
+            let mut info: libc::siginfo_t = core::mem::zeroed();
+            libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);
+        }
+        assert_eq!(identity.lives(&own), Some(false), "a zombie");
+        child.wait().expect("ended");
+        assert_eq!(identity.lives(&own), Some(false));
+    }
+}

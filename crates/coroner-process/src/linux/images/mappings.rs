@@ -1,0 +1,387 @@
+//! The kernel's list of this process's mappings: which one an address lies in, what may be done there, which file it is.
+//!
+//! For addresses that no image holds, and for images whose headers are not where the dynamic linker says.
+//!
+//! The caller's duties: [`Mappings::open`] outside a signal handler, for when no descriptor is free at crash time.
+//! Guarantees: system calls only, and a fresh descriptor for each question if there is one: the kept one may be the
+//! parent's, or closed by the app. Limits: one address costs a microsecond where the kernel knows `PROCMAP_QUERY` (Linux
+//! 6.11, `linux/fs.h`); else `/proc/self/maps` is read as a stream (proc_pid_maps(5)), which costs a millisecond where a
+//! thousand threads have their stacks.
+
+use crate::descriptor::OwnedDescriptor;
+use crate::files::{close, open};
+use crate::linux::syscall::{Errno, Result, syscall};
+use crate::linux::threads::process_id;
+
+/// What may be done with a mapping's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// It may be read.
+    pub read: bool,
+    /// It may be written.
+    pub write: bool,
+    /// It may be executed.
+    pub execute: bool,
+    /// It is shared (`MAP_SHARED`) with other processes.
+    pub shared: bool,
+}
+
+impl Permissions {
+    /// No access at all, as a stack's guard page has.
+    pub fn is_guard(self) -> bool {
+        !(self.read || self.write || self.execute)
+    }
+}
+
+/// One mapping of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address of its first byte.
+    pub start: u64,
+    /// Address behind its last byte.
+    pub end: u64,
+    /// What may be done with its memory.
+    pub permissions: Permissions,
+    /// Where in its file it starts, in bytes; 0 without a file.
+    pub file_offset: u64,
+}
+
+impl Mapping {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+}
+
+/// An open `/proc/self/maps`.
+#[derive(Debug)]
+pub struct Mappings {
+    /// `None` if it could not be opened: it is tried again at each use.
+    descriptor: Option<OwnedDescriptor>,
+    pid: i32,
+}
+
+impl Mappings {
+    /// Opens it (not async-signal-safe); it is kept for when no descriptor is free.
+    ///
+    /// # Errors
+    /// What open returned.
+    pub fn open() -> Result<Mappings> {
+        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), pid: process_id() })
+    }
+
+    /// The list of a process that can't open it now (not async-signal-safe).
+    pub fn unopened() -> Mappings {
+        Mappings { descriptor: None, pid: process_id() }
+    }
+
+    /// Closes it (not async-signal-safe).
+    pub fn close(self) {
+        if let Some(descriptor) = self.descriptor {
+            descriptor.close();
+        }
+    }
+
+    /// The mapping that holds `address`.
+    pub fn at(&self, address: u64) -> Result<Option<Mapping>> {
+        Ok(self.at_or_after(address)?.filter(|mapping| mapping.contains(address)))
+    }
+
+    /// The mapping that holds `address`, else the first one above it.
+    pub fn at_or_after(&self, address: u64) -> Result<Option<Mapping>> {
+        self.look_up(address, &mut []).map(|found| found.map(|(mapping, _)| mapping))
+    }
+
+    /// Writes the path of the file that is mapped at `address` into `into`, as far as it fits; returns its bytes there,
+    /// none if no file is mapped there. The kernel appends ` (deleted)` to the path of a deleted file.
+    pub fn path_at<'p>(&self, address: u64, into: &'p mut [u8]) -> Result<&'p [u8]> {
+        let found = self.look_up(address, into)?;
+        let length = found.filter(|(mapping, _)| mapping.contains(address)).map_or(0, |(_, length)| length);
+        Ok(into.get(..length).unwrap_or(&[]))
+    }
+
+    fn look_up(&self, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+        // A fresh descriptor first: the kept one may be the parent's, or closed by the app and something else by now.
+        // (And under qemu-user it is a snapshot of the moment of its opening.)
+        let (descriptor, fresh) = match open_maps() {
+            Ok(descriptor) => (descriptor, true),
+            Err(error) if self.pid != process_id() => return Err(error),
+            Err(error) => (self.descriptor.as_ref().and_then(OwnedDescriptor::verified).ok_or(error)?, false),
+        };
+        let found = match query(descriptor, address, path) {
+            // ENOTTY: a kernel before 6.11, or something that is not a kernel. ENAMETOOLONG: the path buffer is short.
+            Err(Errno(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::ENAMETOOLONG | libc::EPERM)) => {
+                read_until(descriptor, address, path)
+            }
+            found => found,
+        };
+        if fresh {
+            close(descriptor);
+        }
+        found
+    }
+}
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[derive(Default)]
+#[repr(C)]
+struct Query {
+    size: u64,
+    search: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 104);
+
+/// Asks the kernel for the mapping at or after `address`.
+fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 0x11;
+    const COVERING_OR_NEXT: u64 = 0x10;
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        search: COVERING_OR_NEXT,
+        address,
+        name_size: path.len() as u32,
+        name: if path.is_empty() { 0 } else { path.as_mut_ptr() as u64 },
+        ..Query::default()
+    };
+    // SAFETY: the kernel writes one `Query`, and at most `name_size` bytes at `name`. Async-signal-safe: one system call.
+    match unsafe { syscall!(libc::SYS_ioctl, descriptor, PROCMAP_QUERY, &raw mut query) } {
+        Ok(_) => {}
+        Err(Errno(libc::ENOENT)) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let permissions = Permissions {
+        read: query.flags & 1 != 0,
+        write: query.flags & 2 != 0,
+        execute: query.flags & 4 != 0,
+        shared: query.flags & 8 != 0,
+    };
+    let mapping = Mapping { start: query.start, end: query.end, permissions, file_offset: query.offset };
+    // The name's size counts its NUL; 0 is "no name".
+    let length = (query.name_size as usize).saturating_sub(1).min(path.len());
+    let is_file = path.first() == Some(&b'/');
+    Ok(Some((mapping, if is_file { length } else { 0 })))
+}
+
+/// The starts of the readable mappings of the file that is mapped at `address`, up to that one, in ascending order: those between
+/// which no mapping of another file lies, and the last ones that fit. None if no file is mapped there. Reads `/proc/self/maps`.
+pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]> {
+    let descriptor = open_maps()?;
+    let (mut file, mut count) = ((0, 0), 0_usize);
+    let found = each_line(descriptor, &mut [], |line| {
+        if line.inode != 0 && line.mapping.permissions.read {
+            if file != (line.device, line.inode) {
+                (file, count) = ((line.device, line.inode), 0);
+            }
+            if count == into.len() {
+                // Drops the first.
+                let mut next = None;
+                for start in into.iter_mut().rev() {
+                    next = Some(core::mem::replace(start, next.unwrap_or(0)));
+                }
+                count = count.saturating_sub(1);
+            }
+            if let Some(to) = into.get_mut(count) {
+                *to = line.mapping.start;
+                count = count.saturating_add(1);
+            }
+        }
+        line.mapping.end > address
+    });
+    close(descriptor);
+    let is_there = found?.is_some_and(|line| line.mapping.contains(address) && file == (line.device, line.inode));
+    Ok(into.get(..if is_there { count } else { 0 }).unwrap_or(&[]))
+}
+
+/// Reads `/proc/self/maps` up to the mapping at or after `address`.
+fn read_until(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+    let found = each_line(descriptor, path, |line| line.mapping.end > address)?;
+    Ok(found.map(|line| (line.mapping, line.path)))
+}
+
+/// Reads lines of `/proc/self/maps` up to the one that `is_last` takes; returns that. `path` gets its path.
+fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) -> bool) -> Result<Option<Line>> {
+    let mut buffer = [0; 1024];
+    let mut offset = 0_usize;
+    let mut line = Line::default();
+    loop {
+        let into = buffer.as_mut_ptr();
+        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one system call.
+        let read = unsafe { syscall!(libc::SYS_pread64, descriptor, into, buffer.len(), offset) };
+        let filled = match read {
+            Ok(0) => return Ok(None),
+            Ok(filled) => filled,
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error),
+        };
+        for byte in buffer.get(..filled).unwrap_or(&[]) {
+            if line.take(*byte, path) {
+                if is_last(&line) {
+                    return Ok(Some(line));
+                }
+                line = Line::default();
+            }
+        }
+        offset = offset.saturating_add(filled);
+    }
+}
+
+/// The mappings, each with the path as far as it fits into `path`, of a text like `/proc/self/maps`.
+pub fn each_of_text(text: &[u8], path: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
+    let mut line = Line::default();
+    for byte in text {
+        if line.take(*byte, path) {
+            each(&line.mapping, path.get(..line.path).unwrap_or(&[]));
+            line = Line::default();
+        }
+    }
+}
+
+/// A line of `/proc/self/maps` as its bytes come: `start-end perms offset device inode path`.
+#[derive(Default)]
+struct Line {
+    mapping: Mapping,
+    /// `major:minor` of the file's device, as one number.
+    device: u64,
+    /// 0 without a file.
+    inode: u64,
+    field: u8,
+    /// Place in the field of permissions.
+    place: u8,
+    /// Bytes of the path that were written.
+    path: usize,
+    /// The last field has begun, and is a path.
+    is_path: bool,
+    /// The last field has begun, and is a name such as `[stack]` or `[anon:…]`.
+    is_name: bool,
+}
+
+impl Line {
+    /// Takes one byte; true at the end of the line.
+    fn take(&mut self, byte: u8, path: &mut [u8]) -> bool {
+        if byte == b'\n' {
+            return true;
+        }
+        match (self.field, byte) {
+            (0, b'-') => self.field = 1,
+            (1..=5, b' ') => self.field = self.field.saturating_add(1),
+            (0, digit) => push_digit(&mut self.mapping.start, digit),
+            (1, digit) => push_digit(&mut self.mapping.end, digit),
+            (2, letter) => {
+                let permissions = &mut self.mapping.permissions;
+                match (self.place, letter) {
+                    (0, b'r') => permissions.read = true,
+                    (1, b'w') => permissions.write = true,
+                    (2, b'x') => permissions.execute = true,
+                    (3, b's') => permissions.shared = true,
+                    _ => {}
+                }
+                self.place = self.place.saturating_add(1);
+            }
+            (3, digit) => push_digit(&mut self.mapping.file_offset, digit),
+            (4, b':') => self.device <<= 24,
+            (4, digit) => push_digit(&mut self.device, digit),
+            (5, digit) => self.inode = self.inode.wrapping_mul(10).wrapping_add(u64::from(digit & 0xf)),
+            // Behind the inode stand spaces, as many as it takes to align, and then the path, which may hold spaces.
+            (_, b' ') if !self.is_path => {}
+            _ => self.take_path(byte, path),
+        }
+        false
+    }
+
+    fn take_path(&mut self, byte: u8, path: &mut [u8]) {
+        match byte {
+            b'/' if !self.is_name => self.is_path = true,
+            b'[' if !self.is_path => self.is_name = true,
+            _ => {}
+        }
+        if self.is_path
+            && let Some(to) = path.get_mut(self.path)
+        {
+            *to = byte;
+            self.path = self.path.saturating_add(1);
+        }
+    }
+}
+
+fn push_digit(number: &mut u64, digit: u8) {
+    let value = match digit {
+        b'0'..=b'9' => digit & 0xf,
+        b'a'..=b'f' => (digit & 0xf).wrapping_add(9),
+        _ => return,
+    };
+    *number = *number << 4 | u64::from(value);
+}
+
+fn open_maps() -> Result<i32> {
+    open(libc::AT_FDCWD, c"/proc/self/maps", libc::O_RDONLY, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    fn parse<'p>(text: &[u8], path: &'p mut [u8]) -> (Mapping, &'p [u8]) {
+        let mut line = Line::default();
+        for byte in text {
+            assert!(!line.take(*byte, path));
+        }
+        assert!(line.take(b'\n', path));
+        (line.mapping, &path[..line.path])
+    }
+
+    #[test]
+    fn lines_of_the_maps_file() {
+        let mut path = [0; 64];
+        let text = b"7f3a00001000-7f3a00022000 r-xp 00001000 fe:01 137847                     /usr/lib/a b (deleted)";
+        let (mapping, path) = parse(text, &mut path);
+        assert_eq!((mapping.start, mapping.end, mapping.file_offset), (0x7f3a_0000_1000, 0x7f3a_0002_2000, 0x1000));
+        let permissions = mapping.permissions;
+        assert!(permissions.read && !permissions.write && permissions.execute && !permissions.shared);
+        assert_eq!(path, b"/usr/lib/a b (deleted)");
+
+        let mut path = [0; 64];
+        let (mapping, path) = parse(b"7ffd0-7ffd1 ---s 00000000 00:00 0                          [anon:/x]", &mut path);
+        assert!(mapping.permissions.is_guard() && mapping.permissions.shared);
+        assert_eq!(path, b"");
+        let mut path = [0; 4];
+        assert_eq!(parse(b"1000-2000 rw-p 0 00:00 12 /longer", &mut path).1, b"/lon");
+    }
+
+    #[test]
+    fn both_ways_of_asking_agree() {
+        let mappings = Mappings::open().unwrap();
+        let here = lines_of_the_maps_file as *const () as u64;
+        let local = 0_u64;
+        for address in [here, &raw const local as u64, 0, 1 << 46] {
+            let (mut asked, mut read) = ([0; 512], [0; 512]);
+            let streamed =
+                read_until(mappings.descriptor.as_ref().unwrap().verified().unwrap(), address, &mut read).unwrap();
+            assert_eq!(mappings.look_up(address, &mut asked).unwrap(), streamed);
+            let length = streamed.map_or(0, |(_, length)| length);
+            assert_eq!(asked[..length], read[..length]);
+            let found = mappings.at(address).unwrap();
+            assert_eq!(found.is_some(), streamed.is_some_and(|(mapping, _)| mapping.contains(address)));
+        }
+        assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
+        let mut path = [0; 512];
+        let path = mappings.path_at(here, &mut path).unwrap();
+        assert_eq!(path, std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
+        assert_eq!(mappings.at(0), Ok(None), "nothing is mapped at null");
+        mappings.close();
+    }
+}

@@ -1,0 +1,151 @@
+//! Copies of this process's own memory that the kernel makes: a bad address is an error of the system call and no fault.
+
+use super::syscall::{Errno, Result, syscall};
+use crate::memory::{Memory, Unreadable};
+
+/// Whether this process may read, or write, the byte at `address` now. Nothing changes: the kernel is asked to compare the word with a
+/// value (`FUTEX_WAIT` that does not wait), or to add 0 to it (`FUTEX_WAKE_OP`), see futex(2). A word that lies across the end of what
+/// is accessible does not exist: the word is aligned.
+pub fn is_accessible(address: u64, write: bool) -> bool {
+    /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0x7ff)`.
+    const ADD_NOTHING: u32 = 1 << 28 | 0x7ff;
+    let word = address & !3;
+    let (own, at_once) = (0_u32, [0_i64; 2]);
+    let answer = if write {
+        let operation = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel adds 0 to the word by one atomic instruction, or returns an error. Async-signal-safe: one system call.
+        unsafe { syscall!(libc::SYS_futex, &raw const own, operation, 0, 0, word, ADD_NOTHING) }
+    } else {
+        let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system call.
+        unsafe { syscall!(libc::SYS_futex, word, operation, own, at_once.as_ptr()) }
+    };
+    answer.is_ok() || matches!(answer, Err(Errno(libc::EAGAIN | libc::ETIMEDOUT)))
+}
+
+/// The kernel's copy, process_vm_readv(2), of this process's own memory.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelCopy {
+    pid: i32,
+}
+
+impl KernelCopy {
+    /// A reader of this process's memory, or `None` if the kernel or a sandbox refuses the call.
+    ///
+    /// Asks the kernel for the process id each time it is made: a child of fork must not read its parent.
+    pub fn new() -> Option<Self> {
+        // SAFETY: getpid has no arguments and no effects.
+        let pid = unsafe { syscall!(libc::SYS_getpid) }.ok()?;
+        let mut copy = KernelCopy { pid: pid as i32 };
+        if cfg!(miri) {
+            // The fake kernel knows its own mappings alone, and not where a local is.
+            return Some(copy);
+        }
+        let probe = [0x5a_u8; 8];
+        let mut got = [0; 8];
+        copy.read(probe.as_ptr() as u64, &mut got).ok()?;
+        (got == probe).then_some(copy)
+    }
+}
+
+impl Memory for KernelCopy {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> core::result::Result<(), Unreadable> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
+        // SAFETY: the kernel writes at most `into.len()` bytes into `into` and reports bad addresses as an error or a
+        // short count. Async-signal-safe: one system call.
+        let copied =
+            unsafe { syscall!(libc::SYS_process_vm_readv, self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        if copied == Ok(into.len()) { Ok(()) } else { Err(Unreadable { address }) }
+    }
+}
+
+/// The kernel's copy through a pipe: write(2) from the address, read(2) into the buffer. For where process_vm_readv is refused.
+#[derive(Debug)]
+struct PipeCopy {
+    reader: i32,
+    writer: i32,
+}
+
+/// Bytes that go through the pipe at once: `PIPE_BUF`, which every pipe has room for and takes as a whole.
+const PIPE_PIECE: usize = 4096;
+
+impl PipeCopy {
+    /// Makes the pipe. Nothing on it blocks.
+    fn open() -> Result<PipeCopy> {
+        let mut ends = [0_i32; 2];
+        // SAFETY: the kernel writes two descriptors. Async-signal-safe: one system call.
+        unsafe { syscall!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }?;
+        Ok(PipeCopy { reader: ends[0], writer: ends[1] })
+    }
+
+    /// Takes up to `into.len()` bytes out of the pipe; returns how many came.
+    fn take(&self, into: &mut [u8]) -> usize {
+        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one system call.
+        unsafe { syscall!(libc::SYS_read, self.reader, into.as_mut_ptr(), into.len()) }.unwrap_or(0)
+    }
+}
+
+impl Memory for PipeCopy {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> core::result::Result<(), Unreadable> {
+        let mut at = address;
+        for piece in into.chunks_mut(PIPE_PIECE) {
+            // SAFETY: the kernel reads the bytes, and returns an error or a short count where there are none. Async-signal-safe:
+            // one system call.
+            let written = unsafe { syscall!(libc::SYS_write, self.writer, at, piece.len()) }.unwrap_or(0);
+            let taken = self.take(piece.get_mut(..written).unwrap_or_default());
+            if written != piece.len() || taken != written {
+                return Err(Unreadable { address });
+            }
+            at = at.checked_add(written as u64).ok_or(Unreadable { address })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PipeCopy {
+    fn drop(&mut self) {
+        for descriptor in [self.reader, self.writer] {
+            // SAFETY: a descriptor of this value's own. Async-signal-safe: one system call.
+            let _ = unsafe { syscall!(libc::SYS_close, descriptor) };
+        }
+    }
+}
+
+/// Reads of this process's memory that can't fault, whoever handles signals: by process_vm_readv(2), or through a pipe where
+/// the kernel or a sandbox refuses that. For outside crash time: it may hold two descriptors until it is dropped.
+#[derive(Debug)]
+pub struct CheckedMemory(Way);
+
+#[derive(Debug)]
+enum Way {
+    Copy(KernelCopy),
+    Pipe(PipeCopy),
+}
+
+impl CheckedMemory {
+    /// A reader; `None` if the kernel refuses both ways.
+    pub fn open() -> Option<CheckedMemory> {
+        if let Some(copy) = KernelCopy::new() {
+            return Some(CheckedMemory(Way::Copy(copy)));
+        }
+        Self::through_pipe()
+    }
+
+    /// A reader that does without process_vm_readv; `None` if there is no pipe.
+    pub fn through_pipe() -> Option<CheckedMemory> {
+        PipeCopy::open().ok().map(|pipe| CheckedMemory(Way::Pipe(pipe)))
+    }
+}
+
+impl Memory for CheckedMemory {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> core::result::Result<(), Unreadable> {
+        match &mut self.0 {
+            Way::Copy(copy) => copy.read(address, into),
+            Way::Pipe(pipe) => pipe.read(address, into),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Interrupting one thread of a living process to look at its registers and stack.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::adaptive_spin::{self, Answered};
+use super::futex::{self, Reach};
+use super::thread_slot::{Phase, Request, Slot, next_generation, word};
+use super::{NotCaptured, ThreadStopper};
+use crate::linux::context::Context;
+use crate::linux::syscall::Errno;
+use crate::linux::threads::{Tid, monotonic_now, process_id, this_thread};
+
+/// A thread that stands still while this exists.
+#[derive(Debug)]
+pub struct Interrupted<'a> {
+    slot: &'a Slot,
+}
+
+impl Interrupted<'_> {
+    /// Where it was interrupted.
+    pub fn context(&self) -> &Context {
+        // SAFETY: the thread waits in its handler, whose third argument this is, until `self` is dropped.
+        unsafe { Context::shared_at(self.slot.context.load(Relaxed)) }
+    }
+}
+
+impl Interrupted<'_> {
+    /// Where it was interrupted; what is changed holds when the thread goes on.
+    pub fn context_mut(&mut self) -> &mut Context {
+        // SAFETY: as in `context`; `self` is borrowed alone.
+        unsafe { Context::from_pointer(self.slot.context.load(Relaxed) as *mut libc::c_void) }
+    }
+}
+
+impl Drop for Interrupted<'_> {
+    fn drop(&mut self) {
+        self.slot.state.store(word(0, Phase::Idle), SeqCst);
+        // Most are let go while they still look for it.
+        if self.slot.asleep.load(SeqCst) != 0 {
+            futex::wake(&self.slot.state, Reach::Private, 1);
+        }
+        free(self.slot);
+    }
+}
+
+/// What came of asking.
+enum Answer {
+    /// The thread is held.
+    Held,
+    /// It is busy with a capture of its own, or this thread was held for another's: to be asked again.
+    PutOff,
+    /// It has not answered, and is not wanted any more.
+    None,
+}
+
+/// How long a thread that was put off waits before it asks again: a walk takes some ten microseconds.
+const PUT_OFF: u64 = 20_000;
+
+impl ThreadStopper {
+    /// Interrupts one other thread of this process, which stands still until the result is dropped. Several threads may
+    /// do so at once (up to 16), each other too: a thread is held only while it holds nobody. For the thread's sake, be
+    /// brief: it may hold any lock, the allocator's too, so nothing that takes a lock may be called meanwhile.
+    ///
+    /// # Errors
+    /// [`NotCaptured::NoAnswer`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`], [`NotCaptured::TableFull`] if
+    /// 16 captures are on, or why the signal could not be sent. The thread is then left as it was.
+    pub fn interrupt(&self, tid: Tid, timeout: u64) -> Result<Interrupted<'_>, NotCaptured> {
+        let pid = process_id();
+        let (index, slot) = self.claim(pid).ok_or(NotCaptured::TableFull)?;
+        slot.asker.store(this_thread(), SeqCst);
+        let deadline = monotonic_now().saturating_add(timeout);
+        let reason = loop {
+            match self.ask(slot, index, (pid, tid), deadline) {
+                Ok(Answer::Held) => return Ok(Interrupted { slot }),
+                Ok(Answer::None) => break NotCaptured::NoAnswer,
+                Err(reason) => break reason,
+                Ok(Answer::PutOff) => {}
+            }
+            let now = monotonic_now();
+            if now >= deadline {
+                break NotCaptured::NoAnswer;
+            }
+            // Nobody wakes this word: it is a sleep.
+            futex::wait(&slot.state, Reach::Private, word(0, Phase::Idle), deadline.min(now.saturating_add(PUT_OFF)));
+        };
+        free(slot);
+        // The signal may still be pending. Flushing it would take those of other captures along, if any are on.
+        if reason == NotCaptured::NoAnswer
+            && self.shared.single.iter().all(|other| other.job.load(SeqCst) == 0)
+            && self.shared.busy.load(SeqCst) == 0
+        {
+            self.discard_late_signals();
+        }
+        Err(reason)
+    }
+
+    /// Sends the signal once, and waits for what comes of it.
+    fn ask(&self, slot: &Slot, index: usize, (pid, tid): (i32, Tid), deadline: u64) -> Result<Answer, NotCaptured> {
+        let generation = self.shared.single_generation.fetch_add(1, Relaxed);
+        let generation = next_generation(generation & (u32::MAX >> 2));
+        slot.tid.store(tid, Relaxed);
+        slot.asker_processor.store(adaptive_spin::this_processor(), Relaxed);
+        slot.asleep.store(0, SeqCst);
+        slot.state.store(word(generation, Phase::Asked), SeqCst);
+        let request = Request { generation, single: true, index: index as u32 };
+        let sent = self.ensure_handler().and_then(|()| self.send(pid, tid, request));
+        if let Err(error) = sent {
+            slot.state.store(word(0, Phase::Idle), SeqCst);
+            return Err(match error {
+                Errno(libc::ESRCH) => NotCaptured::ThreadGone,
+                Errno::AGAIN => NotCaptured::SignalQueueFull,
+                _ => NotCaptured::SignalDenied,
+            });
+        }
+        Ok(self.answer(slot, generation, tid, deadline))
+    }
+
+    /// Waits for the answer. If there is none in time, it is refused from then on.
+    fn answer(&self, slot: &Slot, generation: u32, tid: Tid, deadline: u64) -> Answer {
+        let (asked, awaited) = (word(generation, Phase::Asked), word(generation, Phase::Awaited));
+        let habits = &self.shared.habits;
+        let mut state = slot.state.load(SeqCst);
+        // Where it came at once, nothing is learnt of how long to look.
+        if state == asked {
+            let began = monotonic_now();
+            state = adaptive_spin::while_it_is(&slot.state, asked, habits.spin_time(tid));
+            if state != asked {
+                habits.note(tid, Answered::After(monotonic_now().saturating_sub(began)));
+            } else if let Err(now) = slot.state.compare_exchange(asked, awaited, SeqCst, SeqCst) {
+                state = now;
+            } else {
+                state = sleep(slot, awaited, deadline);
+                habits.note(
+                    tid,
+                    match slot.time.load(Relaxed) {
+                        _ if state == awaited => Answered::Not,
+                        0 => Answered::InPlaceOfTheAsker,
+                        time => Answered::After(time.saturating_sub(began)),
+                    },
+                );
+            }
+        }
+        match state {
+            state if state == word(generation, Phase::Answered) => Answer::Held,
+            state if state == awaited => Answer::None,
+            _ => Answer::PutOff,
+        }
+    }
+
+    /// A slot for this process: a free one, or one that the parent was using when this process was forked.
+    fn claim(&self, pid: i32) -> Option<(usize, &Slot)> {
+        let pid = pid as u32;
+        self.shared.single.iter().enumerate().find(|(_, slot)| {
+            let owner = slot.job.load(Relaxed);
+            owner != pid && slot.job.compare_exchange(owner, pid, SeqCst, SeqCst).is_ok()
+        })
+    }
+}
+
+/// Gives a slot back.
+pub(super) fn free(slot: &Slot) {
+    slot.asker.store(0, SeqCst);
+    slot.tid.store(0, Relaxed);
+    slot.job.store(0, SeqCst);
+}
+
+/// Sleeps while the answer is awaited; returns what the slot's word was last. It is still `awaited` if there is no answer in
+/// time, which is then refused.
+fn sleep(slot: &Slot, awaited: u32, deadline: u64) -> u32 {
+    loop {
+        let state = slot.state.load(SeqCst);
+        if state != awaited {
+            return state;
+        }
+        if monotonic_now() < deadline {
+            futex::wait(&slot.state, Reach::Private, awaited, deadline);
+        } else if let Err(now) = slot.state.compare_exchange(awaited, word(0, Phase::Idle), SeqCst, SeqCst) {
+            return now;
+        } else {
+            return awaited;
+        }
+    }
+}

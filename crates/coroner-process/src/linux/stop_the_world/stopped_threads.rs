@@ -1,0 +1,573 @@
+//! One stop: asking every thread, waiting, what each one answered, letting them go.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use super::futex::{self, Reach};
+use super::queued_signal::is_alive;
+use super::thread_slot::{Phase, Request, Shared, Slot, next_generation, word};
+use super::{NotCaptured, ThreadStopper};
+use crate::linux::context::Context;
+use crate::linux::syscall::Errno;
+use crate::linux::threads::{
+    KernelState, Listing, TaskDirectory, ThreadName, Tid, monotonic_now, process_id, this_thread,
+};
+use crate::linux::tracer::{Tracer, Tracing};
+use crate::registers::Registers;
+
+/// How often the threads are listed at most. Two listings are usual; but a thread may have begun to start another one
+/// before it answers, and that one another one.
+const LISTINGS: u32 = 100;
+
+/// How long nobody must have answered, in nanoseconds, before the threads are listed again while some are silent.
+const SLICE: u64 = 1_000_000;
+
+/// How far a stop is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Threads in the table: all but the asker and the excluded.
+    pub threads: usize,
+    /// Those whose registers are there.
+    pub captured: usize,
+    /// Those that were asked and have neither answered nor ended, nor been given up with a reason.
+    pub silent: usize,
+}
+
+/// What a thread's slot holds.
+#[derive(Debug)]
+pub enum Capture<'a> {
+    /// It was interrupted by the signal and waits.
+    Stopped(&'a Context),
+    /// It crashed too, and parked itself in its own crash handler.
+    Crashed(&'a Context),
+    /// The tracing helper stopped it.
+    Traced(&'a Registers),
+    /// Its registers are not known.
+    Not(NotCaptured),
+}
+
+impl Capture<'_> {
+    /// The thread's registers, if known.
+    pub fn registers(&self) -> Option<Registers> {
+        match self {
+            Capture::Stopped(context) | Capture::Crashed(context) => Some(context.registers()),
+            Capture::Traced(registers) => Some(**registers),
+            Capture::Not(_) => None,
+        }
+    }
+}
+
+/// One thread of a stop.
+#[derive(Debug)]
+pub struct Thread<'a> {
+    /// Its id.
+    pub tid: Tid,
+    /// Its name, where it answered itself; else `TaskDirectory::name` may know.
+    pub name: Option<ThreadName>,
+    /// When it answered, in nanoseconds of `CLOCK_MONOTONIC`; 0 if it did not.
+    pub time: u64,
+    /// Its registers, or why not.
+    pub capture: Capture<'a>,
+}
+
+/// A stop that is on. Dropping it lets all threads go.
+#[derive(Debug)]
+pub struct StoppedThreads<'a> {
+    stopper: &'a ThreadStopper,
+    tasks: &'a TaskDirectory,
+    excluded: &'a [Tid],
+    asker: Tid,
+    pid: i32,
+    generation: u32,
+    /// Slots in use.
+    used: usize,
+    /// Of those, how many wait for room in the signal queue.
+    unsent: usize,
+    overflow: usize,
+    listings: u32,
+    listing: Listing,
+    tracing: Option<Tracing<'a>>,
+    /// Whether threads that are put into the table are sent the signal.
+    signals: bool,
+    /// The kernel's own threads among the silent ones were looked for.
+    workers_noted: bool,
+}
+
+impl ThreadStopper {
+    /// Asks every thread but the caller and `excluded` (Coroner's own, each once) to stop and hand over its registers, and returns
+    /// without waiting. `None` if the handler can't be put in place.
+    ///
+    /// The caller's duty: one thread at a time (the owner of the report lock). A stop that is still on is one whose asker has
+    /// ended; it is ended here.
+    ///
+    /// Threads that are still stopped after the time of [`Config::hold`], or after the asker has ended, go on by themselves.
+    ///
+    /// [`Config::hold`]: super::Config::hold
+    pub fn begin<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
+        self.begin_by(tasks, excluded, true)
+    }
+
+    /// As [`Self::begin`], but asks nobody: [`StoppedThreads::trace_all`] stops the threads.
+    pub fn begin_silently<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
+        self.begin_by(tasks, excluded, false)
+    }
+
+    fn begin_by<'a>(
+        &'a self,
+        tasks: &'a TaskDirectory,
+        excluded: &'a [Tid],
+        signals: bool,
+    ) -> Option<StoppedThreads<'a>> {
+        let shared = self.shared;
+        if shared.busy.swap(1, SeqCst) != 0 {
+            // Who asked before has ended, or is in the process that this one was forked from: only the owner of the report
+            // comes here.
+            shared.stopped.store(0, SeqCst);
+            futex::wake(&shared.stopped, Reach::Private, i32::MAX);
+        }
+        if self.ensure_handler().is_err() {
+            shared.busy.store(0, SeqCst);
+            return None;
+        }
+        let generation = next_generation(shared.generation.load(Relaxed));
+        shared.generation.store(generation, Relaxed);
+        shared.hold_until.store(monotonic_now().saturating_add(self.hold), SeqCst);
+        shared.answers.store(0, SeqCst);
+        shared.awaited.store(u32::MAX, SeqCst);
+        shared.asker.store(this_thread(), SeqCst);
+        shared.watch_at.store(u64::MAX, SeqCst);
+        shared.stopped.store(generation, SeqCst);
+        let mut stop = StoppedThreads {
+            stopper: self,
+            tasks,
+            excluded,
+            asker: this_thread(),
+            pid: process_id(),
+            generation,
+            used: 0,
+            unsent: 0,
+            overflow: 0,
+            listings: 0,
+            listing: Listing::default(),
+            tracing: None,
+            signals,
+            workers_noted: false,
+        };
+        stop.ask_new();
+        Some(stop)
+    }
+}
+
+impl<'a> StoppedThreads<'a> {
+    fn shared(&self) -> &'static Shared {
+        self.stopper.shared
+    }
+
+    /// The slots in use.
+    fn slots(&self) -> &'static [Slot] {
+        self.shared().slots().get(..self.used).unwrap_or(&[])
+    }
+
+    /// Lists the threads and asks those that are not in the table yet; returns whether there may be more: some were new,
+    /// or the list was short.
+    ///
+    /// The kernel ends a listing early if the thread that it stands at ends just then. But a thread that is captured can't
+    /// end, so a listing without all of those was cut short.
+    fn ask_new(&mut self) -> bool {
+        if self.listings >= LISTINGS {
+            return false;
+        }
+        self.listings = self.listings.saturating_add(1);
+        let before = self.used;
+        let captured = self.progress().captured;
+        let mut met = 0_usize;
+        let mut overflow = 0_usize;
+        // The kernel lists threads in the order in which they were made, so a second listing meets the slots in order.
+        let mut expected = 0_usize;
+        let tasks = self.tasks;
+        let listing = tasks.list(&mut |tid| {
+            if tid == self.asker || self.excluded.contains(&tid) {
+                return;
+            }
+            let slots = self.slots();
+            let is_it = |index: usize| slots.get(index).is_some_and(|slot| slot.tid.load(Relaxed) == tid);
+            let known = if is_it(expected) { Some(expected) } else { (0..before).find(|index| is_it(*index)) };
+            if let Some(known) = known {
+                expected = known.saturating_add(1);
+                if slots.get(known).is_some_and(|slot| self.is_captured(slot) || self.stopped(slot).is_some()) {
+                    met = met.saturating_add(1);
+                }
+                return;
+            }
+            expected = usize::MAX;
+            if !self.ask(tid) {
+                overflow = overflow.saturating_add(1);
+            }
+        });
+        self.listing = listing;
+        self.overflow = overflow;
+        self.used > before || met < captured
+    }
+
+    /// Puts a thread into the table and sends it the signal. False if the table is full.
+    fn ask(&mut self, tid: Tid) -> bool {
+        let shared = self.shared();
+        let Some(slot) = shared.slots().get(self.used) else { return false };
+        slot.tid.store(tid, Relaxed);
+        slot.context.store(0, Relaxed);
+        slot.time.store(0, Relaxed);
+        slot.verdict.store(0, Relaxed);
+        slot.crashing.store(0, Relaxed);
+        slot.job.store(0, Relaxed);
+        slot.state.store(word(self.generation, Phase::Asked), SeqCst);
+        let index = self.used;
+        self.used = self.used.saturating_add(1);
+        // One that is parked as crashing blocks the signal already.
+        if !self.find_crashing(slot) && self.signals {
+            self.send(index, slot);
+        }
+        true
+    }
+
+    fn send(&mut self, index: usize, slot: &Slot) {
+        let request = Request { generation: self.generation, single: false, index: index as u32 };
+        let verdict = match self.stopper.send(self.pid, slot.tid.load(Relaxed), request) {
+            Ok(()) => 0,
+            Err(Errno::AGAIN) => {
+                self.unsent = self.unsent.saturating_add(1);
+                NotCaptured::SignalQueueFull as u32
+            }
+            Err(Errno(libc::ESRCH)) => NotCaptured::ThreadGone as u32,
+            Err(_) => NotCaptured::SignalDenied as u32,
+        };
+        slot.verdict.store(verdict, Relaxed);
+    }
+
+    /// Sends again what found no room in the signal queue.
+    fn send_unsent(&mut self) {
+        self.unsent = 0;
+        for (index, slot) in self.slots().iter().enumerate() {
+            if slot.verdict.load(Relaxed) == NotCaptured::SignalQueueFull as u32 {
+                self.send(index, slot);
+            }
+        }
+    }
+
+    /// Notes in a thread's slot in which other slot it parked when it crashed; false if it did not.
+    fn find_crashing(&self, slot: &Slot) -> bool {
+        let tid = slot.tid.load(Relaxed);
+        let answered = word(1, Phase::Answered);
+        let mut parked = self.shared().crashing.iter();
+        let found = parked.position(|one| one.tid.load(SeqCst) == tid && one.state.load(SeqCst) == answered);
+        if let Some(index) = found {
+            slot.crashing.store((index as u32).wrapping_add(1), Relaxed);
+        }
+        found.is_some()
+    }
+
+    /// The slot of a single capture that holds this thread: it can't answer a stop before that asker lets it go, and
+    /// that asker is itself parked.
+    fn find_single(&self, tid: Tid) -> Option<&'static Slot> {
+        self.shared()
+            .single
+            .iter()
+            .find(|one| one.tid.load(Relaxed) == tid && one.state.load(Acquire) & 3 == Phase::Answered as u32)
+    }
+
+    fn has_answered(&self, slot: &Slot) -> bool {
+        slot.state.load(Acquire) == word(self.generation, Phase::Answered)
+    }
+
+    /// How far the stop is.
+    pub fn progress(&self) -> Progress {
+        let mut progress = Progress { threads: self.used, ..Progress::default() };
+        for slot in self.slots() {
+            if self.is_captured(slot) || self.stopped(slot).is_some() {
+                progress.captured = progress.captured.saturating_add(1);
+            } else if slot.verdict.load(Relaxed) == 0 {
+                progress.silent = progress.silent.saturating_add(1);
+            }
+        }
+        progress
+    }
+
+    /// Whether a thread's context is there, by whichever slot.
+    fn is_captured(&self, slot: &Slot) -> bool {
+        self.has_answered(slot)
+            || slot.crashing.load(Relaxed) != 0
+            || self.find_crashing(slot)
+            || self.find_single(slot.tid.load(Relaxed)).is_some()
+    }
+
+    /// Waits until every thread has answered, those that started meanwhile too; or nobody has answered for `grace`
+    /// nanoseconds; or it is `deadline` (`CLOCK_MONOTONIC` nanoseconds).
+    ///
+    /// After it, `silent` threads are those worth tracing. They may still answer.
+    pub fn wait(&mut self, grace: u64, deadline: u64) -> Progress {
+        let shared = self.shared();
+        let mut answers = shared.answers.load(SeqCst);
+        let mut quiet_since = monotonic_now();
+        loop {
+            let seen = shared.answers.load(SeqCst);
+            let progress = self.progress();
+            let now = monotonic_now();
+            if seen != answers {
+                (answers, quiet_since) = (seen, now);
+            }
+            if progress.silent == 0 && self.unsent == 0 {
+                if now < deadline && !self.is_complete(&progress) && self.ask_new() {
+                    continue;
+                }
+                return progress;
+            }
+            if now >= deadline || now.saturating_sub(quiet_since) >= grace {
+                return progress;
+            }
+            if progress.silent > 0 {
+                // The answer to be woken by is the last of those that were sent the signal.
+                let until = now.saturating_add(grace.min(SLICE)).min(deadline);
+                self.sleep(seen.wrapping_add(progress.silent as u32), until);
+            }
+            if shared.answers.load(SeqCst) == seen {
+                // Threads that have ended never answer, and those that have started were not asked yet.
+                self.note_ended();
+                if self.ask_new() {
+                    quiet_since = now;
+                }
+            }
+            if self.unsent > 0 {
+                let before = self.unsent;
+                self.send_unsent();
+                if self.unsent >= before && self.progress().silent == 0 {
+                    // No room, and nobody left whose answer would make some.
+                    return self.progress();
+                }
+            }
+        }
+    }
+
+    /// Whether the process has no threads but those that are accounted for. Captured threads can't end, so that if the
+    /// numbers agree, none is new.
+    fn is_complete(&self, progress: &Progress) -> bool {
+        let others = self.excluded.iter().filter(|tid| **tid != self.asker && is_alive(self.pid, **tid)).count();
+        let known = progress.captured.saturating_add(others).saturating_add(1);
+        self.tasks.count() == Ok(known)
+    }
+
+    /// Sleeps until `awaited` answers are there or it is `until`.
+    fn sleep(&self, awaited: u32, until: u64) {
+        let shared = self.shared();
+        shared.awaited.store(awaited, SeqCst);
+        loop {
+            let now = shared.answers.load(SeqCst);
+            // Counting is modulo 2^32, and more answers than awaited may come.
+            if now.wrapping_sub(awaited) as i32 >= 0 || monotonic_now() >= until {
+                return;
+            }
+            futex::wait(&shared.answers, Reach::Private, now, until);
+        }
+    }
+
+    /// Finds out which of the silent threads have ended, and which are the kernel's own and never answer.
+    fn note_ended(&mut self) {
+        for slot in self.slots() {
+            if slot.verdict.load(Relaxed) == 0
+                && !self.has_answered(slot)
+                && !is_alive(self.pid, slot.tid.load(Relaxed))
+            {
+                slot.verdict.store(NotCaptured::ThreadGone as u32, Relaxed);
+            }
+        }
+        if !core::mem::replace(&mut self.workers_noted, true) {
+            self.note_kernel_workers();
+        }
+    }
+
+    /// Has the tracing helper stop and read the threads that are silent, and those that could not be sent the signal.
+    /// They stay stopped until the stop ends.
+    pub fn trace(&mut self, tracer: &'a Tracer, deadline: u64) -> Progress {
+        let mut tracing = match self.tracing.take() {
+            Some(tracing) => tracing,
+            None => match tracer.begin() {
+                Some(tracing) => tracing,
+                None => return self.progress(),
+            },
+        };
+        for slot in self.slots() {
+            let wanted = match slot.verdict.load(Relaxed) {
+                0 => !self.is_captured(slot),
+                verdict => {
+                    verdict == NotCaptured::SignalQueueFull as u32 || verdict == NotCaptured::SignalDenied as u32
+                }
+            };
+            if wanted
+                && slot.job.load(Relaxed) == 0
+                && let Some(job) = tracing.add(slot.tid.load(Relaxed))
+            {
+                slot.job.store((job as u32).wrapping_add(1), Relaxed);
+            }
+        }
+        tracing.run(deadline);
+        for slot in self.slots() {
+            let Some(job) = slot.job.load(Relaxed).checked_sub(1) else { continue };
+            let late = matches!(tracing.outcome(job as usize), Some(Err(NotCaptured::TraceDeadline)));
+            if late && self.tasks.state(slot.tid.load(Relaxed)) == Ok(KernelState::DiskSleep) {
+                slot.verdict.store(NotCaptured::Uninterruptible as u32, Relaxed);
+                slot.job.store(0, Relaxed);
+            }
+        }
+        self.tracing = Some(tracing);
+        self.progress()
+    }
+
+    /// Has the tracing helper stop every thread, those that start meanwhile too: their system calls go on afterwards as if nothing had
+    /// happened. Threads that it may not trace are sent the signal after that; [`Self::wait`] waits for them.
+    ///
+    /// A thread that another process traces (a debugger) is one of those.
+    pub fn trace_all(&mut self, tracer: &'a Tracer, deadline: u64) {
+        loop {
+            self.note_kernel_workers();
+            let progress = self.trace(tracer, deadline);
+            // A listing that was cut short may lack the newest: one more.
+            if self.is_complete(&progress) || monotonic_now() >= deadline || !(self.ask_new() || self.ask_new()) {
+                break;
+            }
+        }
+        self.signals = true;
+        for (index, slot) in self.slots().iter().enumerate() {
+            let verdict = slot.verdict.load(Relaxed);
+            if verdict != 0 || self.is_captured(slot) || self.is_out_of_reach(slot) {
+                continue;
+            }
+            slot.job.store(0, Relaxed);
+            self.send(index, slot);
+        }
+    }
+
+    /// Whether the tracing helper has stopped a thread, or found that nothing can: it has ended, or waits in the kernel.
+    fn is_out_of_reach(&self, slot: &Slot) -> bool {
+        use NotCaptured::{ThreadGone, TraceDeadline};
+        matches!(self.traced(slot), Some(Ok(_) | Err(ThreadGone | TraceDeadline)))
+    }
+
+    /// Finds out which of the threads are the kernel's own and never answer.
+    fn note_kernel_workers(&self) {
+        for slot in self.slots() {
+            if slot.verdict.load(Relaxed) == 0
+                && slot.job.load(Relaxed) == 0
+                && !self.is_captured(slot)
+                && self.tasks.is_kernel_worker(slot.tid.load(Relaxed))
+            {
+                slot.verdict.store(NotCaptured::KernelThread as u32, Relaxed);
+            }
+        }
+    }
+
+    /// What the tracing helper says of this thread.
+    fn traced(&self, slot: &Slot) -> Option<Result<&Registers, NotCaptured>> {
+        let job = slot.job.load(Relaxed).checked_sub(1)?;
+        self.tracing.as_ref()?.outcome(job as usize)
+    }
+
+    /// What the tracing helper read of this thread.
+    fn stopped(&self, slot: &Slot) -> Option<&Registers> {
+        self.traced(slot)?.ok()
+    }
+
+    /// Threads in the table.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether the asker is alone.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Threads that found no room in the table.
+    pub fn overflow(&self) -> usize {
+        self.overflow
+    }
+
+    /// How the last listing of the threads went; an error means that some may be missing.
+    pub fn listing(&self) -> Listing {
+        self.listing
+    }
+
+    /// The threads, in the order in which they were made, without those that ended meanwhile and those of the kernel.
+    pub fn threads(&self) -> impl Iterator<Item = Thread<'_>> {
+        self.slots().iter().map(|slot| self.thread(slot)).filter(|thread| {
+            !matches!(thread.capture, Capture::Not(NotCaptured::ThreadGone | NotCaptured::KernelThread))
+        })
+    }
+
+    fn thread(&self, slot: &'static Slot) -> Thread<'_> {
+        let tid = slot.tid.load(Relaxed);
+        let crashing = slot.crashing.load(Relaxed).checked_sub(1);
+        if let Some(one) = crashing.and_then(|index| self.shared().crashing.get(index as usize)) {
+            let (name, time) = (Some(one.name()), one.time.load(Relaxed));
+            return Thread { tid, name, time, capture: held(one, Capture::Crashed) };
+        }
+        if self.has_answered(slot) {
+            let (name, time) = (Some(slot.name()), slot.time.load(Relaxed));
+            return Thread { tid, name, time, capture: held(slot, Capture::Stopped) };
+        }
+        if let Some(one) = self.find_single(tid) {
+            return Thread { tid, name: None, time: 0, capture: held(one, Capture::Stopped) };
+        }
+        let capture = match self.traced(slot) {
+            Some(Ok(registers)) => Capture::Traced(registers),
+            Some(Err(reason)) => Capture::Not(reason),
+            None => Capture::Not(
+                NotCaptured::from_number(slot.verdict.load(Relaxed) as u8).unwrap_or(NotCaptured::NoAnswer),
+            ),
+        };
+        Thread { tid, name: None, time: 0, capture }
+    }
+
+    /// Lets all threads go: each goes on as if nothing had happened.
+    pub fn release(self) {
+        drop(self);
+    }
+
+    /// As [`Self::leave_stopped`], but the threads go on by themselves after that time (and up to a twentieth of a second more), or
+    /// when [`ThreadStopper::resume_all`] is called.
+    pub fn leave_stopped_for(mut self, nanoseconds: u64) {
+        // What the helper traces goes on at once: it can't be let go later.
+        drop(self.tracing.take());
+        self.shared().hold_until.store(monotonic_now().saturating_add(nanoseconds), SeqCst);
+        core::mem::forget(self);
+    }
+
+    /// Ends the stop without letting anybody go: the threads stay where they are until the process ends, which it is about to do;
+    /// if it does not, they go on after a second.
+    pub fn leave_stopped(self) {
+        self.shared().hold_until.store(monotonic_now().saturating_add(1_000_000_000), SeqCst);
+        core::mem::forget(self);
+    }
+}
+
+/// The context that a stopped thread left in its slot.
+fn held<'r>(slot: &Slot, kind: impl FnOnce(&'r Context) -> Capture<'r>) -> Capture<'r> {
+    let context = slot.context.load(Relaxed);
+    if context == 0 {
+        return Capture::Not(NotCaptured::NoAnswer);
+    }
+    // SAFETY: the address of the third argument of a handler that waits, on the stack of its thread, until the stop ends
+    // (which the result's lifetime does not outlive). Async-signal-safe: no call.
+    kind(unsafe { Context::shared_at(context) })
+}
+
+impl Drop for StoppedThreads<'_> {
+    fn drop(&mut self) {
+        let shared = self.shared();
+        drop(self.tracing.take());
+        let silent = self.slots().iter().any(|slot| !self.has_answered(slot) && slot.verdict.load(Relaxed) == 0);
+        // From here on late signals find nothing to answer; then one call wakes all.
+        shared.stopped.store(0, SeqCst);
+        futex::wake(&shared.stopped, Reach::Private, i32::MAX);
+        if silent {
+            self.stopper.discard_late_signals();
+        }
+        shared.busy.store(0, SeqCst);
+    }
+}

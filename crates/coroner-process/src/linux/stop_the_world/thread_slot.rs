@@ -1,0 +1,381 @@
+//! The shared table through which threads hand over their contexts, and what a thread does to hand over its own.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use super::DEADLINE_SIGNAL;
+use super::adaptive_spin::{self, Habits};
+use super::futex::{self, Reach};
+use super::interrupted_thread;
+use super::queued_signal::{QueuedSignal, is_alive};
+use crate::linux::syscall::syscall;
+use crate::linux::threads::{ThreadName, Tid, monotonic_now, process_id, this_thread};
+
+/// Threads that crash while another one's crash is reported, and may be parked at once.
+pub(super) const CRASHING: usize = 32;
+
+/// Threads that may be interrupted one by one at once.
+pub(super) const SINGLE: usize = 16;
+
+/// What a slot is for, in the two low bits of [`Slot::state`]; the rest is the generation of the asking.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Phase {
+    /// Nobody is asked, or the asking is over.
+    Idle = 0,
+    /// The thread was sent the signal.
+    Asked = 1,
+    /// As [`Phase::Asked`], and the asker sleeps until the answer (single captures only).
+    Awaited = 2,
+    /// The thread's context is in the slot and the thread waits.
+    Answered = 3,
+}
+
+pub(super) const fn word(generation: u32, phase: Phase) -> u32 {
+    generation << 2 | phase as u32
+}
+
+/// Generations have 30 bits; 0 is never used, so that zeroed memory is of no generation.
+pub(super) const fn next_generation(generation: u32) -> u32 {
+    let next = generation.wrapping_add(1) & (u32::MAX >> 2);
+    if next == 0 { 1 } else { next }
+}
+
+/// One thread's place. A cache line of its own, so that threads that answer at once do not disturb each other.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    /// [`word`]; also the futex of a single capture.
+    pub(super) state: AtomicU32,
+    pub(super) tid: AtomicI32,
+    /// Address of the `ucontext`, on the thread's own stack.
+    pub(super) context: AtomicUsize,
+    /// `CLOCK_MONOTONIC` nanoseconds of the answer. Of a single capture: set where the asker sleeps, and 0 if it came from the
+    /// processor that the asker had left for it.
+    pub(super) time: AtomicU64,
+    pub(super) name: [AtomicU64; 2],
+    /// The asker's: a `NotCaptured` number, 0 while nothing is decided.
+    pub(super) verdict: AtomicU32,
+    /// The asker's: one more than the index of the slot in which this thread parked when it crashed, 0 if it did not.
+    pub(super) crashing: AtomicU32,
+    /// The asker's: one more than the index of this thread's job with the tracing helper, 0 if it has none. In a slot of
+    /// a single capture: the process that uses the slot.
+    pub(super) job: AtomicU32,
+    /// Of a single capture: the thread that asks.
+    pub(super) asker: AtomicI32,
+    /// Of a single capture: the processor that the asker ran on when it asked.
+    pub(super) asker_processor: AtomicU32,
+    /// Of a single capture: 1 if the thread that is held sleeps, and must be woken.
+    pub(super) asleep: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    pub(super) fn name(&self) -> ThreadName {
+        let [first, second] = &self.name;
+        ThreadName::from_words([first.load(Relaxed), second.load(Relaxed)])
+    }
+
+    /// Writes down the calling thread's context, name and the time. The name goes right where it belongs: the stack may
+    /// be short.
+    fn publish(&self, context: usize) -> u64 {
+        let name = self.name.as_ptr();
+        // SAFETY: the kernel writes 16 bytes into the two words, which are this thread's to write until the phase says so.
+        // Async-signal-safe: one system call.
+        let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, name) };
+        let now = monotonic_now();
+        self.time.store(now, Relaxed);
+        self.context.store(context, Relaxed);
+        now
+    }
+}
+
+/// What all threads share, in memory that is never unmapped: a late signal must find it.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Shared {
+    /// The generation whose threads are to stay stopped, 0 if none. The one futex word on which all of them wait.
+    pub(super) stopped: AtomicU32,
+    /// When stopped threads go on by themselves (`CLOCK_MONOTONIC` nanoseconds), whatever the asker does.
+    pub(super) hold_until: AtomicU64,
+    /// The thread that asked them to stop: if it ends, they go on.
+    pub(super) asker: AtomicI32,
+    /// When a stopped thread sends the asker the signal of its deadline (`CLOCK_MONOTONIC` nanoseconds); `u64::MAX` for never.
+    pub(super) watch_at: AtomicU64,
+    /// What that signal carries.
+    pub(super) watch_value: AtomicU64,
+    /// Answers in this stop, a futex word.
+    pub(super) answers: AtomicU32,
+    /// The number of answers at which the asker is woken.
+    pub(super) awaited: AtomicU32,
+    /// The generation of the last stop.
+    pub(super) generation: AtomicU32,
+    /// 1 while a stop is on.
+    pub(super) busy: AtomicU32,
+    /// The generation of the last single capture.
+    pub(super) single_generation: AtomicU32,
+    /// How long threads take to answer a single capture.
+    pub(super) habits: Habits,
+    pub(super) single: [Slot; SINGLE],
+    pub(super) crashing: [Slot; CRASHING],
+    /// Of `slots`, written before the table becomes visible.
+    pub(super) capacity: usize,
+    pub(super) slots: AtomicPtr<Slot>,
+}
+
+/// The table, once `prepare` has made it; never unmapped and never replaced.
+pub(super) static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Shared {
+    /// The table, if there is one.
+    pub(super) fn get() -> Option<&'static Shared> {
+        // SAFETY: null or a mapping that holds an initialised `Shared` and is never unmapped. Async-signal-safe: no call.
+        unsafe { SHARED.load(Acquire).as_ref() }
+    }
+
+    /// The slots of a stop.
+    pub(super) fn slots(&self) -> &'static [Slot] {
+        let slots = self.slots.load(Relaxed);
+        if slots.is_null() {
+            return &[];
+        }
+        // SAFETY: `prepare` set both to the slots behind this structure, zeroed (which is a valid slot) and never
+        // unmapped. Async-signal-safe: no call.
+        unsafe { core::slice::from_raw_parts(slots, self.capacity) }
+    }
+
+    /// On a stopped thread: sends the asker the signal of its deadline, if it is time; one thread does it, and again after a
+    /// second.
+    fn watch_asker(&self, now: u64) {
+        /// Between two signals, in nanoseconds.
+        const AGAIN: u64 = 1_000_000_000;
+        let at = self.watch_at.load(SeqCst);
+        if now < at || self.watch_at.compare_exchange(at, now.saturating_add(AGAIN), SeqCst, SeqCst).is_err() {
+            return;
+        }
+        let (asker, value) = (self.asker.load(Relaxed), self.watch_value.load(Relaxed));
+        let _ = QueuedSignal::send(process_id(), asker, DEADLINE_SIGNAL, value);
+    }
+
+    /// Counts an answer, and wakes the asker if it is the last one awaited.
+    fn count_answer(&self) {
+        let now = self.answers.fetch_add(1, SeqCst).wrapping_add(1);
+        if now == self.awaited.load(SeqCst) {
+            futex::wake(&self.answers, Reach::Private, 1);
+        }
+    }
+}
+
+/// What the signal's value says: which slot, of which kind, of which generation.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) generation: u32,
+    pub(super) single: bool,
+    pub(super) index: u32,
+}
+
+impl Request {
+    /// Bit 31 of the low half: a single capture.
+    const SINGLE: u32 = 1 << 31;
+
+    pub(super) fn to_value(self) -> u64 {
+        let kind = if self.single { Request::SINGLE } else { 0 };
+        u64::from(self.generation) << 32 | u64::from(self.index | kind)
+    }
+
+    fn from_value(value: u64) -> Request {
+        let low = value as u32;
+        Request { generation: (value >> 32) as u32, single: low & Request::SINGLE != 0, index: low & !Request::SINGLE }
+    }
+}
+
+/// The signal's handler: runs on any thread at any instruction.
+///
+/// It may find little stack. Rust's standard library gives its threads 8 KiB of alternate stack, of which one signal frame
+/// takes 3.4 KiB where the processor has AVX-512: inside another handler 1 KiB is left. So everything on this path keeps
+/// its frames small, without optimisation too (a test has it run so).
+///
+/// Returns only what was asked of this thread and is still wanted; anything else (a late signal of a stop that was given
+/// up, an app's own use of the number) returns at once.
+pub(super) extern "C" fn on_signal(_signal: i32, info: *const QueuedSignal, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a siginfo to a handler installed with SA_SIGINFO. Async-signal-safe: no call.
+    let value = unsafe { info.as_ref() }.and_then(QueuedSignal::value);
+    let (Some(value), Some(shared)) = (value, Shared::get()) else { return };
+    let request = Request::from_value(value);
+    if request.single {
+        answer_single(shared, request, context as usize);
+    } else {
+        answer_stop(shared, request, context as usize);
+    }
+}
+
+/// How often a stopped thread looks whether the asker still lives, in nanoseconds.
+const LIVENESS: u64 = 50_000_000;
+
+fn answer_stop(shared: &Shared, request: Request, context: usize) {
+    let generation = request.generation;
+    let Some(slot) = shared.slots().get(request.index as usize) else { return };
+    if shared.stopped.load(Acquire) != generation
+        || slot.state.load(Acquire) != word(generation, Phase::Asked)
+        || slot.tid.load(Relaxed) != this_thread()
+    {
+        return;
+    }
+    let mut now = slot.publish(context);
+    slot.state.store(word(generation, Phase::Answered), Release);
+    shared.count_answer();
+    // The time is looked at only after a wait: a thousand threads come here at once.
+    loop {
+        let until = shared.hold_until.load(Acquire);
+        let look_at = until.min(shared.watch_at.load(Relaxed)).min(now.saturating_add(LIVENESS));
+        futex::wait(&shared.stopped, Reach::Private, generation, look_at);
+        if shared.stopped.load(Acquire) != generation {
+            break;
+        }
+        now = monotonic_now();
+        if now >= shared.hold_until.load(Acquire) || !is_alive(process_id(), shared.asker.load(Relaxed)) {
+            break;
+        }
+        shared.watch_asker(now);
+    }
+}
+
+/// The longest that a thread that is held looks for its release, in nanoseconds: a walk takes less, the first one excepted.
+const HELD_LOOKING: u64 = 20_000;
+
+fn answer_single(shared: &Shared, request: Request, context: usize) {
+    let Some(slot) = shared.single.get(request.index as usize) else { return };
+    let (asked, awaited) = (word(request.generation, Phase::Asked), word(request.generation, Phase::Awaited));
+    let answered = word(request.generation, Phase::Answered);
+    let me = this_thread();
+    let state = slot.state.load(Acquire);
+    if (state != asked && state != awaited) || slot.tid.load(Relaxed) != me {
+        return;
+    }
+    let asker_processor = slot.asker_processor.load(Relaxed);
+    let may_be_held = give_up_asking(shared, slot, me);
+    slot.context.store(context, Relaxed);
+    let answer = if may_be_held { answered } else { word(0, Phase::Idle) };
+    // The asker may give up at any moment, or go to sleep: both change the word, and the exchange sees it.
+    let mut seen = state;
+    loop {
+        if seen == awaited {
+            let left_for_us = adaptive_spin::this_processor() == asker_processor;
+            slot.time.store(if left_for_us { 0 } else { monotonic_now() }, Relaxed);
+        }
+        match slot.state.compare_exchange(seen, answer, SeqCst, SeqCst) {
+            Ok(_) => break,
+            Err(now) if now == awaited => seen = now,
+            Err(_) => return,
+        }
+    }
+    if seen == awaited {
+        futex::wake(&slot.state, Reach::Private, 1);
+    }
+    if !may_be_held {
+        return;
+    }
+    // On the asker's own processor nothing happens while this thread looks.
+    let limit = if adaptive_spin::this_processor() == asker_processor { 0 } else { HELD_LOOKING };
+    if adaptive_spin::while_it_is(&slot.state, answered, limit) != answered {
+        return;
+    }
+    // Said before the word is looked at once more: the asker changes the word before it looks whether anybody sleeps.
+    slot.asleep.store(1, SeqCst);
+    while slot.state.load(SeqCst) == answered {
+        futex::wait(&slot.state, Reach::Private, answered, monotonic_now().saturating_add(LIVENESS));
+        // An asker that has ended lets nobody go. A stop that is on may be reading this thread, for as long as that lasts.
+        let is_stopped = shared.stopped.load(SeqCst) != 0 && monotonic_now() < shared.hold_until.load(SeqCst);
+        if !is_stopped
+            && !is_alive(process_id(), slot.asker.load(SeqCst))
+            && slot.state.compare_exchange(answered, word(0, Phase::Idle), SeqCst, SeqCst).is_ok()
+        {
+            interrupted_thread::free(slot);
+        }
+    }
+}
+
+/// Makes sure that the calling thread, which `by` asks for, holds nobody while it is held: of threads that interrupt each
+/// other in a circle each would wait for the next, for ever. What it has asked for and not got is taken back, if the other
+/// asker comes first (the one with the lower id, so that in a circle one gets through); it asks again when it goes on.
+///
+/// False if it must not be held now: it has a thread already, whose context it may be reading, or comes first itself.
+fn give_up_asking(shared: &Shared, by: &Slot, me: Tid) -> bool {
+    for own in &shared.single {
+        if own.asker.load(SeqCst) != me {
+            continue;
+        }
+        let mut seen = own.state.load(SeqCst);
+        while seen & 3 != Phase::Idle as u32 {
+            if seen & 3 == Phase::Answered as u32 || by.asker.load(SeqCst) >= me {
+                return false;
+            }
+            match own.state.compare_exchange(seen, word(0, Phase::Idle), SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+    }
+    true
+}
+
+/// A thread that has crashed while another one's crash is reported, and whose context that report may read, until this is
+/// dropped.
+#[derive(Debug)]
+pub struct ParkedCrashingThread<'a> {
+    slot: &'a Slot,
+}
+
+impl<'a> ParkedCrashingThread<'a> {
+    /// Parks the calling thread in a free slot. `None` if there is none.
+    pub(super) fn park(shared: &'a Shared, tid: Tid, context: usize) -> Option<Self> {
+        let slot = shared.crashing.iter().find(|slot| slot.tid.compare_exchange(0, tid, SeqCst, SeqCst).is_ok())?;
+        slot.publish(context);
+        slot.state.store(word(1, Phase::Answered), SeqCst);
+        shared.count_answer();
+        Some(ParkedCrashingThread { slot })
+    }
+}
+
+impl Drop for ParkedCrashingThread<'_> {
+    fn drop(&mut self) {
+        self.slot.state.store(word(1, Phase::Idle), SeqCst);
+        self.slot.tid.store(0, SeqCst);
+    }
+}
+
+/// The address of the signal's handler, as the kernel is to call it.
+pub(super) fn entry() -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return coroner_stop_signal_entry as *const () as usize;
+    #[cfg(any(target_arch = "aarch64", miri))]
+    return on_signal as *const () as usize;
+}
+
+// An interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel leaves as it is: the handler's
+// own unaligned accesses would fault. The interrupted flags come back with the context.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.coroner_stop_signal_entry,\"ax\",@progbits",
+    ".globl coroner_stop_signal_entry",
+    ".hidden coroner_stop_signal_entry",
+    ".type coroner_stop_signal_entry,@function",
+    "coroner_stop_signal_entry:",
+    ".cfi_startproc",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
+    "and dword ptr [rsp], 0xfffbffff",
+    "popfq",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp {on_signal}",
+    ".cfi_endproc",
+    ".size coroner_stop_signal_entry, . - coroner_stop_signal_entry",
+    ".popsection",
+    on_signal = sym on_signal,
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn coroner_stop_signal_entry();
+}

@@ -1,0 +1,448 @@
+//! The threads of this process as `/proc/self/task` shows them: ids, names, kernel states.
+//!
+//! The directory is opened at install and kept, so that a process without a free descriptor can still list its threads.
+//! Formats: proc(5) of the Linux man-pages, `proc_pid_stat(5)`, `proc_pid_status(5)`, getdents64 of getdents(2).
+
+use super::proc::{self, decimal};
+use super::syscall::{Errno, Result, syscall};
+use crate::descriptor::OwnedDescriptor;
+use crate::files::{close, open, status};
+use crate::memory::Memory;
+use crate::path::Path;
+use crate::registers::Registers;
+
+/// A thread's id, as gettid(2) gives it.
+pub type Tid = i32;
+
+/// The longest name that the kernel keeps (`TASK_COMM_LEN` less its terminator).
+pub const NAME_LENGTH: usize = 15;
+
+/// A thread's name as the kernel holds it: at most 15 bytes of whatever the thread chose, not always UTF-8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName {
+    bytes: [u8; NAME_LENGTH + 1],
+}
+
+impl ThreadName {
+    /// The name that the two words of `PR_GET_NAME` hold.
+    pub(crate) fn from_words(words: [u64; 2]) -> Self {
+        let mut name = ThreadName::default();
+        let from = words.iter().flat_map(|word| word.to_le_bytes());
+        for (to, byte) in name.bytes.iter_mut().take(NAME_LENGTH).zip(from) {
+            *to = byte;
+        }
+        name
+    }
+
+    /// The bytes before the first NUL.
+    pub fn as_bytes(&self) -> &[u8] {
+        let length = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(NAME_LENGTH);
+        self.bytes.get(..length).unwrap_or(&[])
+    }
+}
+
+/// What the kernel says a thread is doing: the state letter of `/proc/self/task/TID/stat`. The numbers are the letters'
+/// ASCII codes, and part of the report format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KernelState {
+    /// On a processor or ready for one.
+    Running = b'R',
+    /// Waiting, wakes for a signal.
+    Sleeping = b'S',
+    /// Waiting, does not wake for a signal: disk, a page from a stopped server, a vfork child.
+    DiskSleep = b'D',
+    /// Stopped by a job-control signal.
+    Stopped = b'T',
+    /// Stopped by a tracer.
+    Traced = b't',
+    /// Ended, not yet reaped.
+    Zombie = b'Z',
+    /// Ending.
+    Dead = b'X',
+    /// Idle kernel thread.
+    Idle = b'I',
+    /// Parked.
+    Parked = b'P',
+    /// A letter that this version does not know.
+    Unknown = b'?',
+}
+
+impl KernelState {
+    /// The state that a letter of `stat` means.
+    pub const fn from_letter(letter: u8) -> Self {
+        match letter {
+            b'R' => KernelState::Running,
+            b'S' => KernelState::Sleeping,
+            b'D' => KernelState::DiskSleep,
+            b'T' => KernelState::Stopped,
+            b't' => KernelState::Traced,
+            b'Z' => KernelState::Zombie,
+            b'X' | b'x' => KernelState::Dead,
+            b'I' => KernelState::Idle,
+            b'P' => KernelState::Parked,
+            _ => KernelState::Unknown,
+        }
+    }
+}
+
+/// Whether an interrupted thread was in a system call, from its registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It ran instructions of its own.
+    Running,
+    /// It waited in a system call, which goes on (or answers `EINTR`) when the thread does.
+    InSystemCall {
+        /// The call's number where it is still known: x86_64 overwrites it when the call answers `EINTR`.
+        number: Option<u32>,
+    },
+    /// The instruction could not be read.
+    Unknown,
+}
+
+impl Activity {
+    /// What a thread was doing that a signal or a tracer interrupted with these registers.
+    ///
+    /// The kernel leaves one of two marks (`arch_do_signal_or_restart` and its arm64 twin): a call that will be made
+    /// again has pc on the system call instruction and its number in place; one that answers `EINTR` has pc behind that
+    /// instruction and -EINTR in the result register. A thread that was about to make a system call looks like the
+    /// first and counts as in it.
+    pub fn of<M: Memory>(registers: &Registers, memory: &mut M) -> Activity {
+        /// -EINTR in a register.
+        const INTERRUPTED: u64 = (-(libc::EINTR as i64)) as u64;
+        let pc = registers.pc;
+        #[cfg(target_arch = "x86_64")]
+        {
+            /// `syscall`.
+            const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+            let result = registers.gpr[0];
+            let mut bytes = [0; 2];
+            if memory.read(pc, &mut bytes).is_err() {
+                return Activity::Unknown;
+            }
+            if bytes == INSTRUCTION && result < 0x1000 {
+                return Activity::InSystemCall { number: Some(result as u32) };
+            }
+            if result == INTERRUPTED && memory.read(pc.wrapping_sub(2), &mut bytes).is_ok() && bytes == INSTRUCTION {
+                return Activity::InSystemCall { number: None };
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            /// `svc #0`, little endian.
+            const INSTRUCTION: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
+            let (result, number) = (registers.x[0], registers.x[8] as u32);
+            let mut bytes = [0; 4];
+            if memory.read(pc, &mut bytes).is_err() {
+                return Activity::Unknown;
+            }
+            let interrupted =
+                result == INTERRUPTED && memory.read(pc.wrapping_sub(4), &mut bytes).is_ok() && bytes == INSTRUCTION;
+            if interrupted || bytes == INSTRUCTION {
+                return Activity::InSystemCall { number: Some(number) };
+            }
+        }
+        Activity::Running
+    }
+}
+
+/// How a listing went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Threads found.
+    pub found: usize,
+    /// The error that ended the listing early, if one did; what was found before it stands.
+    pub error: Option<Errno>,
+}
+
+/// `/proc/self/task`, open if it could be opened.
+#[derive(Debug)]
+pub struct TaskDirectory {
+    /// If there is none, it is opened for each use.
+    descriptor: Option<OwnedDescriptor>,
+    /// The process that opened it: a child of fork inherits the descriptor of its parent's threads.
+    pid: i32,
+}
+
+/// A descriptor of a task directory that is right now, and whether it was opened just for this use.
+struct Current {
+    descriptor: i32,
+    borrowed: bool,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if !self.borrowed {
+            close(self.descriptor);
+        }
+    }
+}
+
+impl TaskDirectory {
+    /// Opens the directory (not async-signal-safe).
+    ///
+    /// # Errors
+    /// What open answered: `ENOENT` where `/proc` is not mounted, `EACCES` where a sandbox hides it.
+    pub fn open() -> Result<TaskDirectory> {
+        Ok(TaskDirectory { descriptor: Some(OwnedDescriptor::adopt(open_task()?)?), pid: process_id() })
+    }
+
+    /// The directory of a process that can't open it now: it is tried again at each use.
+    pub fn unopened() -> TaskDirectory {
+        TaskDirectory { descriptor: None, pid: process_id() }
+    }
+
+    /// The kept descriptor, while it is still ours.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.descriptor.as_ref()?.verified()
+    }
+
+    /// Closes the directory (not async-signal-safe).
+    pub fn close(self) {
+        if let Some(descriptor) = self.descriptor {
+            descriptor.close();
+        }
+    }
+
+    /// The kept descriptor if it still is what was opened, else a fresh one: after fork the kept one shows the parent's
+    /// threads, and some apps close every descriptor that they do not know.
+    fn current(&self) -> Result<Current> {
+        if self.pid == process_id()
+            && let Some(descriptor) = self.descriptor()
+        {
+            return Ok(Current { descriptor, borrowed: true });
+        }
+        Ok(Current { descriptor: open_task()?, borrowed: false })
+    }
+
+    /// Calls `each` with the id of every thread of this process, the caller's included, in the order in which they were
+    /// made. Threads that start or end meanwhile may be missed or listed: list again until nothing is new.
+    pub fn list(&self, each: &mut impl FnMut(Tid)) -> Listing {
+        /// Room for about 120 entries a call; small enough for a 16 KiB stack.
+        const BUFFER: usize = 4096;
+        let mut listing = Listing::default();
+        let current = match self.current() {
+            Ok(current) => current,
+            Err(error) => return Listing { found: 0, error: Some(error) },
+        };
+        // SAFETY: lseek touches no memory. Async-signal-safe: one system call.
+        if let Err(error) = unsafe { syscall!(libc::SYS_lseek, current.descriptor, 0, libc::SEEK_SET) } {
+            listing.error = Some(error);
+            return listing;
+        }
+        let mut buffer = Entries([0; BUFFER]);
+        loop {
+            let into = buffer.0.as_mut_ptr();
+            // SAFETY: the kernel writes at most BUFFER bytes into the buffer. Async-signal-safe: one system call.
+            let read = unsafe { syscall!(libc::SYS_getdents64, current.descriptor, into, BUFFER) };
+            let filled = match read {
+                Ok(0) => return listing,
+                Ok(filled) => filled,
+                Err(error) => {
+                    listing.error = Some(error);
+                    return listing;
+                }
+            };
+            // struct linux_dirent64 {u64 ino; s64 off; u16 reclen; u8 type; char name[]}
+            let mut rest = buffer.0.get(..filled).unwrap_or(&[]);
+            while let Some(&[low, high]) = rest.get(16..18) {
+                let length = usize::from(u16::from_le_bytes([low, high]));
+                if let Some(tid) = rest.get(19..length).and_then(thread_id) {
+                    listing.found += 1;
+                    each(tid);
+                }
+                match rest.get(length..) {
+                    Some(next) if length > 0 => rest = next,
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    /// How many threads this process has, the caller's included: the directory's count of links, less two
+    /// (`proc_task_getattr`). Costs one system call, where a listing looks at each thread.
+    ///
+    /// # Errors
+    /// What open or fstat answered.
+    pub fn count(&self) -> Result<usize> {
+        let current = self.current()?;
+        let links = status(current.descriptor)?.st_nlink as usize;
+        Ok(links.saturating_sub(2))
+    }
+
+    /// A thread's name, from `comm`. Needs a free descriptor.
+    ///
+    /// # Errors
+    /// What open or read answered: `ENOENT` for a thread that has ended.
+    pub fn name(&self, tid: Tid) -> Result<ThreadName> {
+        let mut buffer = [0; NAME_LENGTH + 1];
+        let filled = self.read_file(tid, b"comm", &mut buffer)?;
+        let mut name = ThreadName::default();
+        let text = buffer.get(..filled).unwrap_or(&[]).iter().take_while(|byte| **byte != b'\n');
+        for (to, from) in name.bytes.iter_mut().take(NAME_LENGTH).zip(text) {
+            *to = *from;
+        }
+        Ok(name)
+    }
+
+    /// A thread's kernel state, from `stat`. Needs a free descriptor.
+    ///
+    /// # Errors
+    /// What open or read answered: `ENOENT` for a thread that has ended.
+    pub fn state(&self, tid: Tid) -> Result<KernelState> {
+        let mut buffer = [0; 64];
+        let filled = self.read_file(tid, b"stat", &mut buffer)?;
+        Ok(state_of_stat(buffer.get(..filled).unwrap_or(&[])))
+    }
+
+    /// Whether a thread is the kernel's own work in this process (io_uring's workers and pollers): `PF_IO_WORKER` or
+    /// `PF_USER_WORKER` (include/linux/sched.h) in field 9 of `stat`. It never runs code of the app's and answers no signal.
+    /// Needs a free descriptor; false if that is not known.
+    pub fn is_kernel_worker(&self, tid: Tid) -> bool {
+        let mut buffer = [0; 256];
+        let Ok(filled) = self.read_file(tid, b"stat", &mut buffer) else { return false };
+        is_worker_by_stat(buffer.get(..filled).unwrap_or(&[]))
+    }
+
+    /// The number of the system call in which a thread waits, from `syscall`; nothing if it runs. Needs a free
+    /// descriptor, and rights like those of ptrace.
+    ///
+    /// # Errors
+    /// What open or read answered: `ENOENT` for a thread that has ended or a kernel without the file, `EPERM` or
+    /// `EACCES` where the process may not be traced.
+    pub fn system_call(&self, tid: Tid) -> Result<Option<u32>> {
+        let mut buffer = [0; 24];
+        let filled = self.read_file(tid, b"syscall", &mut buffer)?;
+        Ok(number_of_syscall(buffer.get(..filled).unwrap_or(&[])))
+    }
+
+    /// The signals that a thread blocks (bit 0 is signal 1), from `status`. Needs a free descriptor.
+    ///
+    /// # Errors
+    /// What open or read answered; `ENODATA` if the file has no such line.
+    pub fn blocked_signals(&self, tid: Tid) -> Result<u64> {
+        let mut buffer = [0; 2048];
+        let filled = self.read_file(tid, b"status", &mut buffer)?;
+        blocked_by_status(buffer.get(..filled).unwrap_or(&[])).ok_or(Errno(libc::ENODATA))
+    }
+
+    /// Reads the start of `/proc/self/task/TID/NAME`; returns how many bytes.
+    fn read_file(&self, tid: Tid, name: &[u8], into: &mut [u8]) -> Result<usize> {
+        let path = Path::new().push_decimal(tid.unsigned_abs()).push(b"/").push(name);
+        proc::read_file(self.current()?.descriptor, path.as_c_str(), into)
+    }
+}
+
+/// The state of a thread by its `stat`: `TID (name) L …`. The name may hold spaces and parentheses, so the letter follows the last
+/// `)`.
+pub fn state_of_stat(text: &[u8]) -> KernelState {
+    let close = text.iter().rposition(|byte| *byte == b')');
+    let letter = close.and_then(|at| text.get(at.saturating_add(2))).copied();
+    letter.map_or(KernelState::Unknown, KernelState::from_letter)
+}
+
+/// Whether a `stat` is that of the kernel's own work: see [`TaskDirectory::is_kernel_worker`].
+pub fn is_worker_by_stat(text: &[u8]) -> bool {
+    const WORKER: u64 = 0x10 | 0x4000;
+    let Some(close) = text.iter().rposition(|byte| *byte == b')') else { return false };
+    // Behind the name's parenthesis: a space, then field 3.
+    let mut fields = text.get(close.saturating_add(2)..).unwrap_or(&[]).split(|byte| *byte == b' ');
+    fields.nth(6).and_then(decimal).unwrap_or(0) & WORKER != 0
+}
+
+/// The system call of a thread's `syscall`: "running", "-1 SP PC" where it waits outside a system call, "NR ARGS… SP PC".
+pub fn number_of_syscall(text: &[u8]) -> Option<u32> {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    text.get(..end).and_then(decimal).map(|number| number as u32)
+}
+
+/// The mask of blocked signals in a `status`.
+pub fn blocked_by_status(text: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = b"\nSigBlk:\t";
+    let at = text.windows(KEY.len()).position(|window| window == KEY)?;
+    let digits = text.get(at.saturating_add(KEY.len())..).unwrap_or(&[]);
+    let digits = digits.iter().map_while(|byte| hexadecimal(*byte));
+    Some(digits.fold(0_u64, |mask, digit| mask << 4 | u64::from(digit)))
+}
+
+/// getdents64 writes 8-byte words.
+#[repr(align(8))]
+struct Entries([u8; 4096]);
+
+/// The id of the calling thread.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub fn this_thread() -> Tid {
+    // SAFETY: gettid has no arguments and no effects. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_gettid) }.unwrap_or(0) as Tid
+}
+
+/// The id of this process, from the kernel (the C library's may be cached from before a fork).
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub fn process_id() -> i32 {
+    // SAFETY: getpid has no arguments and no effects. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_getpid) }.unwrap_or(0) as i32
+}
+
+/// The name of the calling thread.
+pub fn this_thread_name() -> ThreadName {
+    let mut words = [0_u64; 2];
+    // SAFETY: the kernel writes 16 bytes. Async-signal-safe: one system call.
+    let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, words.as_mut_ptr()) };
+    ThreadName::from_words(words)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every deadline on the crash path. 0 if the kernel refuses.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub fn monotonic_now() -> u64 {
+    now(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since the epoch, UTC.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub fn wall_now() -> u64 {
+    now(libc::CLOCK_REALTIME)
+}
+
+/// A clock's time, by system call: the C library's vdso pointer may not be touched yet when a crash asks.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub(crate) fn now(clock: i32) -> u64 {
+    let mut now = [0_i64; 2];
+    // SAFETY: the kernel writes one timespec of two words. Async-signal-safe: one system call.
+    let _ = unsafe { syscall!(libc::SYS_clock_gettime, clock, now.as_mut_ptr()) };
+    (now[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(now[1] as u64)
+}
+
+fn open_task() -> Result<i32> {
+    open(libc::AT_FDCWD, c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)
+}
+
+/// The number in the name of a thread's directory, which ends with a NUL; `None` for anything else.
+fn thread_id(name: &[u8]) -> Option<Tid> {
+    name.split(|byte| *byte == 0).next().and_then(decimal).and_then(|number| Tid::try_from(number).ok())
+}
+
+fn hexadecimal(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit & 0xf),
+        b'a'..=b'f' => Some((digit & 0xf).wrapping_add(9)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_ends_at_its_first_nul() {
+        let words = [u64::from_le_bytes(*b"worker\0x"), 0];
+        assert_eq!(ThreadName::from_words(words).as_bytes(), b"worker");
+        let words = [u64::from_le_bytes(*b"01234567"), u64::from_le_bytes(*b"89abcdef")];
+        assert_eq!(ThreadName::from_words(words).as_bytes(), b"0123456789abcde");
+    }
+}

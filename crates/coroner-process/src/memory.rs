@@ -1,0 +1,282 @@
+//! Reading memory that the crash may have touched: a bad address is an error value, never a fault.
+//!
+//! A reader is a [`Memory`]. The unwinder and everything else on the crash path read through one and do not know which:
+//! * [`LoadGuarded`]: plain loads from one small routine whose faults Coroner's signal handler (on Darwin: its exception
+//!   threads) turns into an error. It costs about a nanosecond, needs no kernel service (so it works where a sandbox denies
+//!   `process_vm_readv`), and is right only while that handler is in place, and on Linux SIGSEGV and SIGBUS unblocked: at
+//!   crash time, or outside a signal handler on a thread that does not block them.
+//! * [`KernelCopy`]: the kernel copies (`process_vm_readv` on Linux, `vm_read_overwrite` on Darwin). It costs about a
+//!   microsecond a call whatever its size up to a page, so it is always put behind a [`Windowed`].
+//! * `CheckedMemory` (Linux, Android): the kernel copies, through a pipe where it refuses `process_vm_readv`. For outside crash
+//!   time, before a handler is in place.
+//! * [`Windowed`]: a few cached windows of 4 KiB over another reader.
+//! * [`Snapshot`]: memory that was saved before, for another process to read.
+
+/// The error of a guarded read: no readable memory at that address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The first address that was asked for (in the memory's own address space).
+    pub address: u64,
+}
+
+/// The little-endian 16-bit number at `at` in these bytes; 0 if it is not all in them.
+#[inline]
+pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |field| u16::from_le_bytes(*field))
+}
+
+/// The little-endian 32-bit number at `at` in these bytes; 0 if it is not all in them.
+#[inline]
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |field| u32::from_le_bytes(*field))
+}
+
+/// The little-endian 64-bit number at `at` in these bytes; 0 if it is not all in them.
+#[inline]
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |field| u64::from_le_bytes(*field))
+}
+
+/// The length of what [`Memory::read_block`] reads.
+pub const BLOCK: usize = 64;
+
+/// Something that can read the memory of a process, live or saved. All addresses are absolute in that process (avma).
+pub trait Memory {
+    /// Fills `into` with the bytes at `address`.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where any of the bytes can't be read; `into` may then be partly written.
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
+
+    /// The little-endian 64-bit word at `address`, aligned or not.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where it can't be read.
+    #[inline]
+    fn read_u64(&mut self, address: u64) -> Result<u64, Unreadable> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The two 64-bit words at `address` and `address + 8`: a frame record costs one read.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where either can't be read.
+    #[inline]
+    fn read_pair(&mut self, address: u64) -> Result<(u64, u64), Unreadable> {
+        let mut bytes = [[0; 8]; 2];
+        self.read(address, bytes.as_flattened_mut())?;
+        Ok((u64::from_le_bytes(bytes[0]), u64::from_le_bytes(bytes[1])))
+    }
+
+    /// Fills `into` with the [`BLOCK`] bytes at `address`: most entries of an unwind section cost one read.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where any of the bytes can't be read; `into` may then be partly written.
+    #[inline]
+    fn read_block(&mut self, address: u64, into: &mut [u8; BLOCK]) -> Result<(), Unreadable> {
+        self.read(address, into)
+    }
+
+    /// Drops what was read ahead, if the reader does that: the next reads see memory as it is then.
+    #[inline]
+    fn forget(&mut self) {}
+}
+
+/// [`Memory::read`], never inlined, so that no loop around it keeps the address of the memory's own routine in a register: a
+/// proof of what crash time can reach has to see where calls go.
+#[inline(never)]
+pub(crate) fn read_out_of_line<M: Memory>(memory: &mut M, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+    memory.read(address, into)
+}
+
+impl<M: Memory + ?Sized> Memory for &mut M {
+    #[inline]
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        (**self).read(address, into)
+    }
+
+    #[inline]
+    fn read_u64(&mut self, address: u64) -> Result<u64, Unreadable> {
+        (**self).read_u64(address)
+    }
+
+    #[inline]
+    fn read_pair(&mut self, address: u64) -> Result<(u64, u64), Unreadable> {
+        (**self).read_pair(address)
+    }
+
+    #[inline]
+    fn read_block(&mut self, address: u64, into: &mut [u8; BLOCK]) -> Result<(), Unreadable> {
+        (**self).read_block(address, into)
+    }
+
+    #[inline]
+    fn forget(&mut self) {
+        (**self).forget();
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub use crate::{
+    loads::{LoadGuarded, recover_guarded_load},
+    os::memory::KernelCopy,
+};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use crate::os::memory::{CheckedMemory, is_accessible};
+
+/// The size of a [`Windowed`] window, and its alignment in the address space that is read: the smallest page of every
+/// supported system, so that a window is readable as a whole or not at all.
+pub const WINDOW: usize = 4096;
+
+/// `N` cached windows over a reader whose calls are dear.
+///
+/// What a window holds is what the memory held when it was first read: make a new one (or [`Memory::forget`]) for
+/// each walk of a thread that runs. It is large (`N` × 4 KiB): keep it in preallocated memory on the crash path.
+#[derive(Debug)]
+pub struct Windowed<M, const N: usize> {
+    inner: M,
+    /// The base address of each window; `u64::MAX` is "empty" (no page starts there).
+    bases: [u64; N],
+    next: usize,
+    bytes: [[u8; WINDOW]; N],
+}
+
+impl<M: Memory, const N: usize> Windowed<M, N> {
+    /// Empty windows over `inner`.
+    pub const fn new(inner: M) -> Self {
+        Windowed { inner, bases: [u64::MAX; N], next: 0, bytes: [[0; WINDOW]; N] }
+    }
+
+    /// The window that starts at `base`, read if it is not there yet.
+    fn window(&mut self, base: u64) -> Result<&[u8; WINDOW], Unreadable> {
+        let found = self.bases.iter().position(|held| *held == base);
+        let index = if let Some(index) = found {
+            index
+        } else {
+            let index = self.next;
+            self.next = if index + 1 < N { index + 1 } else { 0 };
+            let (Some(held), Some(bytes)) = (self.bases.get_mut(index), self.bytes.get_mut(index)) else {
+                return Err(Unreadable { address: base });
+            };
+            *held = u64::MAX;
+            self.inner.read(base, bytes)?;
+            *held = base;
+            index
+        };
+        self.bytes.get(index).ok_or(Unreadable { address: base })
+    }
+}
+
+impl<M: Memory, const N: usize> Memory for Windowed<M, N> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        let mut at = address;
+        let mut rest = into;
+        while !rest.is_empty() {
+            let base = at & !(WINDOW as u64 - 1);
+            let offset = (at - base) as usize;
+            let take = rest.len().min(WINDOW - offset);
+            let (now, later) = core::mem::take(&mut rest).split_at_mut_checked(take).ok_or(Unreadable { address })?;
+            let window = self.window(base).map_err(|_| Unreadable { address })?;
+            let source = window.get(offset..).and_then(|tail| tail.get(..take)).ok_or(Unreadable { address })?;
+            for (to, from) in now.iter_mut().zip(source) {
+                *to = *from;
+            }
+            at = at.checked_add(take as u64).ok_or(Unreadable { address })?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.bases = [u64::MAX; N];
+    }
+}
+
+/// Memory that was saved before: ranges of bytes with the address that each had.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// The ranges; where two overlap, the first that holds all the bytes asked for wins.
+    pub ranges: &'a [SnapshotRange<'a>],
+}
+
+/// One range of a [`Snapshot`].
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotRange<'a> {
+    /// The address of the first byte in the process that was saved.
+    pub address: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Memory for Snapshot<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        for range in self.ranges {
+            let Some(offset) = address.checked_sub(range.address) else { continue };
+            let Ok(offset) = usize::try_from(offset) else { continue };
+            if let Some(source) = range.bytes.get(offset..).and_then(|tail| tail.get(..into.len())) {
+                into.copy_from_slice(source);
+                return Ok(());
+            }
+        }
+        Err(Unreadable { address })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counting<'a>(Snapshot<'a>, usize);
+
+    impl Memory for Counting<'_> {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            self.1 += 1;
+            self.0.read(address, into)
+        }
+    }
+
+    #[test]
+    fn a_window_is_read_once_and_reads_may_cross_windows() {
+        let bytes: [u8; 2 * WINDOW] = core::array::from_fn(|i| (i / 7) as u8);
+        let ranges = [SnapshotRange { address: 0x10_000, bytes: &bytes }];
+        let mut memory = Windowed::<_, 2>::new(Counting(Snapshot { ranges: &ranges }, 0));
+        let mut got = [0; 64];
+        let address = 0x10_000 + WINDOW as u64 - 32;
+        memory.read(address, &mut got).unwrap();
+        assert_eq!(&got[..], &bytes[WINDOW - 32..WINDOW + 32]);
+        memory.read_u64(0x10_008).unwrap();
+        assert_eq!(memory.inner.1, 2, "both windows are read once");
+        assert_eq!(memory.read_u64(0x12_000 - 4), Err(Unreadable { address: 0x12_000 - 4 }));
+        assert_eq!(memory.read_u64(u64::MAX - 3), Err(Unreadable { address: u64::MAX - 3 }));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    #[test]
+    fn guarded_loads_of_good_memory() {
+        let words = [1_u64, 2, 3];
+        let address = words.as_ptr() as u64;
+        // SAFETY: the memory is good, so no fault can occur and no handler is needed.
+        let mut loads = unsafe { LoadGuarded::new() };
+        assert_eq!(loads.read_u64(address), Ok(1));
+        assert_eq!(loads.read_pair(address + 8), Ok((2, 3)));
+        let mut bytes = [0; 17];
+        loads.read(address, &mut bytes).unwrap();
+        assert_eq!(bytes[8], 2);
+        let text: [u8; BLOCK + 9] = core::array::from_fn(|i| i as u8);
+        let mut block = [0; BLOCK];
+        loads.read_block(text.as_ptr() as u64 + 9, &mut block).unwrap();
+        assert_eq!(&block[..], &text[9..]);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    #[test]
+    fn the_kernel_copies_good_memory_and_refuses_bad() {
+        let Some(mut copy) = KernelCopy::new() else { return };
+        let words = [1_u64, 2];
+        assert_eq!(copy.read_pair(words.as_ptr() as u64), Ok((1, 2)));
+        assert_eq!(copy.read_u64(8), Err(Unreadable { address: 8 }));
+    }
+}

@@ -1,0 +1,72 @@
+//! Paths built on the crash path: a fixed buffer, no allocation.
+
+use core::ffi::CStr;
+
+/// The longest path that is built, with its NUL: a run's directory, its id and a file name.
+const CAPACITY: usize = 128;
+
+/// A path under construction, always NUL-terminated. What does not fit is left out (nothing that is built here is
+/// longer than 127 bytes; a directory's own path is never part of it, since files are opened relative to it).
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    bytes: [u8; CAPACITY],
+    length: usize,
+}
+
+#[allow(clippy::new_without_default)]
+impl Path {
+    /// The empty path.
+    pub const fn new() -> Self {
+        Path { bytes: [0; CAPACITY], length: 0 }
+    }
+
+    /// More bytes, none of which is a NUL.
+    #[must_use]
+    pub fn push(mut self, bytes: &[u8]) -> Self {
+        for byte in bytes {
+            // The last byte stays the NUL.
+            if self.length + 1 < CAPACITY
+                && let Some(place) = self.bytes.get_mut(self.length)
+            {
+                *place = *byte;
+                self.length += 1;
+            }
+        }
+        self
+    }
+
+    /// Lower-case hexadecimal digits of an id.
+    #[must_use]
+    pub fn push_hex(mut self, id: &[u8; 16]) -> Self {
+        for byte in id {
+            self = self.push(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+        }
+        self
+    }
+
+    /// A decimal number.
+    #[must_use]
+    pub fn push_decimal(self, number: u32) -> Self {
+        let mut digits = [0_u8; 10];
+        let mut rest = number;
+        let mut used = 0_usize;
+        for place in digits.iter_mut().rev() {
+            *place = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            used += 1;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(digits.get(10_usize.saturating_sub(used)..).unwrap_or(&[]))
+    }
+
+    /// What is built so far.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+const fn hex_digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) }
+}

@@ -1,0 +1,187 @@
+//! Running a piece of the crash path so that a fault in it ends that piece and not the report.
+//!
+//! [`run`] calls a function; who handles a fault of the thread inside it (on Linux a signal handler on the same thread, on Darwin
+//! another thread, which takes its exceptions) lets it go on at the return of [`run`] by [`Point::recover`]. The frames
+//! between are dropped without running destructors: only functions whose frames hold nothing to drop may be run so.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::os::context::Context;
+use crate::routine::routine;
+
+/// Where a guarded run can be left. Its words are atomic: the handler of a fault reads what the run wrote, on the same thread
+/// (Linux) or another one (Darwin).
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Point {
+    /// The stack pointer inside `coroner_recovery_run`, 0 while no run is active.
+    sp: AtomicU64,
+    /// Where it goes on, inside that routine. It is noted there: to Mach-O's linkers a label of its own would begin another
+    /// routine, which they may move away.
+    land: AtomicU64,
+}
+
+// coroner_recovery_run(point, function, argument) -> code
+// Keeps every callee-saved register on the stack below `point.sp`, so that landing needs nothing but that.
+#[cfg(target_arch = "x86_64")]
+routine!(
+    "coroner_recovery_run",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "push rdi",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    "lea rax, [rip + 2f]",
+    "mov [rdi + 8], rax",
+    "mov [rdi], rsp",
+    "mov rdi, rdx",
+    "call rsi",
+    "xor eax, eax",
+    "2: pop rdi",
+    "mov qword ptr [rdi], 0",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+);
+#[cfg(target_arch = "aarch64")]
+routine!(
+    "coroner_recovery_run",
+    "stp x29, x30, [sp, #-176]!",
+    ".cfi_def_cfa_offset 176",
+    ".cfi_offset x29, -176",
+    ".cfi_offset x30, -168",
+    "mov x29, sp",
+    ".cfi_def_cfa_register x29",
+    "stp x19, x20, [sp, #16]",
+    "stp x21, x22, [sp, #32]",
+    "stp x23, x24, [sp, #48]",
+    "stp x25, x26, [sp, #64]",
+    "stp x27, x28, [sp, #80]",
+    "stp d8, d9, [sp, #96]",
+    "stp d10, d11, [sp, #112]",
+    "stp d12, d13, [sp, #128]",
+    "stp d14, d15, [sp, #144]",
+    "str x0, [sp, #160]",
+    "adr x9, 2f",
+    "str x9, [x0, #8]",
+    "mov x9, sp",
+    "str x9, [x0]",
+    "mov x0, x2",
+    "blr x1",
+    "mov x0, #0",
+    "2: ldr x9, [sp, #160]",
+    "str xzr, [x9]",
+    "ldp x19, x20, [sp, #16]",
+    "ldp x21, x22, [sp, #32]",
+    "ldp x23, x24, [sp, #48]",
+    "ldp x25, x26, [sp, #64]",
+    "ldp x27, x28, [sp, #80]",
+    "ldp d8, d9, [sp, #96]",
+    "ldp d10, d11, [sp, #112]",
+    "ldp d12, d13, [sp, #128]",
+    "ldp d14, d15, [sp, #144]",
+    "ldp x29, x30, [sp], #176",
+    ".cfi_def_cfa sp, 0",
+    "ret",
+);
+
+/// What can be run so. It does not unwind, but where Miri has a fake kernel unwind its frames in place of dropping them.
+#[cfg(not(miri))]
+pub type Function = unsafe extern "C" fn(*mut libc::c_void);
+/// As elsewhere, but it may unwind.
+#[cfg(miri)]
+pub type Function = unsafe extern "C-unwind" fn(*mut libc::c_void);
+
+unsafe extern "C" {
+    fn coroner_recovery_run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64;
+}
+
+/// Calls `function(argument)` and returns 0, or the code given to [`Point::recover`] if a handler ended it.
+///
+/// # Safety
+/// `point` must stay valid and be used by this thread alone for the run. Nothing that `function` calls may hold a value
+/// whose destructor matters. `function(argument)` must be sound to call.
+pub unsafe fn run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64 {
+    // SAFETY: the routine keeps the C calling convention; the rest is the caller's promise. Async-signal-safe: no call but
+    // `function`.
+    unsafe { coroner_recovery_run(point, function, argument) }
+}
+
+impl Point {
+    /// Forgets a run that is not to be returned to (its frames are gone): no run is active.
+    pub fn clear(&self) {
+        self.sp.store(0, Ordering::Relaxed);
+    }
+
+    /// No run is active.
+    pub const fn new() -> Self {
+        Point { sp: AtomicU64::new(0), land: AtomicU64::new(0) }
+    }
+
+    /// Changes a thread's state so that it goes on at the return of the active [`run`], which answers `code`. False if none
+    /// is active.
+    ///
+    /// # Safety
+    /// The thread must be the one that is inside that run, and stand still.
+    pub unsafe fn recover(&self, context: &mut Context, code: u64) -> bool {
+        let sp = self.sp.load(Ordering::Relaxed);
+        if sp == 0 {
+            return false;
+        }
+        context.set_sp(sp);
+        #[cfg(target_arch = "x86_64")]
+        context.clear_direction();
+        context.set_result(code);
+        context.set_pc(self.land.load(Ordering::Relaxed));
+        true
+    }
+
+    /// Goes on at the return of the active [`run`], which answers `code`: as [`Self::recover`], for code inside the run that
+    /// can't return. Returns only if no run is active.
+    ///
+    /// # Safety
+    /// The calling thread must be the one that is inside that run.
+    pub unsafe fn leave(&self, code: u64) {
+        let (sp, land) = (self.sp.load(Ordering::Relaxed), self.land.load(Ordering::Relaxed));
+        if sp == 0 {
+            return;
+        }
+        // SAFETY: the run's frame is below on this stack, by the contract; landing needs its stack pointer and the code alone.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::asm!(
+                "mov rsp, {sp}",
+                "jmp {land}",
+                sp = in(reg) sp,
+                land = in(reg) land,
+                in("rax") code,
+                options(noreturn),
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!(
+                "mov sp, {sp}",
+                "br {land}",
+                sp = in(reg) sp,
+                land = in(reg) land,
+                in("x0") code,
+                options(noreturn),
+            );
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Stacks: going on at once on a large one (Linux), and alternate signal stacks for threads.
+
+use crate::files::{map_untouched, touch, unmap};
+use crate::os::context::SignalStack;
+use crate::os::syscall::{Result, call};
+#[cfg(not(target_vendor = "apple"))]
+use crate::routine::routine;
+
+// coroner_stack_call(top, function, argument): calls function(argument) with the stack pointer at `top`.
+// The old stack pointer stays in the frame pointer, so that both unwind data and the frame chain lead back.
+#[cfg(all(target_arch = "x86_64", not(target_vendor = "apple")))]
+routine!(
+    "coroner_stack_call",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, rdi",
+    "mov rdi, rdx",
+    "call rsi",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+);
+#[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]
+routine!(
+    "coroner_stack_call",
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "mov x29, sp",
+    ".cfi_def_cfa_register x29",
+    "mov sp, x0",
+    "mov x0, x2",
+    "blr x1",
+    "mov sp, x29",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_def_cfa sp, 0",
+    "ret",
+);
+
+#[cfg(not(target_vendor = "apple"))]
+unsafe extern "C" {
+    fn coroner_stack_call(top: usize, function: unsafe extern "C" fn(*mut libc::c_void), argument: *mut libc::c_void);
+}
+
+/// A stack made outside a signal handler: a mapping with an unreadable guard page below it, its pages touched.
+#[derive(Debug)]
+pub struct Stack {
+    mapping: usize,
+    guard: usize,
+    size: usize,
+}
+
+impl Stack {
+    /// Maps a stack of at least `size` bytes (not async-signal-safe), of which the highest `touched` are touched, so that no page
+    /// has to be found for them when memory is short.
+    pub fn map(size: usize, page: usize, touched: usize) -> Result<Stack> {
+        let page = page.max(4096);
+        let size = size.saturating_add(page - 1) & !(page - 1);
+        let mapping = map_untouched(size + page)?;
+        let stack = Stack { mapping, guard: page, size };
+        // SAFETY: the page is ours, just mapped.
+        if let Err(error) = unsafe { call!(mprotect, mapping, page, libc::PROT_NONE) } {
+            stack.unmap();
+            return Err(error);
+        }
+        let untouched = size.saturating_sub(touched) & !(page - 1);
+        // SAFETY: inside the mapping, which is fresh, and writable above its guard page.
+        unsafe { touch(mapping + page + untouched, size - untouched) };
+        Ok(stack)
+    }
+
+    /// A stack of [`Stack::map`] again, from its base, its size and the page size that it was made with.
+    pub fn from_parts(base: usize, size: usize, page: usize) -> Stack {
+        let guard = page.max(4096);
+        Stack { mapping: base - guard, guard, size }
+    }
+
+    /// The address above the highest byte; 16-byte aligned.
+    pub fn top(&self) -> usize {
+        self.mapping + self.guard + self.size
+    }
+
+    /// The lowest usable address.
+    pub fn base(&self) -> usize {
+        self.mapping + self.guard
+    }
+
+    /// The usable bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    /// Calls `function(argument)` on this stack and returns when it does.
+    ///
+    /// # Safety
+    /// Nobody else may be using the stack; `function(argument)` must be sound to call and must not unwind.
+    pub unsafe fn call(&self, function: unsafe extern "C" fn(*mut libc::c_void), argument: *mut libc::c_void) {
+        // SAFETY: `top` is the top of a writable mapping, 16-byte aligned as both ABIs want. Async-signal-safe: no call but
+        // `function`.
+        unsafe { coroner_stack_call(self.top(), function, argument) };
+    }
+
+    /// Unmaps the stack (not async-signal-safe).
+    pub fn unmap(self) {
+        // SAFETY: the mapping is ours and, since `self` is consumed, nobody holds it any more.
+        unsafe { unmap(self.mapping, self.size + self.guard) };
+    }
+
+    /// As an alternate signal stack.
+    pub fn as_signal_stack(&self) -> SignalStack {
+        SignalStack { sp: self.base(), flags: 0, size: self.size }
+    }
+}
+
+/// The alternate signal stack of the calling thread.
+pub fn alternate_stack() -> Result<SignalStack> {
+    let mut now = SignalStack { sp: 0, flags: 0, size: 0 };
+    // SAFETY: the kernel writes one `stack_t`. Async-signal-safe: one system call.
+    unsafe { call!(sigaltstack, 0, &raw mut now) }?;
+    Ok(now)
+}
+
+/// Makes `stack` the alternate signal stack of the calling thread.
+///
+/// # Errors
+/// What sigaltstack answered (`EPERM` while the thread runs on its alternate stack).
+///
+/// # Safety
+/// The memory must stay mapped, and be used for nothing else, for as long as the thread has it as its alternate stack.
+pub unsafe fn set_alternate_stack(stack: &SignalStack) -> Result<()> {
+    // SAFETY: the kernel reads one `stack_t`; the memory is the caller's promise.
+    unsafe { call!(sigaltstack, core::ptr::from_ref(stack), 0) }.map(|_| ())
+}
+
+const _: () = assert!(size_of::<SignalStack>() == size_of::<libc::stack_t>());

@@ -1,0 +1,31 @@
+//! Descriptors that stay open, and paths: what crash time keeps of files.
+#![cfg(unix)]
+
+use coroner_process::descriptor::OwnedDescriptor;
+use coroner_process::files::{close, open, status};
+use coroner_process::path::Path;
+
+#[test]
+fn a_descriptor_is_believed_only_while_it_is_the_same_file() {
+    let open = |path| open(libc::AT_FDCWD, path, libc::O_RDONLY, 0).unwrap();
+    let owned = OwnedDescriptor::adopt(open(c"/dev/null")).unwrap();
+    let number = owned.verified().unwrap();
+    assert!(number > 100, "{number}");
+    let other = open(c"/dev/zero");
+    // SAFETY: no memory is touched.
+    assert_eq!(unsafe { libc::dup2(other, number) }, number);
+    assert_eq!(owned.verified(), None);
+    owned.close();
+    assert!(status(number).is_ok(), "what the app put there stays open");
+    close(number);
+    close(other);
+}
+
+#[test]
+fn paths_are_built_and_stay_terminated() {
+    let path = Path::new().push(b"runs/").push_hex(&[0xab; 16]).push(b"/report-").push_decimal(2);
+    assert_eq!(path.as_c_str(), c"runs/abababababababababababababababab/report-2");
+    assert_eq!(Path::new().push_decimal(0).as_c_str(), c"0");
+    assert_eq!(Path::new().push_decimal(u32::MAX).as_c_str(), c"4294967295");
+    assert_eq!(Path::new().push(&[b'a'; 500]).as_c_str().count_bytes(), 127);
+}

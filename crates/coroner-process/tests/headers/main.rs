@@ -1,0 +1,4 @@
+//! Headers of program files.
+
+mod elf;
+mod macho;

@@ -1,0 +1,180 @@
+//! Runs each test case in a forked child of a process with one thread: a case may signal, stop, limit and break its
+//! process as it likes. (Forked and not started anew, so that it also works under qemu-user.)
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A case: its name and what it does.
+pub(crate) type Case = (&'static str, fn());
+
+/// Seconds after which a case counts as hung.
+const LIMIT: u32 = 120;
+
+/// Lists cases: `cases![one, other]`.
+#[macro_export]
+macro_rules! cases {
+    ($($name:ident),+ $(,)?) => { &[$((stringify!($name), $name as fn())),+] };
+}
+
+/// Runs the cases whose names contain any of the command line's words.
+pub(crate) fn run(cases: &[Case]) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    if arguments.iter().any(|argument| argument == "--list") {
+        for (name, _) in cases {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (name, case) in cases.iter().filter(|(name, _)| wanted(name)) {
+        let begun = Instant::now();
+        let outcome = in_child(*case);
+        let spent = begun.elapsed().as_millis();
+        match outcome {
+            None => println!("test {name} ... ok ({spent} ms)"),
+            Some(why) => {
+                println!("test {name} ... FAILED: {why} ({spent} ms)");
+                failed += 1;
+            }
+        }
+    }
+    println!("\ntest result: {}. {failed} failed\n", if failed == 0 { "ok" } else { "FAILED" });
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// Runs a function in a forked child; returns how it failed, if it did.
+pub(crate) fn in_child(case: fn()) -> Option<String> {
+    // SAFETY: the child gets a copy of this process, and of the calling thread only; where there are others, the case must
+    // not need their locks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: an alarm's default action ends the process.
+        unsafe { libc::alarm(LIMIT) };
+        let code = if std::panic::catch_unwind(case).is_ok() { 0 } else { 101 };
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(pid > 0, "fork failed");
+    let mut status = 0;
+    // SAFETY: the status is ours.
+    while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {}
+    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM {
+        return Some(format!("still running after {LIMIT} s"));
+    }
+    if libc::WIFSIGNALED(status) {
+        return Some(format!("killed by signal {}", libc::WTERMSIG(status)));
+    }
+    (libc::WEXITSTATUS(status) != 0).then(|| format!("exit status {}", libc::WEXITSTATUS(status)))
+}
+
+/// Whether this runs under qemu-user, which translates system calls and has no ptrace.
+pub(crate) fn is_emulated() -> bool {
+    // The kernel knows the architecture of the machine, the emulator that of the program.
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|info| {
+        let kernel = info.contains("GenuineIntel") || info.contains("AuthenticAMD");
+        kernel != cfg!(target_arch = "x86_64")
+    }) || std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| stat.contains("qemu"))
+        || probe_ptrace()
+}
+
+/// Whether ptrace is not implemented.
+fn probe_ptrace() -> bool {
+    // SAFETY: detaching from a process that is not traced changes nothing.
+    let answer = unsafe { libc::ptrace(libc::PTRACE_DETACH, 0, 0, 0) };
+    answer < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS)
+}
+
+/// Waits until something is so; panics if it is not within half a minute.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// A flag that is false at first.
+#[derive(Default)]
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    pub(crate) const fn new() -> Self {
+        Flag(AtomicBool::new(false))
+    }
+
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn await_set(&self, what: &str) {
+        until(what, || self.is_set());
+    }
+}
+
+/// The calling thread's id.
+pub(crate) fn gettid() -> i32 {
+    // SAFETY: no arguments, no effects.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Blocks every signal for the calling thread.
+pub(crate) fn block_signals() {
+    // SAFETY: all zeroes is a set; the C library writes it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Unblocks every signal for the calling thread.
+pub(crate) fn unblock_signals() {
+    // SAFETY: as above.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Lowers a limit of this process.
+pub(crate) fn set_limit(resource: i32, limit: u64) {
+    let limit = libc::rlimit64 { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the kernel reads one limit.
+    let answer = unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, &raw const limit, 0) };
+    assert_eq!(answer, 0, "prlimit: {}", std::io::Error::last_os_error());
+}
+
+/// Makes this process an ordinary user's if it is root's: root is exempt from some limits and denials.
+pub(crate) fn drop_root() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: changes this process's user only.
+    unsafe {
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setgid(NOBODY), 0);
+            assert_eq!(libc::setuid(NOBODY), 0);
+        }
+    }
+}
+
+/// Threads that were there before the case started any: an emulator has one of its own, which answers to nobody.
+pub(crate) fn strangers() -> &'static [i32] {
+    let mut strangers = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task").unwrap() {
+        let tid = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        if tid != gettid() {
+            strangers.push(tid);
+        }
+    }
+    assert!(strangers.is_empty() || is_emulated(), "{strangers:?}");
+    strangers.leak()
+}

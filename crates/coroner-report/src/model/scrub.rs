@@ -1,0 +1,312 @@
+//! Takes secrets out of a report's texts before they leave the machine.
+//!
+//! Only what is a secret by its form is hidden ([`hide_secrets`]), so that nothing that a developer needs is lost; what else is
+//! private in an app, only that app knows. Texts are those that apps and their libraries write: tags, user, contexts, extra, breadcrumbs,
+//! messages of crashes and exceptions, annotations. Stack memory is no text, and stays as it is.
+
+use std::ops::Range;
+
+use super::{Report, RunFacts, Value};
+
+/// What stands in the place of a secret.
+const HIDDEN: &str = "[Filtered]";
+
+/// Gives the text that takes the place of another; `None` if that may stay. The first argument is the key under which it stands, such as a
+/// tag's; empty if it has none.
+pub type Scrub<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
+
+/// Keys whose values are secrets, in lower case and without `-` and `_`.
+const KEYS: [&str; 16] = [
+    "accesstoken",
+    "apikey",
+    "apitoken",
+    "authorization",
+    "authtoken",
+    "clientsecret",
+    "cookie",
+    "passwd",
+    "password",
+    "privatekey",
+    "proxyauthorization",
+    "pwd",
+    "refreshtoken",
+    "secretkey",
+    "setcookie",
+    "xapikey",
+];
+
+/// Headers whose values go to the end of the line.
+const HEADERS: [&str; 5] = ["authorization", "cookie", "proxyauthorization", "setcookie", "xapikey"];
+
+/// How tokens of well-known services begin, and how many characters they have at least.
+const TOKENS: [(&str, usize); 16] = [
+    ("AIza", 39),
+    ("AKIA", 20),
+    ("ASIA", 20),
+    ("SG.", 40),
+    ("ghp_", 36),
+    ("gho_", 36),
+    ("ghr_", 36),
+    ("ghs_", 36),
+    ("github_pat_", 40),
+    ("glpat-", 26),
+    ("npm_", 40),
+    ("rk_live_", 20),
+    ("sk-", 32),
+    ("sk_live_", 20),
+    ("sntry", 30),
+    ("xox", 24),
+];
+
+/// Hides what is surely a secret in a text that stands under `key`: the user information of URLs, `Authorization` headers and cookies,
+/// passwords and keys by their name (`password=…`), tokens by their form (JSON Web Tokens, those of GitHub, GitLab, Slack, AWS and
+/// others), private keys in PEM. `None` if there is none.
+///
+/// ```
+/// let hidden = coroner_report::model::hide_secrets("", "GET https://ada:lovelace@example.com/?q=1");
+/// assert_eq!(hidden.as_deref(), Some("GET https://[Filtered]@example.com/?q=1"));
+/// ```
+pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
+    if is_one_of(&KEYS, key.as_bytes()) {
+        return (!text.is_empty()).then(|| HIDDEN.to_owned());
+    }
+    let mut found = Vec::new();
+    user_info(text, &mut found);
+    private_keys(text, &mut found);
+    named(text, &mut found);
+    tokens(text, &mut found);
+    found.retain(|range| !range.is_empty());
+    found.sort_by_key(|range| range.start);
+    let mut hidden = String::new();
+    let mut end = 0;
+    for range in &found {
+        if range.start >= end {
+            hidden.push_str(text.get(end..range.start)?);
+            hidden.push_str(HIDDEN);
+        }
+        end = end.max(range.end);
+    }
+    (!found.is_empty()).then(|| hidden + text.get(end..).unwrap_or_default())
+}
+
+/// Whether a name is one of those, whatever its case and its `-` and `_`.
+fn is_one_of(names: &[&str], name: &[u8]) -> bool {
+    let plain = || name.iter().filter(|byte| !b"-_".contains(byte)).map(u8::to_ascii_lowercase);
+    names.iter().any(|other| plain().eq(other.bytes()))
+}
+
+/// `scheme://USER:PASSWORD@host` (RFC 3986, section 3.2.1).
+fn user_info(text: &str, found: &mut Vec<Range<usize>>) {
+    for (at, mark) in text.match_indices("://") {
+        let start = at + mark.len();
+        let authority = text[start..].split(|other: char| "/?#\"'<>\\".contains(other) || other.is_whitespace()).next();
+        found.extend(authority.and_then(|authority| authority.rfind('@')).map(|length| start..start + length));
+    }
+}
+
+/// PEM (RFC 7468); one that was cut goes to the end of the text.
+fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
+    for (at, begin) in text.match_indices("-----BEGIN ") {
+        let label = text[at + begin.len()..].split("-----").next().unwrap_or_default();
+        if label.ends_with("PRIVATE KEY") {
+            let start = at + begin.len() + label.len();
+            let end = text[start..].find("-----END").map_or(text.len(), |length| start + length);
+            found.push(start.saturating_add(5).min(end)..end);
+        }
+    }
+}
+
+/// Values behind their names: `Authorization: …` to the end of the line, `password=…` to the end of the word, `"password": "…"` to
+/// the quote.
+fn named(text: &str, found: &mut Vec<Range<usize>>) {
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    let bytes = text.as_bytes();
+    let count = |from: usize, what: &dyn Fn(&u8) -> bool| bytes[from..].iter().take_while(|byte| what(byte)).count();
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = count(at, &is_name);
+        let name = &bytes[at..at + length];
+        at += length.max(1);
+        if length == 0 || !is_one_of(&KEYS, name) {
+            continue;
+        }
+        // The quote that ends the name, perhaps behind a backslash where JSON is in JSON.
+        let mark = at + count(at, &|byte| b"\\\"' ".contains(byte));
+        let Some(separator) = bytes.get(mark).filter(|byte| b":=".contains(byte)) else { continue };
+        let mut start = mark + 1;
+        start += count(start, &|byte| b"\\ \t".contains(byte));
+        let quote = bytes.get(start).copied().filter(|byte| b"\"'".contains(byte));
+        start += usize::from(quote.is_some());
+        let end = start
+            + match quote {
+                Some(quote) => count(start, &|byte| *byte != quote && *byte != b'\\'),
+                None if is_one_of(&HEADERS, name) => count(start, &|byte| !b"\r\n\"'\\".contains(byte)),
+                // `password: wrong` is a sentence.
+                None if *separator == b':' || start > mark + 1 => continue,
+                None => count(start, &|byte| !byte.is_ascii_whitespace() && !b"&;,\"'\\".contains(byte)),
+            };
+        found.push(start..end);
+        at = end;
+    }
+}
+
+/// Words that are tokens by their form, and those behind `Bearer`.
+fn tokens(text: &str, found: &mut Vec<Range<usize>>) {
+    let is_inside = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+    let mut before = "";
+    for word in text.split(|character| !is_inside(character)) {
+        let start = word.as_ptr() as usize - text.as_ptr() as usize;
+        // A sentence may end behind it.
+        let word = word.trim_end_matches('.');
+        let known = TOKENS.iter().any(|(begin, least)| word.starts_with(begin) && word.len() >= *least);
+        // RFC 7519: three parts, of which the first begins as `{"` does in base64.
+        let is_web_token = word.starts_with("eyJ") && word.len() >= 32 && word.split('.').count() == 3;
+        let has_digit = word.bytes().any(|byte| byte.is_ascii_digit());
+        let is_bearer = before.eq_ignore_ascii_case("bearer") && word.len() >= 16 && has_digit;
+        if known || is_web_token || is_bearer {
+            found.push(start..start + word.len());
+        }
+        if !word.is_empty() {
+            before = word;
+        }
+    }
+}
+
+impl Report {
+    /// Replaces texts as `scrub` says.
+    pub fn scrub(&mut self, scrub: Scrub<'_>) {
+        let crash = self.crash.iter_mut().flat_map(|crash| &mut crash.message);
+        let exceptions = self.exceptions.iter_mut();
+        let exceptions = exceptions.flat_map(|exception| exception.message.iter_mut().chain(&mut exception.user_info));
+        let annotations = self.annotations.iter_mut().map(|annotation| &mut annotation.text);
+        crash.chain(exceptions).chain(annotations).for_each(|text| replace("", text, scrub));
+        if let Some(run) = &mut self.run {
+            run.scrub(scrub);
+        }
+    }
+}
+
+impl RunFacts {
+    /// Replaces texts as `scrub` says.
+    pub fn scrub(&mut self, scrub: Scrub<'_>) {
+        self.tags.iter_mut().for_each(|(key, text)| replace(key, text, scrub));
+        self.fingerprint.iter_mut().for_each(|text| replace("", text, scrub));
+        let named = self.contexts.iter_mut().chain(&mut self.extra);
+        named.for_each(|(key, value)| replace_in(key, value, scrub));
+        self.user.iter_mut().for_each(|user| replace_in("", user, scrub));
+        for breadcrumb in &mut self.breadcrumbs {
+            breadcrumb.message.iter_mut().for_each(|text| replace("", text, scrub));
+            breadcrumb.data.iter_mut().for_each(|data| replace_in("", data, scrub));
+        }
+    }
+}
+
+fn replace(key: &str, text: &mut String, scrub: Scrub<'_>) {
+    if let Some(other) = scrub(key, text) {
+        *text = other;
+    }
+}
+
+fn replace_in(key: &str, value: &mut Value, scrub: Scrub<'_>) {
+    match value {
+        Value::Text(text) => replace(key, text, scrub),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_in(key, item, scrub)),
+        Value::Map(entries) => {
+            entries.iter_mut().for_each(|(key, value)| replace_in(key.as_str().unwrap_or_default(), value, scrub));
+        }
+        Value::Tag(_, inner) => replace_in(key, inner, scrub),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_surely_a_secret_is_hidden() {
+        let web = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF-_123";
+        for (text, hidden) in [
+            ("https://ada:love%40@example.com/a@b?c=d@e", "https://[Filtered]@example.com/a@b?c=d@e"),
+            ("two: ftp://u@h, 'git+ssh://x:y@z'", "two: ftp://[Filtered]@h, 'git+ssh://[Filtered]@z'"),
+            ("> Authorization: Basic YWRhOmxvdmU=\n> Host: x", "> Authorization: [Filtered]\n> Host: x"),
+            (
+                "{\"proxy-authorization\": \"Digest a=b, c\", \"n\": 1}",
+                "{\"proxy-authorization\": \"[Filtered]\", \"n\": 1}",
+            ),
+            ("{\\\"api_key\\\":\\\"abc\\\",\\\"n\\\":1}", "{\\\"api_key\\\":\\\"[Filtered]\\\",\\\"n\\\":1}"),
+            ("POST /login?user=ada&password=love&x=1", "POST /login?user=ada&password=[Filtered]&x=1"),
+            ("PGPASSWORD=x password=y", "PGPASSWORD=x password=[Filtered]"),
+            ("Set-Cookie: id=1; Path=/\r\nX: y", "Set-Cookie: [Filtered]\r\nX: y"),
+            (&format!("got {web}."), "got [Filtered]."),
+            ("sent bearer 0123456789abcdef0123!", "sent bearer [Filtered]!"),
+            ("ghp_0123456789abcdefghijABCDEFGHIJ012345 was it", "[Filtered] was it"),
+            ("key=AKIAIOSFODNN7EXAMPLE", "key=[Filtered]"),
+            (
+                "-----BEGIN EC PRIVATE KEY-----\nMHc=\n-----END EC PRIVATE KEY-----\nrest",
+                "-----BEGIN EC PRIVATE KEY-----[Filtered]-----END EC PRIVATE KEY-----\nrest",
+            ),
+            ("-----BEGIN PRIVATE KEY-----\nMHc", "-----BEGIN PRIVATE KEY-----[Filtered]"),
+            ("ü https://ü:ö@ä.example ü", "ü https://[Filtered]@ä.example ü"),
+        ] {
+            assert_eq!(hide_secrets("", text).as_deref(), Some(hidden), "{text}");
+            assert_eq!(hide_secrets("", hidden).unwrap_or(hidden.to_owned()), hidden, "twice");
+        }
+        assert_eq!(hide_secrets("API-Key", "abc").as_deref(), Some(HIDDEN));
+    }
+
+    #[test]
+    fn what_a_developer_needs_stays() {
+        for text in [
+            "",
+            "https://example.com/ada@example.com",
+            "mail ada@example.com",
+            "wrong password: too short",
+            "password = ?",
+            "Bearer of bad news",
+            "the authorization failed",
+            "sk-learn",
+            "eyJust.a.name",
+            "at src/cookie.rs:12",
+            "://",
+            "-----BEGIN CERTIFICATE-----\nMIIB",
+            "std::bad_alloc",
+            "passwordless=yes",
+            "token 7 of 9",
+            "://@x",
+        ] {
+            assert_eq!(hide_secrets("", text), None, "{text}");
+        }
+        assert_eq!(hide_secrets("password", ""), None);
+        assert_eq!(hide_secrets("author", "Ada"), None);
+    }
+
+    #[test]
+    fn every_text_of_the_app_is_scrubbed() {
+        let text = || "see http://a:b@c".to_owned();
+        let map = || Value::Map(vec![(Value::from("list"), Value::Array(vec![Value::Text(text())]))]);
+        let mut run = RunFacts { user: Some(map()), fingerprint: vec![text()], ..RunFacts::default() };
+        run.tags.insert("tag".to_owned(), text());
+        run.contexts.insert("context".to_owned(), map());
+        run.extra.insert("extra".to_owned(), Value::Tag(1, Box::new(map())));
+        run.breadcrumbs.push(super::super::Breadcrumb {
+            message: Some(text()),
+            data: Some(map()),
+            ..super::super::Breadcrumb::default()
+        });
+        let exception =
+            super::super::Exception { message: Some(text()), user_info: Some(text()), ..Default::default() };
+        let annotation = super::super::Annotation { text: text(), ..Default::default() };
+        let crash = super::super::Crash { message: Some(text()), ..Default::default() };
+        let mut report = Report {
+            crash: Some(crash),
+            exceptions: vec![exception],
+            annotations: vec![annotation],
+            run: Some(run),
+            ..Report::default()
+        };
+        report.scrub(&hide_secrets);
+        let json = report.to_json();
+        assert_eq!((json.matches("a:b").count(), json.matches("[Filtered]@c").count()), (0, 11), "{json}");
+    }
+}

@@ -1,0 +1,148 @@
+//! A report and the run state of its run, put together: what the report file does not have is taken from the run state.
+
+use super::{Address, Crash, CrashFlag, CrashRecord, Frame, Header, Mach, Report, RunFacts, Signal, Thread};
+use crate::run_state::ExitKind;
+use crate::wire::{
+    self, AddressKind, CaptureMethod, Encoder, FILE_PREFIX, FORMAT_VERSION, FoundBy, Monitor, Os, SectionKind,
+    seal_header,
+};
+use coroner_process::registers::Arch;
+
+/// Room for a header section: its texts are at most names and versions.
+const HEADER_ROOM: usize = 4096;
+/// Longest name of a process in a report that is made from a run state, in bytes.
+const MAX_NAME: usize = 256;
+
+impl Report {
+    /// Puts the run state of the run that the report is of beside it, and with it what only that knows: how long a hang lasted,
+    /// whether the process was ended while it went on, so that it was fatal; and of a report whose beginning is missing, which
+    /// process it is of and what the crash was.
+    pub fn stitch(&mut self, run: RunFacts) {
+        if let Some(crash) = &mut self.crash
+            && let Some(hang) = &mut crash.hang
+        {
+            hang.duration_ns = run.lifecycle.hang_durations_ns.get(&hang.number).copied();
+            let went_on = run.lifecycle.hang_since.is_some() && run.lifecycle.exit == ExitKind::RUNNING;
+            if went_on && hang.duration_ns.is_none() && !run.lifecycle.debugged {
+                crash.flags.retain(|flag| *flag != CrashFlag::NotFatal);
+            }
+        }
+        if self.header.run_id.is_nil() {
+            self.header = run.header();
+        }
+        if self.header.event_id.is_nil() {
+            self.header.event_id = self.header.run_id;
+        }
+        if self.crash.is_none()
+            && let Some(record) = run.fatal_crash()
+        {
+            self.take_crash(record, &run);
+        }
+        self.run = Some(run);
+    }
+
+    /// The crash as its record says, and the crashed thread with its first frame, unless the report has it.
+    fn take_crash(&mut self, record: &CrashRecord, run: &RunFacts) {
+        let is_of_child = self.header.run_id != run.run_id;
+        let installed = run.app.installed.map_or(record.time.0, |installed| installed.0);
+        let is_mach = record.monitor == Monitor::MACH;
+        let subcode = record.address.map_or(0, |address| address.0.cast_signed());
+        let signal = (!is_mach && record.signal != 0).then(|| {
+            let code = i32::try_from(record.code).unwrap_or(0);
+            let mut signal = Signal { number: record.signal, code, errno: record.errno, ..Signal::default() };
+            signal.address = record.address;
+            signal.name_for(self.header.os);
+            signal
+        });
+        self.crash = Some(Crash {
+            time: record.time,
+            since_install_ns: record.time.0.saturating_sub(installed),
+            monitor: record.monitor,
+            signal,
+            mach: is_mach.then(|| Mach::of(record.signal, record.code, subcode)),
+            tid: record.tid,
+            flags: is_of_child.then_some(CrashFlag::ForkChild).into_iter().collect(),
+            address: record.address,
+            ..Crash::default()
+        });
+        if record.pc != Address(0) && self.crashed_thread().is_none_or(|thread| thread.tid != record.tid) {
+            let frame = Frame {
+                address: record.pc,
+                found_by: FoundBy::CONTEXT,
+                address_kind: AddressKind::INSTRUCTION,
+                sp: Some(record.sp),
+                ..Frame::default()
+            };
+            let captured_by = Some(CaptureMethod::CRASH_CONTEXT);
+            let main = run.process.is_some_and(|process| u64::from(process.pid) == record.tid);
+            let thread =
+                Thread { tid: record.tid, crashed: true, main, captured_by, frames: vec![frame], ..Thread::default() };
+            self.threads.insert(0, thread);
+            self.attribute_frames();
+        }
+    }
+}
+
+impl RunFacts {
+    /// The record of the crash that ended the process; `None` if none is recorded, the process went on after it, or it noted
+    /// another end later.
+    pub fn fatal_crash(&self) -> Option<&CrashRecord> {
+        self.crash.as_ref().filter(|crash| !crash.not_fatal && self.lifecycle.exit == ExitKind::CRASHED)
+    }
+
+    /// The bytes of a report file for a crash that is known from its record in the run state alone: nothing but a header. With
+    /// the run state [stitched](Report::stitch) in, the report says what the record says.
+    ///
+    /// `run` is the run whose directory the run state lies in: for a child made by `fork` it is another than the run that the
+    /// state was copied from. The event's id is that of the run, so that it is the same each time.
+    pub fn report_of_record(&self, run: super::Id) -> Option<Vec<u8>> {
+        self.fatal_crash()?;
+        let header = Header { run_id: run, event_id: run, ..self.header() };
+        let mut payload = [0; HEADER_ROOM];
+        let mut encoder = Encoder::new(&mut payload);
+        wire::Header {
+            format_version: FORMAT_VERSION,
+            run_id: run.0,
+            event_id: run.0,
+            pid: header.pid,
+            ppid: 0,
+            arch: header.arch.unwrap_or(Arch::NATIVE),
+            os: header.os,
+            page_size: 0,
+            pointer_auth_mask: 0,
+            sdk_version: header.sdk_version.as_bytes().get(..MAX_NAME).unwrap_or(header.sdk_version.as_bytes()),
+            process_start_ns: header.process_start.0,
+            process_name: header.process_name.as_bytes().get(..MAX_NAME).unwrap_or(header.process_name.as_bytes()),
+        }
+        .encode(&mut encoder);
+        let payload = encoder.written();
+        let seal = seal_header(SectionKind::HEADER, payload)?;
+        Some([&FILE_PREFIX[..], &seal, payload].concat())
+    }
+
+    /// A report's header, as far as the run state knows it.
+    fn header(&self) -> Header {
+        let arch = match self.device.arch.as_deref() {
+            Some("x86_64") => Some(Arch::X86_64),
+            Some("arm64" | "arm64e" | "aarch64") => Some(Arch::Aarch64),
+            _ => None,
+        };
+        let os = match self.os.name.as_deref() {
+            // So the kernel calls itself there, too.
+            Some("Linux") if Os::NATIVE == Os::ANDROID => Os::ANDROID,
+            name => name.and_then(|name| Os::from_name(&name.to_lowercase())).unwrap_or(Os::NATIVE),
+        };
+        Header {
+            format_version: FORMAT_VERSION,
+            run_id: self.run_id,
+            event_id: self.run_id,
+            pid: self.process.map(|process| process.pid).or(self.app.pid).unwrap_or(0),
+            process_name: self.app.process_name.clone().unwrap_or_default(),
+            arch,
+            os,
+            sdk_version: self.app.sdk_version.clone().unwrap_or_default(),
+            process_start: self.app.process_start.unwrap_or_default(),
+            ..Header::default()
+        }
+    }
+}

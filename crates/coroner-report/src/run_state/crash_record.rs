@@ -1,0 +1,147 @@
+//! The crash record: one small record in the mapped run state, written before anything else is done at a crash.
+//!
+//! It makes a crash known that left no report: by a kill, a second fault or a full disk a microsecond later. Two records
+//! take turns, so that one which is torn leaves the one before it.
+
+use super::checksum::mix;
+use super::layout::{CRASH_RECORD_WORDS, CRASH_WORD};
+use super::numbers::{ExitKind, Scalar};
+use super::writer::RunState;
+use crate::wire::Monitor;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
+
+/// What is known of a crash before anything of the app is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrashRecord {
+    /// What noticed it.
+    pub monitor: Monitor,
+    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if it came another way.
+    pub signal: i32,
+    /// `si_code`, or `code[0]` of a Mach exception.
+    pub code: i64,
+    /// `si_errno`.
+    pub errno: i32,
+    /// `si_addr` of a signal that has one, or the address of `EXC_BAD_ACCESS`.
+    pub address: Option<u64>,
+    /// The thread that crashed.
+    pub tid: u64,
+    /// When, in nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Program counter (avma).
+    pub pc: u64,
+    /// Stack pointer.
+    pub sp: u64,
+}
+
+/// Words that the checksum covers after the number, and which follow the checksum.
+const CONTENT_WORDS: usize = 8;
+/// The word after them: the record's number again, once the process has gone on.
+const NOT_FATAL_WORD: usize = 2 + CONTENT_WORDS;
+const _: () = assert!(NOT_FATAL_WORD < CRASH_RECORD_WORDS);
+
+/// In the first word of the content: there is an address.
+const HAS_ADDRESS: u64 = 1 << 40;
+
+impl RunState<'_> {
+    /// Records a crash and that the process ends by it; returns the record's number, for
+    /// [`set_crash_not_fatal`](Self::set_crash_not_fatal). A crash before it keeps its record, unless there are two.
+    ///
+    /// Async-signal-safe: some 20 stores and as many multiplications, no call, no wait. From any number of threads at once.
+    /// The caller must be the process whose run it is: a child made by `fork` shares its parent's mapping.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn set_crash(&self, record: &CrashRecord) -> u64 {
+        let Some(counter) = self.words.get(CRASH_WORD) else { return 0 };
+        // The numbers begin at 1: 0 says that there is no record.
+        let number = counter.fetch_add(1, AcqRel).wrapping_add(1);
+        let Some(at) = self.layout.crash_record(number) else { return 0 };
+        let Some(words) = self.words.get(at..at.wrapping_add(CRASH_RECORD_WORDS)) else { return 0 };
+        let [number_word, check_word, content @ ..] = words else { return 0 };
+        number_word.store(0, Relaxed);
+        // What follows must not be seen before the record is known to be invalid.
+        fence(Release);
+        let mut check = mix(0, number);
+        for (to, value) in content.iter().zip(record.to_words()) {
+            to.store(value.to_le(), Relaxed);
+            check = mix(check, value);
+        }
+        check_word.store(check.to_le(), Relaxed);
+        number_word.store(number.to_le(), Release);
+        self.set_scalar(Scalar::EXIT_TIME, record.time_ns);
+        self.set_scalar(Scalar::EXIT, ExitKind::CRASHED.0.into());
+        number
+    }
+
+    /// Says that the process went on after the crash with that number: somebody repaired the fault, or the handler of the
+    /// app left it by a jump.
+    ///
+    /// Async-signal-safe, and as [`set_crash`](Self::set_crash) for the process whose run it is alone.
+    pub fn set_crash_not_fatal(&self, number: u64) {
+        let Some(at) = self.layout.crash_record(number).filter(|_| number != 0) else { return };
+        if self.load(at) == number
+            && let Some(word) = self.words.get(at.wrapping_add(NOT_FATAL_WORD))
+        {
+            word.store(number.to_le(), Release);
+        }
+        // An exit that was noted since then stands. That of another thread's crash does too: its record says so.
+        if let Some(exit) = self.scalar_word(Scalar::EXIT) {
+            let (crashed, running) = (u64::from(ExitKind::CRASHED.0), u64::from(ExitKind::RUNNING.0));
+            let _ = exit.compare_exchange(crashed.to_le(), running.to_le(), AcqRel, Acquire);
+        }
+    }
+}
+
+impl CrashRecord {
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    fn to_words(self) -> [u64; CONTENT_WORDS] {
+        let low_half = |value: i32| u64::from(value.cast_unsigned());
+        let has_address = if self.address.is_some() { HAS_ADDRESS } else { 0 };
+        [
+            low_half(self.signal) | u64::from(self.monitor.0) << 32 | has_address,
+            self.code.cast_unsigned(),
+            low_half(self.errno),
+            self.address.unwrap_or(0),
+            self.tid,
+            self.time_ns,
+            self.pc,
+            self.sp,
+        ]
+    }
+}
+
+/// A record has a number and not the checksum that goes with it.
+#[cfg(feature = "std")]
+pub(super) struct NotWhole;
+
+/// Reads the record at a word, with its number; `None` if there is none.
+#[cfg(feature = "std")]
+pub(super) fn read_crash(
+    at: usize,
+    word: impl Fn(usize) -> u64,
+) -> Result<Option<(u64, crate::model::CrashRecord)>, NotWhole> {
+    use crate::model::{Address, Timestamp};
+    let number = word(at);
+    if number == 0 {
+        return Ok(None);
+    }
+    let content: [u64; CONTENT_WORDS] = core::array::from_fn(|index| word(at + 2 + index));
+    if content.into_iter().fold(mix(0, number), mix) != word(at + 1) {
+        return Err(NotWhole);
+    }
+    let [what, code, errno, address, tid, time_ns, pc, sp] = content;
+    let record = crate::model::CrashRecord {
+        monitor: Monitor((what >> 32) as u8),
+        signal: (what as u32).cast_signed(),
+        code: code.cast_signed(),
+        errno: (errno as u32).cast_signed(),
+        address: (what & HAS_ADDRESS != 0).then_some(Address(address)),
+        tid,
+        time: Timestamp(time_ns),
+        pc: Address(pc),
+        sp: Address(sp),
+        not_fatal: word(at + NOT_FATAL_WORD) == number,
+    };
+    Ok(Some((number, record)))
+}

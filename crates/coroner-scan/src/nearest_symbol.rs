@@ -1,0 +1,333 @@
+//! Which symbol each address of a scan belongs to: the addresses, sorted, and for each the best symbol so far.
+
+/// Which of two symbols that begin at one address gives the name: the higher rank; and where the name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) rank: u8,
+    pub(crate) name: NameAt,
+}
+
+/// Where a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameAt {
+    /// Nowhere: nothing was found, or something that has no name begins there.
+    None,
+    /// At an offset of the string table.
+    String(u32),
+    /// At the node of the export trie that begins at this offset.
+    TrieNode(u64),
+}
+
+const NOTHING: Candidate = Candidate { rank: 0, name: NameAt::None };
+
+/// One address, and what was found for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query {
+    pub(crate) tag: u32,
+    /// After [`Queries::finish`]: where the symbol begins, and its name.
+    pub(crate) start: u64,
+    pub(crate) found: Candidate,
+    /// The name of the gap before the address: see `gap_starts`.
+    gap: Candidate,
+    /// A sized symbol around the address was found: `start` and `found` are of the one that begins last.
+    around: bool,
+}
+
+const EMPTY: Query = Query { tag: 0, start: 0, found: NOTHING, gap: NOTHING, around: false };
+
+/// Slots of the table that says where to begin to search. 4 KiB with 16-bit indexes.
+const SLOTS: usize = 2048;
+
+/// Up to `N` addresses. A symbol is offered in constant time, whatever `N` is, as long as the addresses are spread.
+///
+/// Symbols with a size name what they contain; of several, the one that begins last is the innermost. Symbols without a
+/// size name everything up to whatever begins next; for that it is enough to keep, in each gap between two addresses, the
+/// one that begins last: [`Queries::finish`] carries it on to the addresses behind. So a symbol changes one entry, not
+/// one for each address that it may be nearest to.
+#[derive(Debug)]
+pub(crate) struct Queries<const N: usize> {
+    /// The addresses, in arrays of their own, as what follows: nearly all symbols touch nothing else.
+    svmas: [u64; N],
+    /// Where the symbol without a size (or the boundary) begins that begins last between the address before and this one;
+    /// 0 with an unnamed `gap` where there is none.
+    gap_starts: [u64; N],
+    entries: [Query; N],
+    length: usize,
+    /// For each slot of the range between the first and the last address: the first query at or above the slot's start.
+    slots: [u16; SLOTS],
+    shift: u32,
+    first: u64,
+    last: u64,
+}
+
+impl<const N: usize> Queries<N> {
+    pub(crate) const fn new() -> Self {
+        const { assert!(N > 0 && N <= u16::MAX as usize) };
+        Self {
+            svmas: [0; N],
+            gap_starts: [0; N],
+            entries: [EMPTY; N],
+            length: 0,
+            slots: [0; SLOTS],
+            shift: 0,
+            first: 0,
+            last: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn push(&mut self, svma: u64, tag: u32) -> bool {
+        let (Some(key), Some(entry)) = (self.svmas.get_mut(self.length), self.entries.get_mut(self.length)) else {
+            return false;
+        };
+        *key = svma;
+        *entry = Query { tag, ..EMPTY };
+        self.length = self.length.wrapping_add(1);
+        true
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Query> {
+        self.entries.iter().take(self.length)
+    }
+
+    /// Sorts the addresses, forgets what an earlier scan found, and fills the slots.
+    pub(crate) fn prepare(&mut self) {
+        self.sort();
+        for (entry, gap_start) in self.entries.iter_mut().zip(&mut self.gap_starts).take(self.length) {
+            *entry = Query { tag: entry.tag, ..EMPTY };
+            *gap_start = 0;
+        }
+        let svmas = self.svmas.get(..self.length).unwrap_or(&[]);
+        self.first = svmas.first().copied().unwrap_or(0);
+        self.last = svmas.last().copied().unwrap_or(0);
+        // So that the last address is in a slot: its distance, shifted, is below SLOTS.
+        let distance = self.last.wrapping_sub(self.first);
+        self.shift = (u64::BITS - distance.leading_zeros()).saturating_sub(SLOTS.trailing_zeros());
+        let mut query = 0usize;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let start = self.first.saturating_add((index as u64).checked_shl(self.shift).unwrap_or(u64::MAX));
+            while svmas.get(query).is_some_and(|&svma| svma < start) {
+                query = query.wrapping_add(1);
+            }
+            *slot = query as u16;
+        }
+    }
+
+    /// Shell's sort, because the library's sorts can panic. Gaps by Ciura.
+    fn sort(&mut self) {
+        let length = self.length.min(N);
+        for gap in [1750usize, 701, 301, 132, 57, 23, 10, 4, 1] {
+            for end in gap..length {
+                let mut at = end;
+                while let Some(before) = at.checked_sub(gap) {
+                    let (Some(&lower), Some(&upper)) = (self.svmas.get(before), self.svmas.get(at)) else { break };
+                    if lower <= upper {
+                        break;
+                    }
+                    exchange(&mut self.svmas, before, at);
+                    exchange(&mut self.entries, before, at);
+                    at = before;
+                }
+            }
+        }
+    }
+
+    /// The index of the first address at or above one that isn't above the last.
+    #[inline]
+    fn first_from(&self, svma: u64) -> usize {
+        if svma <= self.first {
+            return 0;
+        }
+        let slot = svma.wrapping_sub(self.first).wrapping_shr(self.shift) as usize;
+        let mut low = self.slots.get(slot).map_or(0, |&index| usize::from(index));
+        let mut high = self.slots.get(slot.wrapping_add(1)).map_or(self.length, |&index| usize::from(index));
+        // Nearly always `low` is the answer already, because most slots have no address.
+        while low < high {
+            let middle = low.wrapping_add(high.wrapping_sub(low) / 2);
+            if self.svmas.get(middle).is_some_and(|&key| key < svma) {
+                low = middle.wrapping_add(1);
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Offers a symbol. Size 0 means that the table has none.
+    #[inline]
+    pub(crate) fn offer(&mut self, start: u64, size: u64, candidate: Candidate) {
+        if start > self.last || self.length == 0 {
+            return;
+        }
+        let mut behind = self.first_from(start);
+        if size == 0 {
+            return self.fill_gap(behind, start, candidate);
+        }
+        let end = start.saturating_add(size);
+        while behind < self.length && self.svmas.get(behind).is_some_and(|&svma| svma < end) {
+            self.surround(behind, start, candidate);
+            behind = behind.wrapping_add(1);
+        }
+        // A label before it, or in it, doesn't reach beyond its end.
+        self.fill_gap(behind, end, NOTHING);
+    }
+
+    /// A sized symbol contains the address.
+    fn surround(&mut self, index: usize, start: u64, candidate: Candidate) {
+        let Some(query) = self.entries.get_mut(index) else { return };
+        if !query.around || (start, candidate.rank) > (query.start, query.found.rank) {
+            query.around = true;
+            query.start = start;
+            query.found = candidate;
+        }
+    }
+
+    /// Something begins (or ends) here that isn't in the table: a symbol without a size doesn't reach beyond it.
+    #[inline]
+    pub(crate) fn boundary(&mut self, svma: u64) {
+        if svma <= self.last && self.length != 0 {
+            self.fill_gap(self.first_from(svma), svma, NOTHING);
+        }
+    }
+
+    #[inline]
+    fn fill_gap(&mut self, index: usize, start: u64, candidate: Candidate) {
+        if index >= self.length {
+            return;
+        }
+        let (Some(gap_start), Some(query)) = (self.gap_starts.get_mut(index), self.entries.get_mut(index)) else {
+            return;
+        };
+        if start > *gap_start || (start == *gap_start && candidate.rank > query.gap.rank) {
+            *gap_start = start;
+            query.gap = candidate;
+        }
+    }
+
+    /// Settles each address: the innermost symbol around it, else the nearest one before it that has no size and behind
+    /// which nothing else begins.
+    pub(crate) fn finish(&mut self) {
+        let mut nearest = (0, NOTHING);
+        for (query, &gap_start) in self.entries.iter_mut().zip(&self.gap_starts).take(self.length) {
+            if gap_start != 0 || query.gap.rank != 0 {
+                nearest = (gap_start, query.gap);
+            }
+            if !query.around {
+                (query.start, query.found) = nearest;
+            }
+        }
+    }
+}
+
+fn exchange<T: Copy>(values: &mut [T], a: usize, b: usize) {
+    let (Some(&first), Some(&second)) = (values.get(a), values.get(b)) else { return };
+    if let Some(to) = values.get_mut(a) {
+        *to = second;
+    }
+    if let Some(to) = values.get_mut(b) {
+        *to = first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::{vec, vec::Vec};
+
+    use super::*;
+
+    fn named(number: u32, rank: u8) -> Candidate {
+        Candidate { rank, name: NameAt::String(number) }
+    }
+
+    fn found<const N: usize>(queries: &Queries<N>) -> Vec<(u32, NameAt)> {
+        let mut all: Vec<(u32, NameAt)> = queries.iter().map(|query| (query.tag, query.found.name)).collect();
+        all.sort_by_key(|&(tag, _)| tag);
+        all
+    }
+
+    #[test]
+    fn the_same_as_asking_one_by_one() {
+        // Pseudo-random symbols, with and without sizes, some of them equal; the definition, applied to each address
+        // alone, against one pass over all.
+        let mut state = 1u64;
+        let mut random = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % limit
+        };
+        for round in 0..200 {
+            let scale = if round % 2 == 0 { 1 } else { 0x1_0001 };
+            let mut queries = Queries::<100>::new();
+            let mut addresses = vec![];
+            for tag in 0..=random(99) as u32 {
+                let svma = random(3000) * scale;
+                addresses.push(svma);
+                assert!(queries.push(svma, tag));
+            }
+            queries.prepare();
+            let mut symbols = vec![];
+            for number in 0..random(200) as u32 {
+                let (start, size) = (random(3000) * scale, if random(3) == 0 { 0 } else { random(60) * scale });
+                let rank = 1 + random(3) as u8;
+                symbols.push((start, size, rank, number));
+                queries.offer(start, size, named(number, rank));
+            }
+            let mut boundaries = vec![];
+            for _ in 0..random(20) {
+                boundaries.push(random(3000) * scale);
+                queries.boundary(boundaries[boundaries.len() - 1]);
+            }
+            queries.finish();
+            for (tag, name) in found(&queries) {
+                let svma = addresses[tag as usize];
+                let around = symbols
+                    .iter()
+                    .filter(|&&(start, size, ..)| size > 0 && start <= svma && svma - start < size)
+                    .max_by_key(|&&(start, _, rank, number)| (start, rank, std::cmp::Reverse(number)));
+                let before = symbols
+                    .iter()
+                    .filter(|&&(start, size, ..)| size == 0 && start <= svma)
+                    .max_by_key(|&&(start, _, rank, number)| (start, rank, std::cmp::Reverse(number)));
+                let ends = symbols.iter().filter(|symbol| symbol.1 > 0).map(|&(start, size, ..)| start + size);
+                let barrier = boundaries.iter().copied().chain(ends).filter(|&at| at <= svma).max();
+                let expected = match (around, before) {
+                    (Some(&(.., number)), _) => NameAt::String(number),
+                    (None, Some(&(start, _, _, number))) if barrier.is_none_or(|at| at <= start) => {
+                        NameAt::String(number)
+                    }
+                    _ => NameAt::None,
+                };
+                assert_eq!(name, expected, "round {round}, address {svma:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn extremes() {
+        let mut queries = Queries::<3>::new();
+        queries.prepare();
+        queries.offer(5, 0, named(1, 1));
+        queries.boundary(5);
+        queries.finish();
+        assert_eq!(queries.len(), 0);
+        for (tag, svma) in [u64::MAX, 0, 1].into_iter().enumerate() {
+            assert!(queries.push(svma, tag as u32));
+        }
+        assert!(!queries.push(2, 9));
+        queries.prepare();
+        queries.offer(0, 1, named(1, 1));
+        queries.offer(u64::MAX, 1, named(2, 1));
+        queries.offer(u64::MAX - 1, u64::MAX, named(3, 1));
+        queries.offer(1, 0, named(4, 1));
+        queries.finish();
+        // A symbol that ends with the address space can't contain its last byte: the end would be 2^64. But it ends there.
+        assert_eq!(found(&queries), [(0, NameAt::None), (1, NameAt::String(1)), (2, NameAt::String(4))]);
+    }
+}

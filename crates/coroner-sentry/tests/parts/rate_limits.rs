@@ -1,0 +1,59 @@
+//! What a server says of its limits.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coroner_sentry::rate_limits::RateLimits;
+
+const NOW: SystemTime = UNIX_EPOCH;
+
+fn after(status: u16, limits: Option<&str>, retry: Option<&str>) -> RateLimits {
+    let mut all = RateLimits::default();
+    all.update(status, limits, retry, NOW);
+    all
+}
+
+fn wait(limits: &RateLimits, category: &str) -> Option<u64> {
+    limits.wait(category, NOW).map(|wait| wait.as_secs())
+}
+
+#[test]
+fn categories_and_all() {
+    let limits = after(200, Some("60:error;session:organization:quota , 2700:transaction:key"), None);
+    assert_eq!(
+        (wait(&limits, "error"), wait(&limits, "session"), wait(&limits, "attachment")),
+        (Some(60), Some(60), None)
+    );
+    // Bugsink's, on every 200 and over quota.
+    assert_eq!(wait(&after(200, Some("86400:transaction;span:organization"), None), "error"), None);
+    let limits = after(429, Some("60::key, 86400:transaction;span:organization"), None);
+    assert_eq!((wait(&limits, "error"), wait(&limits, "session")), (Some(60), Some(60)));
+    for odd in ["", ":::", "abc:error", "-5:error", "NaN:error", "60:unheard_of", "🙂"] {
+        assert_eq!(wait(&after(200, Some(odd), None), "error"), None, "{odd}");
+    }
+    assert_eq!(wait(&after(200, Some("1e99:error"), None), "error"), Some(86_400));
+}
+
+#[test]
+fn retry_after_and_nothing() {
+    assert_eq!(wait(&after(429, None, Some("120")), "error"), Some(120));
+    assert_eq!(wait(&after(429, None, Some("Thu, 01 Jan 1970 00:02:00 GMT")), "error"), Some(120));
+    assert_eq!(wait(&after(429, None, Some("soon")), "error"), Some(60));
+    assert_eq!(wait(&after(429, None, None), "error"), Some(60));
+    assert_eq!(wait(&after(503, None, Some("120")), "error"), None);
+    assert_eq!(wait(&after(429, Some("60:transaction"), None), "error"), Some(60), "a 429 is a 429");
+}
+
+#[test]
+fn the_longer_one_stands_until_it_is_over() {
+    let mut limits = after(200, Some("100:error"), None);
+    limits.update(200, Some("10:error"), None, NOW);
+    assert_eq!(wait(&limits, "error"), Some(100));
+    assert_eq!(limits.wait("error", NOW + Duration::from_secs(100)), None);
+    let kept = serde_json::to_string(&limits).unwrap();
+    assert_eq!(serde_json::from_str::<RateLimits>(&kept).unwrap(), limits);
+    // A clock set back does not make a limit of years.
+    assert_eq!(after(200, Some("100:error"), None).wait("error", NOW), Some(Duration::from_secs(100)));
+    let mut future = RateLimits::default();
+    future.update(200, Some("100:error"), None, NOW + Duration::from_hours(10_000));
+    assert_eq!(future.wait("error", NOW), None);
+}

@@ -1,0 +1,756 @@
+//! The fast path of call frame information: the row at an address straight from the bytes of an FDE.
+//!
+//! Nearly all FDEs of `.eh_frame` and `__eh_frame` are in the 32-bit format, have relative pointers, and a CIE that defines a row of
+//! which they change little. Such a one is called plain here.
+//!
+//! Guarantees: for a plain FDE the result is that of [`crate::cfi`] and [`crate::cfi::row`]. For any other one (expressions, other
+//! registers, malformed data) it is `None`, and the caller asks the full parser, which also says what is wrong.
+
+use crate::arch::{Architecture, SLOTS};
+use crate::cfi::{Cie, CieCache, Dialect, FrameSection};
+use crate::cursor::{DW_EH_PE_PCREL, DW_EH_PE_PCREL_SDATA4};
+use crate::image::AddressRange;
+use crate::rule::Row;
+use core::marker::PhantomData;
+use coroner_process::memory::{BLOCK, Memory};
+
+/// What a plain CIE says of its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FastCie {
+    /// The bytes of a pointer, 4 or 8. (A number, so that none at all is all zero in memory.)
+    pointer_bytes: u8,
+    /// What offsets count, in words of 8 bytes.
+    words: i32,
+    /// What `DW_CFA_advance_loc` counts.
+    code: u32,
+    /// The row after the initial instructions.
+    row: Row,
+    /// They then say that the return address is undefined, as those of x86_64's `_start` do.
+    outermost: bool,
+}
+
+/// Where in a CIE its augmentation is, behind `z`.
+const LETTERS: usize = 10;
+
+impl FastCie {
+    /// What `cie` says, if it is plain. `row` is its row after the initial instructions.
+    pub(crate) fn of(cie: &Cie, row: Row) -> Option<FastCie> {
+        let pointer_bytes = pointer_bytes(cie.pointer_encoding)?;
+        let words = i32::try_from(cie.data_alignment >> 3).ok().filter(|words| (-16..=16).contains(words))?;
+        let code = u32::try_from(cie.code_alignment).ok().filter(|code| *code <= 16)?;
+        let is_plain = cie.has_augmentation && cie.bias == 0 && cie.data_alignment % 8 == 0;
+        is_plain.then_some(FastCie { pointer_bytes, words, code, row, outermost: false })
+    }
+
+    /// What the entry at `address` says, read without [`Cie::parse`], and whether its entries are of signal trampolines.
+    /// `None` if it is not as compilers write them: one short piece of augmentation, numbers of one byte, instructions that
+    /// define a row and nothing else.
+    ///
+    /// The first walk of a process has to fetch each line of code that it runs, once for an image here.
+    fn read<A: Architecture, M: Memory>(
+        memory: &mut M,
+        section: &FrameSection,
+        address: u64,
+    ) -> Option<(FastCie, bool)> {
+        let mut window = [0; BLOCK];
+        fill(memory, section, address, &mut window)?;
+        // What is beyond the window is cut off by the mask, and found to be beyond the entry in the end.
+        let byte = |at: usize| window[at & (BLOCK - 1)];
+        let total = usize::try_from(u32_at(&window, 0)).ok()?.checked_add(4).filter(|total| *total <= BLOCK)?;
+        if u32_at(&window, 4) != 0 || !matches!(byte(8), 1 | 3) || byte(9) != b'z' || section.bias != 0 {
+            return None;
+        }
+        let end = (LETTERS..LETTERS + 6).find(|at| byte(*at) == 0)?;
+        let (code, data, column, length) = (byte(end + 1), byte(end + 2), byte(end + 3), byte(end + 4));
+        if (code | data | column | length) & 0x80 != 0 || code > 16 || data & 7 != 0 || column != A::RA {
+            return None;
+        }
+        let mut at = end + 5;
+        let mut position = at + usize::from(length);
+        let mut pointer_encoding = None;
+        let mut signal_trampoline = false;
+        for letter in LETTERS..end {
+            match byte(letter) {
+                b'R' => {
+                    pointer_encoding = Some(byte(at));
+                    at += 1;
+                }
+                b'L' => at += 1,
+                b'P' => {
+                    let bytes = match byte(at) & 0x7f {
+                        0x0b | 0x1b => 4,
+                        0x00 | 0x10 => 8,
+                        _ => return None,
+                    };
+                    at += 1 + bytes;
+                }
+                b'S' => signal_trampoline = true,
+                b'B' => {}
+                _ => return None,
+            }
+        }
+        if at > position || position > total {
+            return None;
+        }
+        let pointer_bytes = pointer_bytes(pointer_encoding?)?;
+        // Seven bits with a sign, in bytes.
+        let words = (i32::from(data) ^ 0x40).wrapping_sub(0x40) >> 3;
+        let (mut row, mut outermost) = (None, false);
+        while position < total {
+            let instruction = byte(position);
+            position += 1;
+            match instruction {
+                // DW_CFA_nop
+                0x00 => {}
+                _ if outermost => return None,
+                UNDEFINED if byte(position) == A::RA => {
+                    position += 1;
+                    outermost = true;
+                }
+                // DW_CFA_def_cfa
+                0x0c if row.is_none() => {
+                    let number = register(uleb(&window, &mut position)?)?;
+                    row = Some(Row::new(number, i32::try_from(uleb(&window, &mut position)?).ok()?));
+                }
+                // DW_CFA_offset
+                0x80..=0xbf => {
+                    let offset = i64::from(uleb(&window, &mut position)?).wrapping_mul(i64::from(words)) << 3;
+                    row = Some(row?.with_saved::<A>(instruction & 0x3f, offset)?);
+                }
+                _ => return None,
+            }
+        }
+        let row = row.filter(|row| A::LINK_REGISTER || row.saved_words::<A>(A::RA).is_some())?;
+        let plain = FastCie { pointer_bytes, words, code: code.into(), row, outermost };
+        (position == total).then_some((plain, signal_trampoline))
+    }
+}
+
+/// The bytes of a plain pointer.
+#[inline]
+const fn pointer_bytes(encoding: u8) -> Option<u8> {
+    match encoding {
+        DW_EH_PE_PCREL_SDATA4 => Some(4),
+        DW_EH_PE_PCREL => Some(8),
+        _ => None,
+    }
+}
+
+/// A CIE of which it is known whether it is plain. All zero is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachedCie {
+    address: u64,
+    is_plain: bool,
+    signal_trampoline: bool,
+    plain: FastCie,
+}
+
+impl CachedCie {
+    pub(crate) const NONE: CachedCie = CachedCie {
+        address: 0,
+        is_plain: false,
+        signal_trampoline: false,
+        plain: FastCie { pointer_bytes: 0, words: 0, code: 0, row: Row::new(0, 0), outermost: false },
+    };
+}
+
+/// What the CIE at `address` says, if it is plain.
+#[inline]
+fn cie_at<'c, A: Architecture, M: Memory>(
+    memory: &mut M,
+    cache: &'c mut CieCache,
+    section: &FrameSection,
+    address: u64,
+) -> Option<&'c CachedCie> {
+    let index = CieCache::index(address);
+    if cache.plain[index].address != address || address == 0 {
+        cache.plain[index] = find_cie::<A, M>(memory, cache, section, address)?;
+    }
+    Some(&cache.plain[index]).filter(|known| known.is_plain)
+}
+
+#[inline(never)]
+fn find_cie<A: Architecture, M: Memory>(
+    memory: &mut M,
+    cache: &mut CieCache,
+    section: &FrameSection,
+    address: u64,
+) -> Option<CachedCie> {
+    if let Some((plain, signal_trampoline)) = FastCie::read::<A, M>(memory, section, address) {
+        return Some(CachedCie { address, is_plain: true, signal_trampoline, plain });
+    }
+    let cie = cache.get(memory, section, address).ok()?;
+    let plain = cie.plain.filter(|_| cie.return_register == A::RA);
+    Some(CachedCie {
+        address,
+        is_plain: plain.is_some(),
+        signal_trampoline: cie.signal_trampoline,
+        plain: plain.unwrap_or(CachedCie::NONE.plain),
+    })
+}
+
+/// What a plain entry states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FastFde {
+    /// The function.
+    pub range: AddressRange,
+    /// Whether the row was made: whether the function covers the address.
+    pub covers: bool,
+    /// The function is a signal trampoline.
+    pub signal_trampoline: bool,
+    /// The function has no caller, and there is no row.
+    pub outermost: bool,
+}
+
+/// The longest instruction here, `DW_CFA_def_cfa` with numbers of two and three bytes, fits twice.
+const MAX_LENGTH: usize = 16;
+
+/// Writes to `row` the row of the entry at `at` that holds at `address`. `None` if the entry is not plain, or not the kind of
+/// entry that is looked for, or malformed, or unreadable.
+#[inline]
+pub(crate) fn row_at<A: Architecture, M: Memory>(
+    memory: &mut M,
+    cache: &mut CieCache,
+    section: &FrameSection,
+    at: u64,
+    address: u64,
+    row: &mut Row,
+) -> Option<FastFde> {
+    let mut window = [0; BLOCK];
+    fill(memory, section, at, &mut window)?;
+    let length = u64::from(u32_at(&window, 0));
+    let id = u64::from(u32_at(&window, 4));
+    if section.dialect != Dialect::EhFrame || length >= 0xffff_fff0 || id == 0 {
+        return None;
+    }
+    let total = length + 4;
+    if at.checked_add(total)? > section.range.end {
+        return None;
+    }
+    let id_address = at.wrapping_add(4);
+    let cie = cie_at::<A, M>(memory, cache, section, id_address.checked_sub(id)?)?;
+    let plain = &cie.plain;
+    let pointer = id_address.wrapping_add(4);
+    let (start, size, augmentation) = if plain.pointer_bytes == 8 {
+        (pointer.wrapping_add(u64_at(&window, 8)), u64_at(&window, 16), 24)
+    } else {
+        let start = pointer.wrapping_add_signed(i64::from(u32_at(&window, 8) as i32));
+        // The size has the pointer's format, which is signed.
+        (start, u64::try_from(u32_at(&window, 12) as i32).ok()?, 16)
+    };
+    let range = AddressRange { start, end: start.checked_add(size)? };
+    let skipped = usize::from(window[augmentation]);
+    let position = augmentation + 1 + skipped;
+    if skipped >= 0x20 || position as u64 > total {
+        return None;
+    }
+    let covers = range.contains(address);
+    let outermost = if plain.outermost {
+        is_nothing(&window, position, total).then_some(true)?
+    } else {
+        window[position & (BLOCK - 1)] == UNDEFINED
+            && window[(position + 1) & (BLOCK - 1)] == A::RA
+            && is_nothing(&window, position + 2, total)
+    };
+    if covers && !outermost {
+        let instructions = Instructions { memory, section, at, total, window, position };
+        instructions.run::<A>(plain, address.wrapping_sub(start), row)?;
+    }
+    Some(FastFde { range, covers, signal_trampoline: cie.signal_trampoline, outermost })
+}
+
+/// `DW_CFA_undefined`: of the return address, and with nothing behind it, it stands where threads begin.
+const UNDEFINED: u8 = 0x07;
+
+/// Whether all of an entry from `position` on is in the window, and is `DW_CFA_nop`.
+#[inline]
+fn is_nothing(window: &[u8; BLOCK], position: usize, total: u64) -> bool {
+    let total = usize::try_from(total).unwrap_or(usize::MAX);
+    window.get(position..total).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+}
+
+/// Reads the bytes at `at`, if the section has that many there.
+#[inline]
+fn fill<M: Memory>(memory: &mut M, section: &FrameSection, at: u64, window: &mut [u8; BLOCK]) -> Option<()> {
+    if at < section.range.start || section.range.end.checked_sub(at)? < BLOCK as u64 {
+        return None;
+    }
+    memory.read_block(at, window).ok()
+}
+
+#[inline]
+fn u32_at(window: &[u8; BLOCK], at: usize) -> u32 {
+    window.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u32::from_le_bytes)
+}
+
+#[inline]
+fn u64_at(window: &[u8; BLOCK], at: usize) -> u64 {
+    window.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_le_bytes)
+}
+
+/// The slot of each register, [`STACK_POINTER`] or [`NO_SLOT`].
+struct SlotOf<A>(PhantomData<A>);
+
+/// A register that a row has no slot for and that the caller has no use for.
+const NO_SLOT: u8 = 0xff;
+/// The stack pointer, of which a row can't say that it was saved.
+const STACK_POINTER: u8 = 0xfe;
+
+impl<A: Architecture> SlotOf<A> {
+    const TABLE: [u8; 64] = {
+        let mut table = [NO_SLOT; 64];
+        let mut slot = 0;
+        while slot < A::SAVED_COUNT && slot < SLOTS {
+            table[A::SAVED[slot] as usize & 63] = slot as u8;
+            slot += 1;
+        }
+        table[A::SP as usize & 63] = STACK_POINTER;
+        table
+    };
+}
+
+/// `DW_CFA_def_cfa_offset`
+const DEF_CFA_OFFSET: u8 = 0x0e;
+
+/// What changes in a row but for its places, which are written to it as they come.
+#[derive(Clone, Copy)]
+struct State {
+    register: u8,
+    offset: i32,
+    saved: u16,
+}
+
+impl State {
+    #[inline]
+    fn put_into(self, row: &mut Row) {
+        row.cfa_register = self.register;
+        row.cfa_offset = self.offset;
+        row.saved = self.saved;
+    }
+}
+
+/// The call frame instructions of a plain entry.
+struct Instructions<'a, M> {
+    memory: &'a mut M,
+    section: &'a FrameSection,
+    /// The address of the window's first byte.
+    at: u64,
+    /// How many bytes of the entry there are from there on.
+    total: u64,
+    window: [u8; BLOCK],
+    /// Where in the window the next instruction is.
+    position: usize,
+}
+
+impl<M: Memory> Instructions<'_, M> {
+    /// Writes to `row` the row that holds `distance` bytes behind the function's start. `None` if an instruction is not plain.
+    #[inline]
+    fn run<A: Architecture>(mut self, cie: &FastCie, distance: u64, row: &mut Row) -> Option<()> {
+        *row = cie.row;
+        let mut now = State { register: row.cfa_register, offset: row.cfa_offset, saved: row.saved };
+        let mut location = 0u64;
+        let mut remembered = [Row::new(0, 0); 2];
+        let mut depth = 0usize;
+        // Instructions begin before this place of the window, and end in it.
+        let mut edge = self.edge();
+        let mut position = self.position;
+        loop {
+            if position >= edge {
+                if edge as u64 >= self.total {
+                    now.put_into(row);
+                    // The last instruction may not end beyond the entry.
+                    return if position as u64 == self.total { Some(()) } else { None };
+                }
+                self.at = self.at.wrapping_add(position as u64);
+                self.total = self.total.wrapping_sub(position as u64);
+                fill(self.memory, self.section, self.at, &mut self.window)?;
+                edge = self.edge();
+                position = 0;
+                continue;
+            }
+            let window = &self.window;
+            let mut byte = window[position & (BLOCK - 1)];
+            // Prologues: `DW_CFA_advance_loc`, `DW_CFA_def_cfa_offset` for every push, then `DW_CFA_offset` for every register.
+            // Two loops that each have one exit are guessed better than one that has a branch for each instruction.
+            while byte >> 6 == 1 {
+                location += u64::from(byte & 0x3f) * u64::from(cie.code);
+                position += 1;
+                if location > distance {
+                    now.put_into(row);
+                    return Some(());
+                }
+                byte = window[position & (BLOCK - 1)];
+                if byte == DEF_CFA_OFFSET && position < edge {
+                    position += 1;
+                    now.offset = i32::try_from(uleb(window, &mut position)?).ok()?;
+                    byte = window[position & (BLOCK - 1)];
+                }
+                if position >= edge {
+                    break;
+                }
+            }
+            while byte >> 6 == 2 && position < edge {
+                position += 1;
+                let words = i32::try_from(uleb(window, &mut position)?).ok()?.wrapping_mul(cie.words);
+                let slot = SlotOf::<A>::TABLE[usize::from(byte & 0x3f)];
+                if let Some(place) = row.slots.get_mut(usize::from(slot)) {
+                    *place = i16::try_from(words).ok()?;
+                    now.saved |= 1u16.wrapping_shl(slot.into());
+                } else if slot == STACK_POINTER {
+                    return None;
+                }
+                byte = window[position & (BLOCK - 1)];
+            }
+            if position >= edge || byte >> 6 == 1 {
+                continue;
+            }
+            position += 1;
+            match byte {
+                // DW_CFA_nop; whether the return address is signed (codes are always removed)
+                0x00 | 0x2d => {}
+                // DW_CFA_advance_loc1, 2, 4
+                0x02..=0x04 => {
+                    let (bytes, mask) = match byte {
+                        0x02 => (1, 0xff),
+                        0x03 => (2, 0xffff),
+                        _ => (4, u32::MAX),
+                    };
+                    location += u64::from(u32_at(window, position) & mask) * u64::from(cie.code);
+                    position += bytes;
+                    if location > distance {
+                        now.put_into(row);
+                        return Some(());
+                    }
+                }
+                // DW_CFA_remember_state, DW_CFA_restore_state
+                0x0a => {
+                    now.put_into(row);
+                    *remembered.get_mut(depth)? = *row;
+                    depth += 1;
+                }
+                0x0b => {
+                    depth = depth.checked_sub(1)?;
+                    *row = *remembered.get(depth)?;
+                    now = State { register: row.cfa_register, offset: row.cfa_offset, saved: row.saved };
+                }
+                // DW_CFA_def_cfa, DW_CFA_def_cfa_register
+                0x0c => {
+                    now.register = register(uleb(window, &mut position)?)?;
+                    now.offset = i32::try_from(uleb(window, &mut position)?).ok()?;
+                }
+                0x0d => now.register = register(uleb(window, &mut position)?)?,
+                DEF_CFA_OFFSET => now.offset = i32::try_from(uleb(window, &mut position)?).ok()?,
+                // DW_CFA_GNU_args_size
+                0x2e => {
+                    uleb(window, &mut position)?;
+                }
+                // DW_CFA_restore
+                0xc0..=0xff => {
+                    let slot = SlotOf::<A>::TABLE[usize::from(byte & 0x3f)];
+                    if let (Some(place), Some(words)) =
+                        (row.slots.get_mut(usize::from(slot)), cie.row.slots.get(usize::from(slot)))
+                    {
+                        let bit = 1u16.wrapping_shl(slot.into());
+                        *place = *words;
+                        now.saved = now.saved & !bit | cie.row.saved & bit;
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Where an instruction must begin to be in the window as a whole: the end of the entry if that is there.
+    #[inline]
+    fn edge(&self) -> usize {
+        if self.total <= BLOCK as u64 { self.total as usize } else { BLOCK - MAX_LENGTH }
+    }
+}
+
+/// An unsigned LEB128 number of at most three bytes.
+#[inline]
+fn uleb(window: &[u8; BLOCK], position: &mut usize) -> Option<u32> {
+    let byte = |at: usize| u32::from(window[at & (BLOCK - 1)]);
+    let first = byte(*position);
+    *position += 1;
+    if first < 0x80 {
+        return Some(first);
+    }
+    let second = byte(*position);
+    *position += 1;
+    let two = first & 0x7f | (second & 0x7f) << 7;
+    if second < 0x80 {
+        return Some(two);
+    }
+    let third = byte(*position);
+    *position += 1;
+    if third < 0x80 { Some(two | third << 14) } else { None }
+}
+
+/// The number of a register that is carried.
+#[inline]
+fn register(number: u32) -> Option<u8> {
+    if number < 32 { Some(number as u8) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{Aarch64, X86_64};
+    use crate::cfi::Fde;
+    use crate::cfi::row::RowState;
+    use crate::cursor::{Bases, Cursor};
+    use coroner_process::memory::{Snapshot, SnapshotRange};
+
+    extern crate std;
+    use std::vec::Vec;
+
+    const SECTION: u64 = 0x50_0000;
+    const CODE: u64 = 0x40_0000;
+    const SIZE: u32 = 0x200;
+
+    /// xorshift64
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % bound
+        }
+
+        fn number(&mut self, into: &mut Vec<u8>) {
+            match self.below(8) {
+                0 => into.extend([0x80 | self.below(128) as u8, self.below(128) as u8]),
+                1 => into.extend([0x80 | self.below(128) as u8, 0x80 | self.below(128) as u8, self.below(9) as u8]),
+                _ => into.push(self.below(32) as u8),
+            }
+        }
+
+        /// An instruction, mostly one that is plain.
+        fn instruction(&mut self, into: &mut Vec<u8>) {
+            match self.below(24) {
+                0..=5 => into.push(0x40 | self.below(40) as u8),
+                6..=9 => {
+                    into.push(0x80 | self.below(36) as u8);
+                    self.number(into);
+                }
+                10..=13 => {
+                    into.push(0x0e);
+                    self.number(into);
+                }
+                14 => into.extend([0x0c, self.below(34) as u8, self.below(128) as u8]),
+                15 => into.extend([0x0d, self.below(34) as u8]),
+                16 => into.push(0x0a),
+                17 => into.push(0x0b),
+                18 => into.push(0xc0 | self.below(36) as u8),
+                19 => into.extend([0x02, self.below(256) as u8]),
+                20 => into.extend([0x03, self.below(256) as u8, 0]),
+                21 => into.extend([0x2e, self.below(128) as u8]),
+                22 => into.extend([0, 0x2d, 0]),
+                _ => into.push(self.below(256) as u8),
+            }
+        }
+    }
+
+    /// A section with a CIE and an entry of these instructions: where that is, and the bytes.
+    fn section<A: Architecture>(wide: bool, instructions: &[u8]) -> (u64, Vec<u8>) {
+        let encoding = if wide { DW_EH_PE_PCREL } else { DW_EH_PE_PCREL_SDATA4 };
+        let mut bytes = std::vec![0, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, A::RA, 1, encoding, 0x0c, A::SP];
+        bytes.extend(if A::LINK_REGISTER { [0, 0, 0] } else { [8, 0x80 | A::RA, 1] });
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes[0] = bytes.len() as u8 - 4;
+        let at = bytes.len();
+        bytes.extend([0; 4]);
+        bytes.extend((at as u32 + 4).to_le_bytes());
+        let start = CODE.wrapping_sub(SECTION + at as u64 + 8);
+        if wide {
+            bytes.extend(start.to_le_bytes());
+            bytes.extend(u64::from(SIZE).to_le_bytes());
+        } else {
+            bytes.extend((start as u32).to_le_bytes());
+            bytes.extend(SIZE.to_le_bytes());
+        }
+        bytes.push(0);
+        bytes.extend(instructions);
+        let length = bytes.len() - at - 4;
+        bytes[at..at + 4].copy_from_slice(&(length as u32).to_le_bytes());
+        bytes.extend([0; 2 * BLOCK]);
+        (SECTION + at as u64, bytes)
+    }
+
+    /// How many of some entries are plain; those must have the row that the full parser makes.
+    fn fast_fdes<A: Architecture>(wide: bool) -> usize {
+        let mut chance = Chance(88_172_645_463_325_252);
+        let mut fast_fdes = 0;
+        for _ in 0..20_000 {
+            let mut instructions = Vec::new();
+            for _ in 0..chance.below(40) {
+                chance.instruction(&mut instructions);
+            }
+            let (at, bytes) = section::<A>(wide, &instructions);
+            let address = CODE + chance.below(SIZE.into());
+            let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
+            let mut memory = Snapshot { ranges: &ranges };
+            let section = FrameSection {
+                range: (SECTION..SECTION + bytes.len() as u64).into(),
+                dialect: Dialect::EhFrame,
+                bases: Bases::default(),
+                bias: 0,
+            };
+            let mut cache = CieCache::new();
+            let mut row = Row::new(0, 0);
+            let Some(plain) = row_at::<A, _>(&mut memory, &mut cache, &section, at, address, &mut row) else {
+                continue;
+            };
+            fast_fdes += 1;
+            let mut cursor = Cursor::new(&mut memory, section.range, at).unwrap();
+            let entry = Fde::parse(&mut cursor, &section, &mut cache).unwrap();
+            assert_eq!((plain.range, plain.covers), (entry.range, true));
+            let cie = *cache.get(cursor.memory, &section, entry.cie).unwrap();
+            let state = RowState::of(&mut cursor, &cie, &entry, address).unwrap();
+            let expected = state.simple::<A>(&cie).unwrap();
+            let said =
+                |row: &Row| (row.cfa_register, row.cfa_offset, A::SAVED.map(|number| row.saved_words::<A>(number)));
+            assert_eq!(said(&row), said(&expected), "{instructions:x?} at {address:#x}");
+        }
+        fast_fdes
+    }
+
+    #[test]
+    fn the_short_way_says_what_the_long_one_does() {
+        for fast_fdes in [
+            fast_fdes::<X86_64>(false),
+            fast_fdes::<X86_64>(true),
+            fast_fdes::<Aarch64>(false),
+            fast_fdes::<Aarch64>(true),
+        ] {
+            assert!(fast_fdes > 5_000, "only {fast_fdes} of 20,000 are plain");
+        }
+    }
+
+    /// How many of some CIEs are read the fast path; those must be what the full parser makes of them.
+    fn fast_cies<A: Architecture>() -> usize {
+        let mut chance = Chance(0x1234_5678_9abc_def1);
+        let mut fast_fdes = 0;
+        for _ in 0..20_000 {
+            let letters: Vec<u8> = (0..chance.below(5)).map(|_| b"RLPSRRLBGx"[chance.below(10) as usize]).collect();
+            let version = [1, 3, 1, 3, 4][chance.below(5) as usize];
+            let mut bytes = std::vec![0, 0, 0, 0, 0, 0, 0, 0, version, b'z'];
+            bytes.extend(&letters);
+            bytes.extend([0, [1, 4, 17][chance.below(3) as usize], [0x78, 0x70, 8, 0x7c][chance.below(4) as usize]]);
+            bytes.push(if chance.below(8) == 0 { 3 } else { A::RA });
+            let mut data = Vec::new();
+            for letter in &letters {
+                match letter {
+                    b'R' => data.push([0x1b, 0x10, 0x1b, 0x03][chance.below(4) as usize]),
+                    b'L' => data.push(0x1b),
+                    b'P' => match chance.below(4) {
+                        0 => data.extend([0x9b, 1, 2, 3, 4]),
+                        1 => data.extend([0x00, 1, 2, 3, 4, 5, 6, 7, 8]),
+                        2 => data.extend([0x50, 1, 2]),
+                        _ => data.extend([0x1b, 1, 2, 3, 4]),
+                    },
+                    _ => {}
+                }
+            }
+            let longer = chance.below(8).saturating_sub(6);
+            bytes.push((data.len() as u64 + longer) as u8);
+            bytes.extend(data);
+            bytes.resize(bytes.len() + longer as usize, 0x1b);
+            bytes.extend([0x0c, A::SP, 8, 0x80 | A::RA, 1]);
+            for _ in 0..chance.below(4).saturating_sub(1) {
+                match chance.below(5) {
+                    0 => chance.instruction(&mut bytes),
+                    4 => bytes.extend([0x07, [A::RA, A::FP][chance.below(2) as usize]]),
+                    1 => bytes.extend([0x80 | A::FP, chance.below(4) as u8]),
+                    _ => bytes.push(0),
+                }
+            }
+            bytes[0] = bytes.len() as u8 - 4 - chance.below(16).saturating_sub(14) as u8;
+            bytes.extend([0; BLOCK]);
+            let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
+            let mut memory = Snapshot { ranges: &ranges };
+            let range = (SECTION..SECTION + bytes.len() as u64).into();
+            let section = FrameSection { range, dialect: Dialect::EhFrame, bases: Bases::default(), bias: 0 };
+            let Some((plain, signal_trampoline)) = FastCie::read::<A, _>(&mut memory, &section, SECTION) else {
+                continue;
+            };
+            fast_fdes += 1;
+            let long = Cie::parse(&mut memory, &section, SECTION).unwrap();
+            assert_eq!((signal_trampoline, A::RA), (long.signal_trampoline, long.return_register), "{bytes:x?}");
+            let undefined = long.initial.register(A::RA) == crate::cfi::row::RegisterRule::Undefined;
+            assert_eq!(plain.outermost, undefined, "{bytes:x?}");
+            // The full parser has no plain form of those that have no row.
+            assert_eq!((!undefined).then_some(plain), long.plain, "{bytes:x?}");
+        }
+        fast_fdes
+    }
+
+    #[test]
+    fn the_short_way_of_common_entries_says_what_the_long_one_does() {
+        for fast_fdes in [fast_cies::<X86_64>(), fast_cies::<Aarch64>()] {
+            assert!(fast_fdes > 1_000, "only {fast_fdes} of 20,000 are plain");
+        }
+    }
+
+    #[test]
+    fn where_threads_begin() {
+        let rule = |instructions: &[u8]| {
+            let (at, bytes) = section::<X86_64>(false, instructions);
+            let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
+            let range = (SECTION..SECTION + bytes.len() as u64).into();
+            let section = FrameSection { range, dialect: Dialect::EhFrame, bases: Bases::default(), bias: 0 };
+            let (mut cache, mut row) = (CieCache::new(), Row::new(0, 0));
+            let mut memory = Snapshot { ranges: &ranges };
+            row_at::<X86_64, _>(&mut memory, &mut cache, &section, at, CODE + 9, &mut row).map(|plain| plain.outermost)
+        };
+        assert_eq!(rule(&[0x07, 16]), Some(true));
+        assert_eq!(rule(&[0x07, 16, 0, 0, 0]), Some(true));
+        assert_eq!(rule(&[0x0e, 16, 0, 0]), Some(false));
+        // Another register, or more than that, is for the full parser.
+        assert_eq!(rule(&[0x07, 6]), None);
+        assert_eq!(rule(&[0x07, 16, 0x41, 0x90, 1]), None);
+        assert_eq!(rule(&[0x41, 0x07, 16]), None);
+        // As x86_64's C runtime has it: in the CIE, and with nothing in the entry.
+        let mut bytes =
+            std::vec![20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 7, 16];
+        bytes.extend([16, 0, 0, 0, 28, 0, 0, 0]);
+        bytes.extend((CODE.wrapping_sub(SECTION + 32) as u32).to_le_bytes());
+        bytes.extend([0x22, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([0; BLOCK]);
+        for (byte, outermost) in [(0, Some(true)), (0x41, None)] {
+            bytes[41] = byte;
+            let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
+            let range = (SECTION..SECTION + bytes.len() as u64).into();
+            let section = FrameSection { range, dialect: Dialect::EhFrame, bases: Bases::default(), bias: 0 };
+            let (mut cache, mut memory, mut row) = (CieCache::new(), Snapshot { ranges: &ranges }, Row::new(0, 0));
+            let (at, lookup) = (SECTION + 24, CODE + 9);
+            let said = row_at::<X86_64, _>(&mut memory, &mut cache, &section, at, lookup, &mut row);
+            assert_eq!(said.map(|said| said.outermost), outermost);
+            let mut rule = crate::Rule::FrameRecord;
+            let mut sections = crate::lookup::SectionCache::new();
+            crate::lookup::rule_at::<X86_64, _>(&mut memory, &mut sections, &section, at, lookup, &mut rule).unwrap();
+            assert_eq!(rule, crate::Rule::Outermost);
+        }
+    }
+
+    #[test]
+    fn other_code_is_not_covered() {
+        let (at, bytes) = section::<X86_64>(false, &[0x41, 0x0e, 16]);
+        let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
+        let mut memory = Snapshot { ranges: &ranges };
+        let section = FrameSection {
+            range: (SECTION..SECTION + bytes.len() as u64).into(),
+            dialect: Dialect::EhFrame,
+            bases: Bases::default(),
+            bias: 0,
+        };
+        for (address, covers) in [(CODE - 1, false), (CODE, true), (CODE + 0x1ff, true), (CODE + 0x200, false)] {
+            let (mut cache, mut row) = (CieCache::new(), Row::new(0, 0));
+            let plain = row_at::<X86_64, _>(&mut memory, &mut cache, &section, at, address, &mut row).unwrap();
+            assert_eq!(plain.covers, covers, "{address:#x}");
+        }
+    }
+}

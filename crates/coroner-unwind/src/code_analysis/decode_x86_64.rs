@@ -1,0 +1,506 @@
+//! x86_64 instructions (Intel 64 Software Developer's Manual, volume 2, appendix A): their lengths, and their effects as
+//! far as they concern the stack.
+
+use super::{Access, Effect, NO_REGISTER};
+use crate::cursor::Cursor;
+use crate::frame::Problem;
+use coroner_process::memory::Memory;
+
+const SP: u8 = 7;
+const FP: u8 = 6;
+
+/// The DWARF numbers of registers in the order of their encoding.
+const DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// What stands before an opcode.
+#[derive(Clone, Copy, Default)]
+struct Prefixes {
+    /// 66: 16-bit operands.
+    narrow: bool,
+    /// 67: 32-bit addresses.
+    narrow_address: bool,
+    /// REX byte, or 0.
+    rex: u8,
+}
+
+impl Prefixes {
+    const fn wide(self) -> bool {
+        self.rex & 8 != 0
+    }
+}
+
+/// The operands that a ModRM byte states.
+#[derive(Clone, Copy)]
+struct Operands {
+    /// The reg field without REX: for some opcodes a part of the opcode.
+    extension: u8,
+    /// The register operand, by DWARF number.
+    register: u8,
+    /// The other operand.
+    other: Operand,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operand {
+    Register(u8),
+    /// `[base + displacement]`.
+    Based(u8, i32),
+    /// `[rip + displacement]`.
+    Relative,
+    /// Any other form of address.
+    Memory,
+}
+
+/// Decodes the instruction at the cursor and moves behind it. What is no instruction is a [`Effect::Trap`].
+pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Problem> {
+    let mut prefixes = Prefixes::default();
+    // At most 15 bytes make an instruction.
+    for _ in 0..15 {
+        let byte = cursor.u8()?;
+        match byte {
+            0x66 => prefixes.narrow = true,
+            0x67 => prefixes.narrow_address = true,
+            0xf0 | 0xf2 | 0xf3 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 => {}
+            0x40..=0x4f => {
+                // A REX byte counts only right before the opcode.
+                prefixes.rex = byte;
+                let opcode = cursor.u8()?;
+                if matches!(opcode, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x40..=0x4f) {
+                    return Ok(Effect::Trap);
+                }
+                return one_byte(cursor, prefixes, opcode);
+            }
+            opcode => return one_byte(cursor, prefixes, opcode),
+        }
+        if byte & 0xf0 != 0x40 {
+            prefixes.rex = 0;
+        }
+    }
+    Ok(Effect::Trap)
+}
+
+fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u8) -> Result<Effect, Problem> {
+    let low = DWARF.get(usize::from(opcode & 7 | (prefixes.rex & 1) << 3)).copied().unwrap_or(NO_REGISTER);
+    let effect = match opcode {
+        0x0f => return two_byte(cursor, prefixes),
+        // Operations of the form `op r/m, r` and `op r, r/m`
+        0x00..=0x3f if opcode & 7 < 4 => {
+            let operands = operands(cursor, prefixes)?;
+            // All but `cmp` write; what they write matters only for the stack and frame pointers.
+            match (opcode & 2 != 0, operands.other) {
+                _ if opcode >= 0x38 => Effect::Other,
+                (true, _) => clobber(operands.register),
+                (false, Operand::Register(number)) => clobber(number),
+                (false, _) => Effect::Other,
+            }
+        }
+        // `op al, imm8`, `op eax, imm32`
+        0x00..=0x3f if opcode & 7 == 4 => skip(cursor, 1)?,
+        0x00..=0x3f if opcode & 7 == 5 => skip(cursor, immediate(prefixes))?,
+        0x50..=0x57 => push(low),
+        0x58..=0x5f => pop(low),
+        // movsxd
+        0x63 => clobber(operands(cursor, prefixes)?.register),
+        0x68 => {
+            cursor.skip(immediate(prefixes))?;
+            push(NO_REGISTER)
+        }
+        0x6a => {
+            cursor.skip(1)?;
+            push(NO_REGISTER)
+        }
+        // imul r, r/m, imm
+        0x69 | 0x6b => {
+            let operands = operands(cursor, prefixes)?;
+            cursor.skip(if opcode == 0x69 { immediate(prefixes) } else { 1 })?;
+            clobber(operands.register)
+        }
+        0x70..=0x7f | 0xe0..=0xe3 => Effect::Branch(relative8(cursor)?),
+        0x80 | 0x81 | 0x83 => group_1(cursor, prefixes, opcode)?,
+        0x84..=0x8f => moves(cursor, prefixes, opcode)?,
+        // xchg with rax
+        0x91..=0x97 => clobber(low),
+        // pushf, popf
+        0x9c => push(NO_REGISTER),
+        0x9d => pop(NO_REGISTER),
+        0x90
+        | 0x98
+        | 0x99
+        | 0x9b
+        | 0x9e
+        | 0x9f
+        | 0x6c..=0x6f
+        | 0xa4..=0xa7
+        | 0xaa..=0xaf
+        | 0xd7
+        | 0xec..=0xef
+        | 0xf5
+        | 0xf8..=0xfd => Effect::Other,
+        // mov with an absolute address
+        0xa0..=0xa3 => skip(cursor, if prefixes.narrow_address { 4 } else { 8 })?,
+        0xa8 | 0xb0..=0xb7 | 0xcd | 0xe4..=0xe7 => skip(cursor, 1)?,
+        0xa9 => skip(cursor, immediate(prefixes))?,
+        0xb8..=0xbf => {
+            cursor.skip(if prefixes.wide() { 8 } else { immediate(prefixes) })?;
+            clobber(low)
+        }
+        // Shifts
+        0xc0 | 0xc1 => {
+            operands(cursor, prefixes)?;
+            skip(cursor, 1)?
+        }
+        0xd0..=0xd3 | 0xd8..=0xdf | 0xfe => {
+            operands(cursor, prefixes)?;
+            Effect::Other
+        }
+        0xc2 | 0xca => {
+            cursor.skip(2)?;
+            Effect::Return(NO_REGISTER)
+        }
+        0xc3 | 0xcb => Effect::Return(NO_REGISTER),
+        0xc4 | 0xc5 | 0x62 => vector(cursor, prefixes, opcode)?,
+        0xc6 | 0xc7 => {
+            let operands = operands(cursor, prefixes)?;
+            cursor.skip(if opcode == 0xc6 { 1 } else { immediate(prefixes) })?;
+            match operands.other {
+                Operand::Register(number) => clobber(number),
+                _ => Effect::Other,
+            }
+        }
+        // enter
+        0xc8 => {
+            cursor.skip(3)?;
+            Effect::Unknown { to: SP }
+        }
+        0xc9 => Effect::Leave,
+        0xe8 => Effect::Call(Some(relative32(cursor)?)),
+        0xe9 => Effect::Jump(relative32(cursor)?),
+        0xeb => Effect::Jump(relative8(cursor)?),
+        // test, not, neg, mul, div
+        0xf6 | 0xf7 => {
+            let operands = operands(cursor, prefixes)?;
+            match (operands.extension, opcode) {
+                (0 | 1, 0xf6) => skip(cursor, 1)?,
+                (0 | 1, _) => skip(cursor, immediate(prefixes))?,
+                _ => Effect::Other,
+            }
+        }
+        0xff => {
+            let operands = operands(cursor, prefixes)?;
+            match operands.extension {
+                2 | 3 => Effect::Call(None),
+                // Jump tables are never at a place of their own in the code: this is a tail call to another image.
+                4 if operands.other == Operand::Relative => Effect::Return(NO_REGISTER),
+                4 | 5 => Effect::IndirectJump,
+                6 => push(NO_REGISTER),
+                7 => Effect::Trap,
+                _ => Effect::Other,
+            }
+        }
+        // int3, hlt, int1, iret and what does not exist in 64-bit mode
+        _ => Effect::Trap,
+    };
+    Ok(effect)
+}
+
+/// add, or, adc, sbb, and, sub, xor, cmp with an immediate.
+fn group_1<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u8) -> Result<Effect, Problem> {
+    let operands = operands(cursor, prefixes)?;
+    let value = match opcode {
+        0x81 if immediate(prefixes) == 4 => i64::from(cursor.u32()? as i32),
+        0x81 => i64::from(cursor.u16()? as i16),
+        _ => i64::from(cursor.u8()? as i8),
+    };
+    Ok(match (operands.extension, operands.other) {
+        (0, Operand::Register(number)) if prefixes.wide() => Effect::Set { to: number, from: number, add: value },
+        (5, Operand::Register(number)) if prefixes.wide() => {
+            Effect::Set { to: number, from: number, add: value.wrapping_neg() }
+        }
+        (7, _) => Effect::Other,
+        (_, Operand::Register(number)) => clobber(number),
+        _ => Effect::Other,
+    })
+}
+
+/// test, xchg, mov, lea, pop.
+fn moves<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u8) -> Result<Effect, Problem> {
+    // XOP instructions share their first byte with `pop r/m`, whose reg field is 0.
+    if opcode == 0x8f {
+        let operands = operands(cursor, prefixes)?;
+        return Ok(match operands.other {
+            _ if operands.extension != 0 => Effect::Trap,
+            Operand::Register(number) => pop(number),
+            _ => pop(NO_REGISTER),
+        });
+    }
+    let operands = operands(cursor, prefixes)?;
+    let one = |load, base, offset| {
+        let registers = [operands.register, NO_REGISTER];
+        Effect::Access(Access { load, base, offset, update: 0, registers })
+    };
+    Ok(match (opcode, operands.other) {
+        (0x89, Operand::Register(to)) if prefixes.wide() => Effect::Set { to, from: operands.register, add: 0 },
+        (0x8b, Operand::Register(from)) if prefixes.wide() => Effect::Set { to: operands.register, from, add: 0 },
+        (0x89, Operand::Based(base, offset)) if prefixes.wide() => one(false, base, offset),
+        (0x8b, Operand::Based(base, offset)) if prefixes.wide() => one(true, base, offset),
+        (0x8d, Operand::Based(base, offset)) if prefixes.wide() => {
+            Effect::Set { to: operands.register, from: base, add: offset.into() }
+        }
+        (0x8a | 0x8b | 0x8d, _) => clobber(operands.register),
+        (0x86..=0x89, Operand::Register(number)) => clobber(number),
+        _ => Effect::Other,
+    })
+}
+
+fn two_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result<Effect, Problem> {
+    let opcode = cursor.u8()?;
+    Ok(match opcode {
+        0x80..=0x8f => Effect::Branch(relative32(cursor)?),
+        // ud2; moves of control and debug registers, which no program may do; AMD's
+        // extrq and insertq, which no compiler emits; what is not defined
+        0x0b | 0x04 | 0x0a | 0x0c | 0x78 | 0x20..=0x27 | 0x36 | 0x39 | 0x3b..=0x3f => Effect::Trap,
+        0x05..=0x09 | 0x0e | 0x30..=0x35 | 0x37 | 0x77 | 0xa2 | 0xaa | 0xc8..=0xcf => Effect::Other,
+        // push and pop of fs and gs
+        0xa0 | 0xa8 => push(NO_REGISTER),
+        0xa1 | 0xa9 => pop(NO_REGISTER),
+        0x38 => {
+            cursor.skip(1)?;
+            operands(cursor, prefixes)?;
+            Effect::Other
+        }
+        0x3a => {
+            cursor.skip(1)?;
+            operands(cursor, prefixes)?;
+            skip(cursor, 1)?
+        }
+        // ud1, ud0
+        0xb9 | 0xff => {
+            operands(cursor, prefixes)?;
+            Effect::Trap
+        }
+        _ => {
+            let operands = operands(cursor, prefixes)?;
+            if has_byte(opcode) || opcode == 0x0f {
+                cursor.skip(1)?;
+            }
+            // cmov, imul, movzx, movsx, bsf, bsr: to the register operand
+            if matches!(opcode, 0x40..=0x4f | 0xaf | 0xb6..=0xb8 | 0xbc..=0xbf) {
+                clobber(operands.register)
+            } else {
+                Effect::Other
+            }
+        }
+    })
+}
+
+/// VEX (C4, C5) and EVEX (62) instructions: none touches the general registers that matter.
+fn vector<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, first: u8) -> Result<Effect, Problem> {
+    let map = match first {
+        0xc5 => {
+            cursor.skip(1)?;
+            1
+        }
+        0xc4 => {
+            let map = cursor.u8()? & 0x1f;
+            cursor.skip(1)?;
+            map
+        }
+        _ => {
+            let map = cursor.u8()? & 7;
+            cursor.skip(2)?;
+            map
+        }
+    };
+    let opcode = cursor.u8()?;
+    if map == 1 && opcode == 0x77 && first != 0x62 {
+        return Ok(Effect::Other);
+    }
+    operands(cursor, prefixes)?;
+    match map {
+        3 => skip(cursor, 1),
+        1 if has_byte(opcode) => skip(cursor, 1),
+        1 | 2 | 5 | 6 => Ok(Effect::Other),
+        7 => skip(cursor, 4),
+        _ => Ok(Effect::Trap),
+    }
+}
+
+/// Whether an opcode behind 0F has an 8-bit immediate.
+const fn has_byte(opcode: u8) -> bool {
+    matches!(opcode, 0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6)
+}
+
+/// The length of an immediate that follows the operand size, at most 32 bits.
+const fn immediate(prefixes: Prefixes) -> u64 {
+    if prefixes.narrow && !prefixes.wide() { 2 } else { 4 }
+}
+
+fn skip<M: Memory>(cursor: &mut Cursor<'_, M>, count: u64) -> Result<Effect, Problem> {
+    cursor.skip(count).map(|()| Effect::Other)
+}
+
+fn relative8<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<u64, Problem> {
+    let distance = cursor.u8()? as i8;
+    Ok(cursor.address().wrapping_add_signed(distance.into()))
+}
+
+fn relative32<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<u64, Problem> {
+    let distance = cursor.u32()? as i32;
+    Ok(cursor.address().wrapping_add_signed(distance.into()))
+}
+
+const fn push(register: u8) -> Effect {
+    Effect::Access(Access { load: false, base: SP, offset: -8, update: -8, registers: [register, NO_REGISTER] })
+}
+
+const fn pop(register: u8) -> Effect {
+    if register == SP {
+        return Effect::Unknown { to: SP };
+    }
+    Effect::Access(Access { load: true, base: SP, offset: 0, update: 8, registers: [register, NO_REGISTER] })
+}
+
+/// A write of something to a register. Of those that matter here, the saved ones are put back before a return, so only
+/// the stack and frame pointers must be forgotten; the others' symbols are used for nothing but moves.
+const fn clobber(register: u8) -> Effect {
+    if register == SP || register == FP || register >= 8 && register <= 11 {
+        Effect::Unknown { to: register }
+    } else {
+        Effect::Other
+    }
+}
+
+/// Reads a ModRM byte and what belongs to it.
+fn operands<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result<Operands, Problem> {
+    let modrm = cursor.u8()?;
+    let (mode, extension, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+    let number = |bits: u8, rex: u8| {
+        let index = usize::from(bits & 7 | (prefixes.rex >> rex & 1) << 3);
+        DWARF.get(index).copied().unwrap_or(NO_REGISTER)
+    };
+    let register = number(extension, 2);
+    if mode == 3 {
+        return Ok(Operands { extension, register, other: Operand::Register(number(low, 0)) });
+    }
+    let mut base = Some(number(low, 0));
+    let mut long = mode == 2;
+    if low == 4 {
+        let sib = cursor.u8()?;
+        let indexed = sib >> 3 & 7 != 4 || prefixes.rex & 2 != 0;
+        let no_base = mode == 0 && sib & 7 == 5;
+        base = (!indexed && !no_base).then_some(number(sib, 0));
+        long |= no_base;
+    } else if mode == 0 && low == 5 {
+        // relative to rip
+        base = None;
+        long = true;
+    }
+    let displacement = match (long, mode) {
+        (true, _) => cursor.u32()? as i32,
+        (false, 1) => i32::from(cursor.u8()? as i8),
+        _ => 0,
+    };
+    let other = match base {
+        Some(base) => Operand::Based(base, displacement),
+        None if mode == 0 && low == 5 => Operand::Relative,
+        None => Operand::Memory,
+    };
+    Ok(Operands { extension, register, other })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_process::memory::Unreadable;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    extern crate std;
+
+    struct Bytes<'b>(&'b [u8]);
+
+    impl Memory for Bytes<'_> {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            let from = address.checked_sub(0x1000).ok_or(Unreadable { address })? as usize;
+            let bytes = self.0.get(from..from + into.len()).ok_or(Unreadable { address })?;
+            into.copy_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    fn decode_bytes(bytes: &[u8]) -> (Effect, u64) {
+        let mut padded = [0u8; 80];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let mut memory = Bytes(&padded);
+        let range = crate::image::AddressRange { start: 0x1000, end: 0x1050 };
+        let mut cursor = Cursor::new(&mut memory, range, 0x1000).unwrap();
+        let effect = decode(&mut cursor).unwrap();
+        (effect, cursor.address() - 0x1000)
+    }
+
+    #[test]
+    fn lengths_are_those_of_another_decoder() {
+        let mut state = 0x2545_f491_4f6c_dd1du64;
+        let mut compared = 0;
+        for round in 0..400_000u32 {
+            let mut bytes = [0u8; 16];
+            for byte in &mut bytes {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *byte = state as u8;
+            }
+            // Half of them with a usual beginning, so that all maps are reached.
+            let beginnings: [&[u8]; 8] =
+                [&[0x48], &[0x0f], &[0x66, 0x0f], &[0xc5], &[0xc4, 0xe2], &[0x62, 0xf1], &[0x0f, 0x38], &[0x0f, 0x3a]];
+            if round % 2 == 0 {
+                let beginning = beginnings[round as usize / 2 % 8];
+                bytes[..beginning.len()].copy_from_slice(beginning);
+            }
+            let instruction = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE).decode();
+            let (effect, length) = decode_bytes(&bytes);
+            if !instruction.is_invalid() && effect != Effect::Trap {
+                assert_eq!(length, instruction.len() as u64, "{bytes:02x?}: {:?} {effect:?}", instruction.code());
+                compared += 1;
+            }
+        }
+        assert!(compared > 100_000, "{compared}");
+    }
+
+    #[test]
+    fn effects() {
+        let access = |load, base, offset, update, register| {
+            Effect::Access(Access { load, base, offset, update, registers: [register, NO_REGISTER] })
+        };
+        let cases: [(&[u8], Effect); 26] = [
+            (&[0x55], access(false, 7, -8, -8, 6)),                                // push rbp
+            (&[0x41, 0x57], access(false, 7, -8, -8, 15)),                         // push r15
+            (&[0x5b], access(true, 7, 0, 8, 3)),                                   // pop rbx
+            (&[0x41, 0x5c], access(true, 7, 0, 8, 12)),                            // pop r12
+            (&[0x50], access(false, 7, -8, -8, 0)),                                // push rax
+            (&[0x6a, 1], access(false, 7, -8, -8, NO_REGISTER)),                   // push 1
+            (&[0x48, 0x89, 0xe5], Effect::Set { to: 6, from: 7, add: 0 }),         // mov rbp, rsp
+            (&[0x48, 0x8b, 0xec], Effect::Set { to: 6, from: 7, add: 0 }),         // mov rbp, rsp (other form)
+            (&[0x48, 0x83, 0xec, 0x18], Effect::Set { to: 7, from: 7, add: -24 }), // sub rsp, 24
+            (&[0x48, 0x83, 0xc4, 0x18], Effect::Set { to: 7, from: 7, add: 24 }),  // add rsp, 24
+            (&[0x48, 0x81, 0xec, 0, 0x10, 0, 0], Effect::Set { to: 7, from: 7, add: -4096 }), // sub rsp, 4096
+            (&[0x48, 0x83, 0xe4, 0xe0], Effect::Unknown { to: 7 }),                // and rsp, -32
+            (&[0x48, 0x29, 0xc4], Effect::Unknown { to: 7 }),                      // sub rsp, rax
+            (&[0x48, 0x8d, 0x65, 0xd8], Effect::Set { to: 7, from: 6, add: -40 }), // lea rsp, [rbp-40]
+            (&[0x49, 0x8d, 0x62, 0xf8], Effect::Set { to: 7, from: 10, add: -8 }), // lea rsp, [r10-8]
+            (&[0x48, 0x8b, 0x5c, 0x24, 0x10], access(true, 7, 16, 0, 3)),          // mov rbx, [rsp+16]
+            (&[0x48, 0x89, 0x5c, 0x24, 0x10], access(false, 7, 16, 0, 3)),         // mov [rsp+16], rbx
+            (&[0xc9], Effect::Leave),
+            (&[0xc3], Effect::Return(NO_REGISTER)),
+            (&[0xe8, 0, 0, 0, 0], Effect::Call(Some(0x1005))),
+            (&[0xeb, 0x10], Effect::Jump(0x1012)),
+            (&[0x74, 0xfe], Effect::Branch(0x1000)),
+            (&[0x0f, 0x84, 0, 1, 0, 0], Effect::Branch(0x1106)),
+            (&[0xff, 0xe0], Effect::IndirectJump),                    // jmp rax
+            (&[0xff, 0x25, 0, 0, 0, 0], Effect::Return(NO_REGISTER)), // jmp [rip+0]
+            (&[0x0f, 0x0b], Effect::Trap),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(decode_bytes(bytes), (expected, bytes.len() as u64), "{bytes:02x?}");
+        }
+    }
+}

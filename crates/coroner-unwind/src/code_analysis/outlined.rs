@@ -1,0 +1,379 @@
+//! Outlined functions of arm64.
+//!
+//! LLVM's machine outliner moves what functions have in common into `OUTLINED_FUNCTION_n`, saves and restores of registers above
+//! all, and with `-homogeneous-prolog-epilog` every prologue and epilogue is calls of shared helpers. They do not follow the calling
+//! convention: they may return with another stack pointer, or with registers saved in or restored from their caller's frame.
+//! Neither format of unwind data can say that, for either side of the call. The code does: an outlined function goes straight to its
+//! return, without a branch, and calls only further outlined functions, so that the rest of it belongs to the path like any other
+//! code. (One that calls functions is an ordinary function as far as unwinding goes, with unwind data.)
+//!
+//! Only arm64 has them: on x86_64 a call pushes its return address, so what touches the stack pointer can't be called.
+
+use super::path::Symbol;
+use super::{Effect, NO_REGISTER, Path, Start, decode};
+use crate::arch::Architecture;
+use crate::cursor::Cursor;
+use crate::image::AddressRange;
+use coroner_process::memory::Memory;
+
+/// How many instructions of what may be an outlined function are looked at. The longest that LLVM makes by itself, which saves all
+/// callee-saved registers, has a dozen.
+const LENGTH: u32 = 64;
+
+/// How many instructions of what may be outlined functions are looked at for one path.
+pub(crate) const BUDGET: u32 = 1_500;
+
+/// Outlined functions that a path may be in, one called by the other (LLVM's `-machine-outliner-reruns`).
+pub(crate) const NESTED: usize = 3;
+
+/// An outlined function that was called and in which the path began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OutlinedReturn {
+    /// Its return address.
+    pub pc: u64,
+    /// The stack pointer with which it returns, minus that at the start of the path.
+    pub sp: i32,
+}
+
+/// The outlined functions that a path began in, the innermost first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OutlinedReturns {
+    parts: [OutlinedReturn; NESTED],
+    count: usize,
+}
+
+impl OutlinedReturns {
+    /// The outlined function of that number.
+    pub(crate) fn get(&self, number: usize) -> Option<OutlinedReturn> {
+        self.parts.get(..self.count)?.get(number).copied()
+    }
+
+    /// The outermost outlined function.
+    pub(crate) fn last(&self) -> Option<OutlinedReturn> {
+        self.get(self.count.checked_sub(1)?)
+    }
+
+    /// Adds one; `false` if there is no more room.
+    pub(super) fn add(&mut self, part: OutlinedReturn) -> bool {
+        let Some(place) = self.parts.get_mut(self.count) else { return false };
+        *place = part;
+        self.count = self.count.wrapping_add(1);
+        true
+    }
+}
+
+/// Follows code that goes straight on from `from` to a return, with `path`, and says in which register the return address is
+/// there; `None` if it does anything else, is too long, or does not pass the address `passing`, and where it jumps to a
+/// function, whose call is then one by the calling convention. `budget` is what may be looked at and becomes what is left of
+/// it. Calls of outlined functions are followed so many deep as `nested` says.
+fn straight<A: Architecture, M: Memory>(
+    memory: &mut M,
+    from: u64,
+    path: &mut Path,
+    passing: Option<u64>,
+    budget: &mut u32,
+    nested: usize,
+) -> Option<u8> {
+    let everything = AddressRange { start: 0, end: u64::MAX };
+    let mut cursor = Cursor::new(memory, everything, from).ok()?;
+    let mut at = from;
+    let mut passed = passing.is_none();
+    let outside = path.entered;
+    let mut before_jump = None;
+    for _ in 0..LENGTH {
+        *budget = budget.checked_sub(1)?;
+        passed |= passing == Some(at);
+        cursor.seek(at, u64::MAX).ok()?;
+        match decode::<A, _>(&mut cursor).ok()? {
+            Effect::Return(link) => match path.leave(link) {
+                Some(next) if path.entered >= outside => at = next,
+                _ => {
+                    let is_function = before_jump == Some(path.kept::<A>());
+                    return (passed && !is_function).then_some(link);
+                }
+            },
+            // What was jumped to, and not called, may be an epilogue with its functions' tail call.
+            Effect::Jump(_) | Effect::IndirectJump if outside == 0 && path.puts_back::<A>() => {
+                return Some(A::RA);
+            }
+            Effect::Jump(target) => {
+                before_jump = Some(path.kept::<A>());
+                at = target;
+            }
+            Effect::IndirectJump => {
+                before_jump = Some(path.kept::<A>());
+                at = through_veneer::<A, M>(cursor.memory, at)?;
+            }
+            Effect::Call(Some(target)) => {
+                let next = cursor.address();
+                let nested = nested.checked_sub(1)?;
+                let is_outlined = is_nested_outlined::<A, M>(cursor.memory, target, next, None, budget, nested);
+                if !is_outlined || !path.enter::<A>(next) {
+                    return None;
+                }
+                at = target;
+            }
+            Effect::Call(None) | Effect::Branch(_) | Effect::Trap => return None,
+            effect => {
+                path.apply::<A>(effect);
+                at = cursor.address();
+            }
+        }
+    }
+    None
+}
+
+/// The target of the jump at `at`, if it is that of an entry of a procedure linkage table or of a linker's veneer: shared
+/// helpers of prologues and epilogues that another image could replace are called through such a table.
+pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
+    let start = at.checked_sub(12).filter(|_| A::LINK_REGISTER)?;
+    let mut words = [[0; 4]; 4];
+    memory.read(start, words.as_flattened_mut()).ok()?;
+    let [first, second, third, jump] = words.map(u32::from_le_bytes);
+    // adrp xa, page; ldr xb, [xa, #offset]; (add xa, xa, #offset;) br xb, or adrp xa, page; add xa, xa, #offset; br xa
+    let add = |word: u32, register: u32| word & 0xffc0_03ff == 0x9100_0000 | register << 5 | register;
+    let (place, page, load) = if add(third, first & 31) && second & 0xffc0_0000 == 0xf940_0000 {
+        (start, first, second)
+    } else {
+        (start.wrapping_add(4), second, third)
+    };
+    let (register, target) = (page & 31, load & 31);
+    if page & 0x9f00_0000 != 0x9000_0000 || load >> 5 & 31 != register || jump != 0xd61f_0000 | target << 5 {
+        return None;
+    }
+    let pages = (page >> 5 & 0x7_ffff) << 2 | page >> 29 & 3;
+    let pages = i64::from((pages << 11) as i32 >> 11);
+    let page = (place & !0xfff).wrapping_add_signed(pages.wrapping_mul(0x1000));
+    let offset = u64::from(load >> 10 & 0xfff);
+    match load & 0xffc0_0000 {
+        0xf940_0000 => memory.read_u64(page.wrapping_add(offset.wrapping_mul(8))).ok(),
+        0x9100_0000 => Some(page.wrapping_add(offset)),
+        _ => None,
+    }
+}
+
+/// Whether the code at `target` is an outlined function that the function with the return address `pc` has called: it goes straight on to
+/// its return there, and does what no function does, or its caller kept the link register elsewhere for it. It must pass the
+/// address `passing`, if that is given.
+pub(crate) fn is_called_outlined<A: Architecture, M: Memory>(
+    memory: &mut M,
+    target: u64,
+    pc: u64,
+    passing: Option<u64>,
+    budget: &mut u32,
+) -> bool {
+    A::LINK_REGISTER && is_nested_outlined::<A, M>(memory, target, pc, passing, budget, NESTED - 1)
+}
+
+fn is_nested_outlined<A: Architecture, M: Memory>(
+    memory: &mut M,
+    target: u64,
+    pc: u64,
+    passing: Option<u64>,
+    budget: &mut u32,
+    nested: usize,
+) -> bool {
+    let start = Start::unrelated();
+    let mut path = Path::new(&start);
+    path.enter::<A>(pc);
+    let Some(link) = straight::<A, M>(memory, target, &mut path, passing, budget, nested) else { return false };
+    path.get(link) == Symbol::Link(0) && (path.acts_as_outlined::<A>() || restores_link(memory, pc))
+}
+
+/// Whether the code at `target`, to which something jumps, is an outlined function: it goes straight on to a return and does what no
+/// function does. It is then the rest of an epilogue, or what a call of an outlined function was led to.
+pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u64, budget: &mut u32) -> bool {
+    let mut path = Path::new(&Start::unrelated());
+    A::LINK_REGISTER
+        && straight::<A, M>(memory, target, &mut path, None, budget, NESTED - 1).is_some()
+        && path.acts_as_outlined::<A>()
+}
+
+/// Whether the instruction at a return address takes the link register from where its function kept it during the call of a
+/// part: no other call is in a function that has its return address there still.
+fn restores_link<M: Memory>(memory: &mut M, pc: u64) -> bool {
+    let mut bytes = [0; 4];
+    if memory.read(pc, &mut bytes).is_err() {
+        return false;
+    }
+    let word = u32::from_le_bytes(bytes);
+    // ldr x30, [sp], #16; mov x30, xn
+    word == 0xf841_07fe || word & 0xffe0_ffff == 0xaa00_03fe
+}
+
+/// The target of the call before a return address, if it is one of a known address.
+pub(crate) fn call_target<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> Option<u64> {
+    let call = pc.checked_sub(4).filter(|_| A::LINK_REGISTER)?;
+    let everything = AddressRange { start: 0, end: u64::MAX };
+    match decode::<A, _>(&mut Cursor::new(memory, everything, call).ok()?) {
+        Ok(Effect::Call(target)) => target,
+        _ => None,
+    }
+}
+
+/// Follows the code of Mach-O's `__stub_helper` from `pc` to the jump to dyld's binder.
+pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, start: &Start) -> Option<Path> {
+    let everything = AddressRange { start: 0, end: u64::MAX };
+    let mut path = Path::new(start);
+    let mut cursor = Cursor::new(memory, everything, pc).ok()?;
+    // An entry of two instructions and a jump; the beginning that all entries share, of six at most.
+    for _ in 0..12 {
+        match decode::<A, _>(&mut cursor).ok()? {
+            // The latter is x86_64's jump by a pointer in memory.
+            Effect::IndirectJump | Effect::Return(NO_REGISTER) => return Some(path),
+            Effect::Jump(target) => cursor.seek(target, u64::MAX).ok()?,
+            Effect::Call(_) | Effect::Branch(_) | Effect::Trap | Effect::Return(_) => return None,
+            effect => path.apply::<A>(effect),
+        }
+    }
+    None
+}
+
+impl Path {
+    /// Whether the path, from the first instruction of something to its return, did what no function does: it changed the
+    /// stack pointer or a register that calls preserve, or stored such a register in its caller's frame.
+    fn acts_as_outlined<A: Architecture>(&self) -> bool {
+        let sp = self.get(A::SP);
+        if !matches!(sp, Symbol::Register(base, _) if base == A::SP || base == A::FP) {
+            // Code that changes to another stack: longjmp, coroutines.
+            return false;
+        }
+        let changed = (0..32).any(|number| {
+            is_preserved::<A>(number) && number != A::SP && self.get(number) != Symbol::Register(number, 0)
+        });
+        sp != Symbol::Register(A::SP, 0) || changed || self.saved_in_frame_of_caller::<A>() > 0
+    }
+
+    /// Whether the path has taken stack of its caller's away or put back registers from there.
+    fn puts_back<A: Architecture>(&self) -> bool {
+        let is_of_caller =
+            |symbol: &Symbol| matches!(symbol, Symbol::Memory(base, offset) if *base == A::SP && *offset >= 0);
+        let raised = matches!(self.get(A::SP), Symbol::Register(base, offset) if base == A::SP && offset > 0);
+        let mut symbols = self.symbols.iter().enumerate();
+        raised || symbols.any(|(number, symbol)| is_preserved::<A>(number as u8) && is_of_caller(symbol))
+    }
+
+    /// How many registers that calls preserve the path has stored in its caller's frame.
+    fn saved_in_frame_of_caller<A: Architecture>(&self) -> usize {
+        let stores = self.stores.iter().take(self.stored);
+        let saves = stores.filter(|(base, offset, symbol)| {
+            let in_frame_of_caller = *base == A::SP && *offset >= 0 || *base == A::FP;
+            in_frame_of_caller
+                && matches!(symbol, Symbol::Register(number, 0) if *number != A::SP && is_preserved::<A>(*number))
+        });
+        saves.count()
+    }
+
+    /// What a function, seen from its first instruction to its return, leaves as it was.
+    fn kept<A: Architecture>(&self) -> ([Symbol; 32], usize) {
+        let mut symbols = self.symbols;
+        for (number, symbol) in symbols.iter_mut().enumerate() {
+            if !is_preserved::<A>(number as u8) {
+                *symbol = Symbol::Unknown;
+            }
+        }
+        (symbols, self.saved_in_frame_of_caller::<A>())
+    }
+}
+
+/// Whether a call preserves a register.
+const fn is_preserved<A: Architecture>(number: u8) -> bool {
+    number < 32 && A::PRESERVED >> number & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{Aarch64, X86_64};
+    use coroner_process::memory::{Snapshot, SnapshotRange};
+
+    extern crate std;
+    use std::vec::Vec;
+
+    const CODE: u64 = 0x20_0000;
+
+    fn with<R>(words: &[u32], test: impl FnOnce(&mut Snapshot<'_>) -> R) -> R {
+        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let table = 0x1234_5678_9abc_u64.to_le_bytes();
+        // Two pages on, at 0x120.
+        let ranges =
+            [SnapshotRange { address: CODE, bytes: &code }, SnapshotRange { address: CODE + 0x2120, bytes: &table }];
+        test(&mut Snapshot { ranges: &ranges })
+    }
+
+    /// Whether the words are code of an outlined function that the function with the return address `CODE + 0x100` calls.
+    fn is_part_of_caller(words: &[u32]) -> bool {
+        with(words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET }))
+    }
+
+    const RET: u32 = 0xd65f_03c0;
+
+    #[test]
+    fn what_no_function_does_is_a_part() {
+        let parts: [&[u32]; 7] = [
+            &[0xa9bd_57f6, 0xa901_4ff4, RET], // stp x22, x21, [sp, #-48]!; stp x20, x19, [sp, #16]
+            &[0xa901_57f6, RET],              // stp x22, x21, [sp, #16]
+            &[0xa8c3_57f6, RET],              // ldp x22, x21, [sp], #48
+            &[0x9100_43fd, RET],              // add x29, sp, #16
+            &[0xaa00_03f3, RET],              // mov x19, x0
+            &[0x9100_83ff, RET],              // add sp, sp, #32
+            &[0xaa1e_03f0, 0xa8c1_7bfd, 0xd65f_0200], // mov x16, x30; ldp x29, x30, [sp], #16; ret x16
+        ];
+        for words in parts {
+            assert!(is_part_of_caller(words), "{words:08x?}");
+        }
+    }
+
+    #[test]
+    fn functions_and_changes_of_the_stack_are_no_parts() {
+        let others: [&[u32]; 9] = [
+            &[RET],
+            &[0x8b01_0000, RET],                           // add x0, x0, x1
+            &[0xa9bf_7bfd, 0x9100_03fd, 0xa8c1_7bfd, RET], // a frame, made and undone
+            &[0xa900_5013, RET],                           // stp x19, x20, [x0]: setjmp
+            &[0xa940_5013, 0xf940_0802, 0x9100_005f, RET], // ldp x19, x20, [x0]; ldr x2, [x0, #16]; mov sp, x2
+            &[0x9100_001f, 0xa8c1_7bfd, RET],              // mov sp, x0; ldp x29, x30, [sp], #16
+            &[0xaa00_03f3, 0xb400_0040, RET, RET],         // mov x19, x0; cbz x0, …
+            &[0xaa00_03f3, 0x1400_0001, 0x8b01_0000, RET], // mov x19, x0; b to a function
+            &[0xaa00_03f3, 0x17ff_ffff],                   // a circle
+        ];
+        for words in others {
+            assert!(!is_part_of_caller(words), "{words:08x?}");
+        }
+        let x86_64 = with(&[RET; 4], |memory| {
+            is_called_outlined::<X86_64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET })
+        });
+        assert!(!x86_64);
+    }
+
+    #[test]
+    fn the_budget_ends_it() {
+        let words = [&[0xd503_201f; 40][..], &[0xaa00_03f3, RET]].concat();
+        let is_outlined = |mut budget: u32| {
+            with(&words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut budget))
+        };
+        assert!(is_outlined(42));
+        assert!(!is_outlined(41));
+    }
+
+    #[test]
+    fn veneers() {
+        let target = |words: &[u32]| {
+            let at = CODE + 4 * (words.len() as u64 - 1);
+            with(words, |memory| through_veneer::<Aarch64, _>(memory, at))
+        };
+        // adrp x16, two pages on
+        let page = 0xd000_0010;
+        // ldr x17, [x16, #0x120]; add x16, x16, #0x120; br x17
+        assert_eq!(target(&[page, 0xf940_9211, 0x9104_8210, 0xd61f_0220]), Some(0x1234_5678_9abc));
+        // ldr x16, [x16, #0x120]; br x16
+        assert_eq!(target(&[0, page, 0xf940_9210, 0xd61f_0200]), Some(0x1234_5678_9abc));
+        // add x16, x16, #0x120; br x16
+        assert_eq!(target(&[0, page, 0x9104_8210, 0xd61f_0200]), Some(CODE + 0x2120));
+        // Another register is jumped by, another is loaded by, no page, memory that can't be read.
+        assert_eq!(target(&[0, page, 0x9104_8210, 0xd61f_0220]), None);
+        assert_eq!(target(&[0, page, 0xf940_9230, 0xd61f_0200]), None);
+        assert_eq!(target(&[0, 0, 0x9104_8210, 0xd61f_0200]), None);
+        assert_eq!(target(&[0, page, 0xf941_9210, 0xd61f_0200]), None);
+    }
+}

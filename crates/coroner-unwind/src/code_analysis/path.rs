@@ -1,0 +1,351 @@
+//! A path through code: what its instructions did to registers and stack, with symbols for the values at its start.
+
+use super::{Access, Code, Effect, NO_REGISTER, outlined};
+use crate::arch::Architecture;
+use crate::registers::RegisterFile;
+use crate::rule::Row;
+use coroner_process::memory::Memory;
+
+/// A value in terms of the registers at the start of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Symbol {
+    /// `reg + offset`.
+    Register(u8, i32),
+    /// `*(reg + offset)`, at the start of the path.
+    Memory(u8, i32),
+    Constant(i32),
+    /// The return address of this number of [`Path::links`].
+    Link(u8),
+    Unknown,
+}
+
+/// The registers at the start of a path, as symbols: each is itself, but one that points into the stack near the stack
+/// pointer is named by its distance from it, so that a place on the stack has one name whichever register it is reached
+/// by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    symbols: [Symbol; 32],
+    /// The registers' values, 0 where there is none.
+    values: [u64; 32],
+}
+
+/// How far above the stack pointer a register may point.
+const NEAR: u64 = 1 << 24;
+
+impl Start {
+    /// The symbols of these registers.
+    pub(crate) fn new<A: Architecture, M: Memory>(registers: &mut RegisterFile<A>, memory: &mut M) -> Start {
+        let mut start = Start::unrelated();
+        let sp = registers.sp();
+        for (number, (symbol, place)) in start.symbols.iter_mut().zip(&mut start.values).enumerate() {
+            let number = number as u8;
+            let Ok(Some(value)) = registers.value(number, memory) else { continue };
+            *place = value;
+            if number != A::RA
+                && let Some(distance) = value.checked_sub(sp).filter(|distance| *distance < NEAR)
+            {
+                *symbol = Symbol::Register(A::SP, distance as i32);
+            }
+        }
+        start
+    }
+
+    /// Registers of which nothing is known: each is itself.
+    pub(super) fn unrelated() -> Start {
+        let mut number = 0;
+        let symbols = [(); 32].map(|()| {
+            let symbol = Symbol::Register(number, 0);
+            number = number.wrapping_add(1);
+            symbol
+        });
+        Start { symbols, values: [0; 32] }
+    }
+
+    /// The value that a symbol stands for, which is no address near the stack pointer.
+    pub(super) fn value<M: Memory>(&self, symbol: Symbol, memory: &mut M) -> Option<u64> {
+        let register = |number: u8| self.values.get(usize::from(number)).copied();
+        match symbol {
+            Symbol::Register(number, 0) => register(number),
+            Symbol::Memory(base, offset) => memory.read_u64(register(base)?.wrapping_add_signed(offset.into())).ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn get(&self, register: u8) -> Symbol {
+        self.symbols.get(usize::from(register)).copied().unwrap_or(Symbol::Unknown)
+    }
+}
+
+/// How many stores of a path are remembered: all callee-saved registers and some more.
+const STORES: usize = 20;
+
+/// What a path has done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(super) symbols: [Symbol; 32],
+    /// Places (register at the start, offset) and what was stored there.
+    pub(super) stores: [(u8, i32, Symbol); STORES],
+    pub(super) stored: usize,
+    /// The return addresses of the outlined functions that the path is in.
+    links: [u64; outlined::NESTED],
+    /// How many these are.
+    pub(super) entered: u8,
+}
+
+/// What code says of a frame: the row at the start of a path, and the register that the return address is in where the row
+/// does not say that it was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CodeRow {
+    /// The row.
+    pub row: Row,
+    /// The register: the link register, or one that keeps it during the call of an outlined function.
+    pub link: u8,
+}
+
+impl Path {
+    pub(super) const fn new(start: &Start) -> Path {
+        Path {
+            symbols: start.symbols,
+            stores: [(0, 0, Symbol::Unknown); STORES],
+            stored: 0,
+            links: [0; outlined::NESTED],
+            entered: 0,
+        }
+    }
+
+    /// What the call of an outlined function does, which returns to `link`; `false` if too many were entered.
+    pub(super) fn enter<A: Architecture>(&mut self, link: u64) -> bool {
+        let Some(place) = self.links.get_mut(usize::from(self.entered)) else { return false };
+        *place = link;
+        self.set(A::RA, Symbol::Link(self.entered));
+        self.entered = self.entered.wrapping_add(1);
+        true
+    }
+
+    pub(super) fn get(&self, register: u8) -> Symbol {
+        self.symbols.get(usize::from(register)).copied().unwrap_or(Symbol::Unknown)
+    }
+
+    pub(super) fn set(&mut self, register: u8, symbol: Symbol) {
+        if let Some(place) = self.symbols.get_mut(usize::from(register)) {
+            *place = symbol;
+        }
+    }
+
+    fn place(&self, base: u8, offset: i32) -> Option<(u8, i32)> {
+        match self.get(base) {
+            Symbol::Register(register, from) => Some((register, from.wrapping_add(offset))),
+            _ => None,
+        }
+    }
+
+    fn store(&mut self, base: u8, offset: i32, symbol: Symbol) {
+        let Some((register, offset)) = self.place(base, offset) else { return };
+        let used = self.stores.get_mut(..self.stored).unwrap_or_default();
+        if let Some(known) = used.iter_mut().find(|store| (store.0, store.1) == (register, offset)) {
+            known.2 = symbol;
+            return;
+        }
+        // Where there is no more room for what is stored, values of the program crowd out saved registers of no
+        // interest here: those are stored first.
+        if let Some(place) = self.stores.get_mut(self.stored) {
+            *place = (register, offset, symbol);
+            self.stored = self.stored.wrapping_add(1);
+        }
+    }
+
+    /// What is at a place, by what the path stored there.
+    fn at(&self, register: u8, offset: i32) -> Symbol {
+        let used = self.stores.get(..self.stored).unwrap_or_default();
+        let stored = used.iter().find(|store| (store.0, store.1) == (register, offset));
+        stored.map_or(Symbol::Memory(register, offset), |store| store.2)
+    }
+
+    fn load(&self, base: u8, offset: i32) -> Symbol {
+        self.place(base, offset).map_or(Symbol::Unknown, |(register, offset)| self.at(register, offset))
+    }
+
+    /// What a call does to registers.
+    pub(super) fn call<A: Architecture>(&mut self) {
+        for (number, symbol) in self.symbols.iter_mut().enumerate() {
+            if A::PRESERVED >> number & 1 == 0 {
+                *symbol = Symbol::Unknown;
+            }
+        }
+    }
+
+    /// Follows an instruction that goes on with the next one.
+    pub(super) fn apply<A: Architecture>(&mut self, effect: Effect) {
+        match effect {
+            Effect::Set { to, from, add } => {
+                let add = i32::try_from(add);
+                let symbol = match (self.get(from), add) {
+                    (Symbol::Register(register, offset), Ok(add)) => {
+                        offset.checked_add(add).map_or(Symbol::Unknown, |offset| Symbol::Register(register, offset))
+                    }
+                    (Symbol::Constant(value), Ok(add)) => {
+                        value.checked_add(add).map_or(Symbol::Unknown, Symbol::Constant)
+                    }
+                    (symbol @ (Symbol::Memory(..) | Symbol::Link(_)), Ok(0)) => symbol,
+                    _ => Symbol::Unknown,
+                };
+                self.set(to, symbol);
+            }
+            Effect::Constant { to, value } => {
+                self.set(to, i32::try_from(value).map_or(Symbol::Unknown, Symbol::Constant));
+            }
+            Effect::Insert { to, value, shift } => {
+                let symbol = match self.get(to) {
+                    Symbol::Constant(known) => {
+                        let mask = 0xffffu64.wrapping_shl(shift.into());
+                        let value = known as i64 as u64 & !mask | u64::from(value).wrapping_shl(shift.into());
+                        i32::try_from(value as i64).map_or(Symbol::Unknown, Symbol::Constant)
+                    }
+                    _ => Symbol::Unknown,
+                };
+                self.set(to, symbol);
+            }
+            Effect::Sum { to, from, other, negative } => {
+                let symbol = match (self.get(from), self.get(other)) {
+                    (Symbol::Register(register, offset), Symbol::Constant(value)) => {
+                        let value = if negative { value.checked_neg() } else { Some(value) };
+                        let sum = value.and_then(|value| offset.checked_add(value));
+                        sum.map_or(Symbol::Unknown, |offset| Symbol::Register(register, offset))
+                    }
+                    _ => Symbol::Unknown,
+                };
+                self.set(to, symbol);
+            }
+            Effect::Unknown { to } => self.set(to, Symbol::Unknown),
+            Effect::Access(access) => self.access(access),
+            Effect::Leave => {
+                self.set(A::SP, self.get(A::FP));
+                self.access(Access { load: true, base: A::SP, offset: 0, update: 8, registers: [A::FP, NO_REGISTER] });
+            }
+            _ => {}
+        }
+    }
+
+    fn access(&mut self, access: Access) {
+        let mut loaded = [Symbol::Unknown; 2];
+        for (index, (register, loaded)) in access.registers.iter().zip(&mut loaded).enumerate() {
+            let offset = access.offset.wrapping_add((index as i32).wrapping_mul(8));
+            if *register == NO_REGISTER {
+                continue;
+            }
+            if access.load {
+                *loaded = self.load(access.base, offset);
+            } else {
+                self.store(access.base, offset, self.get(*register));
+            }
+        }
+        if access.update != 0 {
+            let moved = match self.get(access.base) {
+                Symbol::Register(register, offset) => Symbol::Register(register, offset.wrapping_add(access.update)),
+                _ => Symbol::Unknown,
+            };
+            self.set(access.base, moved);
+        }
+        if access.load {
+            for (register, symbol) in access.registers.iter().zip(loaded) {
+                self.set(*register, symbol);
+            }
+        }
+    }
+
+    /// The row at the start of the path that follows from its state at a return to the address in `link` (or on top of
+    /// the stack). `None` if that is no sensible return, or none that a row can say: the stack pointer or the address
+    /// is not known, or a register is put back from another register.
+    pub(crate) fn at_return<A: Architecture>(&self, start: &Start, link: u8) -> Option<CodeRow> {
+        let Symbol::Register(base, offset) = self.get(A::SP) else { return None };
+        if base == A::SP && offset < 0 {
+            // The path has put something on the stack that is still there.
+            return None;
+        }
+        let cfa = Row::new(base, if A::LINK_REGISTER { offset } else { offset.checked_add(8)? });
+        row_from::<A>(start, cfa, |number| {
+            if number != A::RA {
+                self.get(number)
+            } else if A::LINK_REGISTER {
+                self.get(link)
+            } else {
+                self.at(base, offset)
+            }
+        })
+    }
+
+    /// Leaves an outlined function that the path entered, if it is its return address that is in a register, and gives that.
+    pub(super) fn leave(&mut self, register: u8) -> Option<u64> {
+        match self.get(register) {
+            Symbol::Link(number) if number < self.entered => {
+                self.entered = number;
+                self.links.get(usize::from(number)).copied()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the return to the address in `link` is that of an outlined function: the call before that address is one of code
+    /// that comes by the path's first instruction.
+    pub(super) fn returns_from_outlined<A: Architecture, M: Memory>(
+        &self,
+        code: &Code<'_>,
+        link: u8,
+        budget: &mut u32,
+        memory: &mut M,
+    ) -> Option<outlined::OutlinedReturn> {
+        if !A::LINK_REGISTER {
+            return None;
+        }
+        let Symbol::Register(base, sp) = self.get(A::SP) else { return None };
+        let link = code.start.value(self.get(link), memory)? & code.mask;
+        let target = outlined::call_target::<A, M>(memory, link)?;
+        let is_outlined =
+            base == A::SP && outlined::is_called_outlined::<A, M>(memory, target, link, Some(code.pc), budget);
+        is_outlined.then_some(outlined::OutlinedReturn { pc: link, sp })
+    }
+
+    /// Whether the path took back what a prologue did: then a jump to wherever leaves the function.
+    pub(super) fn has_unwound<A: Architecture>(&self) -> bool {
+        let raised = matches!(self.get(A::SP), Symbol::Register(base, offset) if base == A::SP && offset > 0);
+        raised || A::LINK_REGISTER && matches!(self.get(A::RA), Symbol::Memory(..))
+    }
+
+    /// The row at the start of the path, from the one that holds at its end: what the path saves is not saved yet, what it
+    /// has put back is still saved.
+    pub(crate) fn pull_back<A: Architecture>(&self, start: &Start, row: &Row) -> Option<CodeRow> {
+        let Symbol::Register(base, offset) = self.get(row.cfa_register) else { return None };
+        let cfa = Row::new(base, offset.checked_add(row.cfa_offset)?);
+        row_from::<A>(start, cfa, |number| {
+            let slot = A::slot_of(number).filter(|slot| row.saved & 1u16.wrapping_shl(*slot as u32) != 0);
+            match slot.and_then(|slot| row.slots.get(slot)) {
+                Some(words) => self.at(base, cfa.cfa_offset.wrapping_add(i32::from(*words).wrapping_mul(8))),
+                // What the path sets without having saved it is set for the caller: an outlined function that makes calls
+                // itself, and so has a row, does that.
+                None => match self.get(number) {
+                    put_back @ Symbol::Memory(..) => put_back,
+                    _ if A::LINK_REGISTER && number != A::RA && number != A::FP => start.get(number),
+                    symbol => symbol,
+                },
+            }
+        })
+    }
+}
+
+/// `row` with the places of registers by what each is at the end of the path.
+fn row_from<A: Architecture>(start: &Start, mut row: Row, symbol: impl Fn(u8) -> Symbol) -> Option<CodeRow> {
+    let mut link = A::RA;
+    for number in A::SAVED.iter().take(A::SAVED_COUNT) {
+        match symbol(*number) {
+            unchanged if unchanged == start.get(*number) => {}
+            Symbol::Memory(register, at) if register == row.cfa_register => {
+                row = row.with_saved::<A>(*number, at.checked_sub(row.cfa_offset)?.into())?;
+            }
+            Symbol::Register(register, 0) if A::LINK_REGISTER && *number == A::RA && register != A::SP => {
+                link = register;
+            }
+            _ => return None,
+        }
+    }
+    Some(CodeRow { row, link })
+}

@@ -1,0 +1,300 @@
+//! A cursor that reads unwind data and code in place, a window at a time. Nothing beyond the end of its range is read.
+
+use crate::frame::{Malformed, Problem};
+use crate::image::AddressRange;
+use coroner_process::memory::{BLOCK, Memory};
+
+/// Bytes that are read at once. Most entries of `.eh_frame` are shorter.
+const WINDOW: usize = BLOCK;
+
+/// A position in a section, and the memory that it is read from. Nothing beyond the section's end is ever read.
+#[derive(Debug)]
+pub struct Cursor<'m, M> {
+    /// The memory; also what a reader of the section may need to read elsewhere.
+    pub memory: &'m mut M,
+    end: u64,
+    /// The address of the window's first byte.
+    base: u64,
+    /// Where in the window the cursor is.
+    position: usize,
+    /// How many bytes of the window were read, and how many of them are before the end.
+    filled: usize,
+    limit: usize,
+    window: [u8; WINDOW],
+}
+
+impl<'m, M: Memory> Cursor<'m, M> {
+    /// A cursor at `at` in `range`.
+    ///
+    /// # Errors
+    /// [`Malformed::OutOfRange`] if it is not in there (the end is).
+    #[inline]
+    pub fn new(memory: &'m mut M, range: AddressRange, at: u64) -> Result<Cursor<'m, M>, Problem> {
+        if at < range.start || at > range.end {
+            return Err(Problem::Malformed { what: Malformed::OutOfRange, address: at });
+        }
+        Ok(Cursor { memory, end: range.end, base: at, position: 0, filled: 0, limit: 0, window: [0; WINDOW] })
+    }
+
+    /// The address of what is read next.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.base.wrapping_add(self.position as u64)
+    }
+
+    /// The end of the section or of the part that [`Self::narrow`] left.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether there is nothing more.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.address() >= self.end
+    }
+
+    /// A problem at the cursor.
+    #[inline]
+    pub fn malformed(&self, what: Malformed) -> Problem {
+        Problem::Malformed { what, address: self.address() }
+    }
+
+    /// Ends the section at `end`.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] if that is before the cursor or beyond the end.
+    #[inline]
+    pub fn narrow(&mut self, end: u64) -> Result<(), Problem> {
+        if end < self.address() || end > self.end {
+            return Err(self.malformed(Malformed::Truncated));
+        }
+        self.set_end(end);
+        Ok(())
+    }
+
+    #[inline]
+    fn set_end(&mut self, end: u64) {
+        self.end = end;
+        let before_end = usize::try_from(end.saturating_sub(self.base)).unwrap_or(usize::MAX);
+        self.limit = self.filled.min(before_end);
+    }
+
+    /// Goes to another address of the section, which ends at `end`. What was read stays in the window.
+    ///
+    /// # Errors
+    /// [`Malformed::OutOfRange`] if `at` is beyond `end`.
+    #[inline]
+    pub fn seek(&mut self, at: u64, end: u64) -> Result<(), Problem> {
+        if at > end {
+            return Err(Problem::Malformed { what: Malformed::OutOfRange, address: at });
+        }
+        match at.checked_sub(self.base) {
+            Some(position) if position <= self.filled as u64 => self.position = position as usize,
+            _ => {
+                self.base = at;
+                self.position = 0;
+                self.filled = 0;
+            }
+        }
+        self.set_end(end);
+        Ok(())
+    }
+
+    /// Passes over `count` bytes.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] if there are fewer.
+    #[inline]
+    pub fn skip(&mut self, count: u64) -> Result<(), Problem> {
+        match self.address().checked_add(count) {
+            Some(at) if at <= self.end => self.seek(at, self.end),
+            _ => Err(self.malformed(Malformed::Truncated)),
+        }
+    }
+
+    /// Brings the bytes at the cursor into the window: as many as there are before the section's end, or before the end
+    /// of the page where the next one can't be read, or else `count`.
+    #[inline(never)]
+    fn fill(&mut self, count: usize) -> Result<(), Problem> {
+        let at = self.address();
+        let left = self.end.saturating_sub(at);
+        if left < count as u64 {
+            return Err(self.malformed(Malformed::Truncated));
+        }
+        self.base = at;
+        self.position = 0;
+        self.filled = 0;
+        self.limit = 0;
+        let all = left.min(WINDOW as u64);
+        if all == WINDOW as u64 && self.memory.read_block(at, &mut self.window).is_ok() {
+            self.filled = WINDOW;
+            self.limit = WINDOW;
+            return Ok(());
+        }
+        let page_left = 0x1000 - (at & 0xfff);
+        let mut error = Problem::Unreadable { address: at };
+        // Memory ends at pages, saved memory anywhere.
+        for length in [all, all.min(page_left), count as u64] {
+            let Some(into) = self.window.get_mut(..length as usize) else { break };
+            match self.memory.read(at, into) {
+                Ok(()) => {
+                    self.filled = length as usize;
+                    self.limit = length as usize;
+                    break;
+                }
+                Err(unreadable) => error = unreadable.into(),
+            }
+        }
+        // Where the bytes straddle two pages of which the second one can't be read, there are too few.
+        if self.limit < count { Err(error) } else { Ok(()) }
+    }
+
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] if there are fewer, [`Problem::Unreadable`] where they can't be read.
+    #[inline]
+    pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
+        if self.limit.wrapping_sub(self.position) < N || self.position > self.limit {
+            self.fill(N)?;
+        }
+        let bytes = self.window.get(self.position..).and_then(<[u8]>::first_chunk::<N>).copied();
+        self.position = self.position.wrapping_add(N);
+        bytes.ok_or(Problem::Malformed { what: Malformed::Truncated, address: self.base })
+    }
+
+    /// The next byte.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Problem> {
+        self.bytes::<1>().map(|[byte]| byte)
+    }
+
+    /// The next 16-bit number, little endian.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, Problem> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    /// The next 32-bit number, little endian.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, Problem> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    /// The next 64-bit number, little endian.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`].
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, Problem> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    /// An unsigned LEB128 number. Bits beyond 64 are dropped, as linkers pad with zeros.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`]; [`Malformed::OutOfRange`] where it is longer than 16 bytes.
+    #[inline]
+    pub fn uleb(&mut self) -> Result<u64, Problem> {
+        let byte = self.u8()?;
+        if byte < 0x80 { Ok(u64::from(byte)) } else { Ok(self.leb_rest(byte)?.0) }
+    }
+
+    /// A signed LEB128 number.
+    ///
+    /// # Errors
+    /// As [`Self::uleb`].
+    #[inline]
+    pub fn sleb(&mut self) -> Result<i64, Problem> {
+        let byte = self.u8()?;
+        let (value, bits) = if byte < 0x80 { (u64::from(byte), 7) } else { self.leb_rest(byte)? };
+        let unused = 64u32.saturating_sub(bits);
+        Ok(value.wrapping_shl(unused) as i64 >> (unused & 63))
+    }
+
+    /// A LEB128 number of more than one byte: its bits and how many there are.
+    #[cold]
+    fn leb_rest(&mut self, first: u8) -> Result<(u64, u32), Problem> {
+        let mut value = u64::from(first & 0x7f);
+        for index in 1..16u32 {
+            let byte = self.u8()?;
+            let shift = index.wrapping_mul(7);
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            if byte < 0x80 {
+                return Ok((value, shift.wrapping_add(7)));
+            }
+        }
+        Err(self.malformed(Malformed::OutOfRange))
+    }
+
+    /// A pointer in one of the `DW_EH_PE_*` encodings (LSB Core, "DWARF Exception Header Encoding"); `None` for
+    /// `DW_EH_PE_omit`.
+    ///
+    /// # Errors
+    /// [`Malformed::PointerEncoding`] for an encoding that does not exist or has no base here, and what reading gives.
+    #[inline]
+    pub fn pointer(&mut self, encoding: u8, bases: &Bases) -> Result<Option<u64>, Problem> {
+        let start = self.address();
+        if encoding == DW_EH_PE_PCREL_SDATA4 {
+            let offset = self.u32()? as i32;
+            return Ok(Some(start.wrapping_add_signed(offset.into())));
+        }
+        if encoding == DW_EH_PE_OMIT {
+            return Ok(None);
+        }
+        let bad = Problem::Malformed { what: Malformed::PointerEncoding, address: start };
+        let base = match encoding & 0x70 {
+            0x00 => 0,
+            0x10 => start,
+            0x20 => bases.text.ok_or(bad)?,
+            0x30 => bases.data.ok_or(bad)?,
+            0x40 => bases.function.ok_or(bad)?,
+            0x50 => {
+                // DW_EH_PE_aligned: padded to the next multiple of the address size, then an absolute pointer
+                self.skip(start.wrapping_neg() & 7)?;
+                return self.u64().map(Some);
+            }
+            _ => return Err(bad),
+        };
+        let value = match encoding & 0x0f {
+            0x00 | 0x04 | 0x0c => self.u64()?,
+            0x01 => self.uleb()?,
+            0x02 => self.u16()?.into(),
+            0x03 => self.u32()?.into(),
+            0x09 => self.sleb()? as u64,
+            0x0a => self.u16()? as i16 as u64,
+            0x0b => self.u32()? as i32 as u64,
+            _ => return Err(bad),
+        };
+        let address = base.wrapping_add(value);
+        if encoding & 0x80 != 0 { Ok(Some(self.memory.read_u64(address)?)) } else { Ok(Some(address)) }
+    }
+}
+
+/// What encoded pointers may be relative to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bases {
+    /// `DW_EH_PE_textrel`.
+    pub text: Option<u64>,
+    /// `DW_EH_PE_datarel`.
+    pub data: Option<u64>,
+    /// `DW_EH_PE_funcrel`.
+    pub function: Option<u64>,
+}
+
+/// `DW_EH_PE_omit`: there is no pointer.
+pub(crate) const DW_EH_PE_OMIT: u8 = 0xff;
+/// `DW_EH_PE_pcrel | DW_EH_PE_absptr`, what Mach-O uses.
+pub(crate) const DW_EH_PE_PCREL: u8 = 0x10;
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, what nearly all of ELF uses.
+pub(crate) const DW_EH_PE_PCREL_SDATA4: u8 = 0x1b;

@@ -1,0 +1,406 @@
+//! The rule of an address: registered by the app, stated by unwind data, or found by analysing the code.
+
+use super::Walker;
+use crate::arch::Architecture;
+use crate::code_analysis::outlined::{OutlinedReturns, to_binder};
+use crate::code_analysis::{self, Code, CodeRow, Followed, Path, Reached, Start};
+use crate::execute;
+use crate::frame::{AddressKind, End, Found, Problem};
+use crate::image::{AddressRange, ImageFormat, Images};
+use crate::lookup;
+use crate::registers::RegisterFile;
+use crate::rule::{Row, Rule};
+use crate::rule_cache::FoundRule;
+use crate::signal_trampoline;
+use coroner_process::memory::Memory;
+use coroner_process::registers::Arch;
+
+fn same_meaning<A: Architecture>(rule: &Rule, row: &Row, registers: &RegisterFile<A>) -> bool {
+    let Rule::Row(other) = rule else { return false };
+    let cfa = |row: &Row| Some(registers.certain(row.cfa_register)?.wrapping_add_signed(row.cfa_offset.into()));
+    let used = |row: &Row, slot: usize| row.slots.get(slot).filter(|_| row.saved >> slot & 1 != 0).copied();
+    cfa(row).is_some() && cfa(row) == cfa(other) && (0..A::SAVED_COUNT).all(|slot| used(row, slot) == used(other, slot))
+}
+
+/// What a rule is made in.
+pub(super) const NO_RULE: FoundRule =
+    FoundRule { rule: Rule::Outermost, found: Found::Context, signal_trampoline: false };
+
+/// A rule of unwind data.
+#[derive(Clone, Copy, Debug)]
+struct RuleAndRange {
+    rule: FoundRule,
+    /// The code that it is stated for: a function, or several.
+    range: AddressRange,
+}
+
+/// An interrupted frame in an outlined function (or in one that another one called).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutlinedFrames {
+    parts: OutlinedReturns,
+    /// How many of them the walk has stepped from.
+    left: usize,
+    /// What finds the caller of the function that called them, in terms of the interrupted registers but for the stack pointer.
+    function: Option<CodeRow>,
+}
+
+impl OutlinedFrames {
+    /// Whether the walk has come to the function, and its rule is not known.
+    pub(super) fn is_left(&self) -> bool {
+        self.function.is_none() && self.parts.get(self.left).is_none()
+    }
+}
+
+/// How many return addresses without unwind data a walk follows the code of, which costs microseconds each; beyond that,
+/// in a deep recursion, frame pointers must do.
+const ANALYSES: u32 = 128;
+
+impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
+    /// Writes to `into` the rule of an address, and keeps it in the cache if it follows from the address alone; `false` if
+    /// there is none.
+    #[inline(never)]
+    pub(super) fn find_rule(&mut self, lookup: u64, interrupted: bool, into: &mut FoundRule) -> Result<bool, Problem> {
+        let mut lasting = true;
+        if let Some(registered) = self.images.registered(lookup) {
+            *into = FoundRule { rule: registered.rule, found: Found::Registered, signal_trampoline: false };
+        } else if interrupted {
+            if !self.recognise_trampoline(into) {
+                let Some((rule, follows)) = self.interrupted_rule(lookup)? else { return Ok(false) };
+                *into = rule;
+                lasting = follows;
+            }
+        } else {
+            let has_image = self.find_image(lookup);
+            let stated = if has_image { self.rule_by_unwind_data(lookup, into) } else { Ok(None) };
+            // The return address of a signal handler is the first instruction of a trampoline, so that what is stated of the
+            // call before it is not of the same function (or says that it is one).
+            let is_certain = match stated {
+                Ok(Some(range)) => range.contains(self.registers.pc) && !into.signal_trampoline,
+                _ => false,
+            };
+            if !is_certain && !self.recognise_trampoline(into) && stated?.is_none() {
+                let is_code = has_image || self.images.is_executable(lookup) == Some(true);
+                return Ok(is_code && self.follow_code_to_return(into));
+            }
+        }
+        if lasting {
+            let place = self.cache.put::<A>(self.registers.pc, self.kind, into);
+            if let Some(below) = self.below.take() {
+                self.cache.set_caller(below, place);
+            }
+            self.cached = Some(place);
+        }
+        Ok(true)
+    }
+
+    /// Keeps the rule that unwind data state for the frame where a walk has to end, although this walk does not need it: the next one
+    /// that comes by can then go as far without asking who the last frame is.
+    #[inline(never)]
+    pub(super) fn remember_rule(&mut self) {
+        let lookup = self.frame().lookup_address();
+        let is_stated = self.cached.is_none() && self.contexts.is_none() && self.kind == AddressKind::ReturnAddress;
+        if !is_stated || self.images.registered(lookup).is_some() || !self.find_image(lookup) {
+            return;
+        }
+        let mut rule = NO_RULE;
+        if let Ok(Some(range)) = self.rule_by_unwind_data(lookup, &mut rule)
+            && range.contains(self.registers.pc)
+            && !rule.signal_trampoline
+        {
+            self.apply_pending_saves();
+            self.cache.put::<A>(self.registers.pc, self.kind, &rule);
+        }
+    }
+
+    /// Writes to `into` the rule of a Linux signal trampoline, if that is what the code is.
+    fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
+        let Some(context) = signal_trampoline::recognise::<A, _>(&mut self.memory, self.registers.pc) else {
+            return false;
+        };
+        let rule = Rule::SignalContext(context);
+        *into = FoundRule { rule, found: Found::SignalContext, signal_trampoline: true };
+        true
+    }
+
+    /// The rule at an interrupted instruction, and whether it follows from the address alone.
+    fn interrupted_rule(&mut self, pc: u64) -> Result<Option<(FoundRule, bool)>, Problem> {
+        let has_image = self.find_image(pc);
+        if has_image && let Some(rule) = self.stub_helper_rule(pc) {
+            return Ok(Some((rule, true)));
+        }
+        let mut rule = NO_RULE;
+        let stated = if has_image { self.rule_by_unwind_data(pc, &mut rule) } else { Ok(None) };
+        let stated = stated.map(|range| range.map(|range| RuleAndRange { rule, range }));
+        // What unwind data state of ELF holds at every instruction, but for some compilers' arm64, and for the epilogues
+        // of GCC's realigned functions, which have expressions; of Mach-O it holds at calls.
+        let exact = self.image.format == ImageFormat::Elf
+            && A::ARCH == Arch::X86_64
+            && matches!(stated, Ok(Some(RuleAndRange { rule: FoundRule { rule: Rule::Row(_), .. }, .. })));
+        let is_code = has_image || self.images.is_executable(pc) == Some(true);
+        if exact || !is_code {
+            return Ok(stated?.map(|stated| (stated.rule, true)));
+        }
+        if let Err(problem) = stated {
+            self.note(problem);
+        }
+        let stubs = if has_image { self.image.stubs } else { AddressRange::default() };
+        match self.follow_code(pc, stated.ok().flatten(), stubs) {
+            (Some(rule), lasting) => Ok(Some((rule, lasting))),
+            (None, _) => stated.map(|_| None),
+        }
+    }
+
+    /// Makes [`Self::image`] the image that `address` lies in, if there is one.
+    #[inline]
+    pub(super) fn find_image(&mut self, address: u64) -> bool {
+        if self.image.text.contains(address) {
+            return true;
+        }
+        match self.images.find(address) {
+            Some(image) => {
+                self.image = image;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes to `into` the rule that unwind data of [`Self::image`] state for an address in it, and says of what code they state
+    /// it; `None` if they state nothing.
+    #[inline]
+    pub(super) fn rule_by_unwind_data(
+        &mut self,
+        lookup: u64,
+        into: &mut FoundRule,
+    ) -> Result<Option<AddressRange>, Problem> {
+        let (image, memory, sections) = (&self.image, &mut self.memory, &mut self.cache.sections);
+        let stated = match image.format {
+            ImageFormat::Elf => lookup::frame_rule::<A, _>(memory, sections, image, lookup, &mut into.rule)?,
+            ImageFormat::MachO if image.stubs.contains(lookup) => {
+                // A stub is a jump: the caller's call has just been made.
+                into.rule = Rule::Row(if A::LINK_REGISTER {
+                    Row::new(A::SP, 0)
+                } else {
+                    Row::new(A::SP, 8).with_saved::<A>(A::RA, -8).unwrap_or(Row::new(A::SP, 8))
+                });
+                into.found = Found::CodeAnalysis;
+                into.signal_trampoline = false;
+                return Ok(Some(image.stubs));
+            }
+            ImageFormat::MachO => lookup::mach_rule::<A, _>(memory, sections, image, lookup, &mut into.rule)?,
+        };
+        let Some(stated) = stated else { return Ok(None) };
+        into.found = if stated.compact { Found::CompactUnwind } else { Found::Cfi };
+        into.signal_trampoline = stated.signal_trampoline;
+        if image.format == ImageFormat::MachO
+            && self.kind == AddressKind::ReturnAddress
+            && let Rule::Row(row) = &into.rule
+            && let Some(context) = signal_trampoline::recognise_darwin(memory, &mut self.registers, row)
+        {
+            into.rule = Rule::SignalContext(context);
+            into.found = Found::SignalContext;
+            into.signal_trampoline = true;
+        }
+        Ok(Some(stated.range))
+    }
+
+    /// The rule in Mach-O's `__stub_helper`, of which unwind data say nothing: it puts two words on the stack and jumps to dyld's
+    /// binder, which takes them off. It follows from the address alone.
+    fn stub_helper_rule(&mut self, pc: u64) -> Option<FoundRule> {
+        if self.image.format != ImageFormat::MachO || !self.image.stub_helper.contains(pc) {
+            return None;
+        }
+        let at_binder =
+            if A::LINK_REGISTER { Row::new(A::SP, 16) } else { Row::new(A::SP, 24).with_saved::<A>(A::RA, -8)? };
+        let start = Start::new(&mut self.registers, &mut self.memory);
+        let path = to_binder::<A, _>(&mut self.memory, pc, &start)?;
+        let CodeRow { row, link } = path.pull_back::<A>(&start, &at_binder)?;
+        let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
+        (link == A::RA).then_some(rule)
+    }
+
+    /// The rule at an interrupted instruction by what the code does from there on, and whether it follows from the address
+    /// alone. `stated` is what unwind data say.
+    fn follow_code(&mut self, pc: u64, stated: Option<RuleAndRange>, stubs: AddressRange) -> (Option<FoundRule>, bool) {
+        let function = stated.map(|stated| stated.range).unwrap_or_default();
+        let stated = stated.map(|stated| stated.rule);
+        if stated.is_some_and(|stated| stated.signal_trampoline || stated.rule == Rule::Outermost) {
+            return (stated, true);
+        }
+        let start = Start::new(&mut self.registers, &mut self.memory);
+        let code = Code { pc, start: &start, stubs, through_calls: stated.is_none(), mask: self.mask };
+        let Ok(Followed { reached, parts }) = code_analysis::follow::<A, _>(&mut self.memory, &code) else {
+            return (stated, true);
+        };
+        if parts.last().is_some() {
+            return (self.rule_of_outlined(parts, &reached, &start), false);
+        }
+        // A call that does not return may have led the path into code of another function.
+        if let Reached::Return(row) = &reached
+            && stated.is_none()
+            && !self.is_tail_call(pc, row, None, function)
+        {
+            return (None, false);
+        }
+        let (row, lasting) = self.reached_row(&reached, &start, function);
+        let Some(row) = row else { return (stated, lasting) };
+        // What code says is in terms of this frame's registers; if it is what unwind data say, theirs is the rule.
+        match stated {
+            Some(stated) if row.link == A::RA && same_meaning(&stated.rule, &row.row, &self.registers) => {
+                (Some(stated), lasting)
+            }
+            _ if row.link != A::RA && !self.take_link(row.link) => (stated, false),
+            _ => {
+                let rule = FoundRule { rule: Rule::Row(row.row), found: Found::CodeAnalysis, signal_trampoline: false };
+                (Some(rule), false)
+            }
+        }
+    }
+
+    /// The row that follows from where a path came to, and whether that depends on nothing that was read.
+    fn reached_row(&mut self, reached: &Reached, start: &Start, function: AddressRange) -> (Option<CodeRow>, bool) {
+        match reached {
+            Reached::Return(row) => (Some(*row), true),
+            Reached::Call(at, path) => (self.body_row(*at, path, start), true),
+            Reached::Jump(at, path) => {
+                let in_body = self.body_row(*at, path, start);
+                let tail_call = path.at_return::<A>(start, code_analysis::return_link::<A>());
+                let is_tail_call = match (&tail_call, &in_body) {
+                    (Some(tail_call), in_body) => self.is_tail_call(*at, tail_call, in_body.as_ref(), function),
+                    (None, _) => false,
+                };
+                (if is_tail_call { tail_call } else { in_body }, false)
+            }
+            Reached::Nothing => (None, true),
+        }
+    }
+
+    /// Notes that the frame is in outlined functions, and gives a rule that stands for it. The path went on behind their return.
+    fn rule_of_outlined(&mut self, parts: OutlinedReturns, reached: &Reached, start: &Start) -> Option<FoundRule> {
+        let outermost = parts.last()?;
+        let call = outermost.pc.wrapping_sub(1);
+        let mut rule = NO_RULE;
+        let stated = if self.find_image(call) { self.rule_by_unwind_data(call, &mut rule) } else { Ok(None) };
+        let range = stated.ok().flatten().unwrap_or_default();
+        let (mut function, _) = self.reached_row(reached, start, range);
+        if let Some(function) = &mut function
+            && function.row.cfa_register == A::SP
+        {
+            function.row.cfa_offset = function.row.cfa_offset.checked_sub(outermost.sp)?;
+        }
+        self.outlined = Some(OutlinedFrames { parts, left: 0, function });
+        let row = Row::new(A::SP, outermost.sp);
+        Some(FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false })
+    }
+
+    /// Goes from an outlined function to the function that called it, or from that one to its caller. Both have the same
+    /// registers; what finds the caller is known already, since it depends on how far the outlined function has come.
+    #[cold]
+    pub(super) fn step_from_outlined(&mut self, mut frame: OutlinedFrames) -> Result<Option<u64>, End> {
+        let Some(part) = frame.parts.get(frame.left) else { return self.step_from_outlining_function(&frame) };
+        if self.images.is_executable(part.pc.wrapping_sub(1)) == Some(false) {
+            return self.without_rule(End::BadReturnAddress { address: part.pc });
+        }
+        let before = frame.left.checked_sub(1).and_then(|before| frame.parts.get(before)).unwrap_or_default();
+        let moved = i64::from(part.sp).wrapping_sub(before.sp.into());
+        let sp = self.registers.sp().wrapping_add_signed(moved);
+        self.registers.pc = part.pc;
+        self.registers.set(A::SP, sp);
+        self.arrive(Found::CodeAnalysis, false);
+        frame.left = frame.left.wrapping_add(1);
+        self.outlined = Some(frame).filter(|frame| !frame.is_left());
+        Ok(Some(sp))
+    }
+
+    fn step_from_outlining_function(&mut self, frame: &OutlinedFrames) -> Result<Option<u64>, End> {
+        let address = self.registers.pc;
+        let Some(CodeRow { row, .. }) = frame.function.filter(|row| row.link == A::RA || self.take_link(row.link))
+        else {
+            return self.without_rule(End::NoUnwindData { address });
+        };
+        let left = match self.enter_contexts(&row) {
+            Some(entered) => entered,
+            // If the outlined function is of an epilogue, the function may have no stack of its own any more.
+            None => self.execute_row(&row, true),
+        };
+        match left {
+            Ok(cfa) => {
+                if self.contexts.is_none() {
+                    self.arrive(Found::CodeAnalysis, false);
+                }
+                Ok(Some(cfa))
+            }
+            Err(end) => self.without_rule(end),
+        }
+    }
+
+    /// Makes the link register what register `number` keeps for it during the call of an outlined function.
+    fn take_link(&mut self, number: u8) -> bool {
+        match self.registers.value(number, &mut self.memory) {
+            Ok(Some(value)) if self.registers.is_certain(number) => {
+                self.registers.set(A::RA, value);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes to `into` the rule at a return address in code of which unwind data say nothing, by what the code does until it
+    /// returns.
+    pub(super) fn follow_code_to_return(&mut self, into: &mut FoundRule) -> bool {
+        if self.analyses >= ANALYSES {
+            return false;
+        }
+        self.analyses = self.analyses.saturating_add(1);
+        match self.follow_code(self.registers.pc, None, self.image.stubs) {
+            (Some(rule), _) => {
+                *into = rule;
+                true
+            }
+            (None, _) => false,
+        }
+    }
+
+    /// The row that unwind data state in the body of a function, at the end of a path, as it is at the path's start.
+    fn body_row(&mut self, at: u64, path: &Path, start: &Start) -> Option<CodeRow> {
+        if !self.find_image(at) {
+            return None;
+        }
+        let mut stated = NO_RULE;
+        self.rule_by_unwind_data(at, &mut stated).ok()??;
+        match stated.rule {
+            Rule::Row(row) => path.pull_back::<A>(start, &row),
+            _ => None,
+        }
+    }
+
+    /// Whether a jump at `at` to an unknown address is a tail call, with the row `tail_call`, rather than one in the body of
+    /// `function`, with the row `in_body`: its return address must have a call before it. In the link register it must
+    /// not be one that an inner call of the same function left (which a jump elsewhere, that is in no body, can't follow), nor
+    /// one that the body has saved.
+    fn is_tail_call(
+        &mut self,
+        at: u64,
+        tail_call: &CodeRow,
+        in_body: Option<&CodeRow>,
+        function: AddressRange,
+    ) -> bool {
+        let Some(pc) = self.return_address(tail_call) else { return false };
+        let may_be_inner = function.contains(pc.wrapping_sub(1)) && (function.contains(at) || in_body.is_some());
+        let stale = A::LINK_REGISTER
+            && (may_be_inner || in_body.is_some_and(|in_body| self.return_address(in_body) == Some(pc)));
+        !stale && self.is_return_address(pc, None) == Some(true)
+    }
+
+    /// The return address that a row gives.
+    fn return_address(&mut self, CodeRow { row, link }: &CodeRow) -> Option<u64> {
+        let mut registers = self.registers;
+        if *link != A::RA {
+            let kept = registers.value(*link, &mut self.memory).ok()??;
+            registers.set(A::RA, kept);
+        }
+        let mask = self.mask;
+        execute::row::<A, _, Problem>(row, &mut registers, &mut self.memory, |_, caller| Ok(caller.pc & mask)).ok()?;
+        Some(registers.pc)
+    }
+}

@@ -1,0 +1,58 @@
+//! The in-process walker: everything that a walk of this process's own stacks needs besides the unwinder itself. Crashes, C++ throws
+//! and live backtraces walk with it.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`ImageList`] | the loaded images in a table of its owner: for crash time, and for the warm-up at install |
+//! | [`LiveImages`] | the loaded images while the app runs: an immutable list that all threads share until the dynamic linker's changes |
+//! | [`LiveReader`] | memory of a live process: guarded loads where they are recovered, else copies by the kernel |
+//! | [`StackReader`] | the calling thread's own stack by plain loads, all else by a [`LiveReader`] |
+//! | [`rule_caches`] | caches of unwind rules, one for each walk that is under way |
+//! | [`stop_thread`] | stopping one thread of this process |
+//! | [`walker()`] | the unwinder's walker for this architecture, which asks the [registered ranges](RANGES) first |
+//!
+//! # The caller's duties
+//! Who recovers guarded loads (the signal handler, the exception port) says so: [`recovery::set_owner`]. Until then reads are copies by
+//! the kernel.
+//!
+//! # Guarantees
+//! No lock, no allocation, no panic; memory comes from `mmap` when more walks are under way at once, or more image lists alive, than
+//! ever before. What is safe in a signal handler says so.
+//!
+//! # Limits
+//! 2,048 images in a list; 512 registered ranges; 16 walks at once with a cache of rules.
+#![no_std]
+#![deny(missing_docs)]
+#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+
+#[cfg(target_vendor = "apple")]
+use darwin as os;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux as os;
+
+#[cfg(target_vendor = "apple")]
+mod darwin;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+
+mod current_registers;
+mod image_list;
+mod live_images;
+mod live_reader;
+pub mod recovery;
+mod registered_ranges;
+pub mod rule_caches;
+mod stack_bounds;
+mod stack_reader;
+pub mod stop_thread;
+pub mod swift_tasks;
+mod walker;
+
+pub use current_registers::{current_registers, store_current_registers};
+pub use image_list::{ImageList, unwind_image};
+pub use live_images::{LiveImages, ticks};
+pub use live_reader::LiveReader;
+pub use registered_ranges::{MAX_RANGES, RANGES};
+pub use stack_bounds::stack_bounds;
+pub use stack_reader::{StackReader, ThreadStack};
+pub use walker::{Native, authentication_mask, walker};

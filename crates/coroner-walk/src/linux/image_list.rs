@@ -1,0 +1,79 @@
+//! Linux: the dynamic linker's list, read while it holds still.
+
+use coroner_process::images::{self, ImageKind, Images, Mappings};
+use coroner_process::memory::{CheckedMemory, LoadGuarded, Memory, Windowed};
+use coroner_process::syscall::Result;
+
+use crate::image_list::CAPACITY;
+use crate::{ImageList, recovery};
+
+impl ImageList {
+    /// Makes the table (not async-signal-safe); nothing is listed yet.
+    ///
+    /// # Errors
+    /// The kernel's reason: no memory.
+    pub fn map() -> Result<ImageList> {
+        // Without `/proc` the dynamic linker's list has the images, and frames outside of them are not distinguished.
+        let mappings = Mappings::open().unwrap_or_else(|_| Mappings::unopened());
+        Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0 })
+    }
+
+    /// Lists the images anew. What is known of an image from before is used again.
+    pub fn refresh(&mut self, memory: &mut impl Memory) {
+        self.generation = self.generation.wrapping_add(1);
+        let refresh = self.table.refresh(memory);
+        self.dropped = refresh.dropped;
+    }
+
+    /// Lists the images at install (not async-signal-safe), by guarded loads if Coroner's handler has the signals of bad loads by
+    /// now, which the calling thread must not block; else every read is one that the kernel checks. Where it refuses all of those, the first crash lists them.
+    pub fn refresh_at_install(&mut self) {
+        let refreshed = if recovery::has_owner() {
+            // SAFETY: the handler is in place, and this thread leaves its signals open.
+            Some(self.table.refresh_by_linker(&mut unsafe { LoadGuarded::new() }))
+        } else {
+            CheckedMemory::open().map(|memory| self.table.refresh_by_linker(&mut Windowed::<_, 4>::new(memory)))
+        };
+        if let Some(refreshed) = refreshed {
+            self.generation = self.generation.wrapping_add(1);
+            self.dropped = refreshed.dropped;
+        }
+    }
+
+    /// Touches what a crash may need (not async-signal-safe).
+    pub fn touch(&mut self) {
+        self.table.touch();
+    }
+
+    /// Gives everything back (not async-signal-safe).
+    pub fn unmap(self) {
+        self.mappings.close();
+        self.table.unmap();
+    }
+
+    /// The path of an image's file, in the bytes of its file system.
+    pub fn path(&self, image: &images::Image) -> &[u8] {
+        self.table.path(image)
+    }
+
+    /// Whether an image stays where it is, whatever other threads unload: the program, the dynamic linker, the kernel's own, the
+    /// one that this code is in, and the C library that it is linked with.
+    pub fn is_permanent(image: &images::Image) -> bool {
+        let here = Self::is_permanent as *const () as u64;
+        let c_library = libc::getauxval as *const () as u64;
+        image.kind != ImageKind::Library || [here, c_library].iter().any(|address| image.range.contains(*address))
+    }
+}
+
+/// What the unwinder needs of the image whose code is at `address`.
+pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
+    let text = image.text().find(|range| range.contains(address))?;
+    Some(coroner_unwind::Image {
+        text: text,
+        base: image.range.start,
+        bias: image.slide,
+        eh_frame_hdr: image.eh_frame_hdr,
+        eh_frame: image.eh_frame,
+        ..coroner_unwind::Image::default()
+    })
+}

@@ -1,0 +1,5 @@
+//! Linux and Android.
+
+pub(crate) mod image_list;
+pub(crate) mod list_stamp;
+pub(crate) mod recovery;

@@ -1,0 +1,68 @@
+//! Memory of a live process.
+
+use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable};
+
+use crate::recovery;
+
+/// Memory of a live process: guarded loads where their faults are recovered, else copies by the kernel.
+#[derive(Clone, Copy, Debug)]
+pub enum LiveReader {
+    /// Faults of this thread's loads are recovered.
+    Loads(LoadGuarded),
+    /// They are not. Put it behind a [`Windowed`](coroner_process::memory::Windowed): a copy costs a microsecond.
+    Copies(KernelCopy),
+}
+
+impl LiveReader {
+    /// The best reader that is right on this thread now; `None` if the kernel refuses copies, too.
+    ///
+    /// An app that replaces Coroner's handler or takes its ports while a walk runs, or blocks its signals in it, gets what it
+    /// asked for.
+    pub fn new() -> Option<LiveReader> {
+        if recovery::guards_loads() {
+            // SAFETY: just checked.
+            return Some(LiveReader::Loads(unsafe { LoadGuarded::new() }));
+        }
+        KernelCopy::new().map(LiveReader::Copies)
+    }
+
+    /// As [`Self::new`], which does not ask at every call whether the kernel still sends faults to Coroner; this does.
+    pub fn asked_anew() -> Option<LiveReader> {
+        recovery::ask_again();
+        LiveReader::new()
+    }
+}
+
+impl Memory for LiveReader {
+    #[inline]
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        match self {
+            LiveReader::Loads(memory) => memory.read(address, into),
+            LiveReader::Copies(memory) => memory.read(address, into),
+        }
+    }
+
+    #[inline]
+    fn read_u64(&mut self, address: u64) -> Result<u64, Unreadable> {
+        match self {
+            LiveReader::Loads(memory) => memory.read_u64(address),
+            LiveReader::Copies(memory) => memory.read_u64(address),
+        }
+    }
+
+    #[inline]
+    fn read_pair(&mut self, address: u64) -> Result<(u64, u64), Unreadable> {
+        match self {
+            LiveReader::Loads(memory) => memory.read_pair(address),
+            LiveReader::Copies(memory) => memory.read_pair(address),
+        }
+    }
+
+    #[inline]
+    fn read_block(&mut self, address: u64, into: &mut [u8; BLOCK]) -> Result<(), Unreadable> {
+        match self {
+            LiveReader::Loads(memory) => memory.read_block(address, into),
+            LiveReader::Copies(memory) => memory.read_block(address, into),
+        }
+    }
+}

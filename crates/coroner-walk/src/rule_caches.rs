@@ -1,0 +1,90 @@
+//! Caches of the unwinder's rules, one for each walk that is under way: claimed, used, given back warm.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use coroner_unwind::RuleCache;
+
+/// Walks that may be under way at once.
+const CACHES: usize = 16;
+
+/// How often all are tried if none is free.
+const ATTEMPTS: u32 = 256;
+
+struct Place {
+    taken: AtomicBool,
+    cache: UnsafeCell<RuleCache>,
+}
+
+// SAFETY: the cache is touched only by who set `taken`.
+unsafe impl Sync for Place {}
+
+static PLACES: [Place; CACHES] =
+    [const { Place { taken: AtomicBool::new(false), cache: UnsafeCell::new(RuleCache::new()) } }; CACHES];
+
+/// A cache that nobody else has, until it is dropped.
+#[must_use]
+#[allow(missing_debug_implementations)]
+pub struct Claimed(&'static Place);
+
+/// Claims a cache: the first free one, so that few walks at once use few, warm ones. `None` if sixteen walks are under way for
+/// long. Async-signal-safe.
+#[inline]
+pub fn claim() -> Option<Claimed> {
+    first_free().or_else(wait_for_one)
+}
+
+#[inline]
+fn first_free() -> Option<Claimed> {
+    let free = |place: &&Place| !place.taken.load(Ordering::Relaxed) && !place.taken.swap(true, Ordering::Acquire);
+    PLACES.iter().find(free).map(Claimed)
+}
+
+#[cold]
+fn wait_for_one() -> Option<Claimed> {
+    (0..ATTEMPTS).find_map(|_| {
+        // SAFETY: no arguments; other threads run. Each walk takes microseconds.
+        unsafe { libc::sched_yield() };
+        first_free()
+    })
+}
+
+impl Deref for Claimed {
+    type Target = RuleCache;
+
+    fn deref(&self) -> &RuleCache {
+        // SAFETY: claimed.
+        unsafe { &*self.0.cache.get() }
+    }
+}
+
+impl DerefMut for Claimed {
+    fn deref_mut(&mut self) -> &mut RuleCache {
+        // SAFETY: claimed.
+        unsafe { &mut *self.0.cache.get() }
+    }
+}
+
+impl Drop for Claimed {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_one_owner_at_a_time() {
+        let claimed: [_; CACHES] = core::array::from_fn(|_| claim().expect("one is free"));
+        for (index, one) in claimed.iter().enumerate() {
+            assert!(claimed.iter().skip(index + 1).all(|other| !core::ptr::eq(one.0, other.0)));
+        }
+        assert!(claim().is_none(), "sixteen walks are under way");
+        drop(claimed);
+        assert!(claim().is_some());
+    }
+}

@@ -1,0 +1,108 @@
+//! Stopping another thread of this process, and listing its threads (not async-signal-safe).
+
+use coroner_process::threads::Tid;
+
+#[cfg(target_vendor = "apple")]
+pub use darwin::{NotCaptured, set_own_threads, stop};
+#[cfg(not(target_vendor = "apple"))]
+pub use linux::{NotCaptured, set_stopper, stop};
+
+#[cfg(not(target_vendor = "apple"))]
+mod linux {
+    use core::sync::atomic::{AtomicPtr, Ordering};
+
+    pub use coroner_process::stop_the_world::NotCaptured;
+    use coroner_process::stop_the_world::{Interrupted, ThreadStopper};
+    use coroner_process::threads::{TaskDirectory, Tid};
+
+    /// How long a thread may take to answer the signal: it must be given a processor first.
+    const TIMEOUT_NS: u64 = 100_000_000;
+
+    static STOPPER: AtomicPtr<ThreadStopper> = AtomicPtr::new(core::ptr::null_mut());
+
+    /// Gives the means by which threads are stopped from now on; `None`: there are none.
+    pub fn set_stopper(stopper: Option<&'static ThreadStopper>) {
+        let at = stopper.map_or(core::ptr::null_mut(), |stopper| core::ptr::from_ref(stopper).cast_mut());
+        STOPPER.store(at, Ordering::Release);
+    }
+
+    fn stopper() -> Option<&'static ThreadStopper> {
+        // SAFETY: null, or what `set_stopper` was given, which lives for ever.
+        unsafe { STOPPER.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
+    /// thread may hold it.
+    ///
+    /// # Errors
+    /// [`NotCaptured::NoAnswer`] after 100 ms or while Coroner is not installed; the rest as [`ThreadStopper::interrupt`] says.
+    pub fn stop(tid: Tid) -> Result<Interrupted<'static>, NotCaptured> {
+        stopper().ok_or(NotCaptured::NoAnswer)?.interrupt(tid, TIMEOUT_NS)
+    }
+
+    pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {
+        let Some(tasks) = stopper().and_then(|_| TaskDirectory::open().ok()) else { return false };
+        let is_listed = tasks.list(each).error.is_none();
+        tasks.close();
+        is_listed
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+mod darwin {
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts};
+
+    /// Why another thread was not captured.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum NotCaptured {
+        /// There is no such thread: it ended.
+        ThreadGone,
+        /// It was stopped, but its registers could not be read.
+        RegistersUnreadable,
+    }
+
+    /// The threads that recover guarded loads, 0 for none: a walk that stopped one of them would wait for it for ever.
+    static OWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+    /// Names the threads that are never stopped: those that receive the task's exceptions, on which guarded loads depend. 0 is none.
+    pub fn set_own_threads(threads: [Tid; 2]) {
+        for (place, tid) in OWN.iter().zip(threads) {
+            place.store(tid, Ordering::Release);
+        }
+    }
+
+    fn is_own(tid: Tid) -> bool {
+        OWN.iter().any(|own| own.load(Ordering::Acquire) == tid)
+    }
+
+    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
+    /// thread may hold it. The kernel stops it whatever it does: no time is needed.
+    ///
+    /// # Errors
+    /// [`NotCaptured::ThreadGone`] if there is no such thread, it is the calling one, or one of [`set_own_threads`].
+    pub fn stop(tid: Tid) -> Result<Interrupted, NotCaptured> {
+        if is_own(tid) {
+            return Err(NotCaptured::ThreadGone);
+        }
+        Interrupted::stop(tid).ok_or(NotCaptured::ThreadGone)
+    }
+
+    pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {
+        let Ok(list) = ThreadList::take() else { return false };
+        let tids = list.ports().iter().filter_map(|port| facts(*port)).map(|facts| facts.tid);
+        tids.filter(|tid| !is_own(*tid)).for_each(each);
+        true
+    }
+}
+
+/// Calls `each` with the id of every thread of this process but those that [`stop`] never stops. False if the kernel gives no list, and on Linux while Coroner is not
+/// installed.
+pub fn for_each_thread(each: &mut impl FnMut(Tid)) -> bool {
+    #[cfg(target_vendor = "apple")]
+    return darwin::for_each(each);
+    #[cfg(not(target_vendor = "apple"))]
+    linux::for_each(each)
+}

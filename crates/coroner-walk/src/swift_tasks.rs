@@ -1,0 +1,41 @@
+//! What a walk does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
+
+use coroner_process::memory::Memory;
+use coroner_unwind::SwiftAsync;
+
+#[cfg(not(target_vendor = "apple"))]
+type Stopped<'a> = coroner_process::stop_the_world::Interrupted<'a>;
+#[cfg(target_vendor = "apple")]
+type Stopped = coroner_process::threads::Interrupted;
+
+/// Marks are taken off frame pointers and not followed.
+pub const NOT_FOLLOWED: SwiftAsync =
+    if cfg!(target_vendor = "apple") { SwiftAsync::Task(0) } else { SwiftAsync::Ignore };
+
+/// For the calling thread: they are followed if it runs a task.
+#[cfg(target_vendor = "apple")]
+#[inline]
+pub fn of_this_thread() -> SwiftAsync {
+    use coroner_unwind::swift_async::DARWIN_TASK_KEY;
+    // SAFETY: asks for a thread's datum; libpthread returns those of the keys that it reserves as others, 0 if none was set.
+    SwiftAsync::Task(unsafe { libc::pthread_getspecific(DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
+}
+
+/// For the calling thread: they are followed if it runs a task.
+#[cfg(not(target_vendor = "apple"))]
+#[inline]
+pub fn of_this_thread() -> SwiftAsync {
+    SwiftAsync::Follow
+}
+
+/// The same for a thread that was stopped.
+#[cfg(target_vendor = "apple")]
+pub fn of_stopped_thread<M: Memory>(thread: &Stopped, memory: &mut M) -> SwiftAsync {
+    SwiftAsync::of_darwin_thread(memory, thread.specific())
+}
+
+/// The same for a thread that was stopped.
+#[cfg(not(target_vendor = "apple"))]
+pub fn of_stopped_thread<M: Memory>(_thread: &Stopped<'_>, _memory: &mut M) -> SwiftAsync {
+    SwiftAsync::Follow
+}

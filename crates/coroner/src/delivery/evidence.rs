@@ -1,0 +1,66 @@
+//! Which report a crash of the processing is evidence against.
+//!
+//! A report can be such that processing it crashes: a bug of ours, of a hook or of a sink. Then it must not crash every launch. But
+//! that a process ended while it processed a report says little: it was killed, or ended by itself, or crashed elsewhere. Only a
+//! fault *of the thread* that processed the report *while* it did is evidence. So that thread writes into its own run state what
+//! it is at, which costs three stores and outlives the process, however that ends; and at the next launch, a run that crashed in that thread
+//! counts against the run that it was processing.
+
+use coroner_report::model::{Id, Processing};
+use coroner_report::run_state::{ProcessIdentity, RunState, Scalar};
+
+use super::Deliverer;
+use crate::outcome::crash_threads;
+use crate::store::ListedRun;
+
+/// Says in the run state of this process that the calling thread is processing a run, until dropped.
+pub(super) struct Mark<'a> {
+    state: Option<&'a RunState<'static>>,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state {
+            state.set_scalar(Scalar::PROCESSING_THREAD, 0);
+        }
+    }
+}
+
+impl Deliverer {
+    /// Notes that the calling thread processes `run`.
+    pub(super) fn mark(&self, run: Id) -> Mark<'_> {
+        if let Some(state) = &self.own_state {
+            let id = u128::from_be_bytes(run.0);
+            state.set_scalar(Scalar::PROCESSING_THREAD, 0);
+            state.set_scalar(Scalar::PROCESSING_RUN_HIGH, (id >> 64) as u64);
+            state.set_scalar(Scalar::PROCESSING_RUN_LOW, id as u64);
+            // Last: without a thread the others say nothing.
+            state.set_scalar(Scalar::PROCESSING_THREAD, coroner_process::threads::this_thread() as u64);
+        }
+        Mark { state: self.own_state.as_ref() }
+    }
+
+    /// Counts the crashes of earlier launches that happened in the thread that processed a run, against that run.
+    pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity) {
+        for listed in runs {
+            let Some(Processing { run: suspect, tid }) = listed.processing else { continue };
+            let Ok(Some(mut crashed)) = self.claim(listed, process) else { continue };
+            if crashed.progress.counted {
+                continue;
+            }
+            let threads = {
+                let _mark = self.mark(crashed.id);
+                crashed.raw().map(|raw| crash_threads(&raw)).unwrap_or_default()
+            };
+            if threads.contains(&tid)
+                && let Some(suspect) = runs.iter().find(|run| run.id == suspect)
+                && let Ok(Some(mut suspect)) = self.claim(suspect, process)
+            {
+                suspect.progress.attempts = suspect.progress.attempts.saturating_add(1);
+                self.record(&suspect);
+            }
+            crashed.progress.counted = true;
+            self.record(&crashed);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! How a run ended, decided by what it left: the run state first, and its reports where that says nothing.
+//!
+//! | the run state says | a report of a crash | outcome |
+//! |---|---|---|
+//! | a crash record, and no other end since | any or none | crashed |
+//! | exit `crashed` (layout version 1) | any or none | crashed |
+//! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
+//! | a clean exit, SIGTERM, uninstalled | any or none: the process went on after it | as it says |
+//! | a hang that goes on | none | hung |
+//! | nothing | none | unknown |
+//!
+//! A crash record is the first that a crash writes, so that a crash whose report is empty, missing or torn at its start is
+//! known, too; the report is then made from the run state ([`RawRun`]).
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use coroner_report::model::{CrashFlag, CrashRecord, Id, Report, RunFacts};
+use coroner_report::run_state::ExitKind;
+use coroner_report::wire::Monitor;
+use serde::{Deserialize, Serialize};
+
+use crate::bundle::is_written;
+use crate::last_run::LastRun;
+use crate::processing::report;
+use crate::store::RawRun;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// There was no run before this one, in this store.
+    FirstLaunch,
+    /// The app ended by itself: `exit`, a return from `main`, or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
+    CleanExit,
+    /// It was asked to end by SIGTERM.
+    Terminated,
+    /// It crashed, and there is a report.
+    Crashed,
+    /// It did not answer when it was ended, by the user or the system; known where it was watched for that
+    /// ([`Config::hang_threshold`](crate::Config::hang_threshold)).
+    Hung,
+    /// Coroner was uninstalled while it ran; what came after is not known.
+    Uninstalled,
+    /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
+    Unknown,
+}
+
+impl Outcome {
+    /// The outcome in words that complete "the last run …".
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::FirstLaunch => "does not exist: this is the first launch",
+            Self::CleanExit => "ended by itself",
+            Self::Terminated => "was asked to end (SIGTERM)",
+            Self::Crashed => "crashed",
+            Self::Hung => "did not answer any more when it was ended",
+            Self::Uninstalled => "uninstalled Coroner before it ended",
+            Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.describe())
+    }
+}
+
+/// How far the times of a crash in its report and in its record can be apart, in nanoseconds: they are taken within a
+/// millisecond, but the clock may be set in between.
+const SAME_CRASH_NS: u64 = 1_000_000_000;
+
+/// Whether the run is that of a crashed child made by fork, which is not a launch of the app.
+pub(crate) fn is_of_child(raw: &RawRun) -> bool {
+    // Of a child without a run of its own the report is in the spare place of its parent's.
+    report(raw, 0).is_ok_and(|report| report.crash.is_some_and(|crash| crash.has(CrashFlag::ForkChild)))
+}
+
+/// Whether the report is of a crash that ended the process, as far as it knows, and not of a non-fatal one or of a hang.
+/// `report` is `None` if it can't be read.
+fn is_of_crash(reports: &[Vec<u8>], index: usize, report: Option<&Report>) -> bool {
+    match report.and_then(|report| report.crash.as_ref()) {
+        // A child's crash in another place than the first is not that of the run's process.
+        Some(crash) if index > 0 && crash.has(CrashFlag::ForkChild) => false,
+        Some(crash) => !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::HANG,
+        // Cut before it says what it is of. The first place is for a crash, and those behind for more of them once that is
+        // taken; non-fatal ones have places of their own.
+        None => index == 0 || reports.first().is_some_and(|first| is_written(first)),
+    }
+}
+
+/// Whether the report, which is in the place `index`, is of the crash in the record.
+pub(crate) fn is_of_record(reports: &[Vec<u8>], index: usize, report: &Report, record: &CrashRecord) -> bool {
+    let Some(crash) = &report.crash else { return is_of_crash(reports, index, Some(report)) };
+    let is_same = crash.tid == record.tid && crash.time.0.abs_diff(record.time.0) < SAME_CRASH_NS;
+    is_same || crash.concurrent_crashes.iter().any(|concurrent| concurrent.tid == record.tid)
+}
+
+/// Whether the report is of a hang in which the process was ended.
+fn is_fatal_hang(report: &Report) -> bool {
+    let crash = report.crash.as_ref();
+    crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
+}
+
+/// How many reports of crashes a run has left that could have ended it.
+pub(crate) fn crashes(raw: &RawRun) -> usize {
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    written.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()
+}
+
+/// The threads that crashed at the end of a run.
+pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
+    let last = outcome(Id::default(), SystemTime::UNIX_EPOCH, raw);
+    if !last.crashed() {
+        return Vec::new();
+    }
+    let record = RunFacts::read(&raw.state).ok().and_then(|facts| Some(facts.fatal_crash()?.tid));
+    let reports = (0..raw.reports.len()).filter_map(|index| report(raw, index).ok());
+    let crashes =
+        reports.filter(|report| Some(report.header.event_id) == last.event_id).filter_map(|report| report.crash);
+    record.into_iter().chain(crashes.map(|crash| crash.tid)).collect()
+}
+
+/// How a run ended, by its files.
+pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
+    let facts = RunFacts::read(&raw.state).ok();
+    let lifecycle = facts.as_ref().map(|facts| &facts.lifecycle);
+    let record = facts.as_ref().and_then(RunFacts::fatal_crash);
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
+    // A report of a non-fatal crash (a handled exception) says nothing of the run's end.
+    let mut of_crash = reports.iter().filter(|(index, report)| is_of_crash(&raw.reports, *index, report.as_ref()));
+    let first = of_crash.clone().next();
+    let exit = lifecycle.map(|lifecycle| lifecycle.exit);
+    // In layout version 1 a whole report is noted in the run state, and that is taken back if the process goes on after it. A
+    // report without that note was cut short by the end of the process.
+    let noted = lifecycle.is_some_and(|lifecycle| lifecycle.crashed_by.is_some());
+    let crashed = exit == Some(ExitKind::CRASHED) || (first.is_some() && !noted);
+    let outcome = match exit {
+        _ if crashed => Outcome::Crashed,
+        Some(ExitKind::CLEAN) => Outcome::CleanExit,
+        Some(ExitKind::SIGTERM) => Outcome::Terminated,
+        Some(ExitKind::UNINSTALLED) => Outcome::Uninstalled,
+        _ if lifecycle.is_some_and(|lifecycle| lifecycle.hang_since.is_some()) => Outcome::Hung,
+        _ => Outcome::Unknown,
+    };
+    let of_record = |(index, report): &&(usize, Option<Report>)| {
+        let report = report.as_ref();
+        record.zip(report).is_some_and(|(record, report)| is_of_record(&raw.reports, *index, report, record))
+    };
+    let report = match outcome {
+        Outcome::Crashed => of_crash.find(of_record).or(first).and_then(|(_, report)| report.as_ref()),
+        Outcome::Hung => reports.iter().filter_map(|(_, report)| report.as_ref()).find(|report| is_fatal_hang(report)),
+        _ => None,
+    };
+    LastRun {
+        outcome,
+        run: Some(run),
+        event_id: report.map(|report| report.header.event_id).filter(|id| !id.is_nil()),
+        began: Some(began),
+        ran_for: report
+            .and_then(|report| report.crash.as_ref())
+            .map(|crash| Duration::from_nanos(crash.since_install_ns)),
+        signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::signal_owners::TAG).cloned()),
+    }
+}

@@ -1,0 +1,40 @@
+//! What is known of this process from outside of it: texts of `/proc`, with names that anybody chose, and the dynamic linker's list,
+//! which lies in memory that a crash may have overwritten.
+
+use coroner_process::images::{Images, fingerprint};
+use coroner_process::proc_text;
+
+use crate::case::Ranges;
+
+/// `maps`, `stat`, `status` and `syscall` of `/proc`.
+pub fn proc_text(input: &[u8]) {
+    let mut path = [0; 64];
+    proc_text::each_mapping(input, &mut path, |mapping, path| {
+        assert!(path.len() <= 64);
+        let _ = (mapping.contains(mapping.start), mapping.permissions.is_guard());
+    });
+    let _ = proc_text::parse_stat(input);
+    let _ = (proc_text::state_of_stat(input), proc_text::is_worker_by_stat(input));
+    let _ = (proc_text::number_of_syscall(input), proc_text::blocked_by_status(input));
+}
+
+/// Where the input lies.
+const AT: u64 = 0x10_0000;
+
+/// `r_debug`, `link_map`s, names and program headers: the input is the memory that they lie in.
+pub fn link_map(input: &[u8]) {
+    let ranges = [(AT, input)];
+    let mut memory = Ranges(&ranges);
+    let state = fingerprint(&mut memory, AT);
+    assert_eq!(fingerprint(&mut memory, AT), state, "asked twice, two answers");
+    let mut images = Images::map(16).expect("memory").with_debug_address(AT);
+    let first = images.refresh(&mut memory);
+    assert!(first.images == images.len() && first.images <= 16);
+    for image in images.iter() {
+        let _ = (images.path(image), image.segments(), image.build_id());
+        assert!(image.range.start <= image.range.end);
+    }
+    let second = images.refresh(&mut memory);
+    assert_eq!((second.images, second.fingerprint), (first.images, first.fingerprint), "read twice, two lists");
+    images.unmap();
+}

@@ -1,0 +1,122 @@
+//! The boundary between the program's code and the host's.
+//!
+//! *Out* (the program calls an import): the import is bound to a stub in a synthetic image
+//! ([`crate::loader::synthetic`]); the stub jumps to the gate, which notes the caller's stack pointer and callee-saved
+//! registers in the thread's record and calls the host's function. While the thread is in host code (blocked in a system
+//! call, say) Mach and signals show it at the stub, with those registers: as on macOS a thread in a system call stands
+//! in `libsystem_kernel.dylib`.
+//!
+//! *In* (the host calls the program: `main`, a thread's function): [`enter`] switches to a stack of the program's and
+//! starts with an empty frame record, so that an unwinder finds the end of the stack where it is.
+//!
+//! The machine-dependent half is `x86_64.rs` or `aarch64.rs`: assembly, the layout of Linux's ucontext, and Darwin's
+//! thread, float and exception states.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::*;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;
+
+use crate::host::{kernel::thread::Thread, loader::synthetic};
+
+/// What [`darwin_host_enter`] needs.
+#[repr(C)]
+pub(crate) struct Entrance {
+    function: usize,
+    /// Sixteen-byte aligned; 32 bytes below it are used by the gate.
+    stack_top: usize,
+    arguments: [usize; 4],
+    start: usize,
+}
+
+/// Calls `function` of the program on the stack that ends at `stack_top`; returns what it returns.
+///
+/// # Safety
+/// The function must take at most four integer arguments, and the stack must be mapped and unused.
+pub(crate) unsafe fn enter(function: usize, stack_top: usize, arguments: [usize; 4]) -> usize {
+    let stack_top = (stack_top - 256) & !15;
+    let entrance = Entrance { function, stack_top, arguments, start: synthetic::start_code() };
+    // SAFETY: by contract; 256 bytes above are left as the gate copies words above a call's stack pointer.
+    unsafe { darwin_host_enter(&raw const entrance) }
+}
+
+/// The frame record that [`enter`] made for a stack that ends at `stack_top`: where [`leave`] jumps to.
+pub(crate) fn base_record(stack_top: usize) -> usize {
+    ((stack_top - 256) & !15) - 32
+}
+
+/// Ends the call of [`enter`] whose record is `record`, from any depth, as if the function had returned `value`.
+///
+/// # Safety
+/// That call must be in progress on this thread.
+pub(crate) unsafe fn leave(record: usize, value: usize) -> ! {
+    // SAFETY: by contract.
+    unsafe { darwin_host_leave(record, value) }
+}
+
+unsafe extern "C" {
+    fn darwin_host_enter(entrance: *const Entrance) -> usize;
+    fn darwin_host_leave(record: usize, value: usize) -> !;
+    fn darwin_host_left();
+    fn darwin_host_gate();
+    fn darwin_host_gate_covered();
+    fn darwin_host_gate_uncovered();
+    fn darwin_host_gate_end();
+    fn darwin_host_set_thread(thread: usize);
+    fn darwin_host_get_thread() -> usize;
+    pub(crate) fn darwin_host_setjmp();
+    pub(crate) fn darwin_host_longjmp();
+}
+
+/// Address of the gate, which stubs jump to.
+pub(crate) fn gate_address() -> usize {
+    darwin_host_gate as *const () as usize
+}
+
+/// Address of the code to which the synthetic start code returns.
+pub(crate) fn left_address() -> usize {
+    darwin_host_left as *const () as usize
+}
+
+/// Makes `thread` the calling thread's record.
+pub(crate) fn set_thread(thread: *mut Thread) {
+    // SAFETY: writes the thread's own slot.
+    unsafe { darwin_host_set_thread(thread as usize) }
+}
+
+/// The calling thread's record; null on a thread that the program does not own.
+pub(crate) fn thread_pointer() -> *mut Thread {
+    // SAFETY: reads the thread's own slot.
+    unsafe { darwin_host_get_thread() as *mut Thread }
+}
+
+/// Where an instruction pointer stands, seen from the program.
+pub(crate) enum Place {
+    /// In the program's own code (or where its bad jump went): its registers are what they are.
+    Program,
+    /// In the gate before the caller's registers were noted or after they were forgotten: all is the caller's but the pc.
+    Gate,
+    /// In the host's code, called by the gate: the program stands at the stub.
+    Host,
+}
+
+/// Where `pc` stands for `thread`.
+pub(crate) fn place(thread: &Thread, pc: usize) -> Place {
+    let at = |f: unsafe extern "C" fn()| f as *const () as usize;
+    if (at(darwin_host_gate)..at(darwin_host_gate_end)).contains(&pc) {
+        let covered = at(darwin_host_gate_covered)..at(darwin_host_gate_uncovered);
+        return if covered.contains(&pc) { Place::Host } else { Place::Gate };
+    }
+    if crate::host::loader::tlv::contains(pc) {
+        return Place::Gate;
+    }
+    if crate::host::loader::is_program_code(pc) || !crate::host::loader::is_host_code(pc) || thread.gate_is_empty() {
+        return Place::Program;
+    }
+    Place::Host
+}

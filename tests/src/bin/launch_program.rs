@@ -1,0 +1,38 @@
+//! One launch of an app with Coroner's default settings, a folder and a server: `launch_program STORE DSN [WORD…]`.
+//!
+//! Words, in this order: `keep` delivers nothing, `wait` waits for a line, `work=MS` works so long, `crash` crashes, `flush` waits for
+//! delivery and says whether nothing is left.
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    eprintln!("delivery is tested on Linux alone");
+    std::process::exit(2);
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    use coroner::{Config, FolderSink, SentrySink};
+    use std::time::Duration;
+
+    let mut arguments = std::env::args().skip(1);
+    let (store, dsn) = (arguments.next().expect("a store"), arguments.next().expect("a DSN"));
+    let words: Vec<String> = arguments.collect();
+    let has = |word: &str| words.iter().any(|other| other == word);
+    let config = Config::new("launch-program").version("1.0").store_dir(&store).deliver_at_install(!has("keep"));
+    let folder = FolderSink::new(std::path::Path::new(&store).join("reports"));
+    let config = config.sink(folder).sink(SentrySink::new(&dsn).expect("a DSN"));
+    let coroner = coroner::install(config).expect("Coroner is installed");
+    println!("installed");
+    if has("wait") {
+        std::io::stdin().read_line(&mut String::new()).expect("a line");
+    }
+    if let Some(ms) = words.iter().find_map(|word| word.strip_prefix("work=")) {
+        std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
+    }
+    if has("crash") {
+        (coroner_faults::find("null-store").expect("a fault").run)();
+    }
+    if has("flush") {
+        println!("flushed: {}", coroner.flush(Duration::from_mins(1)));
+    }
+}

@@ -1,0 +1,29 @@
+//! A program that installs Coroner and does what a crash session has to live with: `session_program STORE SCENARIO NUMBER`.
+//!
+//! `-` as the store: without Coroner, to see what happens then.
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn main() {
+    use coroner_tests::session::SCENARIOS;
+
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |what: &str| arguments.next().unwrap_or_else(|| panic!("the command line has no {what}"));
+    let (store, name, number) = (next("store"), next("scenario"), next("number"));
+    let number = number.parse().expect("a number");
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let scenario = scenario.unwrap_or_else(|| panic!("no scenario {name:?}"));
+    (scenario.before_install)();
+    let folder = if store == "-" {
+        std::env::temp_dir().join(format!("session-program-{}", std::process::id()))
+    } else {
+        let config = coroner::Config::new("session-program").version("1.0").store_dir(&store);
+        if let Err(error) = coroner::install(config.no_sinks().symbolicate(false)) {
+            panic!("not installed: {error}");
+        }
+        store.into()
+    };
+    (scenario.run)(&folder, number);
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn main() {}

@@ -1,0 +1,64 @@
+//! A fault on a stack that can't be read: as with a page that is being migrated, or one of a file on a network file system whose
+//! server does not answer, whoever touches it waits for ever.
+
+use std::arch::asm;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+
+/// Enough for everything near the stack pointer to be in it.
+const SIZE: usize = 1 << 16;
+
+// <linux/userfaultfd.h>
+const UFFD_API: u64 = 0xaa;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
+
+/// Whether this process may make pages that block the kernel, too: it needs `CAP_SYS_PTRACE`, or the sysctl
+/// `vm.unprivileged_userfaultfd`.
+pub fn can_block() -> bool {
+    userfaultfd().is_ok()
+}
+
+fn userfaultfd() -> std::io::Result<OwnedFd> {
+    // SAFETY: makes a descriptor.
+    let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+}
+
+/// New memory that blocks its readers, where the system allows it; else memory as any other.
+fn map() -> usize {
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let memory = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), SIZE, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
+    };
+    assert!(memory != libc::MAP_FAILED, "no memory for a stack to fault on");
+    if let Ok(descriptor) = userfaultfd() {
+        // Nobody ever answers it, and it stays open until the process ends.
+        let descriptor = descriptor.into_raw_fd();
+        let mut api = [UFFD_API, 0, 0];
+        let mut register = [memory as u64, SIZE as u64, UFFDIO_REGISTER_MODE_MISSING, 0];
+        // SAFETY: the kernel reads and writes structures of three and of four 64-bit words.
+        unsafe {
+            assert_eq!(libc::ioctl(descriptor, UFFDIO_API, api.as_mut_ptr()), 0, "userfaultfd's API");
+            assert_eq!(libc::ioctl(descriptor, UFFDIO_REGISTER, register.as_mut_ptr()), 0, "the memory is registered");
+        }
+    }
+    memory as usize
+}
+
+#[inline(never)]
+pub(crate) fn blocked_stack_page() -> u64 {
+    let sp = map() + SIZE / 2;
+    // SAFETY: none is claimed. The store is meant to fault; the process ends of it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov rsp, {sp}", "mov dword ptr [{null}], 1", sp = in(reg) sp, null = in(reg) 0_usize, options(noreturn));
+        #[cfg(target_arch = "aarch64")]
+        asm!("mov sp, {sp}", "str wzr, [{null}]", sp = in(reg) sp, null = in(reg) 0_usize, options(noreturn));
+    }
+}

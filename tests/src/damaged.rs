@@ -1,0 +1,56 @@
+//! Faults of a process whose own program or stack can't be read any more: a report of them has signal and registers, and the rest
+//! if it can be had. They are not among `coroner_faults::FAULTS`, of which reports are complete.
+
+#[cfg(target_os = "linux")]
+use coroner_faults::{Ending, Thread, Top, chain};
+use coroner_faults::{FAULTS, Fault};
+
+#[cfg(target_os = "linux")]
+use crate::{blocked_page, overwritten_image};
+
+/// The fault of that name, damaged or not.
+pub fn find_fault(name: &str) -> Option<&'static Fault> {
+    FAULTS.iter().chain(DAMAGED).find(|fault| fault.name == name)
+}
+
+/// No such faults here.
+#[cfg(not(target_os = "linux"))]
+pub const DAMAGED: &[Fault] = &[];
+
+/// A null store in a program of which this was overwritten.
+#[cfg(target_os = "linux")]
+const OVERWRITTEN: Fault = Fault {
+    name: "",
+    about: "stores to address 0 when a part of the program is overwritten",
+    ending: Ending::Signal(libc::SIGSEGV),
+    // `SEGV_MAPERR`.
+    code: Some(1),
+    address: Some(0),
+    mach: None,
+    thread: Thread::Main,
+    top: Top::Function,
+    frames: &["overwrite_and_store", "chain_c", "chain_b", "chain_a"],
+    run: || {},
+};
+
+/// The table.
+#[cfg(target_os = "linux")]
+pub static DAMAGED: &[Fault] = &[
+    Fault {
+        name: "blocked-stack-page",
+        about: "stores to address 0 while the page at the stack pointer blocks every reader (userfaultfd)",
+        frames: &["blocked_stack_page", "chain_c", "chain_b", "chain_a"],
+        run: || chain::here(blocked_page::blocked_stack_page),
+        ..OVERWRITTEN
+    },
+    // Addresses of functions.
+    Fault { name: "overwritten-got", run: || chain::here(overwritten_image::global_offset_table), ..OVERWRITTEN },
+    // Constants that have addresses in them.
+    Fault { name: "overwritten-relro", run: || chain::here(overwritten_image::relocated_constants), ..OVERWRITTEN },
+    Fault { name: "overwritten-rodata", run: || chain::here(overwritten_image::constants), ..OVERWRITTEN },
+    Fault { name: "overwritten-eh-frame", run: || chain::here(overwritten_image::unwind_information), ..OVERWRITTEN },
+    // What the dynamic linker reads.
+    Fault { name: "overwritten-dynamic", run: || chain::here(overwritten_image::dynamic_linking), ..OVERWRITTEN },
+    // All of the program but its code and its variables.
+    Fault { name: "overwritten-image", run: || chain::here(overwritten_image::all), ..OVERWRITTEN },
+];

@@ -1,0 +1,391 @@
+//! What a crash session has to live with: apps that close descriptors, children that die twice, handlers that are left by a jump
+//! or repair what was wrong, crashes of several threads, and kills while the report is written. All are real processes.
+//!
+//! What is chance is swept: repetition `n` of a test has the `n`-th of so many delays. `CORONER_REPETITIONS` is their number, in
+//! place of each test's own, which is small. No repetition is retried, and none may fail.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use std::io::{BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use coroner_report::model::Report;
+use coroner_tests::process::{Ended, Run, reports};
+use coroner_tests::{descriptors, session};
+use serde_json::Value;
+
+const SESSION: &str = env!("CARGO_BIN_EXE_session_program");
+const CRASH: &str = env!("CARGO_BIN_EXE_crash_program");
+
+/// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits for a deadline, or for a thread that
+/// will never come, takes more.
+const AT_ONCE: u64 = 1000;
+
+/// How often a test does what it does.
+fn repetitions(few: u64) -> u64 {
+    std::env::var("CORONER_REPETITIONS").ok().map_or(few, |text| text.parse().expect("CORONER_REPETITIONS is a number"))
+}
+
+/// The `n`-th of so many delays from `least` to `most`.
+fn sweep(count: u64, least: u64, most: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |n| least + (most - least) * n / count.max(1))
+}
+
+/// A store of its own.
+struct Store {
+    folder: tempfile::TempDir,
+}
+
+impl Store {
+    fn new() -> Self {
+        Store { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    /// Runs a scenario to its end with this store.
+    fn run(&self, scenario: &str, number: u64) -> Ended {
+        run(Some(&self.path()), scenario, number)
+    }
+
+    /// The next launch; returns what it says of the last run.
+    fn next_launch(&self) -> String {
+        let run =
+            Run { program: Path::new(CRASH), fault: "deliver", threads: 0, conditions: &[], first_process: false };
+        let ended = run.run(Some(&self.path())).expect("the next launch ends");
+        assert!(ended.status.success(), "the next launch ends with {}: {}", ended.status, ended.output);
+        ended.output.trim().to_owned()
+    }
+
+    /// What the next launches have delivered.
+    fn delivered(&self) -> Vec<Value> {
+        let entries = std::fs::read_dir(self.path().join("reports")).into_iter().flatten().flatten();
+        let json = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json"));
+        json.map(|path| serde_json::from_slice(&std::fs::read(path).expect("a report")).expect("JSON")).collect()
+    }
+
+    /// The one report of a crash that ended its process, once it has been delivered.
+    fn delivered_crash(&self) -> Value {
+        let mut fatal = self.delivered();
+        fatal.retain(|report| !has_flag(report, "not_fatal"));
+        assert_eq!(fatal.len(), 1, "one death, one report");
+        fatal.remove(0)
+    }
+}
+
+fn has_flag(report: &Value, flag: &str) -> bool {
+    report["crash"]["flags"].as_array().is_some_and(|flags| flags.iter().any(|other| other == flag))
+}
+
+fn run(store: Option<&Path>, scenario: &str, number: u64) -> Ended {
+    let run = Run {
+        program: Path::new(SESSION),
+        fault: scenario,
+        threads: number as usize,
+        conditions: &[],
+        first_process: false,
+    };
+    run.run(store).unwrap_or_else(|error| panic!("{scenario} {number}: {error:#}"))
+}
+
+/// The number that a scenario said under that name.
+fn said(output: &str, name: &str) -> u64 {
+    let mut lines = output.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let value = lines.next().unwrap_or_else(|| panic!("{name:?} was not said: {output:?}"));
+    value.parse().expect("a number")
+}
+
+/// How a process ended: its exit code and its signal.
+fn ending(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+    (status.code(), status.signal())
+}
+
+/// Waits for a child, which is killed if it does not end: then `None`.
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("its status") {
+            return Some(status);
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().expect("it can be killed");
+            child.wait().expect("its status");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn spawn(store: Option<&Path>, scenario: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(SESSION);
+    command.arg(store.unwrap_or(Path::new("-"))).args([scenario, "0"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a child");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    (child, output)
+}
+
+fn line(output: &mut impl std::io::BufRead) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    line
+}
+
+// An app that closes descriptors.
+
+#[test]
+fn a_living_run_whose_descriptors_are_closed_is_not_claimed() {
+    let store = Store::new();
+    let (mut child, mut output) = spawn(Some(&store.path()), "close-and-wait");
+    assert!(line(&mut output).starts_with("ready"), "it closes its descriptors");
+    let mut runs = std::fs::read_dir(store.path().join("runs")).expect("runs").flatten();
+    let state = runs.next().expect("the living run").path().join("state");
+    let outcome = store.next_launch();
+    let still_there = state.exists();
+    child.stdin.take().expect("its input").write_all(b"\n").expect("it waits for a line");
+    let status = wait(&mut child).expect("it ends");
+    // Before the living run there was none.
+    assert!(
+        still_there && outcome.contains("this is the first launch"),
+        "the living run is {}, and another launch says: {outcome}",
+        if still_there { "still there" } else { "removed" }
+    );
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
+    descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
+    // The last run is the launch in between; the report is delivered all the same.
+    store.next_launch();
+    let report = store.delivered_crash();
+    assert_eq!((&report["complete"], &report["crash"]["signal"]["number"]), (&true.into(), &11.into()), "{report}");
+}
+
+#[test]
+fn uninstall_closes_no_descriptor_of_the_app() {
+    let store = Store::new();
+    let ended = store.run("close-and-uninstall", 0);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(said(&ended.output, "lost"), 0, "of the app's descriptors");
+    descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
+}
+
+// A child that dies of two signals.
+
+#[test]
+fn a_child_that_gets_another_crash_signal_dies() {
+    let mut endless = Vec::new();
+    for delay in sweep(repetitions(20), 0, 1500) {
+        let store = Store::new();
+        let ended = store.run("second-signal-in-child", delay);
+        assert!(ended.status.success(), "after {delay} µs: {ended:?}");
+        let hung = said(&ended.output, "hung");
+        if hung > 0 {
+            endless.push((delay, hung));
+        }
+    }
+    assert!(endless.is_empty(), "children did not die of their signals: (µs, children of 8) {endless:?}");
+}
+
+// A handler that is left by a jump.
+
+#[test]
+fn a_handler_left_by_a_jump_and_a_thread_that_ends_hold_nobody() {
+    let without = run(None, "jump-and-end", 0);
+    let store = Store::new();
+    let ended = store.run("jump-and-end", 0);
+    assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
+    let stopped = said(&ended.output, "milliseconds stopped");
+    assert_eq!(store.next_launch(), "the last run crashed");
+    let of_main_thread = |report: &Value| report["crash"]["tid"] == report["header"]["pid"];
+    let is_reported = store.delivered().iter().any(|report| of_main_thread(report) && report["complete"] == true);
+    assert!(
+        is_reported && stopped < AT_ONCE,
+        "the real crash has a report: {is_reported}; other threads were stopped for {stopped} ms"
+    );
+}
+
+#[test]
+fn a_thread_that_left_its_handler_by_a_jump_has_a_report_of_its_crash() {
+    let without = run(None, "jump-and-crash", 0);
+    let store = Store::new();
+    let ended = store.run("jump-and-crash", 0);
+    assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
+    // The fault that the handler dealt with was in no such function.
+    let is_of_crash = |report: &Report| {
+        let frames = report.crashed_thread().map_or(&[][..], |thread| &thread.frames);
+        report.complete
+            && frames.iter().any(|frame| frame.function.as_deref().is_some_and(|name| name.contains("chain_c")))
+    };
+    let found = reports(&store.path()).expect("readable reports");
+    assert_eq!(found.iter().filter(|report| is_of_crash(report)).count(), 1, "of {} reports", found.len());
+    assert_eq!(store.next_launch(), "the last run crashed");
+}
+
+#[test]
+fn sleeps_after_a_report_end_when_they_should() {
+    for scenario in ["jump-and-sleep", "sleep-in-handler"] {
+        let without = run(None, scenario, 0);
+        assert_eq!((said(&without.output, "interrupted"), without.status.success()), (0, true), "{without:?}");
+    }
+    let interrupted = ["jump-and-sleep", "sleep-in-handler"].map(|scenario| {
+        let ended = Store::new().run(scenario, 0);
+        assert!(ended.status.success(), "{scenario}: {ended:?}");
+        said(&ended.output, "interrupted")
+    });
+    assert_eq!(interrupted, [0, 0], "sleeps behind a jump and in a handler that a timer of Coroner's ended");
+}
+
+// A handler that repairs what was wrong.
+
+#[test]
+fn hundreds_of_repaired_faults_on_four_threads_are_no_obstacle() {
+    let faults = 300;
+    let without = run(None, "repair-for-ever", faults);
+    let store = Store::new();
+    let ended = store.run("repair-for-ever", faults);
+    assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
+    let (bare, with) = (said(&without.output, "milliseconds"), said(&ended.output, "milliseconds"));
+    assert_eq!(store.next_launch(), "the last run crashed");
+    let of_null = |report: &Value| report["crash"]["address"] == "0x0" && report["complete"] == true;
+    let is_reported = store.delivered().iter().any(of_null);
+    assert!(
+        is_reported && with < bare + 2 * AT_ONCE,
+        "the real crash has a report: {is_reported}; it took {with} ms, and {bare} ms without Coroner"
+    );
+}
+
+#[test]
+fn threads_whose_faults_are_handled_do_not_wait_for_each_other() {
+    let mut slow = Vec::new();
+    for scenario in ["repair-together", "jump-together"] {
+        for delay in sweep(repetitions(5), 0, 100) {
+            let ended = Store::new().run(scenario, delay);
+            assert!(ended.status.success(), "{scenario}, {delay} µs after one another: {ended:?}");
+            let longest = said(&ended.output, "milliseconds");
+            if longest >= AT_ONCE {
+                slow.push((scenario, delay, longest));
+            }
+        }
+    }
+    assert!(slow.is_empty(), "threads were held: (scenario, µs between them, ms) {slow:?}");
+}
+
+// A coroutine that crashes.
+
+#[test]
+fn the_frames_of_a_coroutine_end_at_its_beginning() {
+    let store = Store::new();
+    let ended = store.run("crash-on-coroutine", 0);
+    let stack = said(&ended.output, "stack begins")..=said(&ended.output, "stack ends");
+    let found = reports(&store.path()).expect("readable reports");
+    let [report] = &found[..] else { panic!("{} reports", found.len()) };
+    let crashed = report.crash.as_ref().expect("what happened").tid;
+    let thread = report.threads.iter().find(|thread| thread.tid == crashed).expect("the crashed thread");
+    assert!(thread.frames.len() > 2, "{:?}", thread.frames);
+    let elsewhere = thread.frames.iter().find(|frame| frame.sp.is_some_and(|sp| !stack.contains(&sp.0)));
+    assert!(elsewhere.is_none(), "whose frame is this? {elsewhere:?}");
+}
+
+// Several threads that crash.
+
+#[test]
+fn threads_that_crash_together_do_not_hold_the_process() {
+    let without = run(None, "crash-together", 100);
+    let mut slow = Vec::new();
+    for delay in sweep(repetitions(20), 0, 1500) {
+        let store = Store::new();
+        let (mut child, mut output) = spawn(Some(&store.path()), "crash-together");
+        drop(child.stdin.take());
+        let begin = said(&line(&mut output), "crashes at");
+        let status = wait(&mut child).expect("it ends");
+        let time = session::now().saturating_sub(begin) / 1_000_000;
+        assert_eq!(ending(status), ending(without.status));
+        let found = reports(&store.path()).expect("readable reports");
+        let [report] = &found[..] else { panic!("{delay} µs between them: {} reports", found.len()) };
+        assert!(report.complete, "{delay} µs between them: {:?}", report.problems);
+        if time >= AT_ONCE {
+            slow.push((delay, time));
+        }
+    }
+    assert!(slow.is_empty(), "from the first fault to the exit: (µs between them, ms) {slow:?}");
+}
+
+// Kills while the report is written.
+
+#[test]
+fn a_crash_that_is_ended_by_a_kill_is_still_a_crash() {
+    let count = repetitions(20);
+    let mut lost = Vec::new();
+    for (number, delay) in sweep(count, 100, 2000).enumerate() {
+        let signal = if number % 2 == 0 { libc::SIGTERM } else { libc::SIGINT };
+        let store = Store::new();
+        std::fs::create_dir_all(store.path()).expect("the store's folder");
+        let word = descriptors::shared_word(&session::crash_word(&store.path()));
+        let (mut child, mut output) = spawn(Some(&store.path()), "crash-and-be-killed");
+        let thread = said(&line(&mut output), "thread");
+        let begun = Instant::now();
+        while word.load(Ordering::Relaxed) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not crash");
+            std::hint::spin_loop();
+        }
+        let until = session::now() + delay * 1000;
+        while session::now() < until {
+            std::hint::spin_loop();
+        }
+        // SAFETY: a signal to the child, which nobody has waited for yet.
+        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        let Some(status) = wait(&mut child) else {
+            lost.push(format!("signal {signal} after {delay} µs: it hangs"));
+            continue;
+        };
+        let mut rest = String::new();
+        let _ = output.read_to_string(&mut rest);
+        assert!([libc::SIGSEGV, signal].contains(&status.signal().unwrap_or(0)), "it ended with {status}: {rest}");
+        let outcome = store.next_launch();
+        let delivered = store.delivered();
+        let is_reported = delivered.iter().any(|report| {
+            let crash = &report["crash"];
+            let of_signal = &crash["signal"];
+            of_signal["number"] == libc::SIGSEGV
+                && of_signal["code"] == 1
+                && crash["address"] == "0x0"
+                && crash["tid"] == thread
+        });
+        if outcome != "the last run crashed" || !is_reported {
+            lost.push(format!("signal {signal} after {delay} µs: {outcome}, {} reports", delivered.len()));
+        }
+    }
+    assert!(lost.is_empty(), "{} of {count} are lost:\n  {}", lost.len(), lost.join("\n  "));
+}
+
+// A process that drops its rights.
+
+#[test]
+fn the_crash_of_a_child_that_may_not_write_to_the_store_is_known() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::getuid() } != 0 {
+        println!("skipped: not root");
+        return;
+    }
+    let run = Run {
+        program: Path::new(CRASH),
+        fault: "fork-child",
+        threads: 3,
+        conditions: &["unprivileged"],
+        first_process: false,
+    };
+    let store = Store::new();
+    let without = run.run(None).expect("it ends");
+    let ended = run.run(Some(&store.path())).expect("it ends");
+    assert_eq!((ending(ended.status), &ended.output), (ending(without.status), &without.output));
+    let outcome = store.next_launch();
+    assert_eq!(outcome, "the last run ended by itself", "the parent's run is unharmed");
+    let delivered = store.delivered();
+    let [report] = &delivered[..] else { panic!("{} reports of the child's death and not one", delivered.len()) };
+    assert!(has_flag(report, "fork_child"), "{}", report["crash"]);
+    assert_eq!(report["crash"]["signal"]["number"], libc::SIGSEGV);
+    assert_ne!(report["header"]["pid"], report["header"]["ppid"]);
+}

@@ -1,0 +1,137 @@
+//! A small command-line tool with a crash reporter: `launch-bench FOLDER [crash|rss|sleep]`.
+//!
+//! The reporter is chosen when it is built, by a feature, and set up as its own README says: `coroner`, `minidumper`
+//! (crash-handler with a server in a process of its own, which the first line of `main` is for), `sentry`, `human-panic`; without
+//! one there is none.
+//!
+//! It prints a word and ends; `crash` stores to address 0, `rss` prints its resident memory in KiB, `sleep` takes two
+//! milliseconds, as a short tool does.
+
+use std::path::Path;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let (folder, what) = match &arguments[..] {
+        [_, folder] => (folder, ""),
+        [_, folder, what] => (folder, what.as_str()),
+        _ => {
+            eprintln!("usage: launch-bench FOLDER [crash|rss|sleep]");
+            std::process::exit(2);
+        }
+    };
+    let _guard = reporter::install(Path::new(folder), what);
+    match what {
+        "crash" => {
+            // SAFETY: none; it crashes.
+            unsafe { std::ptr::null_mut::<u32>().write_volatile(1) };
+        }
+        "rss" => {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            println!("{}", resident.unwrap_or_default().trim().trim_end_matches(" kB"));
+        }
+        "sleep" => std::thread::sleep(std::time::Duration::from_millis(2)),
+        _ => println!("done"),
+    }
+}
+
+#[cfg(feature = "coroner")]
+mod reporter {
+    use std::path::Path;
+
+    pub(crate) fn install(folder: &Path, _what: &str) -> coroner::Coroner {
+        let config = coroner::Config::new("com.example.tool").version("1.0").store_dir(folder.join("store"));
+        coroner::install(config).expect("Coroner installs")
+    }
+}
+
+#[cfg(feature = "sentry")]
+mod reporter {
+    use std::path::Path;
+
+    pub(crate) fn install(_folder: &Path, _what: &str) -> sentry::ClientInitGuard {
+        // Nobody listens there: nothing is to be sent either.
+        let options = sentry::ClientOptions { release: Some("tool@1.0".into()), ..Default::default() };
+        sentry::init(("http://key@127.0.0.1:9/1", options))
+    }
+}
+
+#[cfg(feature = "human-panic")]
+mod reporter {
+    use std::path::Path;
+
+    pub(crate) fn install(_folder: &Path, _what: &str) {
+        human_panic::setup_panic!();
+    }
+}
+
+#[cfg(feature = "minidumper")]
+mod reporter {
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    pub(crate) fn install(folder: &Path, what: &str) -> Option<crash_handler::CrashHandler> {
+        const SOCKET: &str = "LAUNCH_BENCH_SOCKET";
+        if what == "server" {
+            serve(Path::new(&std::env::var_os(SOCKET).expect("the client names it")), folder);
+        }
+        let name = folder.join(format!("socket-{}", std::process::id()));
+        // As minidumper's example: the program again, as a server, and a connection to it as soon as there is one.
+        let program = std::env::current_exe().expect("the program has a path");
+        std::process::Command::new(program)
+            .arg(folder)
+            .arg("server")
+            .env(SOCKET, &name)
+            .spawn()
+            .expect("the server starts");
+        let client = loop {
+            match minidumper::Client::with_name(minidumper::SocketName::path(&name)) {
+                Ok(client) => break client,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        // SAFETY: what it does is what minidumper's example does.
+        let handler = crash_handler::CrashHandler::attach(unsafe {
+            crash_handler::make_crash_event(move |context: &crash_handler::CrashContext| {
+                crash_handler::CrashEventResult::Handled(client.request_dump(context).is_ok())
+            })
+        });
+        Some(handler.expect("crash-handler attaches"))
+    }
+
+    fn serve(name: &Path, folder: &Path) -> ! {
+        struct Handler(PathBuf);
+
+        impl minidumper::ServerHandler for Handler {
+            fn create_minidump_file(&self) -> std::io::Result<(std::fs::File, PathBuf)> {
+                let path = self.0.join("crash.dmp");
+                Ok((std::fs::File::create(&path)?, path))
+            }
+
+            fn on_minidump_created(
+                &self,
+                _result: Result<minidumper::MinidumpBinary, minidumper::Error>,
+            ) -> minidumper::LoopAction {
+                minidumper::LoopAction::Exit
+            }
+
+            fn on_message(&self, _kind: u32, _buffer: Vec<u8>) {}
+
+            fn on_client_disconnected(&self, clients: usize) -> minidumper::LoopAction {
+                if clients == 0 { minidumper::LoopAction::Exit } else { minidumper::LoopAction::Continue }
+            }
+        }
+
+        let mut server = minidumper::Server::with_name(minidumper::SocketName::path(name)).expect("a socket");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let _ = server.run(Box::new(Handler(folder.to_owned())), &stop, None);
+        std::process::exit(0)
+    }
+}
+
+#[cfg(not(any(feature = "coroner", feature = "sentry", feature = "human-panic", feature = "minidumper")))]
+mod reporter {
+    use std::path::Path;
+
+    pub(crate) fn install(_folder: &Path, _what: &str) {}
+}

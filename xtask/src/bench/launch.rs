@@ -1,0 +1,264 @@
+//! `cargo xtask bench launch`.
+//!
+//! What a small command-line tool pays for a crash reporter at each launch, in all: processor time, wall time, system calls, resident
+//! memory. Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in every round; each
+//! is set up as its own README says, in the same program (`xtask/launch-bench`). For Coroner also: the first launch, which makes
+//! the store, the launch after a crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
+//!
+//! Processor time is that of the process and of all that it starts and waits for, as the kernel accounts it; of minidumper's server
+//! that is not all, since nobody waits for it. System calls are counted by a tracer in a launch of their own (of the process
+//! itself and its threads), memory is what the program reads of itself at its end.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+
+use super::capture::median;
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Rounds; the median of them is what counts. One more is run first and thrown away.
+    #[arg(long, default_value_t = 31)]
+    rounds: usize,
+    /// Leave the peers out.
+    #[arg(long)]
+    alone: bool,
+}
+
+/// No reporter first: the others' costs are above it.
+const REPORTERS: [&str; 5] = ["none", "coroner", "minidumper", "sentry", "human-panic"];
+
+/// Which launch of a program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Launch {
+    First,
+    Later,
+    /// A report waits.
+    AfterCrash,
+}
+
+const LAUNCHES: [Launch; 3] = [Launch::First, Launch::Later, Launch::AfterCrash];
+
+/// One launch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    /// Nanoseconds.
+    processor: u64,
+    wall: u64,
+}
+
+/// The launches of one kind of one reporter. What it costs above the program without a reporter.
+#[derive(Serialize)]
+struct Row {
+    reporter: &'static str,
+    launch: Launch,
+    /// Milliseconds, medians.
+    processor_ms: f64,
+    wall_ms: f64,
+    system_calls: i64,
+    memory_kib: i64,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// Where a program can't be built or run, or a report is lost.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    ensure!(arguments.rounds > 0, "nothing to measure");
+    let reporters = if arguments.alone { &REPORTERS[..2] } else { &REPORTERS[..] };
+    let programs: Vec<PathBuf> = reporters.iter().map(|reporter| build(reporter)).collect::<anyhow::Result<_>>()?;
+    let mut samples: Vec<[Vec<Sample>; 3]> = reporters.iter().map(|_| Default::default()).collect();
+    for round in 0..=arguments.rounds {
+        for (program, samples) in programs.iter().zip(&mut samples) {
+            for (launch, samples) in LAUNCHES.into_iter().zip(samples) {
+                let folder = prepared(program, launch)?;
+                let sample = timed(program, folder.path())?;
+                if round > 0 {
+                    samples.push(sample);
+                }
+            }
+        }
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    println!(
+        "{:<13} {:<12} {:>14} {:>10} {:>13} {:>12}",
+        "reporter", "launch", "processor, ms", "wall, ms", "system calls", "memory, KiB"
+    );
+    let mut none = [(0.0, 0.0, 0, 0); 3];
+    for ((reporter, program), samples) in reporters.iter().zip(&programs).zip(&samples) {
+        for (index, launch) in LAUNCHES.into_iter().enumerate() {
+            let of = |part: fn(&Sample) -> u64| milliseconds(median(samples[index].iter().map(part)));
+            let calls = system_calls(program, prepared(program, launch)?.path())?;
+            let memory = memory(program, prepared(program, launch)?.path())?;
+            let all = (of(|sample| sample.processor), of(|sample| sample.wall), calls, memory);
+            if *reporter == "none" {
+                none[index] = all;
+            }
+            let base = if *reporter == "none" { (0.0, 0.0, 0, 0) } else { none[index] };
+            let row = Row {
+                reporter,
+                launch,
+                processor_ms: all.0 - base.0,
+                wall_ms: all.1 - base.1,
+                system_calls: all.2 - base.2,
+                memory_kib: all.3 - base.3,
+            };
+            println!(
+                "{:<13} {:<12} {:>14.2} {:>10.2} {:>13} {:>12}",
+                row.reporter,
+                format!("{launch:?}"),
+                row.processor_ms,
+                row.wall_ms,
+                row.system_calls,
+                row.memory_kib
+            );
+            rows.push(row);
+        }
+    }
+    println!("(`none` in all; the others above it)");
+    let first = after_one_crash(&programs[1])?;
+    println!("1,000 launches of 2 ms after one crash: the report is there after launch {first}, and once at the end");
+    if arguments.json {
+        println!("{}", serde_json::json!({ "bench": "launch", "rows": rows, "report_after_launch": first }));
+    }
+    Ok(())
+}
+
+/// The program with a reporter.
+fn build(reporter: &str) -> anyhow::Result<PathBuf> {
+    let manifest = tools::workspace_root().join("xtask/launch-bench/Cargo.toml");
+    let target = tools::target_dir().join("launch-bench").join(reporter);
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
+    command.arg("--target-dir").arg(&target);
+    if reporter != "none" {
+        command.args(["--features", reporter]);
+    }
+    let status = command.status().context("running cargo")?;
+    ensure!(status.success(), "launch-bench with {reporter} was not built");
+    Ok(target.join("release/launch-bench"))
+}
+
+/// A folder in which the next launch is of that kind.
+fn prepared(program: &Path, launch: Launch) -> anyhow::Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    match launch {
+        Launch::First => {}
+        Launch::Later => {
+            timed(program, folder.path())?;
+        }
+        Launch::AfterCrash => {
+            let status = command(program, folder.path(), "crash").stderr(Stdio::null()).status()?;
+            ensure!(status.signal().is_some(), "{} did not crash", program.display());
+        }
+    }
+    Ok(folder)
+}
+
+fn command(program: &Path, folder: &Path, what: &str) -> Command {
+    let mut command = Command::new(program);
+    command.arg(folder).arg(what).stdout(Stdio::null());
+    command
+}
+
+/// One launch, timed from outside.
+fn timed(program: &Path, folder: &Path) -> anyhow::Result<Sample> {
+    let began = Instant::now();
+    let child = command(program, folder, "run").spawn().with_context(|| format!("starting {}", program.display()))?;
+    let (mut status, mut usage) = (0, empty_usage());
+    // SAFETY: both are written by the kernel, for a child that nobody else waits for.
+    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
+    let wall = began.elapsed().as_nanos() as u64;
+    ensure!(waited > 0 && status == 0, "{} ended with {status:#x}", program.display());
+    let nanoseconds = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    Ok(Sample { processor: nanoseconds(usage.ru_utime) + nanoseconds(usage.ru_stime), wall })
+}
+
+fn empty_usage() -> libc::rusage {
+    // SAFETY: all zeroes is a `rusage`.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Resident memory of the program at its end, in KiB.
+fn memory(program: &Path, folder: &Path) -> anyhow::Result<i64> {
+    let output = command(program, folder, "rss").stdout(Stdio::piped()).stderr(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.trim().parse().with_context(|| format!("{} said {said:?}", program.display()))
+}
+
+/// System calls of one launch, threads included, processes that it starts not.
+fn system_calls(program: &Path, folder: &Path) -> anyhow::Result<i64> {
+    let mut command = command(program, folder, "run");
+    command.stderr(Stdio::null());
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let main = command.spawn()?.id() as libc::pid_t;
+    let mut stops = 0;
+    loop {
+        let mut status = 0;
+        // SAFETY: the kernel writes the status.
+        let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
+        ensure!(tid > 0, "the traced program is gone");
+        if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            if tid == main {
+                break;
+            }
+            continue;
+        }
+        let signal = libc::WSTOPSIG(status);
+        let mut forward = 0;
+        if signal == libc::SIGTRAP | 0x80 {
+            stops += 1;
+        } else if signal == libc::SIGTRAP && status >> 16 == 0 {
+            // The program begins.
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
+            // SAFETY: a child of ours that has stopped.
+            unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options) };
+        } else if signal != libc::SIGTRAP && signal != libc::SIGSTOP {
+            forward = signal;
+        }
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_SYSCALL, tid, 0, forward) };
+    }
+    // One at the entry of a call and one at its end.
+    Ok(stops / 2)
+}
+
+/// After which of 1,000 launches of two milliseconds the report of one crash is there. In the end it must be there once.
+fn after_one_crash(program: &Path) -> anyhow::Result<usize> {
+    let folder = prepared(program, Launch::AfterCrash)?;
+    let reports = folder.path().join("store/reports");
+    let count = || {
+        let names = std::fs::read_dir(&reports).into_iter().flatten().flatten().map(|entry| entry.path());
+        names.filter(|path| path.extension().is_some_and(|extension| extension == "json")).count()
+    };
+    let mut first = None;
+    for launch in 1..=1000 {
+        let status = command(program, folder.path(), "sleep").status()?;
+        ensure!(status.success(), "launch {launch} ended with {status}");
+        if first.is_none() && count() > 0 {
+            first = Some(launch);
+        }
+    }
+    ensure!(count() == 1, "{} reports of one crash", count());
+    first.context("no report")
+}
+
+fn milliseconds(nanoseconds: u64) -> f64 {
+    std::time::Duration::from_nanos(nanoseconds).as_secs_f64() * 1e3
+}

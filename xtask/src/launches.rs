@@ -1,0 +1,295 @@
+//! `cargo xtask launches`: whether every crash arrives, however its launch and the next ones end.
+//!
+//! Real launches of `launch_program`, with Coroner's default settings, a folder sink, and a server in this process. What is expected: each
+//! report that was complete when its process had ended is in the folder once and at the server, where one that came twice has the same id;
+//! nobody else's is; and the store stays within its limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use coroner::{Limits, RawRun};
+use coroner_report::Report;
+use coroner_tests::server::{Reply, Server};
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// A third of the launches, as the test command does.
+    #[arg(long)]
+    short: bool,
+    /// The seed of chance: when processes are killed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What was seen, by its name.
+type Seen = BTreeMap<&'static str, u64>;
+
+/// Runs the rows.
+///
+/// # Errors
+/// A row fails, or the program can't be built.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let program = program()?;
+    let few = |all: usize| if arguments.short { all / 3 } else { all };
+    let mut failed = Vec::new();
+    let mut rows = Vec::new();
+    let mut row = |name: &'static str, outcome: anyhow::Result<Seen>| {
+        let (seen, error) = match outcome {
+            Ok(seen) => (seen, None),
+            Err(error) => (Seen::new(), Some(format!("{error:#}"))),
+        };
+        println!("{} {name}: {}", if error.is_none() { "ok  " } else { "FAIL" }, error.as_deref().unwrap_or_default());
+        seen.iter().for_each(|(what, count)| println!("       {count:>8} {what}"));
+        failed.extend(error.is_some().then_some(name));
+        rows.push(serde_json::json!({ "name": name, "ok": error.is_none(), "seen": seen, "error": error }));
+    };
+    row(
+        "launches that are killed at any moment",
+        kill_loop(&program, if arguments.short { 100 } else { 1000 }, arguments.seed),
+    );
+    row("50 workers that crash at once", workers(&program, 50, 50));
+    row("40 workers, the oldest crashes and 39 are killed", workers(&program, 40, 1));
+    row("clean launches after a crash", clean_launches(&program, few(600)));
+    if arguments.json {
+        println!("{}", serde_json::json!({ "chore": "launches", "pass": failed.is_empty(), "rows": rows }));
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join("; "));
+    Ok(())
+}
+
+/// The program, without debug information, as apps are shipped.
+fn program() -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(tools::workspace_root()).args([
+        "build",
+        "--quiet",
+        "-p",
+        "coroner-tests",
+        "--bin=launch_program",
+    ]);
+    ensure!(crate::deadline::status(&mut build).context("running cargo")?.success(), "the program can't be built");
+    let built = tools::target_dir().join("debug/launch_program");
+    let shipped = built.with_extension("shipped");
+    let status =
+        Command::new("strip").arg("-g").arg("-o").args([&shipped, &built]).status().context("running strip")?;
+    ensure!(status.success(), "the program can't be stripped");
+    Ok(shipped)
+}
+
+/// A store, and a server that takes everything.
+struct Bench<'p> {
+    folder: tempfile::TempDir,
+    server: Server,
+    program: &'p Path,
+    /// The ids of all complete reports of processes that have ended.
+    complete: BTreeSet<String>,
+    /// Runs that were looked at.
+    known: BTreeSet<PathBuf>,
+    /// Reports that were cut by a kill.
+    torn: u64,
+}
+
+impl<'p> Bench<'p> {
+    fn new(program: &'p Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            server: Server::start(|_, _| Reply::ok())?,
+            program,
+            complete: BTreeSet::new(),
+            known: BTreeSet::new(),
+            torn: 0,
+        })
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    fn start(&self, words: &[&str]) -> anyhow::Result<Child> {
+        let mut command = Command::new(self.program);
+        command.arg(self.store()).arg(self.server.dsn()).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().context("starting the program")
+    }
+
+    /// Looks at the runs of processes that have ended since the last time.
+    fn look(&mut self) -> anyhow::Result<()> {
+        let Ok(runs) = std::fs::read_dir(self.store().join("runs")) else { return Ok(()) };
+        for run in runs {
+            let path = run?.path();
+            let is_run = path.file_name().is_some_and(|name| name.len() == 32);
+            if !is_run || !self.known.insert(path.clone()) {
+                continue;
+            }
+            for bytes in RawRun::read(&path).map(|raw| raw.reports).unwrap_or_default() {
+                match Report::read(&bytes) {
+                    Ok(report) if report.complete => drop(self.complete.insert(report.header.event_id.to_string())),
+                    Ok(_) => self.torn += 1,
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches until nothing is left to deliver, and holds what has arrived to what was complete.
+    fn finish(&mut self) -> anyhow::Result<Seen> {
+        let mut flushed = false;
+        for _ in 0..10 {
+            let output = self.start(&["flush"])?.wait_with_output()?;
+            flushed = String::from_utf8_lossy(&output.stdout).contains("flushed: true");
+            if flushed {
+                break;
+            }
+        }
+        ensure!(flushed, "after ten launches something is left to deliver");
+        let mut files: Vec<String> = Vec::new();
+        for file in std::fs::read_dir(self.store().join("reports"))? {
+            let name = file?.file_name().into_string().unwrap_or_default();
+            let id = name.strip_suffix(".json").and_then(|stem| stem.split_once('-'));
+            files.extend(id.map(|(_, id)| id.to_owned()));
+        }
+        let in_folder: BTreeSet<String> = files.iter().cloned().collect();
+        ensure!(
+            files.len() == in_folder.len(),
+            "{} files in the folder are of {} events",
+            files.len(),
+            in_folder.len()
+        );
+        let at_server = self.server.events();
+        let lost = |there: &BTreeSet<String>| self.complete.difference(there).cloned().collect::<Vec<_>>();
+        // The folder has limits of its own; the server has everything.
+        let room = in_folder.len() >= Limits::default().number;
+        ensure!(room || lost(&in_folder).is_empty(), "not in the folder: {:?}", lost(&in_folder));
+        ensure!(lost(&at_server).is_empty(), "not at the server: {:?}", lost(&at_server));
+        ensure!(in_folder.is_subset(&at_server), "the folder has events that the server has not");
+        let broken = std::fs::read_dir(self.store().join("broken")).map_or(0, Iterator::count);
+        ensure!(broken == 0, "{broken} runs were set aside");
+        Ok(Seen::from([
+            ("complete reports", self.complete.len() as u64),
+            ("torn reports and crashes without one", self.torn),
+            ("events at the server", at_server.len() as u64),
+            (
+                "events that came to the server a second time",
+                (self.server.items("event").len() - at_server.len()) as u64,
+            ),
+            ("reports in the folder", in_folder.len() as u64),
+        ]))
+    }
+}
+
+/// Launches that crash, work or end, each killed at a random moment unless it has ended before.
+fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen> {
+    /// From a thirtieth of the time that a launch takes on this machine which crashes and has a crash to deliver, to twice as much. The
+    /// moments are as dense near the start as later: each doubling of the time has as many.
+    const DOUBLINGS: f64 = 6.0;
+    let mut bench = Bench::new(program)?;
+    bench.start(&["crash"])?.wait()?;
+    let began = Instant::now();
+    bench.start(&["crash"])?.wait()?;
+    let whole = began.elapsed();
+    let first = whole / 30;
+    let work = format!("work={}", whole.as_millis());
+    let mut chance = seed;
+    let (mut killed, mut largest) = (0, 0);
+    for number in 0..launches {
+        let words: &[&str] = match number % 4 {
+            0 => &["crash"],
+            1 => &["work=5", "crash"],
+            2 => &[&work],
+            _ => &[],
+        };
+        let mut child = bench.start(words)?;
+        chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        #[expect(clippy::cast_precision_loss, reason = "chance needs few digits")]
+        let delay = first.mul_f64((DOUBLINGS * (chance >> 33) as f64 / (1_u64 << 31) as f64).exp2());
+        let deadline = Instant::now() + delay;
+        while Instant::now() < deadline && child.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_micros(200).min(deadline.saturating_duration_since(Instant::now())));
+        }
+        killed += u64::from(child.try_wait()?.is_none());
+        let _ = child.kill();
+        child.wait()?;
+        bench.look()?;
+        if number % 20 == 0 {
+            largest = largest.max(disk_bytes(&bench.store()));
+        }
+    }
+    let mut seen = bench.finish()?;
+    ensure!(bench.complete.len() > launches / 50, "only {} crashes came to their end", bench.complete.len());
+    largest = largest.max(disk_bytes(&bench.store()));
+    // Of the store, the folder and the outbox each has as much, beside what a kill leaves half-written.
+    let most = 3 * Limits::default().bytes;
+    ensure!(largest <= most, "the store grew to {largest} bytes, and its limits are {most}");
+    seen.extend([
+        ("launches", launches as u64),
+        ("of them killed", killed),
+        ("KiB in the store at most", largest >> 10),
+    ]);
+    Ok(seen)
+}
+
+/// So many processes at once, of which the oldest crash and the others are killed; then one launch.
+fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> {
+    let mut bench = Bench::new(program)?;
+    let mut workers = Vec::new();
+    for _ in 0..all {
+        let mut worker = bench.start(&["keep", "wait", "crash"])?;
+        let mut line = String::new();
+        BufReader::new(worker.stdout.take().context("its output")?).read_line(&mut line)?;
+        ensure!(line == "installed\n", "a worker said {line:?}");
+        workers.push(worker);
+    }
+    for (number, worker) in workers.iter_mut().enumerate() {
+        match worker.stdin.take() {
+            Some(mut stdin) if number < crashing => stdin.write_all(b"\n")?,
+            _ => worker.kill()?,
+        }
+    }
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    bench.look()?;
+    let seen = bench.finish()?;
+    ensure!(bench.complete.len() == crashing, "{} complete reports of {crashing} crashes", bench.complete.len());
+    Ok(seen)
+}
+
+/// A crash, and then launches that end well and deliver nothing.
+fn clean_launches(program: &Path, launches: usize) -> anyhow::Result<Seen> {
+    let mut bench = Bench::new(program)?;
+    bench.start(&["keep", "crash"])?.wait()?;
+    bench.look()?;
+    ensure!(bench.complete.len() == 1, "{} complete reports of one crash", bench.complete.len());
+    for _ in 0..launches {
+        if !bench.start(&["keep"])?.wait()?.success() {
+            bail!("a clean launch failed");
+        }
+    }
+    let mut seen = bench.finish()?;
+    seen.insert("clean launches", launches as u64);
+    Ok(seen)
+}
+
+/// Bytes on the disk below a folder. What goes meanwhile counts or not.
+fn disk_bytes(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let of_entry = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.map(of_entry).sum()
+}

@@ -1,0 +1,133 @@
+//! `cargo xtask miri`: crash time under Miri, which checks each access of memory against Rust's rules of aliasing, against the
+//! lives of what is accessed, and for data races.
+//!
+//! Miri makes no system calls: `crates/coroner-capture/tests/miri` has a kernel in their place. Run are its tests, each in a process
+//! of its own, and the tests of what threads share (the report lock, concurrent crashes). Miri is a component of nightly toolchains;
+//! where there is none and rustup can't add it, the check says so and is skipped.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::{deadline, tools};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with a row a test as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only tests whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// Addresses are numbers to a kernel, and what an install maps stays mapped.
+const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
+
+const PACKAGE: [&str; 5] = ["-p", "coroner-capture", "--no-default-features", "--features", "fault-injection"];
+
+/// Unit tests of what threads share.
+const UNITS: [&str; 3] = ["--lib", "report_lock", "concurrent_crashes"];
+
+/// Runs the tests.
+///
+/// # Errors
+/// Where one fails; what Miri says of it is printed.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Err(error) = find() {
+        println!("skipped: {error:#}");
+        if arguments.json {
+            let skipped = format!("{error:#}");
+            println!("{}", serde_json::json!({ "chore": "miri", "pass": true, "skipped": skipped, "rows": [] }));
+        }
+        return Ok(());
+    }
+    let is_wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let mut jobs: Vec<Vec<String>> =
+        list()?.into_iter().map(|name| vec!["--test".into(), "miri".into(), name]).collect();
+    ensure!(!jobs.is_empty(), "there are no tests");
+    jobs.push(UNITS.map(String::from).to_vec());
+    jobs.retain(|job| job.iter().any(|name| is_wanted(name)));
+    let (jobs, rows) = (Mutex::new(jobs), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(job) = { jobs.lock().expect("no panic").pop() } {
+                    let began = Instant::now();
+                    let outcome = test(&job).map_err(|error| format!("{error:#}"));
+                    let (name, seconds) = (job[1..].join(" "), began.elapsed().as_secs_f64());
+                    println!("{} {name:<60} {seconds:>6.1} s", if outcome.is_ok() { "ok  " } else { "FAIL" });
+                    rows.lock().expect("no panic").push((name, seconds, outcome.err()));
+                }
+            });
+        }
+    });
+    let rows = rows.into_inner().expect("no panic");
+    let failed: Vec<_> = rows.iter().filter_map(|(name, _, error)| Some((name, error.as_ref()?))).collect();
+    for (name, error) in &failed {
+        println!("\n{name}: {error}");
+    }
+    if arguments.json {
+        let rows = rows.iter().map(
+            |(name, seconds, error)| serde_json::json!({ "test": name, "ok": error.is_none(), "seconds": seconds }),
+        );
+        let rows: Vec<_> = rows.collect();
+        println!("{}", serde_json::json!({ "chore": "miri", "pass": failed.is_empty(), "rows": rows }));
+    }
+    ensure!(failed.is_empty(), "{} of {} tests failed", failed.len(), rows.len());
+    Ok(())
+}
+
+/// Cargo of the nightly toolchain, in the workspace.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo", "miri"]).args(arguments);
+    command.env("MIRIFLAGS", FLAGS).current_dir(tools::workspace_root());
+    command
+}
+
+/// Finds Miri, or has rustup add it, and makes its standard library.
+fn find() -> anyhow::Result<()> {
+    let has_miri = || cargo(&["--version"]).output().is_ok_and(|output| output.status.success());
+    if !has_miri() {
+        let mut add = Command::new("rustup");
+        add.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]);
+        let added = add.output().context("there is no rustup to add Miri with")?;
+        let said = String::from_utf8_lossy(&added.stderr);
+        ensure!(added.status.success(), "rustup adds no Miri: {}", said.lines().last().unwrap_or_default());
+    }
+    let made = cargo(&["setup"]).output().context("running Miri")?;
+    ensure!(made.status.success(), "Miri has no standard library: {}", String::from_utf8_lossy(&made.stderr));
+    Ok(())
+}
+
+/// The names of the tests on the fake kernel.
+fn list() -> anyhow::Result<Vec<String>> {
+    let arguments = [&["test"], &PACKAGE[..], &["--test", "miri", "--", "--list", "--format", "terse"]].concat();
+    let output = cargo(&arguments).stderr(Stdio::inherit()).output().context("running Miri")?;
+    ensure!(output.status.success(), "the tests do not compile for Miri");
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
+}
+
+/// Runs what a job names: the target, then filters.
+fn test(job: &[String]) -> anyhow::Result<()> {
+    let filters = job.iter().position(|word| !word.starts_with("--") && word != "miri").unwrap_or(job.len());
+    let (target, filters) = job.split_at(filters);
+    let mut arguments = [&["test"], &PACKAGE[..]].concat();
+    arguments.extend(target.iter().map(String::as_str));
+    arguments.push("--");
+    arguments.extend(filters.iter().map(String::as_str));
+    let log = tools::target_dir().join(format!("miri-{}.log", filters.join("-")));
+    let file = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+    let status = deadline::status(cargo(&arguments).stdout(file.try_clone()?).stderr(file)).context("running Miri")?;
+    if !status.success() {
+        bail!("{}", std::fs::read_to_string(&log)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! `cargo xtask words`: keeps words out of identifiers, comments and docs for which the field has a better one.
+//!
+//! The words and what to say instead are data ([`WORDS`]); real uses are data, too, each with its reason ([`ALLOWED`]). A use is
+//! found in every spelling (`make_good`, `MakeGood`, "made good") and across the end of a line of a comment. An entry of the
+//! allow-list that allows nothing fails. Links of Markdown files and names of sources in comments that lead to no file fail as
+//! well, so that `docs/architecture.md` stays true.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with a row a finding as the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Words that follow each other, and what to say instead. `*` at the end of a word stands for any ending. A word in lower case is
+/// found in every case; one with a capital only as it stands, and `MOST_*` is any constant whose name begins so.
+const WORDS: &[(&str, &str)] = &[
+    ("rendezvous", "stop-the-world"),
+    ("latch*", "report lock"),
+    ("incident*", "crash context"),
+    ("Scratch", "workspace; in tests, a temporary file or folder"),
+    ("machinery", "platform state, or the thing's name"),
+    ("rehears*", "warm up"),
+    ("make good", "recover (a guarded load)"),
+    ("makes good", "recovers (a guarded load)"),
+    ("made good", "recovered (a guarded load)"),
+    ("own fault", "recrash"),
+    ("Goes On", "non-fatal"),
+    ("MOST_*", "MAX_*"),
+    ("LONGEST*", "MAX_*"),
+    ("SHORTEST*", "MIN_*"),
+    ("most attachment", "max_attachment"),
+    ("normal life", "while the app runs; not async-signal-safe"),
+    ("nothing where", "`None` if; nothing if"),
+    ("floors", "layers, lower bounds"),
+    ("patience", "timeout"),
+    ("witness*", "image stamp"),
+    ("second crash", "concurrent crash, recrash"),
+    ("second crashes", "concurrent crashes"),
+    ("told", "notified, given, reported, distinguished"),
+    ("hand in", "report, give (registers)"),
+    ("handed in", "reported, given (registers)"),
+    ("border*", "boundary"),
+    ("worlds", "crash time and next launch"),
+];
+
+/// Real uses: files (a path, or the beginning of one), an entry of [`WORDS`], and the reason.
+const ALLOWED: &[(&str, &str, &str)] = &[
+    ("CHANGELOG.md", "second crashes", "it says what the key was called before"),
+    ("crates/coroner-apple-report/", "incident*", "a field of Apple's crash reports is called `Incident Identifier`"),
+    ("crates/coroner-report/src/reader/mod.rs", "incident*", "by it Apple's crash reports are recognised"),
+];
+
+/// What is read: sources and docs.
+const EXTENSIONS: &[&str] = &["rs", "md", "toml", "c", "cpp", "h", "cddl"];
+
+/// Folders that hold no text of ours.
+const SKIPPED: &[&str] = &["target", "fixtures", "corpus", "expected"];
+
+/// One use of a word, or a path that leads nowhere.
+#[derive(Debug, PartialEq)]
+struct Finding {
+    line: usize,
+    said: String,
+    instead: &'static str,
+    /// The entry of [`WORDS`]; empty for a path.
+    word: &'static str,
+}
+
+/// Reads all sources and docs.
+///
+/// # Errors
+/// If a word is used that is not allowed, an entry of the allow-list is not needed, a path leads nowhere, or a file can't be read.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let root = tools::workspace_root();
+    let mut files = Vec::new();
+    collect(&root, &root, &mut files)?;
+    files.sort();
+    let (mut rows, mut needed) = (Vec::new(), vec![false; ALLOWED.len()]);
+    for file in &files {
+        let name = file.to_string_lossy();
+        if name == "xtask/src/words.rs" {
+            continue; // It has them all.
+        }
+        let path = root.join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let mut findings = uses(&text);
+        findings.extend(missing_sources(&text, |said| {
+            root.join(said).exists() || files.iter().any(|file| file.ends_with(said))
+        }));
+        if file.extension().is_some_and(|end| end == "md") {
+            findings.extend(broken_links(&text, path.parent().unwrap_or(&root)));
+        }
+        for finding in findings {
+            let allowed = ALLOWED.iter().position(|(place, word, _)| name.starts_with(place) && *word == finding.word);
+            if let Some(entry) = allowed {
+                needed[entry] = true;
+                continue;
+            }
+            println!("{name}:{}: \"{}\": say {}", finding.line, finding.said, finding.instead);
+            rows.push(serde_json::json!({ "file": name, "line": finding.line, "said": finding.said, "instead": finding.instead }));
+        }
+    }
+    for ((place, word, _), _) in ALLOWED.iter().zip(&needed).filter(|(_, needed)| !**needed) {
+        println!("xtask/src/words.rs: nothing in {place} needs \"{word}\" to be allowed");
+        rows.push(
+            serde_json::json!({ "file": "xtask/src/words.rs", "said": word, "instead": "nothing: it is not needed" }),
+        );
+    }
+    println!("{} files, {} findings", files.len(), rows.len());
+    let failed = rows.len();
+    if arguments.json {
+        println!(
+            "{}",
+            serde_json::json!({ "chore": "words", "pass": failed == 0, "files": files.len(), "rows": rows })
+        );
+    }
+    if failed > 0 {
+        bail!("{failed} findings");
+    }
+    Ok(())
+}
+
+/// The files to read below `folder`, by their paths from `root`.
+fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let kind = entry.file_type()?;
+        if kind.is_dir() && !name.starts_with('.') && !name.starts_with("target-") && !SKIPPED.contains(&name.as_str())
+        {
+            collect(root, &path, files)?;
+        } else if kind.is_file() && path.extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known)) {
+            files.push(path.strip_prefix(root)?.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// A word of the text: a part of an identifier, or of prose.
+struct Token<'t> {
+    line: usize,
+    text: &'t str,
+    /// A `_` follows.
+    underscore: bool,
+    /// Only spaces, underscores and marks of comments lie between it and the one before.
+    follows: bool,
+}
+
+/// The words of a text, identifiers taken apart at `_` and before capitals.
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut tokens: Vec<Token<'_>> = Vec::new();
+    let (mut line, mut follows, mut start) = (1, true, None);
+    let mut before = ' ';
+    for (at, c) in text.char_indices().chain([(text.len(), '\n')]) {
+        let new_word = c.is_uppercase() && before.is_lowercase();
+        if let Some(begin) = start
+            && (!c.is_alphanumeric() || new_word)
+        {
+            tokens.push(Token { line, text: &text[begin..at], underscore: c == '_', follows });
+            (start, follows) = (None, true);
+        }
+        if c.is_alphanumeric() {
+            start = start.or(Some(at));
+        } else if !c.is_whitespace() && !matches!(c, '_' | '/' | '!' | '*' | '#' | '`') {
+            follows = false;
+        }
+        line += usize::from(c == '\n');
+        before = c;
+    }
+    tokens
+}
+
+/// Whether a word of the text is that of an entry.
+fn is(token: &Token<'_>, wanted: &str) -> bool {
+    let (stem, any_end) = wanted.strip_suffix('*').map_or((wanted, false), |stem| (stem, true));
+    if let Some(stem) = stem.strip_suffix('_') {
+        return token.text == stem && token.underscore;
+    }
+    let same = |text: &str| if any_end { text.starts_with(stem) } else { text == stem };
+    if stem.chars().any(char::is_uppercase) { same(token.text) } else { same(&token.text.to_lowercase()) }
+}
+
+/// All uses of [`WORDS`] in a text.
+fn uses(text: &str) -> Vec<Finding> {
+    let tokens = tokens(text);
+    let mut findings = Vec::new();
+    for at in 0..tokens.len() {
+        for &(word, instead) in WORDS {
+            let parts: Vec<&str> = word.split(' ').collect();
+            let Some(here) = tokens.get(at..at + parts.len()) else { continue };
+            if here.iter().zip(&parts).all(|(token, part)| is(token, part))
+                && here[1..].iter().all(|token| token.follows)
+            {
+                let said: Vec<&str> = here.iter().map(|token| token.text).collect();
+                findings.push(Finding { line: here[0].line, said: said.join(" "), instead, word });
+            }
+        }
+    }
+    findings
+}
+
+/// Links of a Markdown file to files that are not there.
+fn broken_links(text: &str, folder: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for rest in line.split("](").skip(1) {
+            let target = rest.split([')', '#']).next().unwrap_or_default();
+            if !target.is_empty() && !target.contains(':') && !folder.join(target).exists() {
+                let instead = "the path of a file that exists";
+                findings.push(Finding { line: number + 1, said: target.to_owned(), instead, word: "" });
+            }
+        }
+    }
+    findings
+}
+
+/// Names of Rust sources in backquotes, with or without folders, that do not exist.
+fn missing_sources(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for said in line.split('`').skip(1).step_by(2) {
+            let is_path = Path::new(said).extension().is_some_and(|end| end == "rs")
+                && !said.contains(|c: char| c.is_whitespace() || "*{<$".contains(c));
+            if is_path && !exists(said) {
+                let instead = "the name of a file that exists";
+                findings.push(Finding { line: number + 1, said: said.to_owned(), instead, word: "" });
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<(usize, &'static str)> {
+        uses(text).into_iter().map(|finding| (finding.line, finding.word)).collect()
+    }
+
+    #[test]
+    fn every_spelling_is_found() {
+        for text in ["make_good()", "fn MakeGood", "// make good", "/// They make\n/// good what", "MAKE_GOOD"] {
+            assert_eq!(words(text), [(1, "make good")], "{text}");
+        }
+        assert_eq!(words("a\n//! a `Latch` and\n//! rehearsals"), [(2, "latch*"), (3, "rehears*")]);
+        assert_eq!(
+            words("struct SecondCrashes; const MOST_THREADS: u8; Scratch"),
+            [(1, "second crashes"), (1, "MOST_*"), (1, "Scratch")]
+        );
+    }
+
+    #[test]
+    fn other_words_are_not() {
+        for text in
+            ["dispatch", "make. Good", "the most that it takes", "a scratch register", "(make, good)", "stop_the_world"]
+        {
+            assert_eq!(words(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn links_lead_to_files() {
+        let here = tools::workspace_root();
+        let text = "[a](README.md#test-it) [b](https://example.com/x)\n[c](no-such-file.md)";
+        let found: Vec<_> = broken_links(text, &here).into_iter().map(|finding| (finding.line, finding.said)).collect();
+        assert_eq!(found, [(2, "no-such-file.md".to_owned())]);
+    }
+
+    #[test]
+    fn sources_that_are_named_exist() {
+        let text = "//! `linux/deadline.rs` and `a.rs b.rs`\n//! not `line.rs`";
+        let findings = missing_sources(text, |said| said == "linux/deadline.rs");
+        let found: Vec<_> = findings.into_iter().map(|finding| (finding.line, finding.said)).collect();
+        assert_eq!(found, [(2, "line.rs".to_owned())]);
+    }
+}

@@ -1,0 +1,298 @@
+//! `cargo xtask worst-minute`: crashes in environments and beside neighbours that Coroner does not control.
+//!
+//! [`rows::ROWS`] is the matrix: fault × environment × neighbour, each with what is expected. A row is a real process: of the test
+//! program `crash_program`, or of a runtime that loads `libcoroner_ffi.so` ([`neighbour`]), in namespaces and with limits of its own
+//! ([`environment`]). What is seen: how it ended, what reports it left, and what the next launch says of it.
+//!
+//! A row that this machine can't show (not root, a package that can't be had) is skipped and says why. A row that fails is printed with
+//! what was seen instead; none is run twice.
+
+mod environment;
+mod neighbour;
+mod rows;
+mod system_service;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use coroner_report::model::{CrashFlag, Report};
+use serde::Serialize;
+
+use crate::tools;
+use environment::Environment;
+use neighbour::Hosts;
+use rows::{Expected, ROWS, Row};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with all rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only rows whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only the rows of the test command: those without a runtime.
+    #[arg(long)]
+    short: bool,
+    /// Enter this environment and become the command that follows.
+    #[arg(long, hide = true)]
+    inside: Option<Environment>,
+    #[arg(last = true, hide = true)]
+    command: Vec<OsString>,
+}
+
+/// A process that lives longer than this hangs. The slowest runtime starts in a second.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// What became of a row.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    name: &'static str,
+    environment: String,
+    neighbour: String,
+    expected: String,
+    seen: String,
+    /// `ok`, `failed`, `skipped`.
+    verdict: &'static str,
+    seconds: f64,
+}
+
+/// Runs the rows.
+///
+/// # Errors
+/// A row fails, or the programs can't be built.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(environment) = arguments.inside {
+        return environment.enter(&arguments.command);
+    }
+    let only = arguments.only.as_deref().unwrap_or_default();
+    let wanted = |row: &&Row| row.name.contains(only) && !(arguments.short && row.neighbour.is_runtime());
+    let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
+    build(rows.iter().any(|row| row.neighbour.is_runtime()))?;
+    environment::own_mounts()?;
+    let mut hosts = Hosts::new()?;
+    let mut outcomes = Vec::new();
+    for row in rows {
+        let began = Instant::now();
+        let (seen, verdict) = match show(row, &mut hosts) {
+            Ok(Shown::Seen(seen)) => {
+                let verdict = if row.expected.is_met_by(&seen) { "ok" } else { "failed" };
+                (seen.to_string(), verdict)
+            }
+            Ok(Shown::Skipped(why)) => (why, "skipped"),
+            Err(error) => (format!("{error:#}"), "failed"),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        println!("{:<32} {verdict:<8} {seconds:>6.1} s", row.name);
+        if verdict != "ok" {
+            println!("    expected: {}\n    seen:     {seen}", row.expected);
+        }
+        outcomes.push(Outcome {
+            name: row.name,
+            environment: format!("{:?}", row.environment),
+            neighbour: format!("{:?}", row.neighbour),
+            expected: row.expected.to_string(),
+            seen,
+            verdict,
+            seconds,
+        });
+    }
+    let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
+    let failed = count("failed");
+    println!("\n{} ok, {failed} failed, {} skipped", count("ok"), count("skipped"));
+    for version in hosts.versions() {
+        println!("beside {version}");
+    }
+    if arguments.json {
+        let json = serde_json::json!({
+            "chore": "worst-minute", "pass": failed == 0, "rows": outcomes, "versions": hosts.versions(),
+        });
+        println!("{json}");
+    }
+    if failed > 0 {
+        bail!("{failed} of {} rows failed", outcomes.len());
+    }
+    Ok(())
+}
+
+/// Builds the test program with the library of its neighbour, and the library that runtimes load.
+fn build(library: bool) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // With the features of the whole workspace, as the test command has built it before.
+    let always = [["--workspace", "--bin=crash_program"], ["-pcrash-handler-library", "--lib"]];
+    let for_runtimes = library.then_some(["-pcoroner-ffi", "--lib"]);
+    for target in always.into_iter().chain(for_runtimes) {
+        let mut command = Command::new(&cargo);
+        command.current_dir(tools::workspace_root()).args(["build", "--quiet"]).args(target);
+        let status = crate::deadline::status(&mut command).context("running cargo")?;
+        anyhow::ensure!(status.success(), "{} can't be built", target.join(" "));
+    }
+    Ok(())
+}
+
+fn crash_program() -> PathBuf {
+    tools::target_dir().join("debug/crash_program")
+}
+
+/// How a process ended: its exit code, or its signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Exit(i32),
+    Signal(i32),
+    Hang,
+}
+
+/// What a row's process left.
+#[derive(Debug)]
+struct Seen {
+    end: End,
+    /// Of each report that can be read: its signal, whether it is complete, and whether the process went on after it.
+    reports: Vec<(Option<i32>, bool, bool)>,
+    /// What the next launch says of the last run.
+    outcome: String,
+    /// The end of what it wrote.
+    output: String,
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.end {
+            End::Exit(code) => write!(out, "exit {code}")?,
+            End::Signal(signal) => write!(out, "signal {signal}")?,
+            End::Hang => write!(out, "a hang")?,
+        }
+        write!(out, ", {} reports", self.reports.len())?;
+        for (signal, complete, nonfatal) in &self.reports {
+            let signal = signal.map_or_else(|| "no signal".to_owned(), |number| format!("signal {number}"));
+            let complete = if *complete { "complete" } else { "cut" };
+            write!(out, " [{signal}, {complete}{}]", if *nonfatal { ", went on" } else { "" })?;
+        }
+        write!(out, "; {}", self.outcome)?;
+        if !self.output.is_empty() {
+            write!(out, "; it wrote {:?}", self.output)?;
+        }
+        Ok(())
+    }
+}
+
+enum Shown {
+    Seen(Seen),
+    Skipped(String),
+}
+
+/// Runs one row.
+fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
+    if row.environment != Environment::Plain && !nix::unistd::getuid().is_root() {
+        return Ok(Shown::Skipped("not root".to_owned()));
+    }
+    let folder = tempfile::tempdir()?;
+    // Whatever user the environment has can come here.
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let store = folder.path().join("store");
+    let _disk = row.environment.prepare(&store)?;
+    let command = match hosts.command(row.neighbour, row.fault, &store, folder.path()) {
+        Ok(command) => command,
+        Err(error) => return Ok(Shown::Skipped(format!("{error:#}"))),
+    };
+    let mut inside = Command::new(std::env::current_exe()?);
+    inside.args(["worst-minute", "--inside", &row.environment.to_string(), "--"]).args(command);
+    inside.env("CORONER_CRASH_HANDLER", tools::target_dir().join("debug/libcrash_handler_library.so"));
+    inside.env("CORONER_STORE", &store).env("RUST_BACKTRACE", "0").current_dir(folder.path());
+    let (end, output) = run_to_end(&mut inside)?;
+    let reports = reports(&store);
+    // By the same user: a store is its owner's.
+    let mut next = Command::new(std::env::current_exe()?);
+    next.args(["worst-minute", "--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(crash_program());
+    next.arg(&store).args(["deliver", "0"]).env("RUST_BACKTRACE", "0").current_dir(folder.path());
+    row.environment.make_room(&store);
+    let outcome = match run_to_end(&mut next)? {
+        (End::Exit(0), said) => said.trim().to_owned(),
+        (end, said) => format!("the next launch ends with {end:?}: {said:?}"),
+    };
+    Ok(Shown::Seen(Seen { end, reports, outcome, output }))
+}
+
+/// Runs a command to its end and returns that, and the last 300 characters of what it wrote. No core files.
+fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
+    let (mut reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("starting {}", command.get_program().display()))?;
+    // Its copies of the pipe's end go with it.
+    *command = Command::new("true");
+    let said = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut reader, &mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let began = Instant::now();
+    let end = loop {
+        if let Some(status) = child.try_wait()? {
+            break status.signal().map_or_else(|| End::Exit(status.code().unwrap_or(-1)), End::Signal);
+        }
+        if began.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            break End::Hang;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    // What a hang leaves behind may hold the pipe open.
+    while !said.is_finished() && end != End::Hang && began.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let said = if said.is_finished() { said.join().unwrap_or_default() } else { String::new() };
+    let start = said.char_indices().rev().nth(299).map_or(0, |(at, _)| at);
+    Ok((end, said.get(start..).unwrap_or_default().to_owned()))
+}
+
+/// The reports of a store that were written, in the order of their paths.
+fn reports(store: &Path) -> Vec<(Option<i32>, bool, bool)> {
+    let runs = std::fs::read_dir(store.join("runs")).into_iter().flatten().flatten();
+    let files = runs.flat_map(|run| std::fs::read_dir(run.path()).into_iter().flatten().flatten());
+    let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+    files.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("report")));
+    files.sort();
+    let read = files.iter().filter_map(|path| {
+        let bytes = std::fs::read(path).ok()?;
+        let report = bytes.iter().any(|byte| *byte != 0).then(|| Report::read(&bytes).ok())??;
+        let crash = report.crash.as_ref();
+        let signal = crash.and_then(|crash| crash.signal.as_ref()).map(|signal| signal.number);
+        Some((signal, report.complete, crash.is_some_and(|crash| crash.has(CrashFlag::NotFatal))))
+    });
+    read.collect()
+}
+
+impl Seen {
+    /// Whether the next launch knows of a crash.
+    fn crashed(&self) -> bool {
+        self.outcome.lines().next() == Some("the last run crashed")
+    }
+}
+
+impl Expected {
+    fn is_met_by(self, seen: &Seen) -> bool {
+        let fatal = || seen.reports.iter().filter(|report| !report.2);
+        match self {
+            Expected::Crash { ends, signal } => {
+                let [only] = fatal().collect::<Vec<_>>()[..] else { return false };
+                seen.end == ends && *only == (Some(signal), true, false) && seen.crashed()
+            }
+            Expected::LastCrash { ends, signal } => {
+                let is_last = fatal().next_back() == Some(&(Some(signal), true, false));
+                seen.end == ends && is_last && seen.crashed()
+            }
+            Expected::Recorded(ends) => seen.end == ends && seen.crashed(),
+            Expected::Unreported(ends, words) => {
+                seen.end == ends && fatal().count() == 0 && seen.outcome.contains(words)
+            }
+            Expected::NoCrash => {
+                seen.end == End::Exit(0) && fatal().count() == 0 && seen.outcome == "the last run ended by itself"
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The matrix.
+
+use std::fmt;
+
+use super::End;
+use super::environment::Environment;
+use super::neighbour::Neighbour;
+
+/// What must come of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected {
+    /// This end, one complete report of that signal, and a next launch that calls it a crash.
+    Crash {
+        /// How the process ends, as it does without Coroner.
+        ends: End,
+        /// The signal that the report is of.
+        signal: i32,
+    },
+    /// The same, behind reports of faults that the process lived through, before its handler was known to deal with them.
+    LastCrash {
+        /// As above.
+        ends: End,
+        /// As above.
+        signal: i32,
+    },
+    /// This end, and a next launch that calls it a crash: it has a record of it alone.
+    Recorded(End),
+    /// This end, no report, and these words at the next launch.
+    Unreported(End, &'static str),
+    /// A clean end, no report of a crash, and a next launch that knows of none.
+    NoCrash,
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::Crash { ends, signal } => {
+                write!(
+                    out,
+                    "{ends:?}, one complete report of signal {signal}, and a next launch that knows of the crash"
+                )
+            }
+            Expected::LastCrash { ends, signal } => {
+                write!(out, "{ends:?}, a complete last report of signal {signal}, and a next launch that knows of it")
+            }
+            Expected::Recorded(ends) => write!(out, "{ends:?}, and a next launch that knows of the crash"),
+            Expected::Unreported(ends, words) => write!(out, "{ends:?}, no report, and a next launch with {words:?}"),
+            Expected::NoCrash => write!(out, "exit 0, no report of a crash, and a next launch that knows of none"),
+        }
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub name: &'static str,
+    /// A fault of `coroner-faults` (and, behind it, conditions of `crash_program`), or one of the neighbour's scripts.
+    pub fault: &'static [&'static str],
+    pub environment: Environment,
+    pub neighbour: Neighbour,
+    pub expected: Expected,
+}
+
+const SEGV: Expected = Expected::Crash { ends: End::Signal(libc::SIGSEGV), signal: libc::SIGSEGV };
+const NO_ROOM: Expected = Expected::Unreported(End::Signal(libc::SIGSEGV), "first launch");
+const ABRT: Expected = Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGABRT };
+/// As the first process of a PID namespace, which its own signals can't kill; and as what a shell says of a child.
+const SEGV_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGSEGV), signal: libc::SIGSEGV };
+const ABRT_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGABRT), signal: libc::SIGABRT };
+
+const LAST_ABRT: Expected = Expected::LastCrash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGABRT };
+const LAST_FPE: Expected = Expected::LastCrash { ends: End::Signal(libc::SIGFPE), signal: libc::SIGFPE };
+/// A handler that was asked first ends the process, and the report is of the fault that it was asked about.
+const SEGV_AS_ABORT: Expected = Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV };
+const SEGV_AS_EXIT_42: Expected = Expected::Crash { ends: End::Exit(42), signal: libc::SIGSEGV };
+
+const fn alone(
+    name: &'static str,
+    fault: &'static [&'static str],
+    environment: Environment,
+    expected: Expected,
+) -> Row {
+    Row { name, fault, environment, neighbour: Neighbour::None, expected }
+}
+
+const fn beside(neighbour: Neighbour, name: &'static str, fault: &'static [&'static str], expected: Expected) -> Row {
+    Row { name, fault, environment: Environment::Plain, neighbour, expected }
+}
+
+/// All rows.
+pub(super) const ROWS: &[Row] = &[
+    alone("plain", &["null-store"], Environment::Plain, SEGV),
+    alone("handled-errors-go-unnoticed", &["handled-errors"], Environment::Plain, Expected::NoCrash),
+    alone("handled-errors-unprivileged", &["handled-errors"], Environment::Unprivileged, Expected::NoCrash),
+    alone("pid-1", &["null-store", "c-dispositions"], Environment::FirstProcess, SEGV_AS_EXIT),
+    alone("pid-1-abort", &["abort", "c-dispositions"], Environment::FirstProcess, ABRT_AS_EXIT),
+    alone("no-proc", &["null-store"], Environment::NoProc, SEGV),
+    alone("no-proc-abort", &["abort"], Environment::NoProc, ABRT),
+    alone("read-only-root", &["null-store"], Environment::ReadOnlyRoot, SEGV),
+    alone("small-disk", &["null-store"], Environment::SmallDisk, SEGV),
+    alone("small-disk-full-at-crash", &["null-store", "full-disk"], Environment::SmallDisk, SEGV),
+    alone("full-disk-at-launch", &["null-store", "room-again"], Environment::FullDisk, SEGV),
+    // Without room for a report there is none (docs/limits.md).
+    alone("full-disk-to-the-end", &["null-store"], Environment::FullDisk, NO_ROOM),
+    alone("tiny-disk", &["null-store"], Environment::TinyDisk, SEGV),
+    alone("no-inodes-at-crash", &["null-store", "no-inodes"], Environment::FewInodes, SEGV),
+    alone("few-descriptors", &["null-store"], Environment::FewDescriptors, SEGV),
+    alone("no-pending-signals", &["null-store"], Environment::NoPendingSignals, SEGV),
+    alone("unprivileged-user", &["null-store"], Environment::Unprivileged, SEGV),
+    alone("unprivileged-user-overflow", &["stack-overflow-pthread"], Environment::Unprivileged, SEGV),
+    alone("system-service-fails", &["null-store"], Environment::SystemServiceFails, SEGV),
+    alone("system-service-kills", &["null-store"], Environment::SystemServiceKills, SEGV),
+    alone("system-service-kills-abort", &["abort"], Environment::SystemServiceKills, ABRT),
+    // Who deals with faults.
+    alone("broker-then-crash", &["null-store", "seccomp-broker"], Environment::Plain, SEGV),
+    alone("broker-first-then-crash", &["null-store", "seccomp-broker", "chain-first"], Environment::Plain, SEGV),
+    alone("broker", &["exit", "seccomp-broker"], Environment::Plain, Expected::NoCrash),
+    alone("repaired-then-abort", &["abort", "repaired-faults"], Environment::Plain, LAST_ABRT),
+    alone("left-then-abort", &["abort", "left-faults"], Environment::Plain, LAST_ABRT),
+    alone("repaired-then-fpe", &["raise-fpe", "repaired-faults"], Environment::Plain, LAST_FPE),
+    alone("left-then-fpe", &["raise-fpe", "left-faults"], Environment::Plain, LAST_FPE),
+    alone("jit-faults", &["exit", "jit-faults"], Environment::Plain, Expected::NoCrash),
+    alone("jit-faults-then-crash", &["null-store", "jit-faults"], Environment::Plain, SEGV),
+    alone("jit-crash-aborts", &["null-store", "jit-crash-aborts"], Environment::Plain, SEGV_AS_ABORT),
+    alone("jit-crash-exits", &["null-store", "jit-crash-exits"], Environment::Plain, SEGV_AS_EXIT_42),
+    alone(
+        "jit-crash-ends-at-once",
+        &["null-store", "jit-crash-ends-at-once"],
+        Environment::Plain,
+        Expected::Recorded(End::Exit(42)),
+    ),
+    alone("handler-exits", &["null-store", "handler-exits"], Environment::Plain, SEGV_AS_EXIT_42),
+    alone("handler-exits-first", &["null-store", "handler-exits", "chain-first"], Environment::Plain, SEGV_AS_EXIT_42),
+    // Who comes later, as redis does, and other reporters.
+    alone(
+        "handler-after",
+        &["null-store", "handler-after"],
+        Environment::Plain,
+        Expected::Unreported(End::Signal(libc::SIGSEGV), "signal 11 is handled by "),
+    ),
+    alone(
+        "handler-after-reinstalled",
+        &["null-store", "handler-after", "reinstall-handlers"],
+        Environment::Plain,
+        SEGV,
+    ),
+    alone("crash-handler-before", &["null-store", "crash-handler-before"], Environment::Plain, SEGV),
+    alone("crash-handler-after", &["null-store", "crash-handler-after"], Environment::Plain, SEGV),
+    alone("crash-handler-before-abort", &["abort", "crash-handler-before"], Environment::Plain, ABRT),
+    alone("crash-handler-after-abort", &["abort", "crash-handler-after"], Environment::Plain, ABRT),
+    alone("breakpad-before", &["null-store", "breakpad-before"], Environment::Plain, SEGV),
+    alone("breakpad-after", &["null-store", "breakpad-after"], Environment::Plain, SEGV),
+    alone("breakpad-before-abort", &["abort", "breakpad-before"], Environment::Plain, ABRT),
+    alone("breakpad-after-abort", &["abort", "breakpad-after"], Environment::Plain, ABRT),
+    beside(Neighbour::C, "c-host", &["crash"], SEGV),
+    beside(
+        Neighbour::C,
+        "c-host-unloads",
+        &["unload"],
+        Expected::Unreported(End::Signal(libc::SIGTERM), "was asked to end"),
+    ),
+    // AddressSanitizer says what it knows, and exits.
+    beside(
+        Neighbour::AddressSanitizer,
+        "address-sanitizer",
+        &["crash"],
+        Expected::Crash { ends: End::Exit(1), signal: libc::SIGSEGV },
+    ),
+    beside(
+        Neighbour::AddressSanitizer,
+        "address-sanitizer-first",
+        &["first", "crash"],
+        Expected::Crash { ends: End::Exit(1), signal: libc::SIGSEGV },
+    ),
+    beside(
+        Neighbour::ExclusiveAddressSanitizer,
+        "address-sanitizer-exclusive",
+        &["crash"],
+        Expected::Crash { ends: End::Exit(1), signal: libc::SIGSEGV },
+    ),
+    // Go says that the fault was in C code, and exits.
+    beside(Neighbour::Go, "go", &["crash"], Expected::Crash { ends: End::Exit(2), signal: libc::SIGSEGV }),
+    beside(Neighbour::Go, "go-nil-pointers", &["nil-pointers"], Expected::NoCrash),
+    beside(
+        Neighbour::Go,
+        "go-nil-pointers-then-crash",
+        &["nil-pointers", "crash"],
+        Expected::Crash { ends: End::Exit(2), signal: libc::SIGSEGV },
+    ),
+    beside(Neighbour::Python, "python", &["crash"], SEGV),
+    beside(Neighbour::Python, "python-faulthandler", &["faulthandler", "crash"], SEGV),
+    beside(Neighbour::Python, "python-faulthandler-first", &["faulthandler", "first", "crash"], SEGV),
+    beside(Neighbour::Python, "python-ends", &[], Expected::NoCrash),
+    beside(Neighbour::Wasmtime, "wasmtime-before", &["trap-before", "trap"], Expected::NoCrash),
+    beside(Neighbour::Wasmtime, "wasmtime-before-then-crash", &["trap-before", "trap", "crash"], SEGV),
+    beside(Neighbour::Wasmtime, "wasmtime-after", &["trap"], Expected::NoCrash),
+    beside(Neighbour::Wasmtime, "wasmtime-after-then-crash", &["trap", "crash"], SEGV),
+    beside(Neighbour::Node, "node", &["crash"], SEGV),
+    beside(Neighbour::Node, "node-wasm-traps", &["traps"], Expected::NoCrash),
+    beside(Neighbour::Node, "node-wasm-traps-then-crash", &["traps", "crash"], SEGV),
+    // HotSpot writes its own report and aborts.
+    beside(
+        Neighbour::Java,
+        "java",
+        &["crash"],
+        Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
+    ),
+    beside(Neighbour::Java, "java-null-pointers", &["null-pointers"], Expected::NoCrash),
+    beside(
+        Neighbour::Java,
+        "java-null-pointers-then-crash",
+        &["null-pointers", "crash"],
+        Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
+    ),
+    beside(Neighbour::Java, "java-stack-overflow-caught", &["overflow"], Expected::NoCrash),
+];
