@@ -30,6 +30,8 @@ pub mod process;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub mod recoverable;
 #[cfg(target_os = "linux")]
+mod renderer_policy;
+#[cfg(target_os = "linux")]
 pub mod server;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub mod session;

@@ -46,6 +46,14 @@ pub fn filter(system_calls: &[libc::c_long], action: Action) -> std::io::Result<
         libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
         libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: action.number() },
     ]);
+    install(&mut program)
+}
+
+/// Puts that program in force for all threads that are there and to come.
+///
+/// # Errors
+/// As [`filter`].
+pub fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the program outlives the calls; the kernel checks it.
     let failed = unsafe {

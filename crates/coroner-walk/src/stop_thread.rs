@@ -5,12 +5,13 @@ use coroner_process::threads::Tid;
 #[cfg(target_vendor = "apple")]
 pub use darwin::{NotCaptured, set_own_threads, stop};
 #[cfg(not(target_vendor = "apple"))]
-pub use linux::{NotCaptured, set_stopper, stop};
+pub use linux::{NotCaptured, set_stopper, stop, trace};
 
 #[cfg(not(target_vendor = "apple"))]
 mod linux {
     use core::sync::atomic::{AtomicPtr, Ordering};
 
+    use coroner_process::registers::Registers;
     pub use coroner_process::stop_the_world::NotCaptured;
     use coroner_process::stop_the_world::{Interrupted, ThreadStopper};
     use coroner_process::threads::{TaskDirectory, Tid};
@@ -38,6 +39,15 @@ mod linux {
     /// [`NotCaptured::NoAnswer`] after 100 ms or while Coroner is not installed; the rest as [`ThreadStopper::interrupt`] says.
     pub fn stop(tid: Tid) -> Result<Interrupted<'static>, NotCaptured> {
         stopper().ok_or(NotCaptured::NoAnswer)?.interrupt(tid, TIMEOUT_NS)
+    }
+
+    /// As [`stop`], but by ptrace, so that no system call of the thread ends: calls `with` with its registers while it stands still.
+    ///
+    /// # Errors
+    /// [`NotCaptured::TraceDeadline`] after 100 ms, [`NotCaptured::NoAnswer`] while Coroner is not installed; the rest as
+    /// [`ThreadStopper::trace`] says.
+    pub fn trace<R>(tid: Tid, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
+        stopper().ok_or(NotCaptured::NoAnswer)?.trace(tid, TIMEOUT_NS, with)
     }
 
     pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {

@@ -1,12 +1,8 @@
 //! What a walk does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
 
-use coroner_process::memory::Memory;
-use coroner_unwind::SwiftAsync;
-
-#[cfg(not(target_vendor = "apple"))]
-type Stopped<'a> = coroner_process::stop_the_world::Interrupted<'a>;
 #[cfg(target_vendor = "apple")]
-type Stopped = coroner_process::threads::Interrupted;
+use coroner_process::{memory::Memory, threads::Interrupted};
+use coroner_unwind::SwiftAsync;
 
 /// Marks are taken off frame pointers and not followed.
 pub const NOT_FOLLOWED: SwiftAsync =
@@ -30,12 +26,6 @@ pub fn of_this_thread() -> SwiftAsync {
 
 /// The same for a thread that was stopped.
 #[cfg(target_vendor = "apple")]
-pub fn of_stopped_thread<M: Memory>(thread: &Stopped, memory: &mut M) -> SwiftAsync {
+pub fn of_stopped_thread<M: Memory>(thread: &Interrupted, memory: &mut M) -> SwiftAsync {
     SwiftAsync::of_darwin_thread(memory, thread.specific())
-}
-
-/// The same for a thread that was stopped.
-#[cfg(not(target_vendor = "apple"))]
-pub fn of_stopped_thread<M: Memory>(_thread: &Stopped<'_>, _memory: &mut M) -> SwiftAsync {
-    SwiftAsync::Follow
 }

@@ -134,6 +134,16 @@ fn another_thread_and_all_threads() {
 /// Of two threads that stop each other, neither may wait for ever.
 #[test]
 fn threads_capture_each_other_at_once() {
+    let by_ptrace = CaptureOptions { by_ptrace: true, ..CaptureOptions::default() };
+    // By signals, by ptrace, and one against the other.
+    capture_each_other(CaptureOptions::default(), CaptureOptions::default(), 1000);
+    capture_each_other(by_ptrace, by_ptrace, 100);
+    capture_each_other(by_ptrace, CaptureOptions::default(), 100);
+}
+
+fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: usize) {
+    #[cfg(target_os = "linux")]
+    use coroner::backtrace::NotCaptured;
     static IDS: [Mutex<Option<ThreadId>>; 4] = [const { Mutex::new(None) }; 4];
     static ALL_THERE: Barrier = Barrier::new(IDS.len());
     LazyLock::force(&INSTALLED);
@@ -144,14 +154,14 @@ fn threads_capture_each_other_at_once() {
                 ALL_THERE.wait();
                 let mut captured = 0;
                 outer(3, &mut || {
-                    for turn in 0..1000 {
+                    for turn in 0..turns {
                         // In pairs, and in circles of four.
                         let other = IDS[(index + 1 + turn % 3) % IDS.len()].lock().unwrap().unwrap();
-                        match Backtrace::of_thread(other, &CaptureOptions::default()) {
+                        match Backtrace::of_thread(other, if index % 2 == 0 { &of_even } else { &of_odd }) {
                             Ok(taken) => assert!(!taken.addresses().is_empty()),
                             // On Linux one that has no processor for a tenth of a second is given up.
                             #[cfg(target_os = "linux")]
-                            Err(coroner::backtrace::NotCaptured::NoAnswer) => continue,
+                            Err(NotCaptured::NoAnswer | NotCaptured::TraceDeadline) => continue,
                             Err(error) => panic!("{error:?}"),
                         }
                         captured += 1;

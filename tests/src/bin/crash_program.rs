@@ -1,7 +1,8 @@
 //! A program that installs Coroner and dies as it is asked to: `crash_program STORE FAULT THREADS [CONDITION]…`.
 //!
 //! `-` as the store: without Coroner, to see how the process ends then. `exit` and `terminate` as the fault: a clean end,
-//! and a SIGTERM; `handled-errors`: errors that are reported beside threads that wait in system calls. `deliver`: the next launch, which delivers to the folder `reports` in the store.
+//! and a SIGTERM; `handled-errors` and `live-backtraces`: errors that are reported, and threads that are looked at by ptrace, while they
+//! wait in system calls. `deliver`: the next launch, which delivers to the folder `reports` in the store.
 #![cfg(any(target_os = "linux", target_os = "macos"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -61,6 +62,8 @@ fn main() {
         "exit" => {}
         #[cfg(target_os = "linux")]
         "handled-errors" => handled_errors(),
+        #[cfg(target_os = "linux")]
+        "live-backtraces" => live_backtraces(),
         "deliver" => {
             let coroner = coroner::installed().expect("it was installed above");
             assert!(coroner.flush(std::time::Duration::from_secs(60)), "not everything was delivered");
@@ -86,6 +89,22 @@ fn handled_errors() {
     }
     let failed = waiting.end();
     assert!(failed.is_empty(), "ended by a report: {failed:?}");
+}
+
+/// Looks where other threads are, and sees to what they notice of it.
+#[cfg(target_os = "linux")]
+fn live_backtraces() {
+    use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
+    let waiting = coroner_tests::calls::WaitingThreads::start();
+    let options = CaptureOptions { by_ptrace: true, ..CaptureOptions::default() };
+    for _ in 0..10 {
+        for (thread, taken) in Backtrace::of_all_threads(&options) {
+            let frames = taken.as_ref().map_or(0, |taken| taken.addresses().len());
+            assert!(frames > 1 || thread == thread_id(), "{thread}: {taken:?}");
+        }
+    }
+    let failed = waiting.end();
+    assert!(failed.is_empty(), "ended by a backtrace: {failed:?}");
 }
 
 /// Blocks or unblocks every signal on this thread; threads inherit it.

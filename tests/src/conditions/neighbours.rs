@@ -50,6 +50,8 @@ pub(super) static CONDITIONS: &[Condition] = &[
         before_fault: fault_in_jit_code,
         ..PLAIN
     },
+    Condition { name: "renderer-filter", before_fault: enter_renderer_sandbox, ..PLAIN },
+    Condition { name: "forbidden-call", before_fault: make_forbidden_call, ..PLAIN },
     Condition { name: "handler-exits", before_install: || handle(libc::SIGSEGV, exit), ..PLAIN },
     Condition { name: "handler-after", before_fault: handle_and_look, ..PLAIN },
     Condition { name: "crash-handler-before", before_install: attach_crash_handler, ..PLAIN },
@@ -58,6 +60,9 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "breakpad-after", before_fault: install_breakpad, ..PLAIN },
     Condition { name: "small-signal-stack", before_fault: use_small_signal_stack, ..PLAIN },
 ];
+
+/// How often a handler deals with a fault before the crash.
+const RUNS: i32 = 1000;
 
 /// The call that the broker answers, and what it says.
 const BROKERED: libc::c_long = libc::SYS_getpriority;
@@ -70,10 +75,27 @@ extern "C" fn answer_call(_signal: i32, _info: *mut libc::siginfo_t, context: *m
 
 fn call_broker() {
     seccomp::filter(&[BROKERED], Action::Trap).expect("the system takes a filter");
-    for _ in 0..12 {
+    for _ in 0..RUNS {
         // SAFETY: the handler above answers.
         assert_eq!(unsafe { libc::syscall(BROKERED, libc::PRIO_PROCESS, 0) }, ANSWER as libc::c_long);
     }
+}
+
+/// As a renderer of Chromium's: its sandbox comes after the reporter, takes SIGSYS, and crashes for a call that its policy does not
+/// foresee.
+fn enter_renderer_sandbox() {
+    extern "C" fn crash(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+        // SAFETY: the fault is what is wanted.
+        unsafe { std::ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
+    }
+    handle(libc::SIGSYS, crash);
+    crate::renderer_policy::put_in_force().expect("the system takes a filter");
+}
+
+/// Of which the sandbox makes a crash.
+fn make_forbidden_call() {
+    // SAFETY: only asks.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
 }
 
 fn new_page(protection: i32) -> *mut u8 {
@@ -85,7 +107,7 @@ fn new_page(protection: i32) -> *mut u8 {
 }
 
 fn repair_faults() {
-    for _ in 0..12 {
+    for _ in 0..RUNS {
         // SAFETY: the page is this function's; the handler lets the store happen.
         unsafe { new_page(libc::PROT_READ).write_volatile(1) };
     }
@@ -103,7 +125,7 @@ fn leave_faults() {
         // SAFETY: the fault is what is wanted.
         unsafe { std::ptr::without_provenance_mut::<u8>(64).write_volatile(1) };
     }
-    for _ in 0..12 {
+    for _ in 0..RUNS {
         assert!(recoverable::call(fault), "a handler left it");
     }
 }
@@ -117,8 +139,6 @@ const CODE: &[u8] = &[0x31, 0xc0, 0x8b, 0x00, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const CODE: &[u8] = &[0, 0, 0x80, 0xd2, 0, 0, 0x40, 0xb9, 0xc0, 0x03, 0x5f, 0xd6];
 const LOAD_SIZE: i64 = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
-/// How often it is run.
-const RUNS: i32 = 20;
 
 /// As a JIT compiler's runtime does: an exception is made of the null load, here by going on behind it.
 extern "C" fn leave_jit_code(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {

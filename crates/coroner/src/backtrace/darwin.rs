@@ -4,10 +4,27 @@ use std::path::PathBuf;
 
 use coroner_process::images::{Image, Images, MAX_PATH};
 use coroner_process::memory::Memory;
+use coroner_process::registers::Registers;
 use coroner_scan::{MachO, NameScan, Placement, Problem, ScanError};
-use coroner_walk::LiveReader;
+use coroner_unwind::SwiftAsync;
+use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 
 use super::images::LoadedImage;
+use super::{NotCaptured, ThreadId};
+
+/// Calls `with` with a thread's registers, and what is done at marks of Swift's async frames, while it stands still. The kernel stops it,
+/// and ends no call of it.
+pub(super) fn with_stopped(
+    thread: ThreadId,
+    _by_ptrace: bool,
+    mut memory: LiveReader,
+    with: &mut impl FnMut(&Registers, SwiftAsync),
+) -> Result<(), NotCaptured> {
+    let stopped = stop_thread::stop(thread)?;
+    let marks = swift_tasks::of_stopped_thread(&stopped, &mut memory);
+    with(&stopped.context().registers(), marks);
+    Ok(())
+}
 
 /// The path of an image's file.
 pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> PathBuf {

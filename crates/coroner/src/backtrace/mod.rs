@@ -18,7 +18,7 @@
 //!
 //! # Limits
 //! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
-//! stopper' signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
+//! stopper's signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
 //! [installed](crate::install).
 
 mod cache;
@@ -68,6 +68,10 @@ pub struct CaptureOptions {
     /// followed, on Apple's systems where the thread runs a task, as `backtrace_async` does), instead of to the executor that
     /// runs it. Default: yes on Apple's systems, no elsewhere.
     pub swift_async: bool,
+    /// Whether another thread is stopped by ptrace, from a helper process, so that its system calls go on; by the signal, which is
+    /// quicker, `epoll_wait`, `poll`, `nanosleep` and some others end with `EINTR`. Where ptrace is not allowed, it is the signal all
+    /// the same (`docs/limits.md` says where). Linux only: elsewhere no call ends. Default: no.
+    pub by_ptrace: bool,
 }
 
 /// The most frames that are walked for one backtrace.
@@ -91,6 +95,7 @@ impl Default for CaptureOptions {
             skip: 0,
             in_app_only: false,
             swift_async: cfg!(target_vendor = "apple"),
+            by_ptrace: false,
         }
     }
 }
@@ -139,7 +144,8 @@ impl Backtrace {
     }
 
     /// The stack of another thread of this process, by the number that the system gives it ([`thread_id`] of that thread). The
-    /// thread is stopped (on Linux by a signal), stands still for the microseconds that the walk takes, and goes on.
+    /// thread is stopped (on Linux by a signal, or [by ptrace](CaptureOptions::by_ptrace)), stands still for the microseconds that the
+    /// walk takes, and goes on.
     ///
     /// # Errors
     /// Why the thread did not answer.
@@ -151,13 +157,9 @@ impl Backtrace {
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
         let mut rules = claim_rules();
-        {
-            let stopped = stop_thread::stop(thread)?;
-            let registers = stopped.context().registers();
-            let mut reader = memory;
-            let walk = options.of_walk(swift_tasks::of_stopped_thread(&stopped, &mut reader));
-            backtrace.fill(&registers, memory, options, walk, &mut rules);
-        }
+        os::with_stopped(thread, options.by_ptrace, memory, &mut |registers, marks| {
+            backtrace.fill(registers, memory, options, options.of_walk(marks), &mut rules);
+        })?;
         Ok(backtrace)
     }
 

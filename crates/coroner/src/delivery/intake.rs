@@ -137,8 +137,7 @@ impl Deliverer {
             return false;
         }
         let last_run = locked(&self.state).last_run.clone().filter(|last_run| last_run.run == Some(run.id));
-        let noted =
-            last_run.is_none_or(|last_run| self.store.root().and_then(|root| last_run.write(&root)).is_ok());
+        let noted = last_run.is_none_or(|last_run| self.store.root().and_then(|root| last_run.write(&root)).is_ok());
         noted && self.store.remove(run).is_ok()
     }
 }

@@ -1,5 +1,6 @@
 //! Interrupting one thread of a living process to look at its registers and stack.
 
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::adaptive_spin::{self, Answered};
@@ -9,6 +10,8 @@ use super::{NotCaptured, ThreadStopper};
 use crate::linux::context::Context;
 use crate::linux::syscall::Errno;
 use crate::linux::threads::{Tid, monotonic_now, process_id, this_thread};
+use crate::linux::tracer::Tracer;
+use crate::registers::Registers;
 
 /// A thread that stands still while this exists.
 #[derive(Debug)]
@@ -94,6 +97,43 @@ impl ThreadStopper {
         Err(reason)
     }
 
+    /// As [`Self::interrupt`], but by ptrace, so that no system call of the thread ends: calls `with` with its registers while it
+    /// stands still. One thread at a time does so, the others wait. Slower: it makes a process (not async-signal-safe).
+    ///
+    /// # Errors
+    /// [`NotCaptured::TraceDeadline`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`], [`NotCaptured::TableFull`] as above, or
+    /// why the thread can't be traced ([`NotCaptured::is_trace_refused`]).
+    pub fn trace<R>(&self, tid: Tid, timeout: u64, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
+        let deadline = monotonic_now().saturating_add(timeout);
+        let _alone = OnlyTracer::claim(deadline)?;
+        // SAFETY: only asks.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or_default();
+        let tracer = Tracer::prepare(1, page).map_err(|_| NotCaptured::HelperDenied)?;
+        let result = self.trace_by(&tracer, tid, deadline, with);
+        tracer.unmap();
+        result
+    }
+
+    fn trace_by<R>(
+        &self,
+        tracer: &Tracer,
+        tid: Tid,
+        deadline: u64,
+        with: impl FnOnce(&Registers) -> R,
+    ) -> Result<R, NotCaptured> {
+        // Who holds a thread is put off by those who ask for it: the traced one may be asking for this one.
+        let (_, slot) = self.claim(process_id()).ok_or(NotCaptured::TableFull)?;
+        slot.asleep.store(0, SeqCst);
+        slot.asker.store(this_thread(), SeqCst);
+        slot.state.store(word(1, Phase::Answered), SeqCst);
+        let _holder = Interrupted { slot };
+        let mut tracing = tracer.begin().ok_or(NotCaptured::TableFull)?;
+        let job = tracing.add(tid).ok_or(NotCaptured::TableFull)?;
+        tracing.run(deadline);
+        let registers = tracing.outcome(job).unwrap_or(Err(NotCaptured::TraceDeadline))?;
+        Ok(with(registers))
+    }
+
     /// Sends the signal once, and waits for what comes of it.
     fn ask(&self, slot: &Slot, index: usize, (pid, tid): (i32, Tid), deadline: u64) -> Result<Answer, NotCaptured> {
         let generation = self.shared.single_generation.fetch_add(1, Relaxed);
@@ -154,6 +194,37 @@ impl ThreadStopper {
             let owner = slot.job.load(Relaxed);
             owner != pid && slot.job.compare_exchange(owner, pid, SeqCst, SeqCst).is_ok()
         })
+    }
+}
+
+/// The right to trace: two threads that trace each other would both stand still.
+struct OnlyTracer;
+
+/// The process whose thread has it, a futex word; 0 for none. After a fork the child's copy names its parent.
+static TRACING: AtomicU32 = AtomicU32::new(0);
+
+impl OnlyTracer {
+    fn claim(deadline: u64) -> Result<OnlyTracer, NotCaptured> {
+        let me = process_id() as u32;
+        loop {
+            let owner = TRACING.load(SeqCst);
+            if owner != me {
+                if TRACING.compare_exchange(owner, me, SeqCst, SeqCst).is_ok() {
+                    return Ok(OnlyTracer);
+                }
+            } else if monotonic_now() < deadline {
+                futex::wait(&TRACING, Reach::Private, me, deadline);
+            } else {
+                return Err(NotCaptured::TraceDeadline);
+            }
+        }
+    }
+}
+
+impl Drop for OnlyTracer {
+    fn drop(&mut self) {
+        TRACING.store(0, SeqCst);
+        futex::wake(&TRACING, Reach::Private, 1);
     }
 }
 

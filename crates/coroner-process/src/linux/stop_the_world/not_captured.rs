@@ -37,6 +37,12 @@ pub enum NotCaptured {
 }
 
 impl NotCaptured {
+    /// Whether it says that threads can't be traced here: a signal may still reach this one.
+    pub const fn is_trace_refused(self) -> bool {
+        use NotCaptured::{HelperDenied, HelperDied, NoProcessLeft, TraceDenied, TraceUnsupported};
+        matches!(self, NoProcessLeft | HelperDenied | TraceUnsupported | TraceDenied | HelperDied)
+    }
+
     /// The reason of that number in a report.
     pub const fn from_number(number: u8) -> Option<NotCaptured> {
         Some(match number {
