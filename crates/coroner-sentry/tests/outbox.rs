@@ -1,0 +1,93 @@
+//! The outbox on the disk.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
+
+use coroner_sentry::client_report::{Discarded, Reason};
+use coroner_sentry::envelope::Envelope;
+use coroner_sentry::event::Event;
+use coroner_sentry::outbox::{Outbox, OutboxLimits, Pushed, State};
+
+const NOW: SystemTime = UNIX_EPOCH;
+
+fn envelope(event: u8) -> Envelope {
+    Envelope::of_event(&Event { event_id: format!("{event:02x}").repeat(16), ..Event::default() })
+}
+
+#[test]
+fn what_is_put_in_comes_out_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(&folder.path().join("outbox")).unwrap();
+    assert_eq!(outbox.push(&envelope(1), Some("abab-abab"), NOW).unwrap(), Pushed::Added);
+    assert_eq!(outbox.push(&envelope(1), None, NOW).unwrap(), Pushed::Known);
+    assert_eq!(outbox.push(&envelope(2), None, NOW + Duration::from_millis(1)).unwrap(), Pushed::Added);
+    let queue = outbox.queue().unwrap();
+    assert_eq!(queue.len(), 2);
+    assert_eq!(outbox.held_sessions().unwrap(), HashSet::from(["abababab".to_owned()]));
+    assert_eq!(outbox.read(&queue[0]).unwrap(), Some(envelope(1)));
+
+    outbox.put_off(&queue[0], 3, NOW + Duration::from_secs(900)).unwrap();
+    let later = &outbox.queue().unwrap()[0];
+    assert_eq!((later.tries, later.not_before, &later.event_id), (3, 900, &queue[0].event_id));
+    assert_eq!(outbox.read(&queue[0]).unwrap(), None, "that one is gone");
+    outbox.sent(later).unwrap();
+    assert_eq!(outbox.push(&envelope(1), None, NOW).unwrap(), Pushed::Known, "it was sent");
+
+    outbox.give_up(&queue[1]).unwrap();
+    assert_eq!((outbox.queue().unwrap().len(), outbox.given_up().unwrap().len()), (0, 1));
+    assert_eq!(outbox.push(&envelope(2), None, NOW).unwrap(), Pushed::Known, "it was refused");
+    outbox.revive().unwrap();
+    assert_eq!(outbox.queue().unwrap().len(), 1);
+    outbox.clear().unwrap();
+    assert_eq!(outbox.queue().unwrap().len(), 0);
+}
+
+#[test]
+fn the_oldest_goes_first_and_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(folder.path()).unwrap();
+    for event in 1..=5 {
+        outbox.push(&envelope(event), None, NOW + Duration::from_secs(event.into())).unwrap();
+    }
+    outbox.give_up(&outbox.queue().unwrap()[4]).unwrap();
+    let limits = OutboxLimits { number: 3, ..OutboxLimits::default() };
+    assert_eq!(outbox.enforce(&limits, NOW + Duration::from_secs(6)).unwrap(), 2);
+    let left: Vec<String> = outbox.queue().unwrap().iter().map(|entry| entry.event_id[..2].to_owned()).collect();
+    assert_eq!(left, ["02", "03", "04"], "what was given up went first, then the oldest");
+    let mut counted = Discarded::default();
+    counted.count(Reason::CacheOverflow, "error");
+    assert_eq!(outbox.read_state().discarded, counted);
+    let old = OutboxLimits { age: Duration::from_secs(2), ..OutboxLimits::default() };
+    assert_eq!(outbox.enforce(&old, NOW + Duration::from_secs(6)).unwrap(), 2);
+    assert_eq!(outbox.enforce(&old, NOW).unwrap(), 0, "a clock set back loses nothing");
+}
+
+#[test]
+fn damage_is_reported_and_strangers_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(folder.path()).unwrap();
+    outbox.push(&envelope(1), None, NOW).unwrap();
+    let entry = &outbox.queue().unwrap()[0];
+    fs::write(fs::read_dir(folder.path().join("queue")).unwrap().next().unwrap().unwrap().path(), b"noise").unwrap();
+    fs::write(folder.path().join("queue/notes.txt"), b"mine").unwrap();
+    fs::write(folder.path().join("state.json"), b"{\"done\":").unwrap();
+    assert_eq!(outbox.read(entry).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(outbox.queue().unwrap().len(), 1);
+    assert_eq!(outbox.read_state(), State::default());
+    outbox.update(|state| state.consent = Some(true)).unwrap();
+    assert_eq!(Outbox::open(folder.path()).unwrap().read_state().consent, Some(true));
+}
+
+#[test]
+fn one_process_sends() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(folder.path()).unwrap();
+    let other = Outbox::open(&folder.path().join(".")).unwrap();
+    let lock = fs::canonicalize(folder.path().join("lock")).unwrap();
+    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = descriptors.filter(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == lock)).count();
+    assert!(open <= 1, "a second descriptor would lose the first one's lock");
+    assert!(outbox.try_send().is_some());
+    assert!(other.try_send().is_some(), "given back");
+}
