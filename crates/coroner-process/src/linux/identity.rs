@@ -121,7 +121,6 @@ mod tests {
     extern crate std;
 
     use super::*;
-    use std::process::{Command, Stdio};
 
     #[test]
     fn a_stat_line_with_any_name() {
@@ -133,38 +132,5 @@ mod tests {
         assert_eq!(stat("Z", 1), Some(Stat { start: 987_654, ended: true }));
         assert_eq!(stat("Z", 2), Some(Stat { start: 987_654, ended: false }), "only its first thread has ended");
         assert_eq!(parse_stat(b"77 (cut) S 1 2"), None);
-    }
-
-    #[test]
-    fn this_process_lives_and_others_do_not() {
-        let own = of_this_process();
-        assert_eq!(own.pid, std::process::id());
-        assert!(own.start > 0 && own.pid_namespace > 0 && own.boot_id != [0; 16]);
-        let age = wall_now() - own.started_at().unwrap();
-        assert!(age < 600_000_000_000, "started {age} ns ago");
-        assert_eq!(own.lives(&own), Some(true));
-        // Its number under another process, another boot; and what can't be known.
-        assert_eq!(ProcessIdentity { start: own.start - 1, ..own }.lives(&own), Some(false));
-        assert_eq!(ProcessIdentity { boot_id: [7; 16], ..own }.lives(&own), Some(false));
-        assert_eq!(ProcessIdentity { pid_namespace: 1, ..own }.lives(&own), None);
-        assert_eq!(ProcessIdentity::default().lives(&own), None);
-    }
-
-    #[test]
-    fn a_process_that_nobody_has_waited_for_does_not_live() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-        let start = read_stat(stat_path(child.id()).as_c_str()).expect("there").start;
-        let own = of_this_process();
-        let identity = ProcessIdentity { pid: child.id(), start, ..own };
-        assert_eq!(identity.lives(&own), Some(true));
-        child.kill().expect("killed");
-        // SAFETY: waits for our child without taking it away (waitid(2)).
-        unsafe {
-            let mut info: libc::siginfo_t = core::mem::zeroed();
-            libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);
-        }
-        assert_eq!(identity.lives(&own), Some(false), "a zombie");
-        child.wait().expect("ended");
-        assert_eq!(identity.lives(&own), Some(false));
     }
 }

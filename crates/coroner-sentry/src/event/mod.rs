@@ -318,37 +318,3 @@ fn sdk(report: &Report) -> Sdk {
     sdk.integrations = report.crash.iter().map(|crash| crash.monitor.to_string()).collect();
     sdk
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_microseconds() {
-        assert_eq!(time_text(Timestamp(1_000_000_000_123_456_789)), "2001-09-09T01:46:40.123456Z");
-        assert_eq!(time_text(Timestamp(1_000_000_000_000_000_000)), "2001-09-09T01:46:40.000000Z");
-    }
-
-    #[test]
-    fn an_event_without_an_id_has_its_runs() {
-        let run = RunFacts { run_id: Id([7; 16]), ..RunFacts::default() };
-        let report = Report { run: Some(run), ..Report::default() };
-        assert_eq!(Event::from_report(&report, &EventOptions::default()).event_id, "07".repeat(16));
-    }
-
-    #[test]
-    fn the_home_directory_is_hidden() {
-        for (path, hidden) in [
-            ("/home/ada/bin/app", "~/bin/app"),
-            ("/Users/ada/Applications/A.app/A", "~/Applications/A.app/A"),
-            ("/root/.cargo/registry/src/lib.rs", "~/.cargo/registry/src/lib.rs"),
-            ("/rooted/app", "/rooted/app"),
-            ("/home/app", "/home/app"),
-            ("/usr/lib/libc.so.6", "/usr/lib/libc.so.6"),
-        ] {
-            let mut path = path.to_owned();
-            hide_home(&mut path);
-            assert_eq!(path, hidden);
-        }
-    }
-}

@@ -71,24 +71,3 @@ fn breadcrumb(left: &Left) -> Breadcrumb {
         data,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn tags_are_what_servers_take() {
-        assert_eq!(tag("a key", "two\nlines "), Some(("a_key".to_owned(), "two lines".to_owned())));
-        assert_eq!(tag("key", " "), None);
-        assert_eq!(tag(&"k".repeat(300), &"ü".repeat(300)), Some(("k".repeat(200), "ü".repeat(200))));
-    }
-
-    #[test]
-    fn users_are_what_servers_take() {
-        let user =
-            user(json!({"id": 5, "username": "Ada", "email": "", "plan": "pro", "data": {"seats": 3}, "x": null}));
-        let expected = json!({"id": "5", "username": "Ada", "data": {"email": "", "plan": "pro", "seats": 3}});
-        assert_eq!(Value::Object(user), expected);
-    }
-}

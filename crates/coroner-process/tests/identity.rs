@@ -1,0 +1,41 @@
+//! Which process a run was, and whether it lives.
+#![cfg(target_os = "linux")]
+
+use std::process::{Command, Stdio};
+
+use coroner_process::identity::ProcessIdentity;
+
+#[test]
+fn this_process_lives_and_others_do_not() {
+    let own = ProcessIdentity::of_this_process();
+    assert_eq!(own.pid, std::process::id());
+    assert!(own.start > 0 && own.pid_namespace > 0 && own.boot_id != [0; 16]);
+    let age = coroner_process::threads::wall_now() - own.started_at().unwrap();
+    assert!(age < 600_000_000_000, "started {age} ns ago");
+    assert_eq!(own.lives(&own), Some(true));
+    // Its number under another process, another boot; and what can't be known.
+    assert_eq!(ProcessIdentity { start: own.start - 1, ..own }.lives(&own), Some(false));
+    assert_eq!(ProcessIdentity { boot_id: [7; 16], ..own }.lives(&own), Some(false));
+    assert_eq!(ProcessIdentity { pid_namespace: 1, ..own }.lives(&own), None);
+    assert_eq!(ProcessIdentity::default().lives(&own), None);
+}
+
+#[test]
+fn a_process_that_nobody_has_waited_for_does_not_live() {
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    // The 22nd field; the second, the name, is `cat`'s.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("there");
+    let start = stat.split(' ').nth(21).expect("there").parse().expect("a number");
+    let own = ProcessIdentity::of_this_process();
+    let identity = ProcessIdentity { pid: child.id(), start, ..own };
+    assert_eq!(identity.lives(&own), Some(true));
+    child.kill().expect("killed");
+    // SAFETY: waits for our child without taking it away (waitid(2)).
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);
+    }
+    assert_eq!(identity.lives(&own), Some(false), "a zombie");
+    child.wait().expect("ended");
+    assert_eq!(identity.lives(&own), Some(false));
+}
