@@ -1,0 +1,74 @@
+//! Breakpad text: functions, lines, inlined calls, and what is broken.
+
+use std::path::Path;
+
+use coroner_symbols::{Arch, FileKind, ImageKey, LookupAddress, SymbolError, SymbolFile};
+
+const TEXT: &[u8] = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n\
+    INFO CODE_ID 0123456789ABCDEF0123456789ABCDEF01234567\n\
+    FILE 0 /src/main.c\n\
+    FILE 1 /src/deep folder/inner.h\n\
+    INLINE_ORIGIN 0 inner(int)\n\
+    INLINE_ORIGIN 1 innermost()\n\
+    FUNC m 1000 20 0 outer(char const*)\n\
+    INLINE 0 12 0 0 1004 8 1018 4\n\
+    INLINE 1 7 1 1 1008 4\n\
+    1000 8 10 0\n\
+    1008 4 99 1\n\
+    100c 14 13 0\n\
+    PUBLIC 2000 0 label\n\
+    STACK CFI INIT 1000 20 .cfa: $rsp 8 +\n";
+
+fn open(text: &[u8]) -> Result<SymbolFile, SymbolError> {
+    SymbolFile::from_bytes(Path::new("app.sym"), text.to_vec()).map(|mut files| files.remove(0))
+}
+
+/// Where in the text something is broken.
+fn problems(text: &[u8]) -> Vec<Option<u64>> {
+    let file = open(text).unwrap();
+    file.calls(LookupAddress::of_instruction(0x10));
+    file.take_problems().iter().map(SymbolError::offset).collect()
+}
+
+#[test]
+fn calls_inlined_into_calls() {
+    assert_eq!(problems(TEXT), []);
+    let file = open(TEXT).unwrap();
+    let calls = |address| -> Vec<(String, String, u32)> {
+        let frames = file.calls(LookupAddress::of_instruction(address));
+        assert!(frames.iter().rev().skip(1).all(|frame| frame.inlined));
+        frames.into_iter().map(|f| (f.name.unwrap(), f.file.unwrap_or_default(), f.line.unwrap_or(0))).collect()
+    };
+    let call = |name: &str, file: &str, line| (name.to_owned(), file.to_owned(), line);
+    assert_eq!(calls(0x1000), [call("outer(char const*)", "/src/main.c", 10)]);
+    assert_eq!(
+        calls(0x1008),
+        [
+            call("innermost()", "/src/deep folder/inner.h", 99),
+            call("inner(int)", "/src/deep folder/inner.h", 7),
+            call("outer(char const*)", "/src/main.c", 12)
+        ]
+    );
+    assert!(calls(0x1020).is_empty() && calls(0xfff).is_empty());
+}
+
+#[test]
+fn the_module_says_which_image() {
+    let file = open(TEXT).unwrap();
+    let id = file.debug_id().unwrap();
+    assert_eq!(id.to_string(), "0123456789abcdef0123456789abcdef01234567");
+    assert_eq!(Some(id.breakpad_of_elf()), file.breakpad_debug_id());
+    let (kind, arch) = (FileKind::Elf, Arch::X86_64);
+    assert_eq!(file.arch(), arch);
+    assert!(file.is_of(&ImageKey { path: "app".into(), debug_id: Some(id.clone()), kind, arch, base_svma: 0 }));
+}
+
+#[test]
+fn broken_lines_are_listed_with_their_place_and_left_out() {
+    let text = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\nFUNC zz 1 0 f\nFUNC 10 5 0 g\n10 5 1\n";
+    assert_eq!(problems(text), [Some(58), Some(86)]);
+    assert_eq!(open(text).unwrap().symbol(LookupAddress::of_instruction(0x10)), Some(("g".to_owned(), 0x10)));
+    assert!(open(b"MODULE Linux x86_64 short app").is_err());
+    // A line before any function has nothing to belong to.
+    assert_eq!(problems(b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n10 5 1 0\n").len(), 1);
+}
