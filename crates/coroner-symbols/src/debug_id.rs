@@ -2,12 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
+use serde_with::{DeserializeFromStr, SerializeDisplay};
+
 use crate::symbol_file::FileKind;
 
 /// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file.
 ///
 /// Written as lower-case hexadecimal; read from hexadecimal of either case, with or without the hyphens of a UUID.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr)]
 pub struct DebugId(Vec<u8>);
 
 impl DebugId {

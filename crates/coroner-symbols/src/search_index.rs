@@ -2,13 +2,14 @@
 //! seconds and finding out that they haven't changed doesn't.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ffi::OsString,
-    fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
     debug_id::DebugId,
@@ -36,7 +37,7 @@ pub(crate) struct SearchIndex {
 }
 
 /// Something that identifies what a file can name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Fact {
     Id(DebugId),
     BreakpadId(FileKind, String),
@@ -45,24 +46,25 @@ enum Fact {
 }
 
 /// What is remembered of a file; right as long as time and size are the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
-    modified: u128,
+    modified: u64,
     size: u64,
     /// None for a file that is no symbol file.
     facts: Vec<Fact>,
 }
 
-type Memory = HashMap<PathBuf, Remembered>;
+type Memory = BTreeMap<PathBuf, Remembered>;
 
 impl SearchIndex {
     /// Walks folders and files. What `cache`, a file, remembers of them isn't read again; it is then written anew, if
     /// anything changed. A cache that can't be read or written is none. `reading` is given each file that is opened.
     pub(crate) fn build(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Path)) -> Self {
-        let remembered = cache.and_then(|cache| fs::read_to_string(cache).ok()).and_then(|text| parse(&text));
+        let text = cache.and_then(|cache| fs::read(cache).ok()).unwrap_or_default();
+        let remembered = serde_json::from_slice::<(u32, Memory)>(&text).ok().filter(|(version, _)| *version == VERSION);
         let mut walk = Walk {
             index: Self::default(),
-            remembered: remembered.unwrap_or_default(),
+            remembered: remembered.map(|(_, memory)| memory).unwrap_or_default(),
             seen: Memory::new(),
             entries: ENTRIES,
             reading,
@@ -157,14 +159,14 @@ impl Walk<'_> {
             }
         } else if metadata.is_file() {
             let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            self.add_file(path, modified.map_or(0, |time| time.as_nanos()), metadata.len(), named);
+            self.add_file(path, modified.map_or(0, |time| time.as_nanos() as u64), metadata.len(), named);
         } else if named {
             let error = io::Error::other("neither a file nor a folder");
             self.index.problems.push(SymbolError::io(path, error));
         }
     }
 
-    fn add_file(&mut self, path: &Path, modified: u128, size: u64, named: bool) {
+    fn add_file(&mut self, path: &Path, modified: u64, size: u64, named: bool) {
         let same = self.remembered.get(path).filter(|file| (file.modified, file.size) == (modified, size));
         // What the user named is read again, so that it can be said that it is no symbol file.
         let file = if let Some(file) = same.filter(|_| !named) {
@@ -205,65 +207,18 @@ fn facts(path: &Path, named: bool) -> Result<Vec<Fact>, SymbolError> {
     }
 }
 
-const FIRST_LINE: &str = "coroner symbol index 1";
-
-/// The cache's text: after its first line, a line `F modified size path` for each file, followed by a line for each fact: `I id`,
-/// `B elf|macho id`, `N`, `C id address`. `None` where it is of another version, or damaged.
-fn parse(text: &str) -> Option<Memory> {
-    let mut lines = text.lines();
-    if lines.next()? != FIRST_LINE {
-        return None;
-    }
-    let mut memory = Memory::new();
-    let mut current: Option<(PathBuf, Remembered)> = None;
-    for line in lines {
-        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let fact = match kind {
-            "F" => {
-                memory.extend(current.take());
-                let mut words = rest.splitn(3, ' ');
-                let (modified, size) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-                current = Some((words.next()?.into(), Remembered { modified, size, facts: Vec::new() }));
-                continue;
-            }
-            "I" => Fact::Id(rest.parse().ok()?),
-            "B" => match rest.split_once(' ')? {
-                ("elf", id) => Fact::BreakpadId(FileKind::Elf, id.into()),
-                ("macho", id) => Fact::BreakpadId(FileKind::MachO, id.into()),
-                _ => return None,
-            },
-            "N" => Fact::WithoutId,
-            "C" => {
-                let (id, address) = rest.split_once(' ')?;
-                Fact::InSharedCache(id.parse().ok()?, u64::from_str_radix(address, 16).ok()?)
-            }
-            _ => return None,
-        };
-        current.as_mut()?.1.facts.push(fact);
-    }
-    memory.extend(current);
-    Some(memory)
-}
+/// Of a cache that was written by another version nothing is used.
+const VERSION: u32 = 2;
 
 /// Writes the cache beside its place and renames it, so that a reader sees the old one or the new one.
 fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
-    let mut files: Vec<_> = memory.iter().collect();
-    files.sort_by_key(|(path, _)| *path);
-    let mut text = format!("{FIRST_LINE}\n");
-    for (path, file) in files {
-        // Others are read again each time.
-        let Some(path) = path.to_str().filter(|path| !path.contains(['\n', '\r'])) else { continue };
-        let _ = writeln!(text, "F {} {} {path}", file.modified, file.size);
-        for fact in &file.facts {
-            let _ = match fact {
-                Fact::Id(id) => writeln!(text, "I {id}"),
-                Fact::BreakpadId(FileKind::MachO, id) => writeln!(text, "B macho {id}"),
-                Fact::BreakpadId(_, id) => writeln!(text, "B elf {id}"),
-                Fact::WithoutId => writeln!(text, "N"),
-                Fact::InSharedCache(id, address) => writeln!(text, "C {id} {address:x}"),
-            };
-        }
-    }
+    // Others are read again each time.
+    let files: Memory = memory
+        .iter()
+        .filter(|(path, _)| path.to_str().is_some())
+        .map(|(path, file)| (path.clone(), file.clone()))
+        .collect();
+    let text = serde_json::to_vec(&(VERSION, files))?;
     if let Some(folder) = cache.parent() {
         fs::create_dir_all(folder)?;
     }

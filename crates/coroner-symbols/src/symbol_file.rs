@@ -66,7 +66,7 @@ impl fmt::Display for Arch {
 }
 
 /// The format of a symbol file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum FileKind {
     /// ELF: Linux and Android.
