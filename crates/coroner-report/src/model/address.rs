@@ -1,18 +1,18 @@
 //! Addresses, identities, times and bytes, with their textual forms.
 
-use serde::{Serialize, Serializer};
+use serde_with::SerializeDisplay;
 use std::fmt;
 use std::str::FromStr;
 
 /// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
 pub struct Address(pub u64);
 
 /// An address relative to the load address of its image (avma − load address). In JSON `"0x1f"`.
 ///
 /// For an address in the image's file (a "stated virtual memory address", svma) use
 /// [`Image::to_svma`](super::Image::to_svma).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
 pub struct RelativeAddress(pub u64);
 
 macro_rules! hexadecimal {
@@ -26,12 +26,6 @@ macro_rules! hexadecimal {
         impl fmt::LowerHex for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::LowerHex::fmt(&self.0, f)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
             }
         }
 
@@ -54,7 +48,7 @@ hexadecimal!(RelativeAddress);
 
 /// The identity of a run or an event: 16 bytes, written as 32 lower-case hexadecimal digits (an UUID without hyphens,
 /// as Sentry wants event ids).
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
 pub struct Id(pub [u8; 16]);
 
 impl Id {
@@ -73,12 +67,6 @@ impl fmt::Display for Id {
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Id {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -109,7 +97,7 @@ impl FromStr for Id {
 }
 
 /// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -141,14 +129,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-impl Serialize for Timestamp {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// Bytes; in JSON lower-case hexadecimal digits.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, SerializeDisplay)]
 pub struct Bytes(pub Vec<u8>);
 
 impl fmt::Display for Bytes {
@@ -160,12 +142,6 @@ impl fmt::Display for Bytes {
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

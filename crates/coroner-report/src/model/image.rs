@@ -4,8 +4,10 @@ use super::address::{Address, Bytes};
 use super::value::Extra;
 use crate::wire::{ImageKind, UnwindKind};
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 /// A loaded image.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Image {
     /// Format.
@@ -31,10 +33,8 @@ pub struct Image {
     /// Whether it is the program itself.
     pub is_main: bool,
     /// Its version.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Mach-O: CPU type and subtype.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<(i32, i32)>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]

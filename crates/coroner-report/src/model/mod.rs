@@ -35,8 +35,10 @@ pub use value::{Extra, Value};
 
 use crate::wire::SectionKind;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 /// One report of one death (or of a handled error or a hang).
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Whether the report says all that it was meant to: it was finished, nothing in it is damaged, and its writer left
@@ -48,7 +50,6 @@ pub struct Report {
     /// Identity. All zero where the section is missing, which is a problem.
     pub header: Header,
     /// What happened.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
     /// Language exceptions behind it: the uncaught one first, then what caused it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,11 +71,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     /// How writing it went; `None` if it was not finished.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// What the app recorded outside a signal handler, from the run state: there where the report file has it as a section. Otherwise
     /// who has both files puts them together.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
     /// Sections of a kind that this version does not know.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -7,9 +7,11 @@ use crate::reader::Fields;
 use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus};
 use crate::wire::Monitor;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use std::collections::BTreeMap;
 
 /// The content of a run state file.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RunFacts {
     /// The run.
@@ -21,19 +23,15 @@ pub struct RunFacts {
     /// The device.
     pub device: DeviceFacts,
     /// The process that ran; `None` if its run state does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessIdentity>,
     /// How the run went.
     pub lifecycle: Lifecycle,
     /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
     /// not.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<CrashRecord>,
     /// The session, for release health.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
     /// Level that the app set for its events.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// Tags.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -45,7 +43,6 @@ pub struct RunFacts {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Value>,
     /// The user: a map.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<Value>,
     /// The fingerprint, by which a server groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -216,47 +213,38 @@ facts! {
 }
 
 /// How a run went.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lifecycle {
     /// How it ended, as far as the process recorded. [`ExitKind::RUNNING`]: it recorded nothing, so it is still running,
     /// or was killed, or the machine stopped.
     pub exit: ExitKind,
     /// When it said so.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_time: Option<Timestamp>,
     /// The monitor that saw a crash, if one did, though the process may have gone on after it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,
     /// When it crashed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash_time: Option<Timestamp>,
     /// Whether the app was in front.
     pub foreground: Foreground,
     /// When that changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub foreground_changed: Option<Timestamp>,
     /// The last sign of life.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_alive: Option<Timestamp>,
     /// When the hang began that was still going on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hang_since: Option<Timestamp>,
     /// How long the hangs lasted that ended, in nanoseconds, by the number that is in their reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hang_durations_ns: BTreeMap<u8, u64>,
     /// Memory that the process used, bytes, when it was last asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used: Option<u64>,
     /// Memory that it could still have had, bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available: Option<u64>,
     /// Whether a debugger was attached.
     pub debugged: bool,
     /// Address of the last fault that was handed on to another handler, where that is recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_fault: Option<Address>,
     /// What the process was processing, which is the reports of another run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub processing: Option<Processing>,
 }
 
@@ -291,6 +279,7 @@ fn is_unset(level: &Level) -> bool {
 }
 
 /// Something that happened before.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Breadcrumb {
     /// When.
@@ -299,16 +288,13 @@ pub struct Breadcrumb {
     #[serde(skip_serializing_if = "is_unset")]
     pub level: Level,
     /// Type, such as `navigation`, `http`; `default` if empty.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Category, such as `ui.click`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     /// The message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Data: a map.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]

@@ -3,8 +3,10 @@
 use coroner_report::model::{Image, Report};
 use coroner_report::wire::{ImageKind, Os};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// A loaded image.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugImage {
     /// `elf` or `macho`.
@@ -15,7 +17,6 @@ pub struct DebugImage {
     /// Identity of its debug information.
     pub debug_id: String,
     /// Its own identity: the whole GNU build id, or the `LC_UUID`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code_id: Option<String>,
     /// Where it was loaded.
     pub image_addr: String,
@@ -24,7 +25,6 @@ pub struct DebugImage {
     /// Bytes of memory from its start to its end.
     pub image_size: u64,
     /// Its architecture.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
 }
 

@@ -21,6 +21,7 @@ use coroner_report::run_state::Level;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMeta, SignalMeta, WATCHDOG_TERMINATION};
 pub use images::DebugImage;
@@ -59,6 +60,7 @@ impl<T> From<Vec<T>> for Values<T> {
 }
 
 /// An event of a native program. Times are RFC 3339 in UTC, addresses `0x` and hexadecimal digits.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// 32 hexadecimal digits, made when the crash happened: a server that has it already drops a second one.
@@ -70,13 +72,10 @@ pub struct Event {
     /// How grave: `fatal`, `error`, `warning`, `info` or `debug`.
     pub level: String,
     /// The app's release, such as `app@1.2.3+45`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
     /// Its distribution.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dist: Option<String>,
     /// Where it runs, such as `production`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// By what a server is to group, instead of its own rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -90,7 +89,6 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub threads: Values<Thread>,
     /// What a server needs to find names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debug_meta: Option<DebugMeta>,
     /// App, system, device, and what the app set.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -155,6 +153,7 @@ pub struct DebugMeta {
 }
 
 /// Something that happened before.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breadcrumb {
     /// When.
@@ -163,13 +162,10 @@ pub struct Breadcrumb {
     #[serde(rename = "type")]
     pub kind: String,
     /// Where it belongs, such as `ui.click`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     /// What happened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// How grave.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// More of it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use coroner_report::model::{Exception, Frame as Found, ImageIndex, Report, Skipped, Thread};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::in_app::{InApp, InAppRules};
 
@@ -26,36 +27,28 @@ pub struct Stacktrace {
 }
 
 /// A frame of a stack.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// The function, demangled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// Its symbol, as the symbol table has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// Path of the image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<String>,
     /// Source file: its path as far as it is relative, else its last component.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
     /// Source file, where its path is absolute.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abs_path: Option<String>,
     /// Line, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineno: Option<u32>,
     /// Column, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colno: Option<u32>,
     /// The address whose instruction this frame was at.
     pub instruction_addr: String,
     /// Where the function starts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol_addr: Option<String>,
     /// Where the image was loaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_addr: Option<String>,
     /// Whether it is the app's own code.
     pub in_app: bool,
