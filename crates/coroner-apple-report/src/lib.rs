@@ -52,12 +52,14 @@ impl fmt::Display for Form {
 }
 
 /// Why a file can't be read as one of Apple's crash reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppleReportError {
     /// It is none.
+    #[error("not one of Apple's crash reports (neither .ips nor .crash)")]
     NotAppleReport,
     /// Its JSON is broken, or of another shape than a crash report's.
+    #[error("at byte {offset}: {what}")]
     Json {
         /// The byte in the file where that shows.
         offset: usize,
@@ -65,6 +67,7 @@ pub enum AppleReportError {
         what: String,
     },
     /// It is an Apple report, but of something that has no stacks or no images (a report of memory pressure, say).
+    #[error("a report by Apple's system that has no {lacks}{}", bug_type.as_ref().map_or(String::new(), |kind| format!(" (its bug_type is {kind}; that of crashes is 309)")))]
     NoFrames {
         /// What it lacks.
         lacks: &'static str,
@@ -72,21 +75,6 @@ pub enum AppleReportError {
         bug_type: Option<String>,
     },
 }
-
-impl fmt::Display for AppleReportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAppleReport => f.write_str("not one of Apple's crash reports (neither .ips nor .crash)"),
-            Self::Json { offset, what } => write!(f, "at byte {offset}: {what}"),
-            Self::NoFrames { lacks, bug_type } => {
-                write!(f, "a report by Apple's system that has no {lacks}")?;
-                bug_type.as_ref().map_or(Ok(()), |kind| write!(f, " (its bug_type is {kind}; that of crashes is 309)"))
-            }
-        }
-    }
-}
-
-impl std::error::Error for AppleReportError {}
 
 /// An image of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]

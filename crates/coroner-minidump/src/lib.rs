@@ -23,33 +23,22 @@ mod modules;
 mod system;
 mod threads;
 
-use std::fmt;
-
 use coroner_report::model::Report;
 use minidump_common::format::{MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP_STREAM_TYPE as Stream};
 
 use file::File;
 
 /// A report can't be written as a minidump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MinidumpError {
     /// The report's architecture or its system is none that this version knows.
+    #[error("the report does not say an architecture and a system that a minidump can be of")]
     Platform,
     /// It would be larger than 4 GiB, beyond which the format has no offsets.
+    #[error("the minidump would be larger than 4 GiB")]
     TooLarge,
 }
-
-impl fmt::Display for MinidumpError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Platform => "the report does not say an architecture and a system that a minidump can be of",
-            Self::TooLarge => "the minidump would be larger than 4 GiB",
-        })
-    }
-}
-
-impl std::error::Error for MinidumpError {}
 
 /// Writes one part into the file, and says where it is; `None` where the report has nothing for it.
 type Part = fn(&mut File, &Report) -> Result<Option<Location>, MinidumpError>;

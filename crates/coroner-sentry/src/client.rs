@@ -64,25 +64,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A client can't be made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The outbox can't be opened.
+    #[error("the outbox can't be opened: {0}")]
     Outbox(io::Error),
     /// The server can't be reached as the options want it.
+    #[error("{0}")]
     Transport(TransportError),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outbox(error) => write!(out, "the outbox can't be opened: {error}"),
-            Self::Transport(error) => error.fmt(out),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// What became of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

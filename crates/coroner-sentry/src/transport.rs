@@ -57,47 +57,26 @@ impl Answer {
 }
 
 /// Why there was no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// This machine has no network: nothing left it, and nothing is wrong with the server.
+    #[error("no network: {0}")]
     Offline(String),
     /// The server could not be reached, did not answer in time, or answered what is not HTTP.
+    #[error("{0}")]
     Network(String),
 }
 
-impl fmt::Display for SendError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Offline(why) => write!(out, "no network: {why}"),
-            Self::Network(why) => out.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for SendError {}
-
 /// A transport can't be made of its options.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// The proxy is no URL of one.
+    #[error("the proxy can't be used: {0}")]
     Proxy(String),
     /// The file of certificates can't be read, or holds none.
+    #[error("no certificates can be read from `{}`: {}", .0.display(), .1)]
     Certificates(PathBuf, io::Error),
 }
-
-impl fmt::Display for TransportError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // Not the proxy itself: its URL may hold a password.
-            Self::Proxy(why) => write!(out, "the proxy can't be used: {why}"),
-            Self::Certificates(path, error) => {
-                write!(out, "no certificates can be read from `{}`: {error}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for TransportError {}
 
 /// Takes envelopes to one server.
 pub trait Transport: Send + Sync {

@@ -77,16 +77,9 @@ impl fmt::Debug for DebugId {
 }
 
 /// The text was no hexadecimal id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a debug id is 1 to 64 bytes in hexadecimal, not all zero")]
 pub struct NotAnId;
-
-impl fmt::Display for NotAnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a debug id is 1 to 64 bytes in hexadecimal, not all zero")
-    }
-}
-
-impl std::error::Error for NotAnId {}
 
 impl FromStr for DebugId {
     type Err = NotAnId;

@@ -1,15 +1,16 @@
 //! What can be wrong with a symbol file, and where in it.
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
 /// Why a symbol file, or a part of it, couldn't be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SymbolError {
     /// The file couldn't be opened, mapped or listed.
+    #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -17,6 +18,7 @@ pub enum SymbolError {
         source: io::Error,
     },
     /// The file is of no format that is understood here.
+    #[error("{}: neither ELF, Mach-O nor breakpad symbols (begins with {})", path.display(), beginning(magic))]
     UnknownFormat {
         /// The file.
         path: PathBuf,
@@ -24,6 +26,7 @@ pub enum SymbolError {
         magic: Vec<u8>,
     },
     /// The file is of a known format, but breaks its rules.
+    #[error("{}: at byte {offset} ({offset:#x}): {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -49,34 +52,9 @@ impl SymbolError {
     }
 }
 
-impl fmt::Display for SymbolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
-            Self::UnknownFormat { path, magic } => {
-                write!(f, "{}: neither ELF, Mach-O nor breakpad symbols (begins with", path.display())?;
-                if magic.is_empty() {
-                    return f.write_str(" nothing: the file is empty)");
-                }
-                for byte in magic {
-                    write!(f, " {byte:02x}")?;
-                }
-                f.write_str(")")
-            }
-            Self::Malformed { path, offset, what } => {
-                write!(f, "{}: at byte {offset} ({offset:#x}): {what}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for SymbolError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { source, .. } => Some(source),
-            _ => None,
-        }
-    }
+fn beginning(magic: &[u8]) -> String {
+    let bytes: Vec<String> = magic.iter().map(|byte| format!("{byte:02x}")).collect();
+    if bytes.is_empty() { "nothing: the file is empty".to_owned() } else { bytes.join(" ") }
 }
 
 /// A broken rule at a place of a file whose name the caller knows.

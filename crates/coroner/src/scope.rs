@@ -7,7 +7,6 @@
 //! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and fingerprint of 4 KiB each, and
 //! the last 100 breadcrumbs of 512 bytes.
 
-use std::fmt;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,31 +18,22 @@ use coroner_report::wire::Encoder;
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Why something was not taken into the scope. What was there before stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError {
     /// Coroner is not installed.
+    #[error("Coroner is not installed")]
     NotInstalled,
     /// The key is longer than 200 bytes.
+    #[error("the key is longer than 200 bytes")]
     KeyTooLong,
     /// The value is larger than there is room for, and is not text that could be cut.
+    #[error("the value is too large (4 KiB is the limit)")]
     TooLarge,
     /// All places for values of its kind are taken by other keys.
+    #[error("there is no room for another key (64 tags, 32 others)")]
     Full,
 }
-
-impl fmt::Display for ScopeError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::NotInstalled => "Coroner is not installed",
-            Self::KeyTooLong => "the key is longer than 200 bytes",
-            Self::TooLarge => "the value is too large (4 KiB is the limit)",
-            Self::Full => "there is no room for another key (64 tags, 32 others)",
-        })
-    }
-}
-
-impl std::error::Error for ScopeError {}
 
 /// What the run state said to an update. A thread that set the same key at the same time and won is as good as one that came
 /// just after.

@@ -71,16 +71,9 @@ impl fmt::Debug for Id {
 }
 
 /// A text is not an [`Id`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id is 32 hexadecimal digits, with or without the hyphens of a UUID")]
 pub struct IdError;
-
-impl fmt::Display for IdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an id is 32 hexadecimal digits, with or without the hyphens of a UUID")
-    }
-}
-
-impl std::error::Error for IdError {}
 
 impl FromStr for Id {
     type Err = IdError;

@@ -24,50 +24,35 @@ use std::path::Path;
 const ITEMS: usize = 1 << 16;
 
 /// Why a file is not read as a run state.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunStateError {
     /// The file can't be read.
-    File(crate::ReadError),
+    #[error("{0}")]
+    File(#[source] crate::ReadError),
     /// It is empty.
+    #[error("the run state is empty")]
     Empty,
     /// It was reserved and never written.
+    #[error("the run state was reserved and never written")]
     Unwritten,
     /// It is of another format.
+    #[error("not a Coroner run state: its first 8 bytes are others")]
     NotARunState,
     /// It is of a later version.
+    #[error("the run state is of version {version}; this program reads up to version {VERSION}")]
     Newer {
         /// That version.
         version: u32,
     },
     /// Its header is damaged or cut, so nothing else can be found.
+    #[error("the run state is damaged at byte {offset}: {what}")]
     Damaged {
         /// Offset in the file.
         offset: u64,
         /// What is wrong.
         what: &'static str,
     },
-}
-
-impl std::fmt::Display for RunStateError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RunStateError::File(error) => error.fmt(f),
-            RunStateError::Empty => f.write_str("the run state is empty"),
-            RunStateError::Unwritten => f.write_str("the run state was reserved and never written"),
-            RunStateError::NotARunState => f.write_str("not a Coroner run state: its first 8 bytes are others"),
-            RunStateError::Newer { version } => {
-                write!(f, "the run state is of version {version}; this program reads up to version {VERSION}")
-            }
-            RunStateError::Damaged { offset, what } => write!(f, "the run state is damaged at byte {offset}: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for RunStateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let RunStateError::File(error) = self { Some(error) } else { None }
-    }
 }
 
 impl RunFacts {
