@@ -1,4 +1,4 @@
-//! Ranges of addresses, and the segments that images consist of.
+//! Ranges of addresses, the segments that images consist of, and what images are.
 //!
 //! The one type of range that everything at crash time uses, from the list of images to the unwinder.
 
@@ -72,4 +72,19 @@ impl Segment {
     pub fn is_executable(&self) -> bool {
         self.flags & 1 != 0
     }
+}
+
+/// What an image is. The numbers are part of the report format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ImageKind {
+    /// A shared object, a bundle.
+    #[default]
+    Library = 0,
+    /// The program.
+    Main = 1,
+    /// The dynamic linker, dyld.
+    DynamicLinker = 2,
+    /// The kernel's shared object of fast system calls, which is no file (Linux).
+    Vdso = 3,
 }

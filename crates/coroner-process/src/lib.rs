@@ -23,7 +23,7 @@ pub mod macho;
 pub mod memory;
 pub mod registers;
 
-pub use address_range::{AddressRange, Segment};
+pub use address_range::{AddressRange, ImageKind, Segment};
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod descriptor;
@@ -37,6 +37,8 @@ pub mod files;
 mod image_index;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod loads;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod mapping;
 pub mod path;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod recovery;

@@ -6,42 +6,7 @@ use mach2::vm::mach_vm_region_recurse;
 use mach2::vm_region::vm_region_submap_info_64;
 
 use crate::darwin::syscall::Result;
-
-/// What may be done with a mapping's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Permissions {
-    /// It can be read.
-    pub read: bool,
-    /// It can be written.
-    pub write: bool,
-    /// It can be executed.
-    pub execute: bool,
-}
-
-impl Permissions {
-    /// Nothing may be done with it: a guard page.
-    pub fn is_guard(&self) -> bool {
-        !self.read && !self.write && !self.execute
-    }
-}
-
-/// Addresses that are mapped alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// The first address.
-    pub start: u64,
-    /// The address behind the last.
-    pub end: u64,
-    /// What may be done there.
-    pub permissions: Permissions,
-}
-
-impl Mapping {
-    /// Whether it holds an address.
-    pub fn contains(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-}
+use crate::mapping::{Mapping, Permissions};
 
 /// The kernel's list of the task's mappings.
 #[derive(Debug)]
@@ -91,11 +56,10 @@ impl Mappings {
         if answer != KERN_SUCCESS {
             return Ok(None);
         }
-        let protection = info.protection;
         // `VM_PROT_*`.
-        let permissions =
-            Permissions { read: protection & 1 != 0, write: protection & 2 != 0, execute: protection & 4 != 0 };
-        Ok(Some(Mapping { start, end: start.saturating_add(size), permissions }))
+        let has = |protection| info.protection & protection != 0;
+        let permissions = Permissions { read: has(1), write: has(2), execute: has(4), shared: false };
+        Ok(Some(Mapping { start, end: start.saturating_add(size), permissions, file_offset: 0 }))
     }
 
     /// Nothing is given back.

@@ -14,26 +14,14 @@ mod image_table;
 mod load_commands;
 mod mappings;
 
+pub use crate::mapping::{Mapping, Permissions};
 pub use image_table::{Images, ListState, MAX_PATH, Refresh, fingerprint, read_text};
-pub use mappings::{Mapping, Mappings, Permissions};
+pub use mappings::Mappings;
 
-pub use crate::{AddressRange, Segment};
+pub use crate::{AddressRange, ImageKind, Segment};
 
 /// Most segments that are kept of one image.
 pub const MAX_SEGMENTS: usize = 12;
-
-/// What an image is. The numbers are part of the report format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ImageKind {
-    /// A library or a bundle.
-    #[default]
-    Library = 0,
-    /// The program.
-    Main = 1,
-    /// dyld.
-    DynamicLinker = 2,
-}
 
 /// A loaded image. All facts but the path, which [`Images::path`] gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

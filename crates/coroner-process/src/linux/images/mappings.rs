@@ -12,46 +12,7 @@ use crate::descriptor::OwnedDescriptor;
 use crate::files::{close, open};
 use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::process_id;
-
-/// What may be done with a mapping's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Permissions {
-    /// It may be read.
-    pub read: bool,
-    /// It may be written.
-    pub write: bool,
-    /// It may be executed.
-    pub execute: bool,
-    /// It is shared (`MAP_SHARED`) with other processes.
-    pub shared: bool,
-}
-
-impl Permissions {
-    /// No access at all, as a stack's guard page has.
-    pub fn is_guard(self) -> bool {
-        !(self.read || self.write || self.execute)
-    }
-}
-
-/// One mapping of the process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
-    /// Address of its first byte.
-    pub start: u64,
-    /// Address behind its last byte.
-    pub end: u64,
-    /// What may be done with its memory.
-    pub permissions: Permissions,
-    /// Where in its file it starts, in bytes; 0 without a file.
-    pub file_offset: u64,
-}
-
-impl Mapping {
-    /// Whether an address is in it.
-    pub fn contains(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
-}
+use crate::mapping::{Mapping, Permissions};
 
 /// An open `/proc/self/maps`.
 #[derive(Debug)]

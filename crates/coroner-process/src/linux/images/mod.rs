@@ -25,15 +25,16 @@ mod link_map;
 mod mappings;
 mod program_headers;
 
+pub use crate::mapping::{Mapping, Permissions};
 pub use auxiliary_vector::AuxiliaryVector;
 pub use image_stamp::ImageStamp;
 pub use image_table::{Images, ListState, Refresh};
+pub use mappings::Mappings;
 #[doc(hidden)]
 pub use mappings::each_of_text;
-pub use mappings::{Mapping, Mappings, Permissions};
 
 use crate::memory::Memory;
-pub use crate::{AddressRange, Segment};
+pub use crate::{AddressRange, ImageKind, Segment};
 
 /// A number that identifies a state of the dynamic linker's list: it changes when an image is loaded or unloaded.
 /// `debug` is [`Images::debug_address`]. Reads a line of memory per image and takes no lock. While the dynamic linker says that it
@@ -54,21 +55,6 @@ pub const MAX_SEGMENTS: usize = 8;
 
 /// Most bytes that are kept of a build id: those of SHA-256. Linkers write 8, 16 or 20.
 pub const MAX_BUILD_ID: usize = 32;
-
-/// What an image is. The numbers are part of the report format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ImageKind {
-    /// A shared object.
-    #[default]
-    Library = 0,
-    /// The program.
-    Main = 1,
-    /// The dynamic linker.
-    DynamicLinker = 2,
-    /// The kernel's shared object of fast system calls, which is no file.
-    Vdso = 3,
-}
 
 /// A loaded image. All facts but the path, which [`Images::path`] gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
