@@ -43,8 +43,10 @@ const STEPS: &[(&str, Step)] = &[
     ("panics that abort", panic_abort),
     ("worst minute", || chore(&["worst-minute", "--short"])),
     ("faults of the crash path", || cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])),
-    // What threads share. The tests of whole crashes (`cargo xtask miri`) take Miri minutes, some of them many.
-    ("Miri", || chore(&["miri", "--only", "report_lock"]).and_then(|()| chore(&["miri", "--only", "run_state"]))),
+    // What threads share, and one whole crash. All of them (`cargo xtask miri`) take Miri some minutes.
+    ("Miri", || {
+        ["report_lock", "run_state", "two_threads"].iter().try_for_each(|only| chore(&["miri", "--only", only]))
+    }),
     ("tests on arm64", arm64),
     ("documentation", documentation),
     ("C header is current", || chore(&["header", "--check"])),

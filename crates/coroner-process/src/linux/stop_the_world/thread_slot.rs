@@ -350,7 +350,11 @@ pub(super) fn entry() -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return coroner_stop_signal_entry as *const () as usize;
     #[cfg(any(target_arch = "aarch64", miri))]
-    return on_signal as *const () as usize;
+    {
+        // Two casts of a function need not give the same address, and under Miri do not.
+        static ENTRY: extern "C" fn(i32, *const QueuedSignal, *mut libc::c_void) = on_signal;
+        ENTRY as *const () as usize
+    }
 }
 
 // An interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel leaves as it is: the handler's
