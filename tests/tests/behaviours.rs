@@ -139,6 +139,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("handler-exits-first", "null-store", &["handler-exits", "chain-first"], Expect::Report),
     // Who came later.
     case("handler-after-reinstalled", "null-store", &["handler-after", "reinstall-handlers"], Expect::Report),
+    case("handler-over-ours-reinstalled", "null-store", &["reinstalled", "reinstall-handlers"], Expect::Report),
     case("handler-after", "null-store", &["handler-after"], Expect::Nothing),
     // Other reporters, each called as without Coroner.
     case("breakpad-before", "null-store", &["breakpad-before"], Expect::Report),
@@ -171,6 +172,9 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("timers-trapped", "null-store", &["timers-trapped"], Expect::Report).needing(Needs::RealKernel),
     case("timers-kill", "null-store", &["timers-kill"], Expect::Report).needing(Needs::RealKernel),
     case("timers-refused", "null-store", &["timers-refused"], Expect::Report).needing(Needs::RealKernel),
+    case("dispositions-refused", "null-store", &["c-dispositions", "dispositions-refused"], Expect::Report)
+        .with_threads(0)
+        .needing(Needs::RealKernel),
     case("unprivileged", "null-store", &["unprivileged"], Expect::Report).needing(Needs::RealKernel),
     // A run state that is cut, by a program that cleans up or by a disk that fails.
     case("state-cut", "null-store", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),

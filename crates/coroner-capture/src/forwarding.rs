@@ -6,7 +6,7 @@ use coroner_process::context::SignalInfo;
 use coroner_process::threads::Tid;
 
 use crate::previous_handler::{self, MARKER, SignalContext};
-use coroner_process::signals::{SignalAction, bit};
+use coroner_process::signals::{SignalAction, bit, blocked};
 
 /// Whether a signal would have been ignored: the app or its parent chose `SIG_IGN`, and no fault of this thread raised it
 /// (the kernel does not let a fault be ignored).
@@ -177,6 +177,14 @@ impl Forwarding {
     /// What the handler was called for that the thread, interrupted at stack pointer `sp` with `mask` blocked, was inside of.
     pub(crate) fn is_by(&self, tid: Tid, sp: u64, mask: u64) -> Option<Crash> {
         self.of_thread(tid).filter(|handler| handler.holds(sp, mask)).map(RunningHandler::crash)
+    }
+
+    /// Whether the thread's running handler passes on the signal that it was called for: the context is then of where the crash was, and
+    /// says nothing of the handler. A new signal may have its siginfo at the same place, but does not block [`MARKER`].
+    pub(crate) fn is_passed_on(&self, tid: Tid, info: &SignalInfo) -> bool {
+        let frame = core::ptr::from_ref(info) as u64;
+        self.of_thread(tid).is_some_and(|handler| handler.frame.load(Ordering::Acquire) == frame)
+            && u64::from(blocked()) & u64::from(bit(MARKER)) != 0
     }
 
     /// There is a report now of the crash that the thread's handler was asked about first.

@@ -18,6 +18,7 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "unprivileged", before_fault: become_nobody, ..PLAIN },
     Condition { name: "timers-trapped", before_fault: || filter_timers(Action::Trap), ..PLAIN },
     Condition { name: "timers-kill", before_fault: || filter_timers(Action::Kill), ..PLAIN },
+    Condition { name: "dispositions-refused", before_fault: refuse_dispositions, ..PLAIN },
     Condition { name: "timers-refused", before_fault: || filter_timers(Action::Fail(libc::EPERM as u16)), ..PLAIN },
     Condition { name: "descriptors-closed", before_fault: || with_files(descriptors::close_range), ..PLAIN },
     Condition { name: "descriptors-closed-in-a-loop", before_fault: || with_files(descriptors::close_each), ..PLAIN },
@@ -121,6 +122,12 @@ fn limit(resource: libc::__rlimit_resource_t, to: u64) {
 /// The system's timers, of which a crash reporter's deadline is one, are not among what a sandbox needs.
 fn filter_timers(action: Action) {
     seccomp::filter(&[libc::SYS_timer_create], action).expect("the system takes a filter");
+}
+
+/// A sandbox that lets nobody change or ask for a signal's disposition.
+fn refuse_dispositions() {
+    let refuse = Action::Fail(libc::EPERM as u16);
+    seccomp::filter(&[libc::SYS_rt_sigaction], refuse).expect("the system takes a filter");
 }
 
 fn app_files() -> std::path::PathBuf {

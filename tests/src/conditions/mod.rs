@@ -143,6 +143,8 @@ fn reinstall_handlers() {
         BEFORE.store(now.sa_sigaction, Ordering::SeqCst);
     }
     handle(libc::SIGSEGV, over);
+    // Coroner looks who has the signals.
+    coroner::add_breadcrumb(&coroner::Breadcrumb::new("serving"));
 }
 
 fn uninstall() {

@@ -21,13 +21,17 @@ pub(crate) const MARKER: i32 = 61;
 ///   pid namespace; the other threads stand still, so nobody can have mended it meanwhile;
 /// * a signal that was sent, an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
 ///   the handler returns, with its siginfo. The first process of a pid namespace is not killed so (pid_namespaces(7)):
-///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would.
+///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would. So it does where
+///   no signal can be sent.
 pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let signal = info.signo;
     crate::monitor::signal::give_back();
     // SAFETY: the default action runs no code.
-    let _ = unsafe { SignalAction::DEFAULT.set(signal) };
-    context.set_signal_mask(context.signal_mask() & !bit(signal));
+    let is_reset = unsafe { SignalAction::DEFAULT.set(signal) }.is_ok();
+    let mask = context.signal_mask();
+    // Where a filter of system calls refuses it: the kernel kills for a fault whose signal is blocked (`force_sig_info_to_task` of
+    // kernel/signal.c).
+    context.set_signal_mask(if is_reset { mask & !bit(signal) } else { mask | bit(signal) });
     let pid = process_id();
     if occurs_again(info) || (pid == 1 && step_back(info, context)) {
         return;
@@ -40,7 +44,10 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let queued = unsafe { syscall!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, core::ptr::from_ref(info)) };
     if queued.is_err() {
         // SAFETY: no memory is touched. Async-signal-safe: one system call.
-        let _ = unsafe { syscall!(libc::SYS_tgkill, pid, tid, signal) };
+        let sent = unsafe { syscall!(libc::SYS_tgkill, pid, tid, signal) };
+        if sent.is_err() {
+            process::exit(128 + signal);
+        }
     }
 }
 

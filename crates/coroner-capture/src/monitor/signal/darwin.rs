@@ -173,12 +173,16 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     if is_wanted && let Some(reported) = platform.passed_on(tid) {
         return pass_on(installed, info, context, (tid, reported), false);
     }
-    let (sp, mask) = (context.machine().sp(), context.signal_mask().into());
+    let (sp, mask) = if platform.forwarding.is_passed_on(tid, info) {
+        (core::ptr::from_ref(info) as u64 - 1, blocked().into())
+    } else {
+        (context.machine().sp(), context.signal_mask().into())
+    };
     // A handler of this thread that never returned has left by a jump: that crash was none.
     installed.run.state.set_crash_not_fatal(platform.forwarding.take_left(tid, sp, mask));
     let running = platform.forwarding.is_by(tid, sp, mask);
     let has_handler = previous_handler::of(info.signo).is_function();
-    let fault = Fault::of(info, context.machine().pc(), sp);
+    let fault = Fault::of(info, context.machine().pc(), context.machine().sp());
     let first = || has_handler && is_asked_first(installed, &fault, previous_handler::known(info.signo));
     if !is_wanted
         || ignored_signals::take_ignored(tid, info.signo)

@@ -323,7 +323,11 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
         installed.note_sigterm(pid);
     }
     let forwarding = &installed.platform.forwarding;
-    let (sp, mask) = (context.sp(), context.signal_mask());
+    let (sp, mask) = if forwarding.is_passed_on(tid, info) {
+        (core::ptr::from_ref(info) as u64 - 1, blocked())
+    } else {
+        (context.sp(), context.signal_mask())
+    };
     // A handler of this thread that never returned has left by a jump: that crash was none. Most often there is none, and nothing is
     // called up to the crash record whose address is in a table, see `crash_entry::record`.
     let left = forwarding.take_left(tid, sp, mask);
