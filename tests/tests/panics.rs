@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 
 use coroner_report::model::{CrashFlag, Exception, Report};
+use coroner_report::text::TextOptions;
 use coroner_report::wire::{Language, Monitor};
 use coroner_tests::process::{Ended, Run, report_files, reports};
 
@@ -48,6 +49,17 @@ fn is_without_coroner(exception: &Exception) {
     assert!(!names.iter().any(|name| name.trim_start_matches('<').starts_with("coroner::")), "{names:#?}");
 }
 
+/// How the next launch says that the run has ended.
+fn last_run(folder: &tempfile::TempDir) -> coroner::Outcome {
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let config = coroner::Config::new("com.example.panics").store_dir(folder.path()).no_sinks();
+    let coroner = coroner::install(config).unwrap();
+    let outcome = coroner.last_run().outcome;
+    coroner.uninstall();
+    outcome
+}
+
 fn one(reports: &[Report]) -> &Report {
     let [report] = reports else { panic!("{} reports", reports.len()) };
     assert!(report.complete, "{:?}", report.problems);
@@ -68,7 +80,17 @@ fn a_panic_of_main_is_the_cause_of_the_crash() {
     let [exception] = &report.exceptions[..] else { panic!("{:?}", report.exceptions) };
     is_panic(exception, "panic", "out of cheese", "panics");
     assert!(functions(exception).contains(&"main".to_owned()));
-    assert!(report.crashed_thread().unwrap().main);
+    let thread = report.crashed_thread().unwrap();
+    assert!(thread.main && thread.has_frames_of(exception), "{:#?}", thread.frames);
+    // What was not captured is not shown, the stack once, from the app's call on.
+    let registers = thread.registers.as_ref().unwrap();
+    assert!(registers.named().all(|(name, _)| !["rax", "rflags", "x0", "pstate"].contains(&name)));
+    let text = report.to_text(&TextOptions { images: false, ..TextOptions::default() });
+    assert_eq!(
+        (text.matches("panic_program::main").count(), text.matches("rust_begin_unwind").count()),
+        (1, 0),
+        "{text}"
+    );
 }
 
 #[test]
@@ -101,6 +123,45 @@ fn a_panic_that_ends_a_thread_is_reported_and_survived() {
     let fatal: Vec<bool> =
         reports.iter().map(|report| !report.crash.as_ref().unwrap().has(CrashFlag::NotFatal)).collect();
     assert_eq!(fatal, [true, false], "the crash has the first file");
+}
+
+/// `resume_unwind` calls no hook. One panic is one report, the last one's.
+#[test]
+fn a_panic_that_is_raised_again_and_ends_main_is_the_crash() {
+    for (act, what) in [("worker", "cheese"), ("worker-without-handle", "cheese"), ("thread-resumed", "bread")] {
+        // Without a handle in `main` the status tells, in glibc's `on_exit`.
+        if act == "worker-without-handle" && !cfg!(target_env = "gnu") {
+            continue;
+        }
+        let (ended, reports, folder) = run(&program(), act);
+        assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
+        let report = one(&reports);
+        assert!(!report.crash.as_ref().unwrap().has(CrashFlag::NotFatal), "{act}");
+        is_panic(&report.exceptions[0], "panic", &format!("out of {what}"), "panics");
+        assert_eq!(last_run(&folder), coroner::Outcome::Crashed, "{act}");
+    }
+    // A scope panics itself, with a panic of its own.
+    let (ended, reports, folder) = run(&program(), "scope");
+    assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
+    let crash = reports[0].crash.as_ref().unwrap();
+    assert_eq!((reports.len(), crash.message.as_deref()), (2, Some("a scoped thread panicked")));
+    assert_eq!(last_run(&folder), coroner::Outcome::Crashed);
+}
+
+#[test]
+fn a_status_of_101_is_no_panic_of_main() {
+    let (ended, reports, folder) = run(&program(), "caught-then-exit");
+    assert_eq!((ended.status.code(), reports.len()), (Some(101), 0), "{}", ended.output);
+    assert_eq!(last_run(&folder), coroner::Outcome::CleanExit);
+}
+
+#[test]
+fn a_caught_panic_is_reported_by_wish() {
+    let (ended, reports, _folder) = run(&program(), "caught-and-reported");
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    let report = one(&reports);
+    assert!(report.crash.as_ref().unwrap().has(CrashFlag::NotFatal));
+    is_panic(&report.exceptions[0], "caught panic", "out of cheese", "panics");
 }
 
 #[test]
@@ -150,10 +211,7 @@ fn handled_errors_are_reported_up_to_sixteen_and_are_no_crash() {
     let error = &reports[0].exceptions[0];
     assert_eq!(error.frames[0].function.as_deref(), Some("panic_program::main"));
     is_without_coroner(error);
-    let config = coroner::Config::new("com.example.panics").store_dir(folder.path()).no_sinks();
-    let coroner = coroner::install(config).unwrap();
-    assert_eq!(coroner.last_run().outcome, coroner::Outcome::CleanExit);
-    coroner.uninstall();
+    assert_eq!(last_run(&folder), coroner::Outcome::CleanExit);
 }
 
 #[test]

@@ -177,6 +177,12 @@ fn are(report: &Value, words: &[&str], expected: &[Expected]) {
     assert_eq!(exceptions.len(), expected.len(), "{words:?}: {exceptions:?}");
     assert_eq!(crash["exception_type"].as_str(), expected[0].kind, "{words:?}");
     assert_eq!(crash["message"].as_str(), expected[0].message, "{words:?}");
+    // The stack begins behind Coroner's terminate handler, and has the registers that are known there.
+    let threads = report["threads"].as_array().unwrap();
+    let thread = threads.iter().find(|thread| thread["crashed"] == true).unwrap();
+    assert!(!thread["frames"].to_string().contains("coroner_exceptions::terminate"), "{words:?}: {}", thread["frames"]);
+    let registers = thread["registers"].as_object().unwrap();
+    assert!(!registers.contains_key("rax") && !registers.contains_key("x0"), "{words:?}: {registers:?}");
     for (exception, expected) in exceptions.iter().zip(expected) {
         assert_eq!(exception["language"], "cpp");
         assert_eq!(exception["type_name"].as_str(), expected.kind, "{words:?}");

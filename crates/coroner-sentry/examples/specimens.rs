@@ -43,6 +43,7 @@ fn thread(tid: u64, base: u64, frames: u64) -> Thread {
             arch: coroner_process_arch("aarch64"),
             general: (0..34).collect(),
             extra: Vec::new(),
+            only_preserved: false,
         }),
         ..Thread::default()
     }

@@ -9,6 +9,7 @@ use coroner_capture::{AlternateStacks, ForkPolicy, SignalSet};
 use coroner_report::model::Report;
 
 use crate::last_run::LastRun;
+use crate::panic::PanicPolicy;
 use crate::sink::Sink;
 use crate::store::Limits;
 
@@ -46,6 +47,7 @@ pub struct Config {
     pub(crate) reinstall_handlers: bool,
     pub(crate) fork: ForkPolicy,
     pub(crate) panics: bool,
+    pub(crate) panic_policy: PanicPolicy,
     pub(crate) cpp_exceptions: bool,
     pub(crate) objc_exceptions: bool,
     pub(crate) appkit_exceptions: bool,
@@ -83,6 +85,7 @@ impl Config {
             reinstall_handlers: false,
             fork: ForkPolicy::default(),
             panics: true,
+            panic_policy: PanicPolicy::default(),
             cpp_exceptions: true,
             objc_exceptions: true,
             appkit_exceptions: false,
@@ -187,6 +190,12 @@ impl Config {
     /// those that the app catches become breadcrumbs. The panic hook that was there before is still called. Default: yes.
     pub fn panics(mut self, panics: bool) -> Self {
         self.panics = panics;
+        self
+    }
+
+    /// Which panics are reported: those that nobody catches, or all. Default: [`PanicPolicy::UncaughtOnly`].
+    pub fn panic_policy(mut self, policy: PanicPolicy) -> Self {
+        self.panic_policy = policy;
         self
     }
 

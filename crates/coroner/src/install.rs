@@ -177,7 +177,7 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     scope.begin_session(Id(run.id));
     scope.activate();
     if config.panics {
-        crate::panic::install();
+        crate::panic::install(config.panic_policy);
     }
 
     let sinks: Vec<Arc<dyn Sink>> = match &config.sinks {
@@ -384,6 +384,12 @@ impl Coroner {
             coroner_capture::uninstall();
             *installed = None;
         }
+    }
+}
+
+impl Drop for Coroner {
+    fn drop(&mut self) {
+        crate::panic::dropped();
     }
 }
 

@@ -55,6 +55,7 @@ pub use hang::{Busy, HangWatch};
 pub use install::{Coroner, InstallError, after_fork, attach_current_thread, ignore_next_signal, install, installed};
 pub use last_run::LastRun;
 pub use outcome::Outcome;
+pub use panic::PanicPolicy;
 pub use processing::{InvalidReport, SymbolSearch};
 pub use scope::{
     Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag, scope,

@@ -38,17 +38,41 @@ fn main() {
     std::panic::set_hook(Box::new(|info| eprintln!("the hook before: {info}")));
     let config = coroner::Config::new("com.example.panics").store_dir(&store).deliver_at_install(false);
     // On the slowest machine a report has its time.
-    let config = config.deadline(std::time::Duration::from_mins(1));
+    let mut config = config.deadline(std::time::Duration::from_mins(1));
+    if act == "caught-and-reported" {
+        config = config.panic_policy(coroner::PanicPolicy::All);
+    }
     let coroner = coroner::install(config).expect("Coroner can be installed");
     match act.as_str() {
         "main" => panics("cheese"),
-        "caught" => drop(catch_unwind(|| panics("cheese"))),
+        "caught" | "caught-and-reported" => drop(catch_unwind(|| panics("cheese"))),
         "caught-then-abort" => {
             drop(catch_unwind(|| panics("cheese")));
             std::process::abort();
         }
         "thread" => drop(named_thread("baker", || panics("bread"))),
         "thread-unwrapped" => named_thread("baker", || panics("bread")).unwrap(),
+        // As rayon does: a worker's panic is caught there, and raised again where its result is waited for.
+        "worker" | "worker-without-handle" => {
+            let worker = || {
+                named_thread("worker", || {
+                    let caught = catch_unwind(|| panics("cheese")).expect_err("a panic");
+                    std::panic::resume_unwind(caught);
+                })
+            };
+            if act == "worker-without-handle" {
+                drop(coroner);
+            }
+            std::panic::resume_unwind(worker().expect_err("a panic"));
+        }
+        "thread-resumed" => std::panic::resume_unwind(named_thread("baker", || panics("bread")).expect_err("a panic")),
+        "scope" => std::thread::scope(|scope| {
+            scope.spawn(|| panics("bread"));
+        }),
+        "caught-then-exit" => {
+            drop(catch_unwind(|| panics("cheese")));
+            std::process::exit(101);
+        }
         "twice" => panics_twice(),
         "twice-caught" => drop(catch_unwind(AssertUnwindSafe(panics_twice))),
         "cannot-unwind" => cannot_unwind(),

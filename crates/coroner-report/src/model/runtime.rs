@@ -1,7 +1,11 @@
 //! Functions that no app wrote, though they are in its image: what a compiler or a library put there.
 
-/// Rust's standard library, and the crates that are Coroner.
-const CRATES: [&str; 15] = [
+/// Rust's standard library, the runtime of C++ exceptions, and the crates that are Coroner.
+const CRATES: [&str; 19] = [
+    "__cxa_",
+    "__cxxabiv1::",
+    "__gxx_personality",
+    "_Unwind_",
     "std::",
     "core::",
     "alloc::",

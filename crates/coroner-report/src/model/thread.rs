@@ -1,6 +1,7 @@
 //! Threads, their registers and their frames.
 
 use super::address::{Address, RelativeAddress};
+use super::crash::Exception;
 use super::value::Extra;
 use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
 use coroner_process::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
@@ -48,6 +49,14 @@ pub struct Thread {
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
+}
+
+impl Thread {
+    /// Whether its stack is the exception's, which then needs to be shown once only: it was reported where it was thrown.
+    pub fn has_frames_of(&self, exception: &Exception) -> bool {
+        let addresses = |frames: &[Frame]| frames.iter().map(|frame| frame.address).collect::<Vec<_>>();
+        !self.frames.is_empty() && addresses(&self.frames) == addresses(&exception.frames)
+    }
 }
 
 /// A thread's processor time.
@@ -162,17 +171,24 @@ pub struct Registers {
     pub general: Vec<u64>,
     /// Others.
     pub extra: Vec<(ExtraRegister, u64)>,
+    /// Those that a call does not preserve are not known, and 0: the thread itself called for the report.
+    pub only_preserved: bool,
 }
 
 impl Registers {
-    /// Every general register with its name, in the usual order.
+    /// Every general register that is known with its name, in the usual order.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (names, more): (&[&'static str], &[&'static str]) = match self.arch {
             Some(Arch::X86_64) => (&X86_64_NAMES, &["rip", "rflags"]),
             Some(Arch::Aarch64) => (&AARCH64_NAMES, &["sp", "pc", "pstate"]),
             None => (&[], &[]),
         };
-        names.iter().chain(more).copied().zip(self.general.iter().copied())
+        let is_known = |name: &str| match self.arch {
+            Some(Arch::X86_64) => matches!(name, "rbx" | "rbp" | "rsp" | "r12" | "r13" | "r14" | "r15" | "rip"),
+            _ => AARCH64_NAMES[19..].contains(&name) || matches!(name, "sp" | "pc"),
+        };
+        let all = names.iter().chain(more).copied().zip(self.general.iter().copied());
+        all.filter(move |(name, _)| !self.only_preserved || is_known(name))
     }
 
     /// As x86_64 registers, if they are.

@@ -169,6 +169,7 @@ impl<'a> Builder<'a> {
             report.stitch(run);
         }
         report.complete = report.problems.is_empty() && report.end.as_ref().is_some_and(|end| end.complete);
+        leave_out_call(&mut report);
         report.attribute_frames();
         report
     }
@@ -599,6 +600,25 @@ fn concurrent_crash(fields: &mut Fields) -> ConcurrentCrash {
     }
 }
 
+/// An exception's monitor is called, by its runtime or the app: the first frame of the stack is Coroner's own, and of the registers
+/// those are known that a call preserves.
+fn leave_out_call(report: &mut Report) {
+    let monitor = report.crash.as_ref().map(|crash| crash.monitor);
+    if !matches!(monitor, Some(Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION | Monitor::PANIC | Monitor::USER)) {
+        return;
+    }
+    let Some(thread) = report.threads.iter_mut().find(|thread| thread.crashed) else { return };
+    if thread.frames.len() > 1 && thread.frames.first().is_some_and(|first| first.found_by == FoundBy::CONTEXT) {
+        thread.frames.remove(0);
+        for skipped in &mut thread.skipped {
+            skipped.after = skipped.after.saturating_sub(1);
+        }
+    }
+    if let Some(registers) = &mut thread.registers {
+        registers.only_preserved = true;
+    }
+}
+
 fn registers(mut fields: Fields) -> Registers {
     let arch = arch(&mut fields, keys::registers::ARCH);
     let general = fields.array(keys::registers::GENERAL).unwrap_or_default();
@@ -609,7 +629,12 @@ fn registers(mut fields: Fields) -> Registers {
         .unwrap_or_default()
         .into_iter()
         .filter_map(|(register, value)| Some((ExtraRegister(u8::try_from(register.as_u64()?).ok()?), value.as_u64()?)));
-    Registers { arch, general: general.iter().map_while(Value::as_u64).collect(), extra: extra.collect() }
+    Registers {
+        arch,
+        general: general.iter().map_while(Value::as_u64).collect(),
+        extra: extra.collect(),
+        only_preserved: false,
+    }
 }
 
 fn image(fields: &mut Fields) -> Image {

@@ -1,13 +1,18 @@
 //! A report as text.
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
-use crate::model::{Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread};
+use crate::model::{
+    Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread, is_runtime_function,
+};
 use crate::wire::{FoundBy, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 /// Width of the names of fields.
 const LABEL: usize = 14;
+
+/// What the names of the libraries begin with that throw and unwind.
+const CPP_RUNTIME: [&str; 4] = ["libstdc++", "libc++", "libgcc_s", "libunwind"];
 
 /// Writes one report.
 pub(super) struct Writer<'a> {
@@ -213,7 +218,26 @@ impl Writer<'_> {
         if let Some(info) = &exception.user_info {
             self.field("User info", Style::Plain, info)?;
         }
-        self.frames(&exception.frames, &exception.skipped)
+        self.frames_of_exception(&exception.frames, &exception.skipped)
+    }
+
+    /// Frames from the call of the app on, if it is known.
+    fn frames_of_exception(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+        let is_of_app = |frame: &Frame| {
+            let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref());
+            let mut functions = inlined.chain(frame.function.as_deref()).peekable();
+            if functions.peek().is_none() {
+                // The runtime's own functions have no names where it is stripped.
+                return !CPP_RUNTIME.iter().any(|name| module_name(frame).starts_with(name));
+            }
+            functions.any(|function| !is_runtime_function(function))
+        };
+        let first = frames.iter().position(is_of_app).unwrap_or(0);
+        let first = if skipped.iter().any(|skipped| skipped.after < first) { 0 } else { first };
+        if first > 0 {
+            self.line(Style::Faint, &format!("     … {first} frames of the runtime …\n"))?;
+        }
+        self.frames_from(first, frames, skipped)
     }
 
     fn thread(&mut self, place: usize, thread: &Thread) -> fmt::Result {
@@ -234,7 +258,17 @@ impl Writer<'_> {
             let reason = reason.to_string().replace('_', " ");
             self.line(Style::Warning, &format!("     not captured: {reason}\n"))?;
         }
-        self.frames(&thread.frames, &thread.skipped)?;
+        // A signal's stack is the thread's own.
+        let is_signal = self.report.crash.as_ref().is_some_and(|crash| crash.signal.is_some() || crash.mach.is_some());
+        let exceptions = if thread.crashed && !is_signal { &self.report.exceptions[..] } else { &[] };
+        if let Some(exception) = exceptions.first().filter(|exception| thread.has_frames_of(exception)) {
+            let kind = exception.type_name.as_deref().unwrap_or("exception");
+            return self.line(Style::Faint, &format!("     the stack is that of the {kind}, above\n"));
+        }
+        match exceptions {
+            [] => self.frames(&thread.frames, &thread.skipped)?,
+            _ => self.frames_of_exception(&thread.frames, &thread.skipped)?,
+        }
         match thread.walk_end {
             None | Some(WalkEnd::ROOT) => Ok(()),
             Some(end) => {
@@ -245,9 +279,14 @@ impl Writer<'_> {
     }
 
     fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+        self.frames_from(0, frames, skipped)
+    }
+
+    /// The frames from the one with the number `begin`, before which none is left out.
+    fn frames_from(&mut self, mut begin: usize, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         let width = frames.iter().map(|frame| module_name(frame).chars().count()).max().unwrap_or(0).clamp(6, 32);
         // Frames keep the number that they have in the whole stack.
-        let (mut number, mut begin) = (0, 0);
+        let mut number = begin as u64;
         for skipped in skipped {
             let end = skipped.after.clamp(begin, frames.len());
             self.run_of_frames(number, &frames[begin..end], width)?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use coroner_report::model::Report;
+use coroner_report::model::{Report, Thread as ReportThread};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -35,6 +35,7 @@ pub struct Thread {
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
     // An uncaught exception's stack is that of its throw; then the thread's own says where the process ended.
     let thrown = report.exceptions.first().is_some_and(|exception| !exception.frames.is_empty());
+    let differs = |thread: &ReportThread| !report.exceptions.iter().take(1).any(|first| thread.has_frames_of(first));
     let reported = report.crashed_thread().map(|thread| thread.tid);
     let reported = report.crash.as_ref().map(|crash| crash.tid).or(reported);
     let mut seen = HashSet::new();
@@ -48,7 +49,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
             current: is_reported,
             main: thread.main,
             state: thread.state.and_then(|state| state.name()).map(ToOwned::to_owned),
-            stacktrace: if is_reported && !thrown { None } else { stacks.of_thread(thread) },
+            stacktrace: if is_reported && !(thrown && differs(thread)) { None } else { stacks.of_thread(thread) },
         }
     });
     threads.collect()

@@ -6,7 +6,8 @@
 //! catch, or refuse (a filter: the function must not unwind).
 //!
 //! The standard library catches at the top of every thread it starts, and around `main`: a panic whose first catching frame is
-//! the last one of its thread reaches the top.
+//! the last one of its thread reaches the top. In a program whose `main` is another language's (Python that calls Rust), one that a
+//! function called from there catches has that language's frames behind it.
 
 use std::ffi::{c_int, c_void};
 
@@ -43,14 +44,39 @@ struct Search {
     landing: Landing,
     /// Frames that catch.
     catches: u32,
+    /// Frames behind the last of them.
+    behind: u32,
+}
+
+/// The frames of a program's start, behind the standard library's that catches what leaves `main`: `lang_start`, C's `main`, libc's
+/// two and `_start`, with one to spare.
+const START: u32 = 6;
+
+fn search() -> Search {
+    let mut search = Search { landing: Landing::Nowhere, catches: 0, behind: 0 };
+    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the argument is the search.
+    unsafe { _Unwind_Backtrace(look, (&raw mut search).cast()) };
+    search
 }
 
 /// Where a panic that begins at the caller will end.
 pub(super) fn of_this_panic() -> Landing {
-    let mut search = Search { landing: Landing::Nowhere, catches: 0 };
-    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the argument is the search.
-    unsafe { _Unwind_Backtrace(look, (&raw mut search).cast()) };
-    if search.landing == Landing::Caught && search.catches == 1 { Landing::Top } else { search.landing }
+    let search = search();
+    let is_top = search.catches == 1 && (search.behind <= START || !super::is_main_thread());
+    if search.landing == Landing::Caught && is_top { Landing::Top } else { search.landing }
+}
+
+/// Whether a panic that is unwinding through the caller, a destructor, reaches the top. (The destructor itself must not unwind.)
+pub(super) fn is_caught_by_top() -> bool {
+    let search = search();
+    search.catches == 1 && search.behind <= START
+}
+
+/// Whether the process ends since `main` has returned: nothing is left on the stack but its start and the functions of its end.
+#[cfg(target_env = "gnu")]
+pub(super) fn is_main_gone() -> bool {
+    let search = search();
+    search.catches == 0 && search.behind <= START + 4
 }
 
 /// Looks at one frame. 0 (`_URC_NO_REASON`) goes on.
@@ -62,6 +88,7 @@ extern "C" fn look(context: *mut Context, search: *mut c_void) -> c_int {
         let ip = if before == 0 { ip.wrapping_sub(1) } else { ip };
         (&mut *search.cast::<Search>(), _Unwind_GetLanguageSpecificData(context), _Unwind_GetRegionStart(context), ip)
     };
+    search.behind += 1;
     if table.is_null() {
         return 0;
     }
@@ -69,6 +96,7 @@ extern "C" fn look(context: *mut Context, search: *mut c_void) -> c_int {
     match unsafe { action(table, start, ip) } {
         Some(Action::Catch) => {
             search.catches += 1;
+            search.behind = 0;
             if search.landing == Landing::Nowhere {
                 search.landing = Landing::Caught;
             }

@@ -5,7 +5,8 @@
 //!
 //! | the panic | becomes |
 //! |---|---|
-//! | is caught by the app (`catch_unwind`) | a breadcrumb |
+//! | is caught by the app (`catch_unwind`, a runtime of tasks) | a breadcrumb; with [`PanicPolicy::All`] a report that the process survives |
+//! | is raised again (`resume_unwind`) and reaches the top of the main thread | the cause of a crash, reported at the end of the process |
 //! | reaches the top of the main thread | the cause of a crash, reported where it panicked: the process ends with it |
 //! | reaches the top of another thread | a report that the process survives, of type `panic that ended its thread` |
 //! | `panic = "abort"` | the cause of a crash |
@@ -20,16 +21,21 @@
 //! # Limits
 //! A hook that the app sets later and that does not call the one before it takes panics away from Coroner: what aborts is then
 //! reported as a SIGABRT. Payloads that are no text (`panic_any`) have no message.
+//!
+//! `resume_unwind` calls no hook. That `main` ended by such a panic is known by two things: a [`Coroner`](crate::Coroner) that lives in
+//! `main` is dropped while the thread panics; and with glibc the process ends with status 101 as `main` returns. Which panic it was is not
+//! known: it is taken to be the last one.
 
 mod landing;
 
 use std::cell::RefCell;
 use std::panic::PanicHookInfo;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 
 use coroner_capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
+use coroner_report::model::{CrashFlag, Report};
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Exception, Frame, Language, Monitor};
 
@@ -37,13 +43,32 @@ use crate::exception::frames_above;
 use crate::scope::{Breadcrumb, add_breadcrumb};
 use landing::Landing;
 
+/// Which panics are reported, and not only left as breadcrumbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PanicPolicy {
+    /// Those that nobody catches: they end the process or a thread.
+    #[default]
+    UncaughtOnly,
+    /// Those that are caught, too, as reports that the process survives, at most 16 of a run: a server's handlers under a runtime that
+    /// catches their panics, as tokio does.
+    All,
+}
+
 /// Whether panics are taken in.
 static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether caught ones are reported.
+static ALL: AtomicBool = AtomicBool::new(false);
+
+/// The process's last panic, which may be raised again. Tried and never waited for: a child made by fork may find it locked.
+static LAST: Mutex<Option<Arc<Panic>>> = Mutex::new(None);
 
 /// Panics of a thread that are kept, since a later one may show that they were fatal.
 const KEPT: usize = 4;
 
+#[derive(Debug)]
 struct Panic {
+    tid: u64,
     message: String,
     location: Option<String>,
     frames: Vec<Frame>,
@@ -52,7 +77,7 @@ struct Panic {
 /// A thread's last panics, the newest last.
 #[derive(Default)]
 struct Recent {
-    panics: Vec<Panic>,
+    panics: Vec<Arc<Panic>>,
     /// One of them was reported as the end of the process.
     fatal: bool,
 }
@@ -62,7 +87,7 @@ thread_local! {
 }
 
 /// Takes panics in from now on. The hook is set once in a process and stays.
-pub(crate) fn install() {
+pub(crate) fn install(policy: PanicPolicy) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -73,6 +98,7 @@ pub(crate) fn install() {
             before(info);
         }));
     });
+    ALL.store(policy == PanicPolicy::All, Ordering::Release);
     ON.store(true, Ordering::Release);
 }
 
@@ -103,27 +129,40 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
     let _ = RECENT.try_with(|recent| {
         let Ok(mut recent) = recent.try_borrow_mut() else { return };
         if let Some(why) = gives_up(message) {
-            return report_end(&mut recent, why, registers);
+            report_end(&mut recent, why, registers);
+            return;
         }
         if recent.panics.len() == KEPT {
             recent.panics.remove(0);
         }
-        recent.panics.push(Panic {
+        let panic = Arc::new(Panic {
+            tid: coroner_process::threads::this_thread() as u64,
             message: message.to_owned(),
             location: info.location().map(ToString::to_string),
             frames: frames_above(registers),
         });
+        recent.panics.push(Arc::clone(&panic));
+        if let Ok(mut last) = LAST.try_lock() {
+            *last = Some(panic);
+        }
+        watch_exit();
         let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
         match landing {
             Landing::Caught => {
+                if ALL.load(Ordering::Acquire) && report(&mut recent, &["caught panic"], Ending::NonFatal, registers) {
+                    return;
+                }
                 let text = format!("panic caught: {message}");
                 add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::ERROR));
             }
             // The runtime says so itself when it gets there.
             Landing::CannotUnwind => {}
-            Landing::Nowhere => report(&mut recent, &["panic"], Ending::Fatal, registers),
-            Landing::Top if is_main_thread() => report(&mut recent, &["panic"], Ending::Fatal, registers),
-            Landing::Top => report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers),
+            Landing::Top if !is_main_thread() => {
+                report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers);
+            }
+            Landing::Nowhere | Landing::Top => {
+                report(&mut recent, &["panic"], Ending::Fatal, registers);
+            }
         }
     });
 }
@@ -138,29 +177,89 @@ fn report_end(recent: &mut Recent, why: GivesUp, registers: &Registers) {
 }
 
 /// Reports the newest panics, one for each kind, the newest first.
-fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Registers) {
-    let tid = coroner_process::threads::this_thread() as u64;
-    let exceptions: Vec<Exception<'_>> = recent
-        .panics
-        .iter()
-        .rev()
-        .zip(kinds)
-        .map(|(panic, kind)| Exception {
-            language: Language::RUST,
-            type_name: Some(kind.as_bytes()),
-            message: Some(panic.message.as_bytes()).filter(|message| !message.is_empty()),
-            tid,
-            location: panic.location.as_ref().map(String::as_bytes),
-            frames: &panic.frames,
-            user_info: None,
-        })
-        .collect();
+fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Registers) -> bool {
+    let exceptions: Vec<Exception<'_>> =
+        recent.panics.iter().rev().zip(kinds).map(|(panic, kind)| panic.wire(kind)).collect();
     // One that was fatal already has grown worse on its way up: still one death.
     let ending = if recent.fatal && ending == Ending::Fatal { Ending::FatalAgain } else { ending };
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
     if reported && ending != Ending::NonFatal {
         recent.fatal = true;
         exception::dies();
+    }
+    reported
+}
+
+impl Panic {
+    fn wire<'a>(&'a self, kind: &'a str) -> Exception<'a> {
+        Exception {
+            language: Language::RUST,
+            type_name: Some(kind.as_bytes()),
+            message: Some(self.message.as_bytes()).filter(|message| !message.is_empty()),
+            tid: self.tid,
+            location: self.location.as_ref().map(String::as_bytes),
+            frames: &self.frames,
+            user_info: None,
+        }
+    }
+
+    /// Whether a report is of this panic, which the process had survived by then.
+    fn is_survived_in(&self, report: &Report) -> bool {
+        let is_survived = report.crash.as_ref().is_some_and(|crash| {
+            crash.monitor == Monitor::PANIC && crash.has(CrashFlag::NotFatal) && crash.tid == self.tid
+        });
+        let frames = report.exceptions.first().map(|first| first.frames.iter().map(|frame| frame.address.0));
+        is_survived && frames.is_some_and(|frames| frames.eq(self.frames.iter().map(|frame| frame.pc)))
+    }
+}
+
+/// `main` has ended by a panic that was raised again: the last one of the process, whose report this becomes.
+fn main_ended() {
+    let panic = LAST.try_lock().ok().and_then(|last| last.clone());
+    let Some(panic) = panic.filter(|_| ON.load(Ordering::Acquire) && !exception::is_reported_as_fatal()) else {
+        return;
+    };
+    if exception::report(&coroner_walk::current_registers(), Monitor::PANIC, &[panic.wire("panic")], Ending::Fatal)
+        && let Some(coroner) = crate::installed()
+    {
+        let run = coroner.store_dir().join(crate::store::RUNS).join(coroner.run_id().to_string());
+        let files = std::fs::read_dir(run).into_iter().flatten().flatten().map(|entry| entry.path());
+        for file in files.filter(|file| Report::read_file(file).is_ok_and(|report| panic.is_survived_in(&report))) {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// A [`Coroner`](crate::Coroner) is dropped: if that is since `main` unwinds, out of the program, that is the end of it.
+pub(crate) fn dropped() {
+    if std::thread::panicking() && is_main_thread() && landing::is_caught_by_top() {
+        main_ended();
+    }
+}
+
+/// From now on the status of the process's end is known, where the system tells.
+fn watch_exit() {
+    #[cfg(target_env = "gnu")]
+    {
+        use std::ffi::{c_int, c_void};
+
+        // glibc, on_exit(3).
+        unsafe extern "C" {
+            fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        }
+        /// What the standard library returns from `main` after a panic.
+        const PANICKED: c_int = 101;
+        extern "C" fn ends(status: c_int, _argument: *mut c_void) {
+            // `exit` called by the app has the frames of `main` above it.
+            if status == PANICKED && is_main_thread() && landing::is_main_gone() {
+                main_ended();
+            }
+        }
+        static WATCHED: Once = Once::new();
+        // SAFETY: registers a function that does not unwind, and is there as long as the panic hook is.
+        WATCHED.call_once(|| unsafe {
+            on_exit(ends, std::ptr::null_mut());
+        });
     }
 }
 
