@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashSet,
-    io,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -43,6 +44,10 @@ impl Locator {
         let mut seen = HashSet::new();
         if self.options.image_paths && key.path.is_absolute() {
             self.take_image(key, &mut found, &mut seen);
+        } else if self.options.image_paths && key.path == Path::new(VDSO) {
+            found
+                .files
+                .extend(own_vdso().into_iter().flatten().filter(|file| file.debug_id() == key.debug_id.as_ref()));
         }
         let places = match &key.debug_id {
             Some(id) => self.places_of(key, id),
@@ -66,7 +71,8 @@ impl Locator {
 
     /// The file at the image's own path, if it is still that image.
     fn take_image(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
-        let files = match SymbolFile::open(&key.path) {
+        let path = on_disk(&key.path);
+        let files = match SymbolFile::open(&path) {
             Ok(files) => files,
             Err(SymbolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return found.problems.push(error),
@@ -74,11 +80,11 @@ impl Locator {
         let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
         let image = files.into_iter().find(|file| file.is_of(key));
         let Some(image) = image else {
-            found.mismatched = Some((key.path.clone(), ids));
+            found.mismatched = Some((path, ids));
             return;
         };
         found.unverified = key.debug_id.is_none();
-        seen.insert(key.path.clone());
+        seen.insert(path);
         for path in self.debug_link_places(&image) {
             take_linked(&path, &image, found, seen);
         }
@@ -128,6 +134,35 @@ impl Locator {
         let Options { search, index_cache, .. } = &self.options;
         self.index.get_or_insert_with(|| SearchIndex::build(search, index_cache.as_deref(), reading))
     }
+}
+
+/// What reports have in the place of a path for the code that the kernel gives each process.
+const VDSO: &str = "[vdso]";
+
+/// This process's vdso, which is in no file; `None` where there is none. As long as the kernel is the same, so is the vdso.
+fn own_vdso() -> Option<Vec<SymbolFile>> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let line = maps.split(|byte| *byte == b'\n').find(|line| line.ends_with(VDSO.as_bytes()))?;
+    let (start, end) = std::str::from_utf8(line).ok()?.split(' ').next()?.split_once('-')?;
+    let address = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (address(start)?, address(end)?);
+    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
+    let mut memory = File::open("/proc/self/mem").ok()?;
+    memory.seek(SeekFrom::Start(start)).ok()?;
+    memory.read_exact(&mut bytes).ok()?;
+    SymbolFile::from_bytes(Path::new(VDSO), bytes).ok()
+}
+
+/// The path as the disk has it. Reports are text: what is not UTF-8 of a name is U+FFFD there, so that the name is looked for in its folder.
+fn on_disk(path: &Path) -> PathBuf {
+    let mut found = PathBuf::new();
+    for component in path.iter() {
+        let is_replaced = component.to_string_lossy().contains(char::REPLACEMENT_CHARACTER);
+        let mut entries = is_replaced.then(|| std::fs::read_dir(&found).ok()).into_iter().flatten().flatten().flatten();
+        let entry = entries.find(|entry| entry.file_name().to_string_lossy() == component.to_string_lossy());
+        found.push(entry.map_or_else(|| component.to_owned(), |entry| entry.file_name()));
+    }
+    found
 }
 
 /// A debug link's file is right if it has the image's id or, where either has none, the CRC of the link.

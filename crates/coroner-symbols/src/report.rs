@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use coroner_report::{
     Report,
     model::{Address, Frame, Image, InlinedFrame},
-    wire::{AddressKind, ImageKind, Language, Monitor},
+    wire::{AddressKind, FoundBy, ImageKind, Language, Monitor, Os},
 };
 use coroner_scan::LookupAddress;
 
@@ -82,8 +82,28 @@ impl Symbolizer {
                 entry.named += usize::from(frame.function.is_some());
             }
         }
+        name_signal_returns(report);
         demangle_exception_types(report);
         symbols.into_iter().flatten().collect()
+    }
+}
+
+/// Names the code that a signal handler returns to, on Linux, which stripped libraries have no symbol of.
+fn name_signal_returns(report: &mut Report) {
+    let name = match arch_of(report) {
+        Arch::X86_64 => "__restore_rt",
+        Arch::Aarch64 => "__kernel_rt_sigreturn",
+        _ => return,
+    };
+    if !matches!(report.header.os, Os::LINUX | Os::ANDROID) {
+        return;
+    }
+    for thread in &mut report.threads {
+        for place in 1..thread.frames.len() {
+            if thread.frames[place].found_by == FoundBy::SIGNAL_FRAME {
+                thread.frames[place - 1].function.get_or_insert_with(|| name.to_owned());
+            }
+        }
     }
 }
 

@@ -165,3 +165,23 @@ fn types_are_demangled_once() {
     demangle_exception_types(&mut torn);
     assert_eq!(torn.crash.unwrap().exception_type.as_deref(), Some("std::runtime_error"));
 }
+
+/// Where a signal handler returns to, stripped libraries have no symbol.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_return_is_named() {
+    let mut report = report_of_myself(landmark_of_this_test as *const () as u64, None);
+    report.header.os = coroner_report::wire::Os::LINUX;
+    let (arch, name) = match cfg!(target_arch = "x86_64") {
+        true => (coroner_process::registers::Arch::X86_64, "__restore_rt"),
+        false => (coroner_process::registers::Arch::Aarch64, "__kernel_rt_sigreturn"),
+    };
+    let thread = &mut report.threads[0];
+    thread.registers = Some(coroner_report::model::Registers { arch: Some(arch), ..Default::default() });
+    thread.frames.insert(0, Frame { address: Address(16), ..Frame::default() });
+    thread.frames.insert(0, Frame { address: Address(32), ..Frame::default() });
+    thread.frames[2].found_by = FoundBy::SIGNAL_FRAME;
+    Symbolizer::new(Options::default()).symbolicate_report(&mut report);
+    let names: Vec<_> = report.threads[0].frames[..2].iter().map(|frame| frame.function.as_deref()).collect();
+    assert_eq!(names, [None, Some(name)]);
+}

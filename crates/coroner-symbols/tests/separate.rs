@@ -266,3 +266,52 @@ fn an_image_without_id_is_found_by_its_name() {
     let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
     assert_eq!(symbolizer.status(&key).matched, Match::Missing);
 }
+
+/// Reports have U+FFFD for what is not UTF-8 in a path.
+#[test]
+fn a_path_that_is_not_utf8() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join(std::ffi::OsStr::from_bytes(b"\xffolder"));
+    std::fs::create_dir(&inner).unwrap();
+    let path = inner.join(std::ffi::OsStr::from_bytes(b"lib\xe9.so"));
+    std::fs::copy(fixture("cpp.elf"), &path).unwrap();
+    let key = ImageKey { path: path.to_string_lossy().into_owned().into(), ..key_of(&path) };
+    assert_ne!(key.path, path);
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), expected());
+}
+
+/// The vdso is in no file: the one of this process has the names of that of a report, if the kernel is the same.
+#[test]
+fn the_vdso() {
+    // SAFETY: only asks; the vdso stays where it is.
+    let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if vdso == 0 {
+        return;
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+    let end = u64::from_str_radix(line.split(['-', ' ']).nth(1).unwrap(), 16).unwrap();
+    // SAFETY: it is mapped, from there to the mapping's end.
+    let bytes = unsafe { std::slice::from_raw_parts(vdso as *const u8, (end - vdso) as usize) }.to_vec();
+    let file = &SymbolFile::from_bytes(Path::new("[vdso]"), bytes).unwrap()[0];
+    let key = ImageKey {
+        path: "[vdso]".into(),
+        debug_id: file.debug_id().cloned(),
+        kind: FileKind::Elf,
+        arch: file.arch(),
+        base_svma: 0,
+    };
+    // SAFETY: looks a symbol up; both names are constants.
+    let handle = unsafe { libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    assert!(!handle.is_null());
+    let name = if cfg!(target_arch = "x86_64") { c"__vdso_clock_gettime" } else { c"__kernel_clock_gettime" };
+    // SAFETY: as above.
+    let function = unsafe { libc::dlsym(handle, name.as_ptr()) } as u64;
+    let address = LookupAddress::of_instruction(function - vdso + 4);
+    let found = Symbolizer::new(without_system_folders()).symbolicate(&key, address);
+    assert!(found.iter().any(|frame| frame.raw_name.as_ref().unwrap().ends_with("clock_gettime")), "{found:?}");
+    // Of another kernel it says nothing.
+    let other = ImageKey { debug_id: coroner_symbols::DebugId::new(&[1; 20]), ..key };
+    assert!(Symbolizer::new(without_system_folders()).symbolicate(&other, address).is_empty());
+}
