@@ -172,6 +172,7 @@ fn make_owned(
         }
         made => made.map_err(InstallError::Run)?,
     };
+    files.report.touch();
     let id = files.id;
     // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
     let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };

@@ -22,6 +22,9 @@ pub(crate) const BUFFER: usize = 128 << 10;
 /// A batch of elements ends when less than this is left in the buffer.
 pub(crate) const ROOM: usize = 24 << 10;
 
+/// Bytes of a report whose pages are there from install on.
+const TOUCHED: usize = 16 << 10;
+
 /// Where a payload starts in the buffer: behind the file's prefix and the frame's header.
 const HEAD: usize = FILE_PREFIX.len() + FRAME_HEADER_LEN;
 
@@ -65,6 +68,12 @@ impl ReportFile {
     pub(crate) fn is_unused(&self) -> bool {
         // SAFETY: mapped for at least a page, and aligned to one.
         self.is_none() || unsafe { (self.address as *const u32).read_volatile() } == 0
+    }
+
+    /// Has the pages of what is written first, and of most reports, there before a crash (not async-signal-safe).
+    pub(crate) fn touch(&self) {
+        // Where the disk or an older kernel refuses, a crash does it.
+        let _ = files::populate(self.address, TOUCHED.min(self.capacity));
     }
 
     /// Anonymous memory in place of a file.

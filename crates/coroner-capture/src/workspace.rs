@@ -13,9 +13,6 @@ use crate::sections::symbol_names::Names;
 use coroner_process::files;
 use coroner_walk::ImageList;
 
-/// The most stack memory that is kept of a thread.
-pub(crate) const STACK_MEMORY: usize = 32 << 10;
-
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.
 pub(crate) struct Workspace {
     /// A fault of the crash path that is in no section yet.
@@ -30,8 +27,6 @@ pub(crate) struct Workspace {
     pub images: Option<ImageList>,
     /// Addresses to name, and what they are named with.
     pub names: Names,
-    /// Stack memory on its way into the buffer.
-    pub stack_memory: [u8; STACK_MEMORY],
 }
 
 /// The process's workspace, once the first install has made it; never unmapped, so that a handler that runs late finds it.
@@ -67,15 +62,32 @@ impl Workspace {
 
     fn map() -> Result<*mut Workspace> {
         let at = files::map(size_of::<Workspace>())? as *mut Workspace;
-        // SAFETY: a fresh mapping of that size, zeroed and page-aligned. The large fields are arrays of bytes or frames, and
-        // tables whose zero is empty: they are not built on the stack.
+        // SAFETY: a fresh mapping of that size, zeroed and page-aligned. What is not written here is empty when it is all zero, and
+        // would be built on the stack first.
         unsafe {
             (&raw mut (*at).fault).write(None);
-            (&raw mut (*at).ring).write(Ring::new());
-            (&raw mut (*at).cache).write(RuleCache::new());
             (&raw mut (*at).images).write(None);
-            (&raw mut (*at).names).write(Names::new());
         }
         Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::boxed::Box;
+    use std::format;
+
+    use super::*;
+    use crate::sections::symbol_names::Addresses;
+
+    #[test]
+    fn all_zero_is_empty() {
+        let workspace = Workspace::map().unwrap();
+        // SAFETY: made above, and nobody else's.
+        let workspace = unsafe { &*workspace };
+        assert_eq!(format!("{:?}", workspace.cache), format!("{:?}", Box::new(RuleCache::new())));
+        assert_eq!(format!("{:?}", workspace.names.addresses), format!("{:?}", Box::new(Addresses::new())));
+        assert!(workspace.fault.is_none() && workspace.images.is_none());
     }
 }

@@ -141,10 +141,14 @@ unsafe fn map_anonymous(address: usize, size: usize) -> Result<usize> {
     unsafe { call!(mmap, address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1_isize, 0) }
 }
 
-/// Maps `length` bytes of a file, shared with it.
+/// Maps `length` bytes of a file, shared with it. Nothing is read ahead: of a file that is all zeros, the first page would otherwise
+/// cost what hundreds of them do.
 pub fn map_file(file: i32, length: usize) -> Result<usize> {
     // SAFETY: a new mapping touches nothing that exists.
-    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }
+    let at = unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }?;
+    // SAFETY: advice: no byte changes.
+    let _ = unsafe { call!(madvise, at, length, libc::MADV_RANDOM) };
+    Ok(at)
 }
 
 /// Gives every page of fresh, zeroed memory its frame (not async-signal-safe), so that none has to be found when memory is short.

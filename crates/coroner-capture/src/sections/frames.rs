@@ -22,13 +22,6 @@ pub(crate) struct Ring {
     frames: [Frame; LAST],
 }
 
-impl Ring {
-    pub(crate) const fn new() -> Self {
-        const EMPTY: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
-        Ring { frames: [EMPTY; LAST] }
-    }
-}
-
 /// How much of a stack is kept and how far it is walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {

@@ -1,12 +1,15 @@
 //! The crashed thread's stack from its stack pointer upwards.
 
 use coroner_process::memory::Memory as _;
-use coroner_report::wire::{SectionKind, StackMemory};
+use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::SectionResult;
 use crate::recrash::RECRASH;
 use crate::report_file::ReportWriter;
 use crate::session::{CrashSession, memory};
+
+/// The most stack memory that is kept.
+const STACK_MEMORY: usize = 32 << 10;
 
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;
@@ -22,9 +25,12 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
         return SectionResult::Empty;
     }
     let Some(address) = first_readable(session.context.registers.sp() & !15) else { return SectionResult::Empty };
-    let workspace = &mut *session.workspace;
-    let limit = workspace.stack_memory.len();
-    let into = workspace.stack_memory.get_mut(..wanted.min(limit)).unwrap_or_default();
+    // The bytes wait at the end of the buffer, and are encoded in front of them.
+    let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);
+    let Some((front, into)) = payload.split_at_mut_checked(payload.len().saturating_sub(STACK_MEMORY)) else {
+        return SectionResult::Empty;
+    };
+    let into = into.get_mut(..wanted.min(into.len())).unwrap_or_default();
     let mut filled = 0;
     for step in into.chunks_mut(STEP) {
         if memory().read(address.wrapping_add(filled as u64), step).is_err() {
@@ -35,8 +41,8 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     if filled == 0 {
         return SectionResult::Empty;
     }
-    let bytes = workspace.stack_memory.get(..filled).unwrap_or_default();
-    let mut encoder = ReportWriter::payload(&mut workspace.buffer);
+    let bytes = into.get(..filled).unwrap_or_default();
+    let mut encoder = Encoder::new(front);
     encoder.begin_array();
     StackMemory { tid: session.context.tid as u64, address, bytes }.encode(&mut encoder);
     encoder.end();

@@ -49,6 +49,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
+    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Addresses { addresses: [0; CAPACITY], states: [0; CAPACITY], places: [0; PLACES], used: 0, dropped: 0 }
     }
@@ -114,12 +115,6 @@ pub(crate) struct Names {
     pub(crate) addresses: Addresses,
     scan: NameScan<AT_ONCE>,
     buffer: [u8; MAX_LENGTH],
-}
-
-impl Names {
-    pub(crate) const fn new() -> Self {
-        Names { addresses: Addresses::new(), scan: NameScan::new(), buffer: [0; MAX_LENGTH] }
-    }
 }
 
 /// Writes the names, a section for each image.
