@@ -40,6 +40,8 @@ static KEY: AtomicUsize = AtomicUsize::new(NO_KEY);
 
 /// Frees the alternate stack of a thread that ends.
 unsafe extern "C" fn release(base: *mut c_void) {
+    #[cfg(not(target_vendor = "apple"))]
+    coroner_process::threads::withdraw_thread();
     let Ok(mut now) = alternate_stack() else { return };
     if now.sp != base as usize || now.flags & libc::SS_ONSTACK != 0 {
         // Somebody replaced it, or the thread ends in a handler: then it is better kept.

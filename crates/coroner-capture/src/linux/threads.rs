@@ -129,6 +129,8 @@ mod interpose {
     use core::ffi::{c_int, c_void};
     use core::sync::atomic::{AtomicUsize, Ordering};
 
+    use coroner_process::threads::announce_thread;
+
     use super::{Stack, adopt, new_stack, page_size};
     use crate::install_options::AlternateStacks;
     use crate::installed;
@@ -163,7 +165,7 @@ mod interpose {
         first == pthread_create as *const () as usize || first == REAL.load(Ordering::Acquire)
     }
 
-    /// What a new thread starts with, at the base of its own alternate stack (which is not in use yet).
+    /// What a new thread starts with, at the top of its own alternate stack, which is not in use yet and has its pages there.
     #[repr(C)]
     struct Begin {
         start: Start,
@@ -174,7 +176,9 @@ mod interpose {
     extern "C" fn begin(at: *mut c_void) -> *mut c_void {
         // SAFETY: `pthread_create` below put it there for this thread alone. Read before the stack can be used.
         let Begin { start, argument, stack } = unsafe { at.cast::<Begin>().read() };
-        let _ = adopt(stack);
+        if adopt(stack).is_ok() {
+            announce_thread();
+        }
         start(argument)
     }
 
@@ -190,9 +194,9 @@ mod interpose {
         let wanted =
             installed::get().is_some_and(|installed| installed.options.alternate_stacks == AlternateStacks::Everywhere);
         if wanted && let Ok(stack) = new_stack() {
-            let at = stack.base() as *mut Begin;
+            let at = (stack.top() as *mut Begin).wrapping_sub(1);
             let (address, size) = (stack.base(), stack.size());
-            // SAFETY: the stack's lowest bytes are ours and unused; page-aligned.
+            // SAFETY: the stack's highest bytes are ours and unused; its top is page-aligned.
             unsafe { at.write(Begin { start, argument, stack }) };
             // SAFETY: the caller's arguments, but for the start routine, which calls the caller's.
             let answer = unsafe { real(thread, attributes, begin, at.cast()) };

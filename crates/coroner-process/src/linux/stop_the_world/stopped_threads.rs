@@ -9,7 +9,7 @@ use super::{NotCaptured, ThreadStopper};
 use crate::linux::context::Context;
 use crate::linux::syscall::Errno;
 use crate::linux::threads::{
-    KernelState, Listing, TaskDirectory, ThreadName, Tid, monotonic_now, process_id, this_thread,
+    KernelState, Listing, TaskDirectory, ThreadName, Tid, announced_threads, monotonic_now, process_id, this_thread,
 };
 use crate::linux::tracer::{Tracer, Tracing};
 use crate::registers::Registers;
@@ -152,7 +152,9 @@ impl ThreadStopper {
             signals,
             workers_noted: false,
         };
-        stop.ask_new();
+        if !stop.ask_announced() {
+            stop.ask_new();
+        }
         Some(stop)
     }
 }
@@ -165,6 +167,29 @@ impl<'a> StoppedThreads<'a> {
     /// The slots in use.
     fn slots(&self) -> &'static [Slot] {
         self.shared().slots().get(..self.used).unwrap_or(&[])
+    }
+
+    /// Asks the threads that are known without a listing. False if those are not all.
+    fn ask_announced(&mut self) -> bool {
+        let pid = self.pid;
+        let others = self.excluded.len().saturating_add(1);
+        // Whether a thread has ended is known from the signal that can't be sent.
+        if !self.signals || self.stopper.signal == 0 || self.tasks.count().is_ok_and(|count| count <= others) {
+            return false;
+        }
+        for tid in core::iter::once(pid).chain(announced_threads(pid).filter(|tid| *tid != pid)) {
+            if tid != self.asker && !self.excluded.contains(&tid) && !self.ask(tid) {
+                return false;
+            }
+        }
+        let gone = |slot: &&Slot| slot.verdict.load(Relaxed) == NotCaptured::ThreadGone as u32;
+        let known = self.used.saturating_sub(self.slots().iter().filter(gone).count());
+        self.tasks.count() == Ok(known.saturating_add(self.excluded_alive()).saturating_add(1))
+    }
+
+    /// How many of the excluded live, the asker left out.
+    fn excluded_alive(&self) -> usize {
+        self.excluded.iter().filter(|tid| **tid != self.asker && is_alive(self.pid, **tid)).count()
     }
 
     /// Lists the threads and asks those that are not in the table yet; returns whether there may be more: some were new,
@@ -348,8 +373,7 @@ impl<'a> StoppedThreads<'a> {
     /// Whether the process has no threads but those that are accounted for. Captured threads can't end, so that if the
     /// numbers agree, none is new.
     fn is_complete(&self, progress: &Progress) -> bool {
-        let others = self.excluded.iter().filter(|tid| **tid != self.asker && is_alive(self.pid, **tid)).count();
-        let known = progress.captured.saturating_add(others).saturating_add(1);
+        let known = progress.captured.saturating_add(self.excluded_alive()).saturating_add(1);
         self.tasks.count() == Ok(known)
     }
 
@@ -493,7 +517,7 @@ impl<'a> StoppedThreads<'a> {
         self.listing
     }
 
-    /// The threads, in the order in which they were made, without those that ended meanwhile and those of the kernel.
+    /// The threads, as a rule in the order in which they were made, without those that ended meanwhile and those of the kernel.
     pub fn threads(&self) -> impl Iterator<Item = Thread<'_>> {
         self.slots().iter().map(|slot| self.thread(slot)).filter(|thread| {
             !matches!(thread.capture, Capture::Not(NotCaptured::ThreadGone | NotCaptured::KernelThread))
