@@ -190,7 +190,9 @@ fn make_owned(
             return Err(error);
         }
     };
-    let at = match prepare_workspace(owner).and_then(|()| map(2, || files::map(size_of::<Installed>()))) {
+    let at = match prepare_workspace(owner, options.symbol_names)
+        .and_then(|()| map(2, || files::map(size_of::<Installed>())))
+    {
         Ok(at) => at as *mut Installed,
         Err(errno) => {
             give_back_images(owner);
@@ -218,9 +220,9 @@ fn make_owned(
 }
 
 /// Gives the process's workspace an empty list of images.
-fn prepare_workspace(owner: &mut ReportOwner) -> Result<(), Errno> {
+fn prepare_workspace(owner: &mut ReportOwner, names: bool) -> Result<(), Errno> {
     let images = map(1, ImageList::map)?;
-    Workspace::prepare(owner, images).map_err(|(images, errno)| {
+    Workspace::prepare(owner, images, names).map_err(|(images, errno)| {
         images.unmap();
         errno
     })

@@ -97,7 +97,9 @@ impl<'c> CrashSession<'c> {
         let Ok(opened) = open_report(installed, context) else { return Err(owner) };
         let Some(workspace) = Workspace::of(&mut owner) else { return Err(owner) };
         RECRASH.reset();
-        workspace.names.addresses.clear();
+        if let Some(names) = &mut workspace.names {
+            names.addresses.clear();
+        }
         // SAFETY: the lock makes this session the only user of the report's mapping.
         let report = unsafe { ReportWriter::new(opened.file) };
         Ok(CrashSession {

@@ -25,8 +25,8 @@ pub(crate) struct Workspace {
     pub ring: Ring,
     /// The images; `None` while Coroner is not installed.
     pub images: Option<ImageList>,
-    /// Addresses to name, and what they are named with.
-    pub names: Names,
+    /// Addresses to name, and what they are named with; `None` where no install wanted names.
+    pub names: Option<&'static mut Names>,
 }
 
 /// The process's workspace, once the first install has made it; never unmapped, so that a handler that runs late finds it.
@@ -44,7 +44,11 @@ impl Workspace {
     ///
     /// # Errors
     /// What mmap answered.
-    pub(crate) fn prepare(owner: &mut ReportOwner, images: ImageList) -> core::result::Result<(), (ImageList, Errno)> {
+    pub(crate) fn prepare(
+        owner: &mut ReportOwner,
+        images: ImageList,
+        names: bool,
+    ) -> core::result::Result<(), (ImageList, Errno)> {
         if WORKSPACE.load(Ordering::Acquire).is_null() {
             match Self::map() {
                 Ok(made) => WORKSPACE.store(made, Ordering::Release),
@@ -53,6 +57,13 @@ impl Workspace {
         }
         match Self::of(owner) {
             Some(workspace) => {
+                if names && workspace.names.is_none() {
+                    match files::map(size_of::<Names>()) {
+                        // SAFETY: a fresh mapping of that size, zeroed, which is empty names, and never unmapped.
+                        Ok(at) => workspace.names = Some(unsafe { &mut *(at as *mut Names) }),
+                        Err(errno) => return Err((images, errno)),
+                    }
+                }
                 workspace.images = Some(images);
                 Ok(())
             }
@@ -67,6 +78,7 @@ impl Workspace {
         unsafe {
             (&raw mut (*at).fault).write(None);
             (&raw mut (*at).images).write(None);
+            (&raw mut (*at).names).write(None);
         }
         Ok(at)
     }
@@ -79,7 +91,6 @@ mod tests {
     use std::format;
 
     use super::*;
-    use crate::sections::symbol_names::Addresses;
 
     #[test]
     fn all_zero_is_empty() {
@@ -87,7 +98,6 @@ mod tests {
         // SAFETY: made above, and nobody else's.
         let workspace = unsafe { &*workspace };
         assert_eq!(format!("{:?}", workspace.cache), format!("{:?}", Box::new(RuleCache::new())));
-        assert_eq!(format!("{:?}", workspace.names.addresses), format!("{:?}", Box::new(Addresses::new())));
-        assert!(workspace.fault.is_none() && workspace.images.is_none());
+        assert!(workspace.fault.is_none() && workspace.images.is_none() && workspace.names.is_none());
     }
 }

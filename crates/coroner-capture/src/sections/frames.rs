@@ -45,14 +45,15 @@ pub(crate) struct Walk<'w> {
     ring: &'w mut Ring,
     images: &'w ImageList,
     cache: &'w mut RuleCache,
-    names: &'w mut Addresses,
+    names: Option<&'w mut Addresses>,
 }
 
 impl<'w> Walk<'w> {
     /// The parts of a workspace that a walk needs, and the buffer, apart. `None` without images.
     pub(crate) fn of(workspace: &'w mut Workspace) -> Option<(Walk<'w>, &'w mut [u8; BUFFER])> {
         let Workspace { buffer, ring, images, cache, names, .. } = workspace;
-        Some((Walk { ring, images: images.as_ref()?, cache, names: &mut names.addresses }, buffer))
+        let names = names.as_deref_mut().map(|names| &mut names.addresses);
+        Some((Walk { ring, images: images.as_ref()?, cache, names }, buffer))
     }
 
     /// Encodes a thread with its frames, from `registers` on, and notes what is to be named. False if it does not fit.
@@ -66,7 +67,7 @@ impl<'w> Walk<'w> {
         swift_async: SwiftAsync,
     ) -> bool {
         let Some(mut thread) = ThreadEncoder::begin(encoder, thread) else { return false };
-        let Walk { ring, images, cache, names } = self;
+        let Walk { ring, images, cache, mut names } = self;
         let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
         let mut walker = coroner_walk::walker(registers, memory, images, cache, options);
         let mut walked = 0_usize;
@@ -76,7 +77,9 @@ impl<'w> Walk<'w> {
             let frame = wire(frame);
             if walked < depth.first {
                 thread.frame(&frame);
-                names.note(&frame);
+                if let Some(names) = &mut names {
+                    names.note(&frame);
+                }
             } else if let Some(place) = ring.frames.get_mut((walked - depth.first) % last) {
                 *place = frame;
             }
@@ -90,7 +93,9 @@ impl<'w> Walk<'w> {
         for index in beyond - kept..beyond {
             if let Some(frame) = ring.frames.get(index % last) {
                 thread.frame(frame);
-                names.note(frame);
+                if let Some(names) = &mut names {
+                    names.note(frame);
+                }
             }
         }
         thread.finish(end);

@@ -128,20 +128,25 @@ pub(super) fn write_all(session: &mut CrashSession<'_>) {
         // What is open when the section is left by a fault is given back here.
         let mut source = Source::NONE;
         let mut more = true;
-        let left = session.workspace.names.addresses.left();
+        let left = left(session);
         let whole = guarded(session, SectionKind::SYMBOL_NAMES, None, |session| {
             more = name_an_image(session, &mut first, &mut source) != SectionResult::Empty;
         });
         source.close();
         write_fault(session);
         // A fault before any address was taken would come again, and fill the report with faults.
-        if !more || (!whole && session.workspace.names.addresses.left() == left) {
+        if !more || (!whole && self::left(session) == left) {
             break;
         }
     }
-    let addresses = &session.workspace.names.addresses;
+    let Some(Names { addresses, .. }) = session.workspace.names.as_deref() else { return };
     let counts = &mut session.counts;
     counts.dropped_names = counts.dropped_names.saturating_add(addresses.left()).saturating_add(addresses.dropped);
+}
+
+/// Addresses that are left to ask for.
+fn left(session: &CrashSession<'_>) -> u64 {
+    session.workspace.names.as_ref().map_or(0, |names| names.addresses.left())
 }
 
 /// Names the addresses of the image that holds the first one which wasn't asked for yet. `Empty` if there is none.
@@ -150,7 +155,7 @@ pub(super) fn write_all(session: &mut CrashSession<'_>) {
 fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut Source) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };
-    let names = &mut workspace.names;
+    let Some(names) = &mut workspace.names else { return SectionResult::Empty };
     let image = loop {
         if *first >= names.addresses.used {
             return SectionResult::Empty;

@@ -268,10 +268,10 @@ impl Images {
         self.main_path.get(..self.main_path_length).unwrap_or_default()
     }
 
-    /// Touches what a crash may need: the slots in use and as many again (at least 64), so that no page must be found
+    /// Touches what a crash may need: the slots in use and as many again (at least 16), so that no page must be found
     /// then (not async-signal-safe, after a refresh).
     pub fn touch(&mut self) {
-        let count = (self.used * 2).max(self.used + 64).min(self.slots.len());
+        let count = (self.used * 2).max(self.used + 16).min(self.slots.len());
         for slot in self.slots.iter_mut().take(count).skip(self.used) {
             // SAFETY: a reference is valid to write; volatile, so that writing what is there already is not left out.
             unsafe { (&raw mut slot.path_length).write_volatile(0) };

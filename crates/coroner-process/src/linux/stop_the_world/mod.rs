@@ -203,9 +203,9 @@ fn handler() -> SignalAction {
     action(thread_slot::entry())
 }
 
-/// Slots that are touched when the table is made: more threads than most processes ever have. A page of more than these
+/// Slots that are touched when the table is made: more threads than most processes ever have. A page of those beyond
 /// costs a fault at crash time, which can fail only where the kernel kills the process for want of memory anyway.
-const TOUCHED: usize = 1024;
+const TOUCHED: usize = 256;
 
 /// Maps the table with room for `threads`, and touches its beginning; never unmapped.
 fn map_table(threads: usize) -> Result<&'static Shared, Errno> {

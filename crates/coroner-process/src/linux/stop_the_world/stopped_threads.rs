@@ -172,9 +172,11 @@ impl<'a> StoppedThreads<'a> {
     /// Asks the threads that are known without a listing. False if those are not all.
     fn ask_announced(&mut self) -> bool {
         let pid = self.pid;
-        let others = self.excluded.len().saturating_add(1);
+        if self.tasks.count() == Ok(1) {
+            return true;
+        }
         // Whether a thread has ended is known from the signal that can't be sent.
-        if !self.signals || self.stopper.signal == 0 || self.tasks.count().is_ok_and(|count| count <= others) {
+        if !self.signals || self.stopper.signal == 0 {
             return false;
         }
         for tid in core::iter::once(pid).chain(announced_threads(pid).filter(|tid| *tid != pid)) {
