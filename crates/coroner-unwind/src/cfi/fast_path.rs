@@ -25,8 +25,8 @@ pub(crate) struct FastCie {
     code: u32,
     /// The row after the initial instructions.
     row: Row,
-    /// They then say that the return address is undefined, as those of x86_64's `_start` do.
-    outermost: bool,
+    /// 1 if they then say that the return address is undefined, as those of x86_64's `_start` do. (A number, as above.)
+    outermost: u8,
 }
 
 /// Where in a CIE its augmentation is, behind `z`.
@@ -39,7 +39,7 @@ impl FastCie {
         let words = i32::try_from(cie.data_alignment >> 3).ok().filter(|words| (-16..=16).contains(words))?;
         let code = u32::try_from(cie.code_alignment).ok().filter(|code| *code <= 16)?;
         let is_plain = cie.has_augmentation && cie.bias == 0 && cie.data_alignment % 8 == 0;
-        is_plain.then_some(FastCie { pointer_bytes, words, code, row, outermost: false })
+        is_plain.then_some(FastCie { pointer_bytes, words, code, row, outermost: 0 })
     }
 
     /// What the entry at `address` says, read without [`Cie::parse`], and whether its entries are of signal trampolines.
@@ -121,7 +121,7 @@ impl FastCie {
             }
         }
         let row = row.filter(|row| A::LINK_REGISTER || row.saved_words::<A>(A::RA).is_some())?;
-        let plain = FastCie { pointer_bytes, words, code: code.into(), row, outermost };
+        let plain = FastCie { pointer_bytes, words, code: code.into(), row, outermost: outermost.into() };
         (position == total).then_some((plain, signal_trampoline))
     }
 }
@@ -150,7 +150,7 @@ impl CachedCie {
         address: 0,
         is_plain: false,
         signal_trampoline: false,
-        plain: FastCie { pointer_bytes: 0, words: 0, code: 0, row: Row::new(0, 0), outermost: false },
+        plain: FastCie { pointer_bytes: 0, words: 0, code: 0, row: Row::new(0, 0), outermost: 0 },
     };
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn row_at<A: Architecture, M: Memory>(
         return None;
     }
     let covers = range.contains(address);
-    let outermost = if plain.outermost {
+    let outermost = if plain.outermost != 0 {
         is_nothing(&window, position, total).then_some(true)?
     } else {
         window[position & (BLOCK - 1)] == UNDEFINED
@@ -681,7 +681,7 @@ mod tests {
             let long = Cie::parse(&mut memory, &section, SECTION).unwrap();
             assert_eq!((signal_trampoline, A::RA), (long.signal_trampoline, long.return_register), "{bytes:x?}");
             let undefined = long.initial.register(A::RA) == crate::cfi::row::RegisterRule::Undefined;
-            assert_eq!(plain.outermost, undefined, "{bytes:x?}");
+            assert_eq!(plain.outermost != 0, undefined, "{bytes:x?}");
             // The full parser has no plain form of those that have no row.
             assert_eq!((!undefined).then_some(plain), long.plain, "{bytes:x?}");
         }
