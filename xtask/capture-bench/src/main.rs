@@ -5,8 +5,8 @@
 //! `minidump-writer` (crash-handler's handler forks a child, which writes a minidump of its parent), or none.
 //!
 //! To install, it prints how many nanoseconds that took, and ends in good order. To crash, it parks all threads but the main one, prints the path of the file
-//! that the report will be in, waits for a line, writes the time to `FOLDER/started` (a shared mapping of 8 bytes,
-//! CLOCK_MONOTONIC nanoseconds) and stores to address 0.
+//! that the report will be in, waits for a line, writes the time to `FOLDER/started` (a shared mapping of two words,
+//! nanoseconds of CLOCK_MONOTONIC and of CLOCK_REALTIME) and stores to address 0.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -34,28 +34,39 @@ fn main() {
     println!("{}", report.display());
     std::io::stdout().flush().expect("the runner reads");
     let _ = std::io::stdin().read(&mut [0]).expect("the runner says go");
-    // SAFETY: the mapping is 8 bytes long and never unmapped.
-    unsafe { started.write_volatile(now()) };
+    // SAFETY: the mapping is two words long and never unmapped.
+    unsafe {
+        started.add(1).write_volatile(time(libc::CLOCK_REALTIME));
+        started.write_volatile(now());
+    }
     (coroner_faults::find("null-store").expect("it is in the table").run)();
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
 fn now() -> u64 {
+    time(libc::CLOCK_MONOTONIC)
+}
+
+fn time(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn map_started(path: &Path) -> *mut u64 {
     let file = File::options().create(true).truncate(true).read(true).write(true).open(path).expect("a folder");
-    file.set_len(8).expect("8 bytes");
+    file.set_len(16).expect("16 bytes");
     // SAFETY: a new mapping of an open file.
     let at = unsafe {
-        libc::mmap(std::ptr::null_mut(), 8, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        libc::mmap(std::ptr::null_mut(), 16, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     assert!(at != libc::MAP_FAILED, "a file can be mapped");
-    at.cast()
+    let at = at.cast::<u64>();
+    // Its page is there by the time of the crash.
+    // SAFETY: as above.
+    unsafe { at.write_volatile(0) };
+    at
 }
 
 #[cfg(feature = "coroner")]

@@ -2,7 +2,8 @@
 //!
 //! From the fault to the last byte of the report on disk, for processes of 1, 10, 100 and 1,000 threads (the others parked
 //! eleven frames deep), and to the end of the process, beside minidump-writer in a forked child and no reporter at all.
-//! All take turns in every round. With `--names` the dying process looks for names, as it does by default on Apple's systems; what
+//! All take turns in every round. Of ours it says, too, how soon something is there: the crash record in the run state, and header,
+//! what happened and the crashed thread's registers in the report. With `--names` the dying process looks for names, as it does by default on Apple's systems; what
 //! they took of our time is stated by itself: the peer finds none, and everything else is on disk before them.
 //!
 //! The program (`xtask/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
@@ -51,6 +52,9 @@ struct Sample {
     bytes: u64,
     /// What of `report` names took: the last thing before its end.
     names: u64,
+    /// From the fault to the crash record, and to the first sections of the report.
+    record: u64,
+    first: u64,
 }
 
 /// A comparison.
@@ -68,6 +72,8 @@ struct Row {
     ratio: f64,
     /// Milliseconds of ours that names took.
     names: f64,
+    /// Milliseconds from fault to the crash record, and to the report's first sections.
+    first: [f64; 2],
     /// Milliseconds from fault to the end of the process: ours, the peer's, without a reporter.
     exit: [f64; 3],
     /// Size of the report: ours, the peer's.
@@ -83,8 +89,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let programs = [build("coroner")?, build("minidump-writer")?, build("none")?];
     let mut rows: Vec<Row> = Vec::new();
     println!(
-        "{:>7}  {:<16} {:>28} {:>10} {:>12} {:>14}",
-        "threads", "reporter", "fault to report, ms", "to exit", "bytes", "of it names"
+        "{:>7}  {:<16} {:>28} {:>10} {:>12} {:>14} {:>18}",
+        "threads", "reporter", "fault to report, ms", "to exit", "bytes", "of it names", "record, first, µs"
     );
     for threads in &arguments.threads {
         let mut samples: [Vec<Sample>; 3] = Default::default();
@@ -106,7 +112,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             } else {
                 let times = format!("{report:.2} [{:.2}..{:.2}]", range[0], range[1]);
                 let names = times_of_names(samples);
-                println!("{threads:>7}  {reporter:<16} {times:>28} {exit:>10.2} {bytes:>12} {names:>14.2}");
+                let first = if *reporter == "coroner" { format_first(samples) } else { String::new() };
+                println!("{threads:>7}  {reporter:<16} {times:>28} {exit:>10.2} {bytes:>12} {names:>14.2} {first:>18}");
             }
         }
         let [ours, peer, none] = &samples;
@@ -125,6 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             unit: "ms",
             ratio: peer_report / our_report,
             names: times_of_names(ours),
+            first: times_to_first(ours),
             exit,
             bytes,
         });
@@ -149,6 +157,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 /// The median of what names took, in milliseconds.
 fn times_of_names(samples: &[Sample]) -> f64 {
     times(samples, |sample| sample.names).0
+}
+
+/// The medians from fault to crash record and to the report's first sections, in milliseconds.
+fn times_to_first(samples: &[Sample]) -> [f64; 2] {
+    [times(samples, |sample| sample.record).0, times(samples, |sample| sample.first).0]
+}
+
+fn format_first(samples: &[Sample]) -> String {
+    let [record, first] = times_to_first(samples).map(|milliseconds| milliseconds * 1e3);
+    format!("{record:.0}, {first:.0}")
 }
 
 /// Median, least and most of one time, in milliseconds.
@@ -228,32 +246,39 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     ensure!(signal == Some(libc::SIGSEGV), "it ended with {status}");
     let started = fs::read(folder.path().join("started"))?;
-    let started = u64::from_le_bytes(started.get(..8).context("no time was written")?.try_into()?);
+    let word = |at| -> anyhow::Result<u64> {
+        Ok(u64::from_le_bytes(started.get(at..at + 8).context("no time was written")?.try_into()?))
+    };
+    let (started, started_wall) = (word(0)?, word(8)?);
     let exit = exit.saturating_sub(started);
     if reporter == "coroner" {
         // A mapped file makes no events: the report says itself how long it took, from the handler's first look at the clock.
-        let (names, total) = is_whole(&report, threads, names)?;
+        // That look lies between the fault and the time in the crash record: so all of it is counted from the fault, and the record's time
+        // comes on top.
+        let [entry, names, total] = is_whole(&report, threads, names)?;
+        let facts = coroner_report::RunFacts::read_file(report.with_file_name("state"))?;
+        let record = facts.crash.context("there is no crash record")?.time.0.saturating_sub(started_wall);
         let bytes = fs::read(&report)?.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
-        return Ok(Sample { report: total, exit, bytes, names });
+        return Ok(Sample { report: record + total, exit, bytes, names, record, first: record + entry });
     }
     let bytes = fs::metadata(&report)?.len();
     if reporter != "none" {
         ensure!(last_write > started && bytes > 100, "there is no report");
     }
-    Ok(Sample { report: last_write.saturating_sub(started), exit, bytes, names: 0 })
+    Ok(Sample { report: last_write.saturating_sub(started), exit, bytes, ..Sample::default() })
 }
 
-/// A fast report that lacks something is no report. Returns the nanoseconds that its names took, and all of it.
-fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<(u64, u64)> {
+/// A fast report that lacks something is no report. Returns the nanoseconds that its first sections took, its names, and all of it.
+fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<[u64; 3]> {
     let report = coroner::Report::read_file(report)?;
     ensure!(report.complete, "the report is not complete: {:?}", report.problems);
     let parked = report.threads.iter().filter(|thread| !thread.crashed);
     let deep = parked.filter(|thread| thread.registers.is_some() && thread.frames.len() > 11).count();
     ensure!(deep + 1 == threads, "{deep} other threads have all their frames, of {}", threads - 1);
     ensure!(report.symbol_names.is_empty() != names, "there are {} names", report.symbol_names.len());
-    let phases = report.end.iter().flat_map(|end| &end.phases);
-    let of_names = phases.filter(|phase| phase.phase == Phase::SYMBOL_NAMES).map(|phase| phase.ns).sum();
-    Ok((of_names, report.end.as_ref().map_or(0, |end| end.total_ns)))
+    let end = report.end.as_ref().context("the report has no end")?;
+    let took = |wanted| end.phases.iter().filter(|phase| phase.phase == wanted).map(|phase| phase.ns).sum();
+    Ok([took(Phase::ENTRY), took(Phase::SYMBOL_NAMES), end.total_ns])
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, as the program takes it.
