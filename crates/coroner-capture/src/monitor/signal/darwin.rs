@@ -4,13 +4,14 @@
 //! The handler hands its crash over to Coroner's primary thread and waits: it uses little of a stack that may be nearly full,
 //! and the report is written as that of an exception. A signal that an exception became which was reported is the same death.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use coroner_process::context::{SignalContext, SignalInfo};
 use coroner_process::syscall::Errno;
 use coroner_process::threads::{Tid, process_id, this_thread};
 use coroner_report::wire::{Monitor, Signal};
 
+use super::{Answer, DYING, TAKEN, is_dying, is_taken, report_unfinished, uninstall};
 use crate::asked_first::{Fault, is_asked_first};
 use crate::crash_context::CrashContext;
 use crate::darwin::crash_entry;
@@ -23,14 +24,10 @@ use crate::monitor::exception;
 use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
 use crate::session::Reported;
-use coroner_process::signals::{SignalAction, bit, blocked};
+use coroner_process::signals::{SignalAction, bit};
 
-/// The signals whose handler is Coroner's; 0 after an uninstall.
-static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// Coroner's handler as the kernel holds it.
 static OURS: AtomicUsize = AtomicUsize::new(0);
-/// The process that has given its signals back because it is dying; 0 for none.
-static DYING: AtomicI32 = AtomicI32::new(0);
 
 /// The signals by which code that is called before a report can be left: not blocked while it runs.
 pub(crate) const NEEDED: u32 = bit(libc::SIGSEGV)
@@ -66,35 +63,21 @@ pub(crate) fn install(signals: SignalSet, watch_sigterm: bool) -> Result<(), (i3
             uninstall();
             return Err((number, errno));
         }
-        TAKEN.fetch_or(bit(number), Ordering::AcqRel);
+        TAKEN.fetch_or(bit(number).into(), Ordering::AcqRel);
     }
     DYING.store(0, Ordering::Release);
     Ok(())
 }
 
-/// Gives every signal back whose handler is still Coroner's. Where another handler came later and may chain to Coroner's, that
-/// one stays, and Coroner's passes everything on.
-pub(crate) fn uninstall() {
-    give_back();
-    DYING.store(0, Ordering::Release);
-    TAKEN.store(0, Ordering::Release);
-}
-
 /// Puts the earlier dispositions back (crash path too): after a report the process dies by rules that were there before.
 pub(crate) fn give_back() {
     DYING.store(process_id(), Ordering::Release);
-    let taken = TAKEN.load(Ordering::Acquire);
-    for number in (1..32).filter(|number| taken & bit(*number) != 0) {
-        if is_ours(number) {
+    for number in 1..32 {
+        if is_taken(number) && is_ours(number) {
             // SAFETY: the app had installed it.
             let _ = unsafe { previous_handler::of(number).set(number) };
         }
     }
-}
-
-/// Whether Coroner took that signal.
-pub(crate) fn is_taken(signal: i32) -> bool {
-    TAKEN.load(Ordering::Acquire) & bit(signal) != 0
 }
 
 /// Whether that is Coroner's handler, as the kernel has it.
@@ -107,18 +90,6 @@ pub(crate) fn take_back(signal: i32) {
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: the handler is Coroner's own.
     let _ = unsafe { SignalAction { handler: OURS.load(Ordering::Acquire), flags, mask: 0 }.set(signal) };
-}
-
-/// Of the calling thread, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
-pub(crate) fn settle(installed: &Installed, tid: Tid) {
-    let here = 0_u8;
-    let number = installed.platform.forwarding.take_left(tid, &raw const here as u64, blocked().into());
-    installed.run.state.set_crash_not_fatal(number);
-}
-
-/// Whether the process has given its signals back because it is dying.
-pub(crate) fn is_dying(pid: i32) -> bool {
-    DYING.load(Ordering::Acquire) == pid
 }
 
 /// Whether the kernel calls Coroner's handler for a signal.
@@ -216,18 +187,6 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     pass_on(installed, info, context, (tid, reported), first);
 }
 
-/// What a handler that was asked first made of a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    /// It dealt with the fault: it moved the thread, or returned as from a fault that it has repaired, whose instruction is to be tried
-    /// again.
-    Handled,
-    /// It did not.
-    Refused,
-    /// It did not, and had a crash itself, by which there is a report of this one.
-    Reported,
-}
-
 /// Asks the handler that was there before. The crash is recorded meanwhile: the handler may end the process.
 ///
 /// # Safety
@@ -262,24 +221,9 @@ unsafe fn ask(
     }
 }
 
-/// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
-fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, Tid)) {
-    if crash.context == 0 {
-        return;
-    }
-    installed.platform.forwarding.note_reported(ids.1);
-    // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
-    let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const SignalContext)) };
+/// Writes the report of a crash whose handler is being asked.
+pub(super) fn report_asked(installed: &'static Installed, info: &SignalInfo, context: &SignalContext, ids: (i32, Tid)) {
     crash_entry::hand_over(installed, &crash_context(info, context, ids));
-}
-
-/// The calling thread ends the process by `exit`: if it is in a handler that was asked first about a crash, the report of that crash is
-/// written.
-pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, Tid)) {
-    let here = 0_u8;
-    if let Some(crash) = installed.platform.forwarding.is_by(ids.1, &raw const here as u64, blocked().into()) {
-        report_unfinished(installed, &crash, ids);
-    }
 }
 
 /// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `called`: it was asked

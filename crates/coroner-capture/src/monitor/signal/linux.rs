@@ -11,16 +11,17 @@
 //! 5. The signal goes to whoever had it before ([`crate::forwarding::forward`]). Where that is a function, the other threads stay
 //!    stopped and the lock owned while it runs, but not for long.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::memory::{is_accessible, recover_guarded_load};
 use coroner_process::signals::{SignalAction, bit, block_exactly, blocked};
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{process_id, this_thread, wall_now};
+use coroner_process::threads::{Tid, process_id, this_thread, wall_now};
 use coroner_report::run_state::CrashRecord;
 use coroner_report::wire::{Access, ExtraRegister, Monitor, Signal};
 
+use super::{Answer, DYING, TAKEN, is_dying, report_unfinished, uninstall};
 use crate::asked_first::{self, Fault};
 use crate::crash_context::CrashContext;
 use crate::forwarding::{self, Asked, Crash, Outcome};
@@ -35,9 +36,6 @@ use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
 use crate::session::{self, Next, Reported};
 
-/// The signals whose handler is Coroner's, as the kernel's set; 0 after an uninstall.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
-
 /// Coroner's disposition as the kernel holds it, of any taken signal: handler, flags and restorer are the same for all.
 /// Kept for the crash path, which puts it back where an app's handler came later and chained to Coroner's.
 static OURS: Ours = Ours { handler: AtomicUsize::new(0), flags: AtomicU64::new(0), restorer: AtomicUsize::new(0) };
@@ -47,10 +45,6 @@ struct Ours {
     flags: AtomicU64,
     restorer: AtomicUsize,
 }
-
-/// The process that has given its signals back because it is dying; 0 for none. By process, since a child made by vfork
-/// that dies shares this memory with a parent that lives.
-static DYING: AtomicI32 = AtomicI32::new(0);
 
 /// The signals that the crash path itself may raise or be interrupted by: never blocked while it runs.
 pub(crate) const NEEDED: u64 = bit(libc::SIGSEGV)
@@ -150,14 +144,6 @@ fn take_from_interposer(
 /// `SA_RESTORER` of asm/signal.h.
 const RESTORER: u64 = 0x0400_0000;
 
-/// Gives every signal back whose handler is still Coroner's. Where another handler came later and may chain to Coroner's,
-/// that one stays, and Coroner's passes everything on.
-pub(crate) fn uninstall() {
-    give_back();
-    DYING.store(0, Ordering::Release);
-    TAKEN.store(0, Ordering::Release);
-}
-
 /// Puts the earlier dispositions back (crash path too): after a report the process dies by rules that were there before.
 pub(crate) fn give_back() {
     DYING.store(process_id(), Ordering::Release);
@@ -172,11 +158,6 @@ pub(crate) fn give_back() {
             let _ = unsafe { previous_handler::of(number).set(number) };
         }
     }
-}
-
-/// Whether Coroner took that signal.
-pub(crate) fn is_taken(signal: i32) -> bool {
-    TAKEN.load(Ordering::Acquire) & bit(signal) != 0
 }
 
 /// Whether that is Coroner's handler, as the kernel has it.
@@ -198,11 +179,6 @@ fn ours() -> SignalAction {
         restorer: OURS.restorer.load(Ordering::Relaxed),
         mask: 0,
     }
-}
-
-/// Whether the process has given its signals back because it is dying.
-pub(crate) fn is_dying(pid: i32) -> bool {
-    DYING.load(Ordering::Acquire) == pid
 }
 
 /// The handler that recovers guarded loads, if it has SIGSEGV and SIGBUS.
@@ -403,18 +379,6 @@ fn is_asked_first(installed: &Installed, info: &SignalInfo, context: &Context) -
     first
 }
 
-/// What a handler that was asked first made of a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    /// It dealt with the signal: it moved the thread, or returned as from a signal that does not come again by itself, or from a fault
-    /// that it has repaired, whose instruction is to be tried again.
-    Handled,
-    /// It did not.
-    Refused,
-    /// It did not, and had a crash itself, by which there is a report of this one.
-    Reported,
-}
-
 /// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process.
 ///
 /// # Safety
@@ -459,31 +423,9 @@ unsafe fn ask(
     }
 }
 
-/// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
-fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, i32)) {
-    if crash.context == 0 {
-        return;
-    }
-    installed.platform.forwarding.note_reported(ids.1);
-    // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
-    let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const Context)) };
+/// Writes the report of a crash whose handler is being asked.
+pub(super) fn report_asked(installed: &'static Installed, info: &SignalInfo, context: &Context, ids: (i32, Tid)) {
     crash_entry::report(installed, Source::Signal(info), context, ids, Next::AsksHandler);
-}
-
-/// The calling thread ends the process by `exit`: if it is in a handler that was asked first about a crash, the report of that crash is
-/// written.
-pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, i32)) {
-    let here = 0_u8;
-    if let Some(crash) = installed.platform.forwarding.is_by(ids.1, &raw const here as u64, blocked()) {
-        report_unfinished(installed, &crash, ids);
-    }
-}
-
-/// Of the calling thread, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
-pub(crate) fn settle(installed: &Installed, tid: i32) {
-    let here = 0_u8;
-    let number = installed.platform.forwarding.take_left(tid, &raw const here as u64, blocked());
-    installed.run.state.set_crash_not_fatal(number);
 }
 
 /// Whether the memory whose access faulted can be accessed so now: a write barrier repairs the same fault again and again.
