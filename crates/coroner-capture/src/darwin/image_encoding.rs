@@ -2,6 +2,7 @@
 
 use coroner_process::images::{self, ImageKind, MAX_PATH};
 use coroner_process::memory::{LoadGuarded, Memory};
+use coroner_process::path::Path;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
 use coroner_walk::ImageList;
 
@@ -45,7 +46,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
     // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written, and at install dyld's strings are
     // good memory.
     let path = images.table.path(image, &mut unsafe { LoadGuarded::new() }, &mut path);
-    let mut version = Version::of(image.version);
+    let version = version_text(image.version);
     Image {
         kind: wire::ImageKind::MACHO,
         path,
@@ -57,46 +58,16 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
         segments: segments(image, &mut into_segments),
         unwind: unwind_sections(image, &mut into_unwind),
         is_main: image.kind == ImageKind::Main,
-        version: version.as_bytes(),
+        version: (image.version != 0).then(|| version.as_c_str().to_bytes()),
         cpu: Some(image.cpu),
     }
     .encode(encoder)
 }
 
 /// A library's version as people write it: `1319.100.3`.
-struct Version {
-    digits: [u8; 16],
-    length: usize,
-    is_there: bool,
-}
-
-impl Version {
-    fn of(version: u32) -> Version {
-        let mut text = Version { digits: [0; 16], length: 0, is_there: version != 0 };
-        for (index, part) in [version >> 16, version >> 8 & 0xff, version & 0xff].into_iter().enumerate() {
-            if index > 0 {
-                text.push(b'.');
-            }
-            for scale in [10_000, 1000, 100, 10] {
-                if part >= scale {
-                    text.push(b'0' + (part / scale % 10) as u8);
-                }
-            }
-            text.push(b'0' + (part % 10) as u8);
-        }
-        text
-    }
-
-    fn push(&mut self, byte: u8) {
-        if let Some(place) = self.digits.get_mut(self.length) {
-            *place = byte;
-            self.length += 1;
-        }
-    }
-
-    fn as_bytes(&mut self) -> Option<&[u8]> {
-        self.digits.get(..self.length).filter(|_| self.is_there)
-    }
+fn version_text(version: u32) -> Path {
+    let [major, minor, patch] = [version >> 16, version >> 8 & 0xff, version & 0xff];
+    Path::new().push_decimal(major).push(b".").push_decimal(minor).push(b".").push_decimal(patch)
 }
 
 /// An image's unwind data; empty where it has none.
@@ -110,9 +81,8 @@ mod tests {
 
     #[test]
     fn a_version_is_written_as_people_write_it() {
-        assert_eq!(Version::of(0x0527_6403).as_bytes(), Some(&b"1319.100.3"[..]));
-        assert_eq!(Version::of(0x0001_0000).as_bytes(), Some(&b"1.0.0"[..]));
-        assert_eq!(Version::of(0xffff_ffff).as_bytes(), Some(&b"65535.255.255"[..]));
-        assert_eq!(Version::of(0).as_bytes(), None);
+        assert_eq!(version_text(0x0527_6403).as_c_str(), c"1319.100.3");
+        assert_eq!(version_text(0x0001_0000).as_c_str(), c"1.0.0");
+        assert_eq!(version_text(0xffff_ffff).as_c_str(), c"65535.255.255");
     }
 }

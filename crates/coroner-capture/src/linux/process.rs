@@ -2,8 +2,9 @@
 
 use core::sync::atomic::AtomicU32;
 
-use coroner_process::syscall::{Errno, syscall};
-use coroner_process::threads::Tid;
+use coroner_process::stop_the_world::futex::{self, Reach};
+use coroner_process::syscall::syscall;
+use coroner_process::threads::monotonic_now;
 
 /// The parent process.
 pub(crate) fn parent_pid() -> i32 {
@@ -19,28 +20,17 @@ pub(crate) fn exit(status: i32) -> ! {
     }
 }
 
+pub(crate) use coroner_process::stop_the_world::is_alive;
 pub(crate) use coroner_walk::authentication_mask;
-
-/// Whether a thread of this process lives.
-pub(crate) fn is_alive(pid: i32, tid: Tid) -> bool {
-    // SAFETY: signal 0 only asks. Async-signal-safe: one system call.
-    let answer = unsafe { syscall!(libc::SYS_tgkill, pid, tid, 0) };
-    answer != Err(Errno(libc::ESRCH))
-}
 
 /// Wakes all threads that wait for a word, which lives as long as the process.
 pub(crate) fn wake_all(word: &AtomicU32) {
-    let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel uses the word's address alone. Async-signal-safe: one system call.
-    let _ = unsafe { syscall!(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
+    futex::wake(word, Reach::Private, i32::MAX);
 }
 
 /// Waits while a word is `value`, at most so many nanoseconds; may return early.
 pub(crate) fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
-    let timeout = [nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000];
-    let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel reads the word and one 64-bit `timespec`. Async-signal-safe: one system call.
-    let _ = unsafe { syscall!(libc::SYS_futex, word.as_ptr(), wait, value, timeout.as_ptr()) };
+    futex::wait(word, Reach::Private, value, monotonic_now().saturating_add(nanoseconds));
 }
 
 /// Whether a seccomp filter is in force on this thread (`PR_GET_SECCOMP`). It may forbid what a report would do for its

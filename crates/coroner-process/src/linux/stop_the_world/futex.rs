@@ -5,8 +5,8 @@ use core::sync::atomic::AtomicU32;
 use crate::linux::syscall::syscall;
 
 /// Who waits for and wakes a word.
-#[derive(Clone, Copy)]
-pub(crate) enum Reach {
+#[derive(Clone, Copy, Debug)]
+pub enum Reach {
     /// Threads, all by [`wait`] and [`wake`] with this reach. Cheaper.
     Private,
     /// The kernel too, which clears and wakes `CLONE_CHILD_CLEARTID` words so.
@@ -24,7 +24,7 @@ impl Reach {
 
 /// Waits while `word` is `value`: until somebody wakes it, a signal comes, or the absolute `CLOCK_MONOTONIC` time
 /// `deadline` in nanoseconds (`u64::MAX` is never). May return early; the caller looks again.
-pub(crate) fn wait(word: &AtomicU32, reach: Reach, value: u32, deadline: u64) {
+pub fn wait(word: &AtomicU32, reach: Reach, value: u32, deadline: u64) {
     let until = [(deadline / 1_000_000_000) as i64, (deadline % 1_000_000_000) as i64];
     let timeout = if deadline == u64::MAX { core::ptr::null() } else { until.as_ptr() };
     let operation = libc::FUTEX_WAIT_BITSET | reach.flag();
@@ -33,7 +33,7 @@ pub(crate) fn wait(word: &AtomicU32, reach: Reach, value: u32, deadline: u64) {
 }
 
 /// Wakes at most `count` threads that wait for `word`.
-pub(crate) fn wake(word: &AtomicU32, reach: Reach, count: i32) {
+pub fn wake(word: &AtomicU32, reach: Reach, count: i32) {
     let operation = libc::FUTEX_WAKE | reach.flag();
     // SAFETY: the kernel uses the word's address only. Async-signal-safe: one system call.
     let _ = unsafe { syscall!(libc::SYS_futex, word.as_ptr(), operation, count) };

@@ -22,7 +22,7 @@
 //! are traced instead ([`ThreadStopper::begin_silently`], [`StoppedThreads::trace_all`]): a stop by ptrace ends no call.
 
 mod adaptive_spin;
-pub(crate) mod futex;
+pub mod futex;
 mod interrupted_thread;
 mod not_captured;
 pub(crate) mod queued_signal;
@@ -33,6 +33,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 pub use interrupted_thread::Interrupted;
 pub use not_captured::NotCaptured;
+pub use queued_signal::is_alive;
 pub use stopped_threads::{Capture, Progress, StoppedThreads, Thread};
 pub use thread_slot::ParkedCrashingThread;
 

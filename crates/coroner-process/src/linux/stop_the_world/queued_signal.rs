@@ -4,7 +4,7 @@
 //! `sa_restorer`), `siginfo` of `asm-generic/siginfo.h`, calls of rt_sigaction(2) and rt_tgsigqueueinfo(2).
 
 use crate::linux::signals::{SignalAction, bit};
-use crate::linux::syscall::{Result, syscall};
+use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::Tid;
 
 /// Signals that an instruction raises: they stay unblocked always, since the kernel kills a process that faults while
@@ -98,10 +98,11 @@ impl QueuedSignal {
     }
 }
 
-/// Whether a thread of this process still lives.
-pub(super) fn is_alive(pid: i32, tid: Tid) -> bool {
+/// Whether a thread of this process still lives. One that can't be asked about does.
+pub fn is_alive(pid: i32, tid: Tid) -> bool {
     // SAFETY: signal 0 only asks. Async-signal-safe: one system call.
-    unsafe { syscall!(libc::SYS_tgkill, pid, tid, 0) }.is_ok()
+    let answer = unsafe { syscall!(libc::SYS_tgkill, pid, tid, 0) };
+    answer != Err(Errno(libc::ESRCH))
 }
 
 /// A real-time signal that nothing in this process uses (not async-signal-safe).
