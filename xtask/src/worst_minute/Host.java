@@ -4,6 +4,8 @@ public class Host {
 
     static native void crash();
 
+    static native void reportErrors();
+
     int field;
 
     static int read(Host host) {
@@ -28,6 +30,9 @@ public class Host {
                     } catch (StackOverflowError error) {
                         break;
                     }
+                    break;
+                case "errors":
+                    reportErrors();
                     break;
                 case "crash":
                     crash();

@@ -17,7 +17,7 @@ func follow(from *node) (failed bool) {
 }
 
 func main() {
-	C.install(0)
+	C.host_install()
 	for _, word := range os.Args[1:] {
 		switch word {
 		case "nil-pointers":
@@ -26,8 +26,13 @@ func main() {
 					os.Exit(5)
 				}
 			}
+		case "errors":
+			C.host_report_errors()
+		case "end":
+			// Go ends a program by exit_group(2), which nobody sees.
+			C.host_end()
 		case "crash":
-			C.crash()
+			C.host_crash()
 		}
 	}
 }

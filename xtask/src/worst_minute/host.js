@@ -1,5 +1,5 @@
 // Installs Coroner by an addon, and does what the words on the command line say.
-const [, , install, crash, ...words] = process.argv;
+const [, , install, crash, errors, ...words] = process.argv;
 process.dlopen({ exports: {} }, install);
 if (words.includes("traps")) {
     // (module (memory 1) (func (export "f") (result i32) (i32.load (i32.const -1))))
@@ -17,4 +17,5 @@ if (words.includes("traps")) {
         }
     }
 }
+if (words.includes("errors")) process.dlopen({ exports: {} }, errors);
 if (words.includes("crash")) process.dlopen({ exports: {} }, crash);

@@ -4,7 +4,7 @@ import faulthandler
 import os
 import sys
 
-library, words = sys.argv[1], sys.argv[2:]
+library, host, words = sys.argv[1], sys.argv[2], sys.argv[3:]
 if "faulthandler" in words:
     faulthandler.enable()
 
@@ -38,5 +38,7 @@ if status:
     sys.exit(f"not installed: status {status}")
 if "trap" in words:
     trap()
+if "errors" in words:
+    ctypes.CDLL(host).host_report_errors()
 if "crash" in words:
     ctypes.memset(0, 1, 1)

@@ -32,6 +32,14 @@ pub(super) enum Neighbour {
     Wasmtime,
     /// HotSpot, which makes exceptions of faults.
     Java,
+    /// .NET: CoreCLR, from PyPI, where a package for Python has it.
+    DotNet,
+    /// Mono.
+    Mono,
+    /// redis, into which Coroner is preloaded, and whose own handlers come later and call nobody.
+    Redis,
+    /// redis, with `Config::reinstall_handlers`.
+    RedisReinstalled,
 }
 
 impl Neighbour {
@@ -46,9 +54,14 @@ const PYTHON_SOURCE: &str = include_str!("host.py");
 const NODE_SOURCE: &str = include_str!("host.js");
 const GO_SOURCE: &str = include_str!("host.go");
 const JAVA_SOURCE: &str = include_str!("Host.java");
+const C_SHARP_SOURCE: &str = include_str!("Host.cs");
 
-/// As pip names it.
+/// As pip names them.
 const WASMTIME: &str = "wasmtime==50.0.1";
+const DOT_NET: &str = "dotnetcore2==3.1.23";
+/// What `dotnet` wants to be told of a program; without the library of the world's languages.
+const DOT_NET_OPTIONS: &str = r#"{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
+    "configProperties": {"System.Globalization.Invariant": true}}}"#;
 
 /// The runtimes that are there, and what was built for them.
 #[derive(Debug)]
@@ -98,13 +111,35 @@ impl Hosts {
             Neighbour::Wasmtime => {
                 let mut path = OsString::from("PYTHONPATH=");
                 path.push(place("wasmtime"));
-                let python = ["/usr/bin/python3".into(), place("host.py"), library().into()];
+                let python = ["/usr/bin/python3".into(), place("host.py"), library().into(), place("libhost.so")];
                 ["/usr/bin/env".into(), path].into_iter().chain(python).collect()
             }
             Neighbour::Go => vec![place("go-host")],
             // The system's, and not one of an environment around this command.
-            Neighbour::Python => vec!["/usr/bin/python3".into(), place("host.py"), library().into()],
-            Neighbour::Node => vec!["node".into(), place("host.js"), place("install.node"), place("crash.node")],
+            Neighbour::Python => {
+                vec!["/usr/bin/python3".into(), place("host.py"), library().into(), place("libhost.so")]
+            }
+            Neighbour::Node => {
+                let addons = ["install.node", "crash.node", "errors.node"].map(place);
+                ["node".into(), place("host.js")].into_iter().chain(addons).collect()
+            }
+            Neighbour::DotNet => vec![place("dotnet/dotnetcore2/bin/dotnet"), place("Host.dll")],
+            Neighbour::Mono => vec!["mono".into(), place("Host.exe")],
+            Neighbour::Redis | Neighbour::RedisReinstalled => {
+                let named = |name: &str, value: OsString| {
+                    let mut variable = OsString::from(name);
+                    variable.push(value);
+                    variable
+                };
+                let socket = work.join("socket").into_os_string();
+                let variables = [named("LD_PRELOAD=", place("preload.so")), named("REDIS_SOCKET=", socket.clone())];
+                let reinstall = (neighbour == Neighbour::RedisReinstalled).then(|| "REINSTALL=1".into());
+                let server = ["redis-server", "--port", "0", "--save", "", "--enable-debug-command", "yes"];
+                let mut command = vec![OsString::from("/usr/bin/env")];
+                command.extend(variables.into_iter().chain(reinstall).chain(server.map(OsString::from)));
+                command.extend(["--unixsocket".into(), socket]);
+                command
+            }
             Neighbour::Java => {
                 let mut errors = OsString::from("-XX:ErrorFile=");
                 errors.push(work.join("hs_err.log"));
@@ -125,10 +160,30 @@ impl Hosts {
         fs::write(file("library.h"), format!("#define LIBRARY \"{}\"\n", library().display()))?;
         let build = |name: &str, options: &[&str]| {
             let mut gcc = Command::new("gcc");
-            gcc.args(["-g", "-O1", "-Wall", "-o"]).arg(file(name)).arg(file("host.c")).args(options);
+            gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file(name)).arg(file("host.c")).args(options);
             said(gcc.arg("-ldl")).map(drop)
         };
         let addon = |name: &str, kind: &str| build(name, &["-shared", "-fPIC", kind]);
+        let from_pypi = |package: &str, folder: &str| {
+            tools::debian_package("python3-pip", "pip3")?;
+            let mut pip = Command::new("/usr/bin/python3");
+            pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+            pip.args(["--only-binary", ":all:", "--break-system-packages", "--target"]).arg(file(folder));
+            said(pip.arg(package)).map(drop)
+        };
+        // Without its standard libraries where others are named.
+        let compile_c_sharp = |name: &str, libraries: &[PathBuf]| {
+            tools::debian_package("mono-mcs", "mcs")?;
+            fs::write(file("Host.cs"), C_SHARP_SOURCE)?;
+            let mut mcs = Command::new("mcs");
+            if !libraries.is_empty() {
+                mcs.args(["-nostdlib", "-noconfig"]);
+            }
+            let mut output = OsString::from("-out:");
+            output.push(file(name));
+            mcs.arg(output).args(libraries.iter().map(|library| format!("-r:{}", library.display())));
+            said(mcs.arg(file("Host.cs"))).map(drop)
+        };
         match neighbour {
             Neighbour::None => Ok(String::new()),
             Neighbour::C => {
@@ -149,22 +204,20 @@ impl Hosts {
             }
             Neighbour::Python => {
                 tools::debian_package("python3", "python3")?;
+                addon("libhost.so", "-DLIBRARY_OF_FUNCTIONS")?;
                 fs::write(file("host.py"), PYTHON_SOURCE)?;
                 first_line(Command::new("/usr/bin/python3").arg("--version"))
             }
             Neighbour::Wasmtime => {
-                tools::debian_package("python3-pip", "pip3")?;
+                from_pypi(WASMTIME, "wasmtime")?;
                 fs::write(file("host.py"), PYTHON_SOURCE)?;
-                let mut pip = Command::new("/usr/bin/python3");
-                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-                pip.args(["--only-binary", ":all:", "--break-system-packages", "--target"]).arg(file("wasmtime"));
-                said(pip.arg(WASMTIME))?;
                 Ok(WASMTIME.to_owned())
             }
             Neighbour::Node => {
                 tools::debian_package("nodejs", "node")?;
                 addon("install.node", "-DINSTALL")?;
                 addon("crash.node", "-DCRASH")?;
+                addon("errors.node", "-DERRORS")?;
                 fs::write(file("host.js"), NODE_SOURCE)?;
                 Ok(format!("Node {}", first_line(Command::new("node").arg("--version"))?))
             }
@@ -174,6 +227,27 @@ impl Hosts {
                 fs::write(file("Host.java"), JAVA_SOURCE)?;
                 said(Command::new("javac").arg("-d").arg(self.folder.path()).arg(file("Host.java")))?;
                 first_line(Command::new("java").arg("--version"))
+            }
+            Neighbour::DotNet => {
+                from_pypi(DOT_NET, "dotnet")?;
+                let runtimes = file("dotnet/dotnetcore2/bin/shared/Microsoft.NETCore.App");
+                let runtime = fs::read_dir(&runtimes)?.next().context("a runtime in the package")??.path();
+                let libraries =
+                    ["System.Private.CoreLib.dll", "System.Runtime.dll", "System.Runtime.InteropServices.dll"];
+                compile_c_sharp("Host.dll", &libraries.map(|library| runtime.join(library)))?;
+                fs::write(file("Host.runtimeconfig.json"), DOT_NET_OPTIONS)?;
+                addon("libhost.so", "-DLIBRARY_OF_FUNCTIONS")?;
+                Ok(format!(".NET {}", runtime.file_name().unwrap_or_default().display()))
+            }
+            Neighbour::Mono => {
+                compile_c_sharp("Host.exe", &[])?;
+                addon("libhost.so", "-DLIBRARY_OF_FUNCTIONS")?;
+                first_line(Command::new("mono").arg("--version"))
+            }
+            Neighbour::Redis | Neighbour::RedisReinstalled => {
+                tools::debian_package("redis-server", "redis-server")?;
+                addon("preload.so", "-DPRELOAD")?;
+                first_line(Command::new("redis-server").arg("--version"))
             }
         }
     }

@@ -190,6 +190,7 @@ pub(super) const ROWS: &[Row] = &[
         &["unload"],
         Expected::Unreported(End::Signal(libc::SIGTERM), "was asked to end"),
     ),
+    beside(Neighbour::C, "c-host-handled-errors", &["errors"], Expected::NoCrash),
     // AddressSanitizer says what it knows, and exits.
     beside(
         Neighbour::AddressSanitizer,
@@ -203,6 +204,7 @@ pub(super) const ROWS: &[Row] = &[
         &["first", "crash"],
         Expected::Crash { ends: End::Exit(1), signal: libc::SIGSEGV },
     ),
+    beside(Neighbour::AddressSanitizer, "address-sanitizer-handled-errors", &["errors"], Expected::NoCrash),
     beside(
         Neighbour::ExclusiveAddressSanitizer,
         "address-sanitizer-exclusive",
@@ -211,7 +213,15 @@ pub(super) const ROWS: &[Row] = &[
     ),
     // Go says that the fault was in C code, and exits.
     beside(Neighbour::Go, "go", &["crash"], Expected::Crash { ends: End::Exit(2), signal: libc::SIGSEGV }),
-    beside(Neighbour::Go, "go-nil-pointers", &["nil-pointers"], Expected::NoCrash),
+    beside(Neighbour::Go, "go-nil-pointers", &["nil-pointers", "end"], Expected::NoCrash),
+    // Its end is not seen (docs/limits.md).
+    beside(
+        Neighbour::Go,
+        "go-ends-unmarked",
+        &[],
+        Expected::Unreported(End::Exit(0), "the last run ended without a trace"),
+    ),
+    beside(Neighbour::Go, "go-handled-errors", &["errors", "end"], Expected::NoCrash),
     beside(
         Neighbour::Go,
         "go-nil-pointers-then-crash",
@@ -222,6 +232,7 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::Python, "python-faulthandler", &["faulthandler", "crash"], SEGV),
     beside(Neighbour::Python, "python-faulthandler-first", &["faulthandler", "first", "crash"], SEGV),
     beside(Neighbour::Python, "python-ends", &[], Expected::NoCrash),
+    beside(Neighbour::Python, "python-handled-errors", &["errors"], Expected::NoCrash),
     beside(Neighbour::Wasmtime, "wasmtime-before", &["trap-before", "trap"], Expected::NoCrash),
     beside(Neighbour::Wasmtime, "wasmtime-before-then-crash", &["trap-before", "trap", "crash"], SEGV),
     beside(Neighbour::Wasmtime, "wasmtime-after", &["trap"], Expected::NoCrash),
@@ -229,6 +240,7 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::Node, "node", &["crash"], SEGV),
     beside(Neighbour::Node, "node-wasm-traps", &["traps"], Expected::NoCrash),
     beside(Neighbour::Node, "node-wasm-traps-then-crash", &["traps", "crash"], SEGV),
+    beside(Neighbour::Node, "node-handled-errors", &["errors"], Expected::NoCrash),
     // HotSpot writes its own report and aborts.
     beside(
         Neighbour::Java,
@@ -244,4 +256,21 @@ pub(super) const ROWS: &[Row] = &[
         Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
     ),
     beside(Neighbour::Java, "java-stack-overflow-caught", &["overflow"], Expected::NoCrash),
+    beside(Neighbour::Java, "java-handled-errors", &["errors"], Expected::NoCrash),
+    beside(Neighbour::DotNet, "dotnet", &["crash"], SEGV),
+    beside(Neighbour::DotNet, "dotnet-null-references", &["null-references"], Expected::NoCrash),
+    beside(Neighbour::DotNet, "dotnet-null-references-then-crash", &["null-references", "crash"], SEGV),
+    beside(Neighbour::DotNet, "dotnet-handled-errors", &["null-references", "errors"], Expected::NoCrash),
+    // Mono describes the crash and aborts.
+    beside(Neighbour::Mono, "mono", &["crash"], SEGV_AS_ABORT),
+    beside(Neighbour::Mono, "mono-null-references", &["null-references"], Expected::NoCrash),
+    beside(Neighbour::Mono, "mono-null-references-then-crash", &["null-references", "crash"], SEGV_AS_ABORT),
+    beside(Neighbour::Mono, "mono-handled-errors", &["null-references", "errors"], Expected::NoCrash),
+    beside(
+        Neighbour::Redis,
+        "redis",
+        &[],
+        Expected::Unreported(End::Signal(libc::SIGSEGV), "signal 11 is handled by "),
+    ),
+    beside(Neighbour::RedisReinstalled, "redis-reinstalled", &[], SEGV),
 ];
