@@ -158,6 +158,14 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
     }
     assert!(std::fs::read_dir(bench.store()).unwrap().all(|entry| entry.unwrap().file_name() == "runs"), "no litter");
 
+    // What a launch of an app noted whose signals another handler has.
+    let taken = "signal 11 is handled by /usr/bin/redis-server now";
+    let noted = serde_json::json!({
+        "outcome": "unknown", "run": null, "event_id": null, "began": null, "ran_for": null, "signals_taken": taken,
+    });
+    std::fs::write(bench.store().join("last_run.json"), noted.to_string()).unwrap();
+    assert!(bench.run(&["doctor"]).out.contains(taken));
+
     // A store that can't be: a file stands in its place.
     std::fs::write(bench.folder.path().join("file"), b"").unwrap();
     let unfit = bench.run(&["doctor", "--store", "file"]);

@@ -1,7 +1,9 @@
 //! Saying who has taken a crash signal from Coroner: in the log, in this run's tags, and so at the next launch.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use coroner_capture::{TakenSignal, look_at_signals};
 
@@ -22,21 +24,43 @@ pub(crate) fn look(now_ns: u64) {
     {
         return;
     }
+    let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_new = false;
     look_at_signals(&mut |taken| {
-        let text = describe(&taken);
+        all.retain(|other| other.signal != taken.signal);
+        all.push(taken);
+        is_new = true;
+    });
+    if is_new {
+        let text = describe(&all);
         log::warn!("coroner: {text}");
         let _ = scope::set_tag(TAG, &text);
-    });
+    }
 }
 
-fn describe(taken: &TakenSignal) -> String {
-    let who = match taken.handler {
-        libc::SIG_DFL => "has the default action now".to_owned(),
-        libc::SIG_IGN => "is ignored now".to_owned(),
-        handler => format!("is handled by {} now", image_of(handler)),
-    };
-    let what = if taken.is_back { "Coroner has taken it back" } else { "its crashes are not reported" };
-    format!("signal {} {who}: {what}", taken.signal)
+/// Those of this run.
+static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
+
+/// Those that one handler has in one sentence.
+fn describe(all: &[TakenSignal]) -> String {
+    let mut owners: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
+    for taken in all {
+        let who = match taken.handler {
+            libc::SIG_DFL => "the default action".to_owned(),
+            libc::SIG_IGN => "nobody, but ignored".to_owned(),
+            handler => image_of(handler),
+        };
+        owners.entry((who, taken.is_back)).or_default().push(taken.signal.to_string());
+    }
+    let sentences = owners.into_iter().map(|((who, is_back), signals)| {
+        let (signals, is) = match &signals[..] {
+            [signal] => (format!("signal {signal}"), "is"),
+            signals => (format!("signals {}", signals.join(", ")), "are"),
+        };
+        let what = if is_back { "Coroner has taken it back" } else { "such crashes are not reported" };
+        format!("{signals} {is} handled by {who} now: {what}")
+    });
+    sentences.collect::<Vec<_>>().join("; ")
 }
 
 /// The path of the image that a function is in.

@@ -15,6 +15,7 @@ const DIRECTORY: &str = "store";
 const RESERVATION: &str = "reserved file";
 const LOCKS: &str = "file locks";
 const SPACE: &str = "free space";
+const SIGNALS: &str = "signals";
 
 /// Tries in `store` what an app's start does. What it makes there it removes again.
 pub(super) fn examine(store: &Path) -> Vec<Finding> {
@@ -38,7 +39,18 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
         }
     }
     findings.push(space(store));
+    findings.extend(opened.signals_taken().map(|taken| signals(&taken)));
     findings
+}
+
+/// Who has Coroner's signals, as the app's last run saw it.
+fn signals(taken: &str) -> Finding {
+    Finding::other(
+        Grade::Limited,
+        SIGNALS,
+        format!("in the app's last run, {taken}"),
+        "A signal has one handler. Install Coroner after that one, or set `Config::reinstall_handlers`.",
+    )
 }
 
 fn directory(store: &Path) -> Finding {

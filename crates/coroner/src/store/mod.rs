@@ -37,6 +37,7 @@ use directory::{Directory, kind_name};
 use rustix::fs::FileType;
 
 use crate::bundle::is_written;
+use crate::last_run::LastRun;
 pub use limits::Limits;
 pub(crate) use limits::{Kept, Worth};
 #[doc(hidden)]
@@ -204,6 +205,19 @@ impl Store {
         }
         list.sort_by_key(|run| run.began);
         Ok(list)
+    }
+
+    /// Who took which crash signal from Coroner in the run that began last, in words, if it was seen: what
+    /// [`LastRun::signals_taken`] says at the next launch. Nothing is taken or changed.
+    pub fn signals_taken(&self) -> Option<String> {
+        let runs = self.list().unwrap_or_default();
+        match runs.iter().rfind(|run| run.broken.is_none()) {
+            Some(run) => {
+                let mut facts = RunFacts::read(&RawRun::read(&run.path).ok()?.state).ok()?;
+                facts.tags.remove(crate::signal_owners::TAG)
+            }
+            None => LastRun::read(&self.root().ok()?).signals_taken,
+        }
     }
 
     /// Whether a run other than `own` crashed so soon after its beginning, and no launch has looked at it yet. A few system calls
