@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 mod backtrace;
 mod capture;
+mod handled_faults;
 mod install;
 mod launch;
 mod scope;
@@ -21,6 +22,8 @@ pub(crate) enum Bench {
     Backtrace(backtrace::Arguments),
     /// A crash, from the fault to the report on disk, with up to 1,000 threads; beside minidump-writer.
     Capture(capture::Arguments),
+    /// Faults that a handler of the app or a runtime deals with, with Coroner in between and without.
+    HandledFaults(handled_faults::Arguments),
     /// Installing, at a first launch and at later ones; beside crash-handler.
     Install(install::Arguments),
     /// A small program's launches in all, first, later and after a crash; beside minidumper, `sentry`, human-panic.
@@ -44,6 +47,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Backtrace(arguments) => backtrace::run(arguments),
         Bench::Capture(arguments) => capture::run(arguments),
+        Bench::HandledFaults(arguments) => handled_faults::run(arguments),
         Bench::Install(arguments) => install::run(arguments),
         Bench::Launch(arguments) => launch::run(arguments),
         Bench::Scope(arguments) => scope::run(arguments),
