@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use coroner_report::{
     Report,
-    model::{Address, Frame, Image, InlinedFrame},
+    model::{Address, Frame, Image, ImageIndex, InlinedFrame},
     wire::{AddressKind, FoundBy, ImageKind, Language, Monitor, Os},
 };
 use coroner_scan::LookupAddress;
@@ -48,14 +48,10 @@ impl Symbolizer {
         report.attribute_frames();
         let arch = arch_of(report);
         let images: Vec<Image> = report.images.clone();
-        // By start, to find the image of an address; those inside others (as of a shared cache) start later.
-        let mut order: Vec<usize> = (0..images.len()).collect();
-        order.sort_by_key(|&index| images[index].load_address);
+        let index = ImageIndex::new(&images);
         let mut symbols: Vec<Option<ImageSymbols>> = vec![None; images.len()];
         for (done, frame) in report.frames_mut().enumerate() {
-            let lookup = frame.lookup_address();
-            let behind = order.partition_point(|&index| images[index].load_address <= lookup);
-            let at = order[..behind].iter().rev().copied().find(|&index| images[index].contains(lookup));
+            let at = index.find(frame.lookup_address());
             if let Some(index) = at {
                 let image = &images[index];
                 let entry = symbols[index].get_or_insert_with(|| {

@@ -103,29 +103,10 @@ impl<'a> Builder<'a> {
                 }
             }
             SectionKind::THREADS => self.elements(section, Self::thread),
-            SectionKind::IMAGES => self.elements(section, |builder, fields, offset| {
-                let room = builder.has_room(builder.report.images.len(), limits::ELEMENTS, offset, SectionKind::IMAGES);
-                builder.report.images.extend(room.then(|| image(fields)));
-                room
-            }),
-            SectionKind::STACK_MEMORY => self.elements(section, |builder, fields, offset| {
-                let len = builder.report.stack_memory.len();
-                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::STACK_MEMORY);
-                builder.report.stack_memory.extend(room.then(|| stack_memory(fields)));
-                room
-            }),
-            SectionKind::SYMBOL_NAMES => self.elements(section, |builder, fields, offset| {
-                let len = builder.report.symbol_names.len();
-                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::SYMBOL_NAMES);
-                builder.report.symbol_names.extend(room.then(|| symbol_name(fields)));
-                room
-            }),
-            SectionKind::ANNOTATIONS => self.elements(section, |builder, fields, offset| {
-                let len = builder.report.annotations.len();
-                let room = builder.has_room(len, limits::ELEMENTS, offset, SectionKind::ANNOTATIONS);
-                builder.report.annotations.extend(room.then(|| annotation(fields)));
-                room
-            }),
+            SectionKind::IMAGES => self.list(section, |report| &mut report.images, image),
+            SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
+            SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
+            SectionKind::ANNOTATIONS => self.list(section, |report| &mut report.annotations, annotation),
             SectionKind::EXCEPTIONS => self.elements(section, Self::exception),
             SectionKind::RUN_STATE => self.run_state(section),
             _ => self.unknown(section),
@@ -230,6 +211,21 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+    }
+
+    /// The elements of a section that `read` makes of maps, each behind those that the report has.
+    fn list<T>(
+        &mut self,
+        section: &Section<'_>,
+        of: impl Fn(&mut Report) -> &mut Vec<T>,
+        read: impl Fn(&mut Fields) -> T,
+    ) {
+        self.elements(section, |builder, fields, offset| {
+            let len = of(&mut builder.report).len();
+            let room = builder.has_room(len, limits::ELEMENTS, offset, section.kind);
+            of(&mut builder.report).extend(room.then(|| read(fields)));
+            room
+        });
     }
 
     fn trailing(&mut self, section: &Section<'_>, decoder: &Decoder<'_>) {
@@ -492,7 +488,6 @@ impl Fields {
         })
     }
 
-    /// What has not been taken out.
     pub(crate) fn rest(&mut self) -> Extra {
         std::mem::take(&mut self.0)
     }
