@@ -45,7 +45,6 @@ struct UsedImage {
     arch: Option<String>,
 }
 
-/// A frame's fields that are read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fields {

@@ -116,7 +116,6 @@ struct Frame {
     offset: u64,
     /// Of a return address, the call before it is what is named.
     is_return_address: bool,
-    /// The report has a name for it.
     has_name: bool,
     site: Site,
 }

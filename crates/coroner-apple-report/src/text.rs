@@ -33,7 +33,6 @@ pub(crate) fn is_likely(bytes: &[u8]) -> bool {
     beginning.lines().any(|line| BEGINNINGS.iter().any(|known| line.starts_with(known)))
 }
 
-/// Where a frame's names go.
 #[derive(Clone, Debug)]
 pub(crate) enum FrameLine {
     /// A line of its own.
@@ -49,9 +48,7 @@ pub(crate) enum FrameLine {
         behind: usize,
         /// Its place among them.
         number: usize,
-        /// The image's name.
         image: String,
-        /// The address.
         address: u64,
     },
 }
@@ -243,7 +240,6 @@ fn is_placeholder(rest: &str, image: &str) -> bool {
             || name == "<redacted>")
 }
 
-/// A line of the list of images.
 fn image(line: &str, process_arch: Arch) -> Option<AppleImage> {
     let (start, rest) = line.trim().split_once('-')?;
     let start = hexadecimal(start.trim())?;

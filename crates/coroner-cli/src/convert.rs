@@ -41,7 +41,6 @@ impl Form {
     }
 }
 
-/// Writes the report that `what` names in another form.
 pub(crate) fn run(what: &str, form: Form, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
     let symbols = symbols.search()?;
     // A minidump has no names in it.

@@ -25,7 +25,6 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 
-/// Lists the ways to die.
 pub(crate) fn list() -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     let width = FAULTS.iter().map(|fault| fault.name.len()).max().unwrap_or(0);
@@ -105,7 +104,6 @@ fn app_command(store: &Path) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// How a process ended, in words.
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => {

@@ -6,7 +6,6 @@ use std::io;
 
 use anstyle::{AnsiColor, Style};
 
-/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -20,7 +19,6 @@ impl Failure {
         Self { message: message.into(), advice: None, source: None }
     }
 
-    /// Adds what the person can do next.
     pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self

@@ -10,12 +10,10 @@ use crate::failure::Failure;
 use crate::reports;
 use crate::summary::{State, Summary};
 
-/// Lists the reports of a store.
 pub(crate) fn store(path: &Path, format: Format) -> Result<(), Failure> {
     print(&reports::in_store(path)?, path, format)
 }
 
-/// Lists the reports of a folder.
 pub(crate) fn folder(path: &Path, format: Format) -> Result<(), Failure> {
     print(&reports::in_folder(path)?, path, format)
 }

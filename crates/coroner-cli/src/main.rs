@@ -207,7 +207,6 @@ Exit codes: 0 reports can be made and kept, 1 something they need fails, 2 wrong
     },
 }
 
-/// How results are printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people

@@ -41,7 +41,6 @@ pub(crate) fn keep_thread(report: &mut Report, threads: ThreadFilter) -> Result<
     }
 }
 
-/// Writes the report as coloured text.
 pub(crate) fn print(report: &Report, threads: ThreadFilter, out: &mut impl Write) -> Result<(), Failure> {
     if let ThreadFilter::Number(number) = threads
         && threads.threads(report).is_empty()
@@ -66,7 +65,6 @@ fn no_thread(report: &Report, number: u64) -> Failure {
     ))
 }
 
-/// Colours pieces of text as they are written.
 struct Painter<'a, W> {
     out: &'a mut W,
     /// Why writing failed; `fmt::Error` can't say it.

@@ -6,7 +6,6 @@ use coroner::Report;
 use coroner_report::model::{CrashFlag, is_runtime_function};
 use serde::Serialize;
 
-/// What a list shows of a report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Summary {
     pub(crate) event_id: String,
@@ -20,7 +19,6 @@ pub(crate) struct Summary {
     pub(crate) what: String,
     /// The function to look at first.
     pub(crate) function: Option<String>,
-    /// The file or directory.
     pub(crate) path: String,
     /// Where it stands on its way.
     pub(crate) state: State,
@@ -55,7 +53,6 @@ impl Summary {
     }
 }
 
-/// What happened, in a line.
 fn what(report: &Report) -> String {
     let Some(crash) = &report.crash else { return "unknown: the report was cut before it says".into() };
     let mut what = if crash.has(CrashFlag::StackOverflow) {

@@ -141,7 +141,6 @@ fn warn(problem: &SymbolError) {
     anstream::eprintln!("{yellow}warning{yellow:#}: {problem}");
 }
 
-/// The last component of a path.
 pub(crate) fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
 }

@@ -17,7 +17,6 @@ use crate::{reports, show};
 /// No report is larger; Apple's largest have a few megabytes.
 const LARGEST: u64 = 256 << 20;
 
-/// Where the named report goes.
 pub(crate) struct Output<'a> {
     /// A file, or standard output.
     pub(crate) path: Option<&'a Path>,

@@ -34,7 +34,6 @@ struct Description {
     symbols: BTreeMap<String, usize>,
     /// Whether it has files, lines and inlined calls.
     has_lines: bool,
-    /// What of it is damaged.
     problems: Vec<String>,
     /// With `--report`: the report's images that it is of.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -116,12 +116,7 @@ pub(crate) fn function(which: Function) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Current {
     /// A C++ object and its `std::type_info`.
-    Cpp {
-        /// The thrown object.
-        object: u64,
-        /// Its type.
-        type_info: u64,
-    },
+    Cpp { object: u64, type_info: u64 },
     /// One of another language's runtime, by its class (`MOZ\0RUST`).
     Foreign {
         /// The eight letters.

@@ -50,10 +50,8 @@ impl Default for Options {
     }
 }
 
-/// Installed.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether exceptions are described now.
 fn is_on() -> bool {
     ON.load(Ordering::Acquire)
 }

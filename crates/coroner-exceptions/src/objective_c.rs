@@ -312,7 +312,6 @@ fn report(registers: &coroner_process::registers::Registers, object: Id, ending:
     reported
 }
 
-/// The handler of uncaught exceptions.
 extern "C" fn on_uncaught(object: Id) {
     let registers = current_registers();
     let reported = crate::is_on() && report(&registers, object, Ending::Fatal);

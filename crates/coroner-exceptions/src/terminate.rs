@@ -103,7 +103,6 @@ fn ours() -> usize {
     on_terminate as *const () as usize
 }
 
-/// The terminate handler.
 extern "C" fn on_terminate() {
     let registers = current_registers();
     let me = word();

@@ -14,7 +14,6 @@ pub(crate) fn remember(sink: SentrySink) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
 }
 
-/// The sink that was kept.
 pub(crate) fn sink() -> Option<SentrySink> {
     SINK.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

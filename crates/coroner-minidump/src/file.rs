@@ -13,7 +13,6 @@ use crate::MinidumpError;
 /// Where parts begin: contexts hold registers of 16 bytes.
 const ALIGNMENT: usize = 16;
 
-/// A minidump that is being written.
 pub(crate) struct File {
     bytes: Vec<u8>,
     /// How many streams there is room for in the directory.
@@ -40,7 +39,6 @@ impl File {
         location
     }
 
-    /// Appends a structure.
     pub(crate) fn append<T>(&mut self, value: T) -> Result<Location, MinidumpError>
     where
         T: TryIntoCtx<Endian, Error = scroll::Error> + SizeWith<Endian>,
@@ -68,7 +66,6 @@ impl File {
         self.append_bytes(&bytes).rva
     }
 
-    /// Writes header and directory.
     pub(crate) fn finish(
         mut self,
         streams: &[(MINIDUMP_STREAM_TYPE, Location)],

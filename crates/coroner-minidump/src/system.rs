@@ -23,7 +23,6 @@ pub(crate) fn platform(os: Os) -> Option<PlatformId> {
     }
 }
 
-/// Processor and operating system.
 pub(crate) fn info(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let architecture = match report.header.arch {
         Some(Arch::X86_64) => ProcessorArchitecture::PROCESSOR_ARCHITECTURE_AMD64,
@@ -56,7 +55,6 @@ pub(crate) fn info(file: &mut File, report: &Report) -> Result<Option<Location>,
     file.append(info).map(Some)
 }
 
-/// Number and start of the process.
 pub(crate) fn process(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let flags = MiscInfoFlags::MINIDUMP_MISC1_PROCESS_ID | MiscInfoFlags::MINIDUMP_MISC1_PROCESS_TIMES;
     let info = MINIDUMP_MISC_INFO {

@@ -160,7 +160,6 @@ impl Memory for LoadGuarded {
 /// If the thread of this context faulted in a guarded load, lets it go on with that load's error and returns true.
 ///
 /// This is the first thing that a handler of faults does: on Linux that of SIGSEGV and SIGBUS, on Darwin that of exceptions.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn recover_guarded_load(context: &mut Context) -> bool {
     let pc = context.pc();

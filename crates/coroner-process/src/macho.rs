@@ -261,7 +261,6 @@ fn name_at(bytes: &[u8], at: usize) -> [u8; 16] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default()
 }
 
-/// A name without the NULs behind it.
 fn trimmed(name: &[u8; 16]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -19,7 +19,6 @@ const KIND_ABSOLUTE: u64 = 0x02;
 struct Level {
     /// Offset of the next child to visit.
     next: u64,
-    /// How many children are left.
     children: u8,
     /// How long the name is at this node.
     name: usize,

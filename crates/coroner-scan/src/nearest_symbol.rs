@@ -7,7 +7,6 @@ pub(crate) struct Candidate {
     pub(crate) name: NameAt,
 }
 
-/// Where a name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameAt {
     /// Nowhere: nothing was found, or something that has no name begins there.

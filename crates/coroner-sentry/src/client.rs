@@ -46,7 +46,6 @@ struct Inner {
 /// What the sending thread is at.
 #[derive(Debug, Default)]
 struct Work {
-    /// There is a thread.
     running: bool,
     /// How often something was asked for.
     asked: u64,

@@ -30,7 +30,6 @@ use crate::session::PendingSessions;
 
 /// Ids of what was sent that are kept, to tell what comes again.
 const REMEMBERED: usize = 200;
-/// Most sessions that wait.
 const MAX_SESSIONS: usize = 1000;
 /// Largest envelope read back.
 const LARGEST: u64 = 256 << 20;
@@ -123,7 +122,6 @@ impl Entry {
         (parts.next().is_none() && entry.file_name() == name).then_some(entry)
     }
 
-    /// When it was put there.
     fn made(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
     }
@@ -158,7 +156,6 @@ struct Shared {
     sending: Mutex<File>,
 }
 
-/// The outboxes that this process has open.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

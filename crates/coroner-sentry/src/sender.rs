@@ -16,7 +16,6 @@ const MAX_WAIT: Duration = Duration::from_hours(24);
 /// How often an envelope is made smaller for a server that finds it too large.
 const MAX_SHRINKS: usize = 12;
 
-/// Sends what is in an outbox.
 pub(crate) struct Sender {
     outbox: Outbox,
     transport: Box<dyn Transport>,
@@ -25,7 +24,6 @@ pub(crate) struct Sender {
     sessions: Mutex<()>,
 }
 
-/// What a round left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Round {
     /// Envelopes and sessions that wait.
@@ -34,7 +32,6 @@ pub(crate) struct Round {
     pub(crate) again: Option<Duration>,
 }
 
-/// What came of sending one envelope.
 enum Outcome {
     Sent,
     /// Not now, but after that long. `stop` where it says as much of all that waits.
@@ -242,7 +239,6 @@ impl Sender {
         self.options.retry_after.saturating_mul(1 << tries.min(most)).min(MAX_WAIT)
     }
 
-    /// Sends the sessions that wait.
     fn send_sessions(&self) -> std::io::Result<()> {
         while self.wait("session", SystemTime::now()).is_none() {
             let _still = self.sessions_still();

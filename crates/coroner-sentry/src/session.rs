@@ -76,7 +76,6 @@ pub struct Reports {
     pub crashes: usize,
 }
 
-/// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Exited,
@@ -184,7 +183,6 @@ fn hyphenated(id: Id) -> String {
     format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }
 
-/// An update that waits to be sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     update: SessionUpdate,

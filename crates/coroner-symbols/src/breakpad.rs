@@ -174,7 +174,6 @@ impl Breakpad {
         !self.lines.is_empty()
     }
 
-    /// Adds functions and public symbols.
     pub(crate) fn collect(&self, builder: &mut TableBuilder, text: &[u8]) {
         let mut add = |start, size, name: &Text, standing| {
             if let Some(name) = builder.make_name(text.get(name.clone()).unwrap_or_default()) {
@@ -254,7 +253,6 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// The words of one line.
 struct Words<'a> {
     line: &'a [u8],
     at: usize,

@@ -31,7 +31,6 @@ self_cell!(
     }
 );
 
-/// The debug information of one file.
 pub(crate) struct Dwarf {
     indexed: Indexed,
     file: Bytes,

@@ -20,7 +20,6 @@ const MAX_DEPTH: isize = 384;
 /// So many units may claim one address.
 const MAX_UNITS: usize = 256;
 
-/// Why a file's DWARF isn't read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// Where in `.debug_info` the unit or entry is.

@@ -60,9 +60,7 @@ fn beginning(magic: &[u8]) -> String {
 /// A broken rule at a place of a file whose name the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
-    /// The byte in the file.
     pub(crate) offset: u64,
-    /// What is wrong there.
     pub(crate) what: String,
 }
 

@@ -16,7 +16,6 @@ use crate::{
     symbolizer::{ImageKey, Options},
 };
 
-/// What was found for an image.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) files: Vec<SymbolFile>,
@@ -120,7 +119,6 @@ impl Locator {
         places
     }
 
-    /// What was wrong with the user's folders.
     pub(crate) fn search_problems(&mut self) -> &[SymbolError] {
         self.index().problems()
     }

@@ -30,7 +30,6 @@ const MAX_NAMES: usize = 4_000_000;
 /// Longer class names and selectors are no names.
 const MAX_NAME: usize = 4096;
 
-/// Adds a symbol for each method's implementation.
 pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, problems: &mut Vec<Malformed>) {
     let mut sections: Vec<Section> = Vec::new();
     let ranges = [SnapshotRange { address: 0, bytes }];

@@ -81,12 +81,10 @@ impl SearchIndex {
         walk.index
     }
 
-    /// The files that have an id themselves.
     pub(crate) fn with_id(&self, id: &DebugId) -> &[PathBuf] {
         self.by_id.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// Breakpad text for an image.
     pub(crate) fn with_breakpad_id(&self, kind: FileKind, id: String) -> &[PathBuf] {
         self.by_breakpad_id.get(&(kind, id)).map_or(&[], Vec::as_slice)
     }
@@ -101,7 +99,6 @@ impl SearchIndex {
         self.in_shared_caches.get(id)
     }
 
-    /// What was wrong with the folders.
     pub(crate) fn problems(&self) -> &[SymbolError] {
         &self.problems
     }

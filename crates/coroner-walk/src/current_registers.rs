@@ -3,7 +3,6 @@
 use coroner_process::registers::Registers;
 
 /// The calling thread's registers at this place. Always inlined: the frame that they are of is the caller's.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 #[must_use]
 pub fn current_registers() -> Registers {
@@ -14,7 +13,6 @@ pub fn current_registers() -> Registers {
 
 /// Stores the calling thread's registers at this place that a call preserves, and leaves the others as they are. Always inlined, as
 /// [`current_registers`].
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn store_current_registers(registers: &mut Registers) {
     if cfg!(miri) {

@@ -26,7 +26,6 @@ pub(crate) enum Grade {
     Fails,
 }
 
-/// What a check found.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Finding {
     pub(crate) grade: Grade,
@@ -57,7 +56,6 @@ pub(crate) fn examine(store: &Path, program: Option<PathBuf>) -> Vec<Finding> {
     findings
 }
 
-/// Prints the findings for a person.
 pub(crate) fn print(findings: &[Finding], out: &mut impl std::io::Write) -> std::io::Result<()> {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
     for Finding { grade, subject, found, consequence } in findings {

@@ -42,7 +42,6 @@ pub(crate) const FRAMES: usize = 64;
 /// Throws kept of one thread.
 pub(crate) const KEPT: usize = 8;
 
-/// Whether throws are captured.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// Whether C++ exceptions have the stacks of their throws.
@@ -75,7 +74,6 @@ pub(crate) fn install() -> ThrowStacks {
     ThrowStacks::Captured
 }
 
-/// Whether throws are captured.
 #[cfg(target_vendor = "apple")]
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Acquire)
@@ -95,7 +93,6 @@ fn thrown(object: u64, type_info: u64, registers: &Registers) {
     record(object, type_info, registers);
 }
 
-/// Takes a throw in.
 fn record(object: u64, type_info: u64, registers: &Registers) {
     let Some(mut slot) = slots::enter() else { return };
     let mut stack = slot.stack_reader(registers.sp());

@@ -25,7 +25,6 @@ struct Throw {
     frames: Frames,
 }
 
-/// The frames of one throw.
 pub(super) struct Frames {
     pcs: [AtomicU64; FRAMES],
     found: [AtomicU8; FRAMES],
@@ -260,12 +259,10 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
     (0..USED.load(Ordering::Acquire).min(CHUNK * CHUNKS)).filter_map(slot_at)
 }
 
-/// All throws that are kept.
 fn all() -> impl Iterator<Item = &'static Throw> {
     slots().flat_map(|slot| slot.throws.iter())
 }
 
-/// How many throws were captured in this process.
 pub(super) fn captured() -> u64 {
     slots().map(|slot| slot.captured.load(Ordering::Relaxed)).sum()
 }

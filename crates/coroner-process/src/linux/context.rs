@@ -79,7 +79,6 @@ impl Context {
     ///
     /// # Safety
     /// `pointer` must be that argument, and the handler must not have returned while the result is used.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub unsafe fn from_pointer<'a>(pointer: *mut libc::c_void) -> &'a mut Context {
         // SAFETY: the kernel writes this layout there; the caller keeps it alive. Async-signal-safe: no call.
@@ -137,7 +136,6 @@ impl Context {
     }
 
     /// The program counter.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn pc(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -159,7 +157,6 @@ impl Context {
     }
 
     /// The stack pointer.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn sp(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -207,7 +204,6 @@ impl Context {
     }
 
     /// The signals that the thread blocks once the handler returns, as the kernel's 64-bit set.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn signal_mask(&self) -> u64 {
         self.0.sigmask
@@ -278,14 +274,12 @@ impl SignalInfo {
     /// The kernel's own signal, raised by an instruction of this thread (not one that somebody sent).
     ///
     /// `SI_KERNEL` (0x80) counts: x86_64 gives it to a general protection fault such as a non-canonical address.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn is_fault(&self) -> bool {
         self.code > 0
     }
 
     /// `si_addr`, for the signals of faults.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn address(&self) -> u64 {
         self.fields[0]
@@ -297,7 +291,6 @@ impl SignalInfo {
     }
 
     /// The value that came with a timer's or a queued signal (`si_value`).
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn timer_value(&self) -> u64 {
         self.fields[1]

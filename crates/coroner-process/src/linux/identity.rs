@@ -94,7 +94,6 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat { start, ended })
 }
 
-/// "/proc/PID/stat".
 fn stat_path(pid: u32) -> Path {
     Path::new().push(b"/proc/").push_decimal(pid).push(b"/stat")
 }

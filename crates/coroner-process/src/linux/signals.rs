@@ -39,7 +39,6 @@ impl SignalAction {
     ///
     /// # Errors
     /// What the kernel answered: `EINVAL` for a number that is no signal.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn of(signal: i32) -> Result<SignalAction> {
         let mut now = SignalAction::default();
@@ -60,14 +59,12 @@ impl SignalAction {
     }
 
     /// Whether it has that flag, one of `SA_*`.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn has(&self, flag: i32) -> bool {
         self.flags & flag as u64 != 0
     }
 
     /// Whether a function handles it.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn is_function(&self) -> bool {
         self.handler != DEFAULT_HANDLER && self.handler != IGNORE_HANDLER

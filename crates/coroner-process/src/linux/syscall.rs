@@ -20,7 +20,6 @@ pub use crate::errno::{Errno, Result};
 /// # Safety
 /// The call must be sound for these arguments: what it writes must be the caller's to have written.
 #[cfg(not(miri))]
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> Result<usize> {
     let answer: isize;

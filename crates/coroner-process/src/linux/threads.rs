@@ -401,7 +401,6 @@ pub fn blocked_by_status(text: &[u8]) -> Option<u64> {
 struct Entries([u8; 4096]);
 
 /// The id of the calling thread.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn this_thread() -> Tid {
     // SAFETY: gettid has no arguments and no effects. Async-signal-safe: one system call.
@@ -409,7 +408,6 @@ pub fn this_thread() -> Tid {
 }
 
 /// The id of this process, from the kernel (the C library's may be cached from before a fork).
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn process_id() -> i32 {
     // SAFETY: getpid has no arguments and no effects. Async-signal-safe: one system call.
@@ -425,21 +423,18 @@ pub fn this_thread_name() -> ThreadName {
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every deadline on the crash path. 0 if the kernel refuses.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn monotonic_now() -> u64 {
     now(libc::CLOCK_MONOTONIC)
 }
 
 /// Nanoseconds since the epoch, UTC.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub fn wall_now() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
 /// A clock's time, by system call: the C library's vdso pointer may not be touched yet when a crash asks.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub(crate) fn now(clock: i32) -> u64 {
     let mut now = [0_i64; 2];

@@ -141,7 +141,6 @@ struct Job {
 #[derive(Debug)]
 #[repr(C)]
 struct Shared {
-    /// A futex word.
     phase: AtomicU32,
     /// A futex word: how many lists the helper may work on (the first once it has been named to Yama), or [`END`].
     lists: AtomicU32,

@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use super::{Report, RunFacts, Value};
 
-/// What stands in the place of a secret.
 const HIDDEN: &str = "[Filtered]";
 
 /// Gives the text that takes the place of another; `None` if that may stay. The first argument is the key under which it stands, such as a

@@ -111,7 +111,6 @@ impl From<&str> for Value {
     }
 }
 
-/// A key of a map, as text.
 fn key_text(key: &Value) -> String {
     match key {
         Value::Text(text) => text.clone(),

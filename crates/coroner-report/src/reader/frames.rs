@@ -59,7 +59,6 @@ pub struct Frames<'a> {
     ended: bool,
 }
 
-/// What is at a position.
 enum Found<'a> {
     Whole(Section<'a>, usize),
     Damaged { section: Option<SectionKind>, len: Option<usize>, what: String },
@@ -171,7 +170,6 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// Offset of the first `needle` in `bytes`.
 fn find(bytes: &[u8], needle: [u8; 6]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| *window == needle)
 }

@@ -7,7 +7,6 @@ use minicbor::decode::{Decoder, Error};
 /// Deepest nesting of arrays, maps and tags.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// How many more items may be decoded.
 #[derive(Debug)]
 pub(crate) struct Limit(pub(crate) usize);
 

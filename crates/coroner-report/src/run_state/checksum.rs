@@ -9,7 +9,6 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Takes one more word in: the two halves of the 128-bit product of (state ⊕ word) and the multiplier, one ⊕ the other.
 /// A checksum begins with state 0.
-#[allow(clippy::inline_always)]
 #[inline(always)]
 pub(super) fn mix(state: u64, word: u64) -> u64 {
     let product = u128::from(state ^ word).wrapping_mul(u128::from(MULTIPLIER));

@@ -49,7 +49,6 @@ impl RunState<'_> {
     ///
     /// Async-signal-safe: some 20 stores and as many multiplications, no call, no wait. From any number of threads at once.
     /// The caller must be the process whose run it is: a child made by `fork` shares its parent's mapping.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn set_crash(&self, record: &CrashRecord) -> u64 {
         let Some(counter) = self.words.get(CRASH_WORD) else { return 0 };
@@ -93,7 +92,6 @@ impl RunState<'_> {
 }
 
 impl CrashRecord {
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     fn to_words(self) -> [u64; CONTENT_WORDS] {
         let low_half = |value: i32| u64::from(value.cast_unsigned());

@@ -76,7 +76,6 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// [`Limits::DEFAULT`].
     fn default() -> Self {
         Limits::DEFAULT
     }
@@ -256,7 +255,6 @@ impl Layout {
     }
 
     /// Index of the record of crash `number`, in the place of the one before the last.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(super) fn crash_record(&self, number: u64) -> Option<usize> {
         let place = number as usize % CRASH_RECORDS;

@@ -170,7 +170,6 @@ impl<'a> RunState<'a> {
     }
 
     /// Sets a word that changes during the run.
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn set_scalar(&self, scalar: Scalar, value: u64) {
         self.store(self.layout.scalars.wrapping_add(usize::from(scalar.0)), value);
@@ -186,7 +185,6 @@ impl<'a> RunState<'a> {
         self.scalar_word(scalar).map_or(0, |word| word.load(Acquire))
     }
 
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(super) fn scalar_word(&self, scalar: Scalar) -> Option<&'a AtomicU64> {
         let number = usize::from(scalar.0);
@@ -240,7 +238,6 @@ impl<'a> RunState<'a> {
         words.iter().flat_map(|word| word.load(Acquire).to_ne_bytes()).collect()
     }
 
-    #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(super) fn store(&self, index: usize, value: u64) {
         if let Some(word) = self.words.get(index) {

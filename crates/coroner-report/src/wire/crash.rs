@@ -320,17 +320,14 @@ pub(super) fn optional<T>(
     }
 }
 
-/// As [`optional`], of an unsigned integer.
 pub(super) fn optional_uint(encoder: &mut Encoder<'_>, key: u64, value: Option<u64>) {
     optional(encoder, key, value, |encoder, value| encoder.uint(value));
 }
 
-/// As [`optional`], of an integer.
 pub(super) fn optional_int(encoder: &mut Encoder<'_>, key: u64, value: Option<i64>) {
     optional(encoder, key, value, |encoder, value| encoder.int(value));
 }
 
-/// As [`optional`], of a text.
 pub(super) fn optional_text(encoder: &mut Encoder<'_>, key: u64, text: Option<&[u8]>) {
     optional(encoder, key, text, |encoder, text| encoder.text(text));
 }

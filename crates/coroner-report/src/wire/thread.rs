@@ -9,9 +9,7 @@ use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 /// The registers of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers<'a> {
-    /// The general registers.
     general: General<'a>,
-    /// Others that are known.
     extra: &'a [(ExtraRegister, u64)],
 }
 

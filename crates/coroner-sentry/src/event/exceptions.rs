@@ -187,7 +187,6 @@ fn kind(crash: &Crash) -> String {
     }
 }
 
-/// What happened, in a line for a person.
 fn value(report: &Report, crash: &Crash) -> Option<String> {
     let mut parts: Vec<String> = Vec::new();
     if crash.has(CrashFlag::StackOverflow) {

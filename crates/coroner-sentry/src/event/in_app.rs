@@ -39,7 +39,6 @@ impl InAppRules {
     }
 }
 
-/// The rules for one report.
 pub(super) struct InApp<'r> {
     rules: &'r InAppRules,
     program: Option<&'r str>,

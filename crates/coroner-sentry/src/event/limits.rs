@@ -141,7 +141,6 @@ fn drop_stacks(event: &mut Event) -> bool {
     any
 }
 
-/// Drops images that no frame is in.
 fn drop_unused_images(event: &mut Event) -> bool {
     let used: std::collections::HashSet<String> =
         event.stacktraces_mut().flat_map(|stack| &stack.frames).filter_map(|frame| frame.image_addr.clone()).collect();
@@ -251,7 +250,6 @@ fn fit(value: &mut Value, most: usize) {
     }
 }
 
-/// Cuts texts anywhere in a value.
 fn cut_value(value: &mut Value, longest: usize) {
     match value {
         Value::String(text) => cut(text, longest),

@@ -240,7 +240,6 @@ impl Event {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// All stacks of the event.
     pub(crate) fn stacktraces_mut(&mut self) -> impl Iterator<Item = &mut Stacktrace> {
         let exceptions = self.exception.values.iter_mut().filter_map(|exception| exception.stacktrace.as_mut());
         let threads = self.threads.values.iter_mut().filter_map(|thread| thread.stacktrace.as_mut());

@@ -13,7 +13,6 @@ const MAX_TAG: usize = 200;
 /// Fields of a user that the protocol knows; all are texts.
 const USER: [&str; 6] = ["id", "username", "email", "name", "ip_address", "segment"];
 
-/// Puts the scope of `run` into the event.
 pub(super) fn add(event: &mut Event, run: &RunFacts) {
     for (key, value) in &run.tags {
         if let Some((key, value)) = tag(key, value) {

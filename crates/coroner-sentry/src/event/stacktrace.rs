@@ -56,7 +56,6 @@ pub struct Frame {
     pub trust: String,
 }
 
-/// Makes stacks of one report's frames.
 pub(super) struct Stacks<'r> {
     report: &'r Report,
     index: ImageIndex,

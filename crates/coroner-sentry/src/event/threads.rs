@@ -31,7 +31,6 @@ pub struct Thread {
     pub stacktrace: Option<Stacktrace>,
 }
 
-/// The threads of a report, each once.
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
     // An uncaught exception's stack is that of its throw; then the thread's own says where the process ended.
     let thrown = report.exceptions.first().is_some_and(|exception| !exception.frames.is_empty());

@@ -81,7 +81,6 @@ struct Slot {
 #[derive(Debug)]
 #[repr(C)]
 struct LongPath {
-    /// The slot that uses it.
     slot: u32,
     bytes: [u8; LONG_PATH],
 }
@@ -231,7 +230,6 @@ impl Images {
         Ok(images.with_main_path())
     }
 
-    /// Finds the program's path.
     fn with_main_path(mut self) -> Self {
         const DELETED: &[u8] = b" (deleted)";
         // The last byte stays a NUL.
@@ -367,7 +365,6 @@ impl Images {
         }
     }
 
-    /// One entry of the list.
     fn add_listed<M: Memory>(
         &mut self,
         memory: &mut M,
@@ -699,7 +696,6 @@ impl Images {
 
 struct Refreshing {
     number: u32,
-    /// The generation being made.
     next: usize,
     /// How many images' headers may still be searched for.
     searches: u32,

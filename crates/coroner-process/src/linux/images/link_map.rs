@@ -24,10 +24,8 @@ const WALKS: u32 = 4;
 /// Bytes of a name that are read at once.
 pub(super) const NAME_PIECE: usize = 64;
 
-/// One entry of the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkMap {
-    /// Its own address.
     pub(super) at: u64,
     /// `l_addr`.
     pub(super) slide: u64,
