@@ -111,3 +111,70 @@ fn the_home_directory_is_hidden() {
         assert_eq!(event.debug_meta.unwrap().images[0].code_file, hidden);
     }
 }
+
+#[test]
+fn texts_are_cut_at_characters() {
+    let image = Image { path: format!("/{}/lib.so", "ä".repeat(300)), build_id: vec![7].into(), ..Image::default() };
+    let thread = |length| Thread { tid: length as u64, name: Some("ä".repeat(length)), ..Thread::default() };
+    let report = Report { images: vec![image], threads: vec![thread(128), thread(129)], ..Report::default() };
+    let event = Event::from_report(&report, &EventOptions::default());
+    let names: Vec<&str> = event.threads.values.iter().filter_map(|thread| thread.name.as_deref()).collect();
+    assert_eq!(names, ["ä".repeat(128), format!("{}…", "ä".repeat(127))]);
+    let path = &event.debug_meta.unwrap().images[0].code_file;
+    assert_eq!(*path, format!("…{}/lib.so", "ä".repeat(248)));
+}
+
+#[test]
+fn names_are_what_servers_take() {
+    let event = |release: &str, environment: &str| {
+        let (release, environment) = (Some(release.to_owned()), Some(environment.to_owned()));
+        let event =
+            Event::from_report(&Report::default(), &EventOptions { release, environment, ..Default::default() });
+        (event.release, event.environment)
+    };
+    assert_eq!(event("app@1/2\n", "a b/c"), (Some("app@1-2".to_owned()), Some("a b-c".to_owned())));
+    assert_eq!(event("latest", "None"), (None, None));
+    assert_eq!(event(&"x".repeat(300), "").0.unwrap().len(), 200);
+}
+
+#[test]
+fn what_is_too_large_loses_texts_then_keys() {
+    let mut run = RunFacts::default();
+    let context = |key: &str, value: Value| Value::Map(vec![("short".into(), "z".into()), (key.into(), value)]);
+    run.contexts.insert("texts".to_owned(), context("long", Value::Text("y".repeat(9000))));
+    run.contexts.insert("lists".to_owned(), context("list", Value::Array(vec![Value::Unsigned(1); 5000])));
+    let contexts = of_run(run).contexts;
+    let long = contexts["texts"]["long"].as_str().map(|text| text.chars().count());
+    assert_eq!((&contexts["texts"]["short"], long), (&json!("z"), Some(4096)));
+    assert_eq!(contexts["lists"], json!({ "short": "z" }));
+}
+
+#[test]
+fn the_least_worth_goes_first_and_the_event_says_so() {
+    let frame = |number: usize| Frame {
+        address: model::Address(0x1010),
+        function: Some(format!("function_{number}_{}", "x".repeat(400))),
+        ..Frame::default()
+    };
+    let frames = || (0..20).map(frame).collect();
+    let mut threads = vec![Thread { tid: 0, crashed: true, frames: frames(), ..Thread::default() }];
+    threads.extend((1..200).map(|tid| Thread { tid, frames: frames(), ..Thread::default() }));
+    let image = |at| {
+        let load_address = model::Address(at);
+        Image { load_address, size: 0x100, build_id: vec![7].into(), path: "/a".to_owned(), ..Image::default() }
+    };
+    let mut run = RunFacts::default();
+    run.extra.insert("kept".to_owned(), "yes".into());
+    let crash = Some(model::Crash::default());
+    let images = vec![image(0x1000), image(0x2000)];
+    let report = Report { crash, threads, images, run: Some(run), ..Report::default() };
+    let event = Event::from_report(&report, &EventOptions::default());
+    assert!(event.to_json().len() <= 1_000_000, "{}", event.to_json().len());
+    assert_eq!(event.exception.values[0].stacktrace.as_ref().unwrap().frames.len(), 20);
+    assert_eq!(event.threads.values.len(), 200, "the threads are still named");
+    assert!(event.threads.values[1].stacktrace.is_some() && event.threads.values[199].stacktrace.is_none());
+    assert_eq!(event.debug_meta.as_ref().unwrap().images.len(), 1);
+    assert_eq!(event.extra["kept"], "yes");
+    let dropped = event.contexts["coroner"]["dropped_for_size"].to_string();
+    assert!(dropped.contains("stacks of the last threads") && !dropped.contains("extra"), "{dropped}");
+}
