@@ -182,7 +182,6 @@ impl Walk<'_> {
     }
 }
 
-/// What a file says of itself.
 fn facts(path: &Path, named: bool) -> Result<Vec<Fact>, SymbolError> {
     match SymbolFile::open(path) {
         Ok(files) => Ok(files

@@ -112,7 +112,6 @@ impl TableBuilder {
         Some(NameRef { pool: MADE, offset })
     }
 
-    /// Makes room for so many symbols.
     pub(crate) fn reserve(&mut self, symbols: usize) {
         self.stated.reserve(symbols);
     }
@@ -369,7 +368,6 @@ impl SymbolTable {
         &self.counts
     }
 
-    /// Whether any address can be named.
     pub(crate) fn is_empty(&self) -> bool {
         !self.named
     }

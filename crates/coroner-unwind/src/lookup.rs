@@ -25,12 +25,10 @@ pub(crate) struct SectionCache {
 }
 
 impl SectionCache {
-    /// Nothing.
     pub(crate) const fn new() -> SectionCache {
         SectionCache { cie: CieCache::new(), tables: TableCache::new() }
     }
 
-    /// Empties the cache.
     pub(crate) fn clear(&mut self) {
         self.cie.clear();
         self.tables.clear();

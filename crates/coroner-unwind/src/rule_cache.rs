@@ -140,7 +140,6 @@ impl Entry {
         self.rule == Rule::Outermost
     }
 
-    /// The row, if the rule is one.
     #[inline]
     pub(crate) fn row(&self) -> Option<&Row> {
         match &self.rule {
@@ -282,13 +281,11 @@ impl RuleCache {
         self.entries[usize::from(self.next) & (ENTRIES - 1)].epoch != self.current()
     }
 
-    /// The entry at a place.
     #[inline]
     pub(crate) fn entry(&self, place: EntryIndex) -> &Entry {
         &self.entries[place.index()]
     }
 
-    /// The rule at a place.
     #[inline]
     pub(crate) fn at(&self, place: EntryIndex) -> FoundRule {
         let entry = self.entry(place);

@@ -15,7 +15,6 @@ use crate::LiveReader;
 use crate::image_list::{CAPACITY, unwind_image};
 use crate::os::list_stamp::ListStamp;
 
-/// One list.
 struct Slot {
     /// How many hold it, [`CURRENT`] included; [`MAKING`] besides while it is written.
     holders: AtomicUsize,

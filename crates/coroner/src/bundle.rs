@@ -42,7 +42,6 @@ fn written(report: &[u8]) -> &[u8] {
     report.get(..end).unwrap_or(report)
 }
 
-/// `bytes` without the zeros at its end.
 fn without_zeros(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }

@@ -37,7 +37,6 @@ mod intake;
 /// The context in a report that says how many reports were removed before it to keep the store within its limits.
 const EVICTED_CONTEXT: &str = "coroner_store";
 
-/// Delivers what is in a store.
 pub(crate) struct Deliverer {
     store: Store,
     /// This process's own run, which is not looked at.
@@ -67,7 +66,6 @@ pub(crate) struct Deliverer {
 /// How far delivery has come.
 #[derive(Debug, Default)]
 struct State {
-    /// A thread is at work.
     running: bool,
     /// Known from the first round on.
     last_run: Option<LastRun>,

@@ -155,14 +155,12 @@ struct KnownTable {
 }
 
 impl TableCache {
-    /// An empty cache.
     pub(crate) const fn new() -> TableCache {
         const EMPTY: AddressRange = AddressRange { start: 0, end: 0 };
         const TABLE: SearchTable = SearchTable { hdr: 0, eh_frame: 0, rows: EMPTY, count: 0, form: Form::Relative4 };
         TableCache { tables: [KnownTable { hdr: EMPTY, searchable: false, table: TABLE }; 8] }
     }
 
-    /// Empties the cache.
     pub(crate) fn clear(&mut self) {
         for known in &mut self.tables {
             known.hdr = AddressRange::default();

@@ -142,7 +142,6 @@ impl CieCache {
         CieCache { entries: [NONE; 8], plain: [CachedCie::NONE; 8] }
     }
 
-    /// Empties the cache.
     pub(crate) fn clear(&mut self) {
         for known in &mut self.entries {
             known.address = 0;

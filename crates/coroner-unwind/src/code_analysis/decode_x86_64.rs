@@ -36,7 +36,6 @@ struct Operands {
     extension: u8,
     /// The register operand, by DWARF number.
     register: u8,
-    /// The other operand.
     other: Operand,
 }
 

@@ -26,7 +26,6 @@ pub(super) fn with_stopped(
     Ok(())
 }
 
-/// The path of an image's file.
 pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MAX_PATH])))

@@ -11,7 +11,6 @@ use coroner_walk::{LiveImages, LiveReader};
 use super::names::SymbolTable;
 use super::os;
 
-/// One image of a snapshot.
 #[derive(Debug)]
 pub(super) struct LoadedImage {
     pub path: PathBuf,
@@ -26,7 +25,6 @@ pub(super) struct LoadedImage {
     pub symbols: OnceLock<Option<SymbolTable>>,
 }
 
-/// The images at one time.
 #[derive(Debug, Default)]
 pub(super) struct LoadedImages {
     /// The walker's list; `None` if there is none, and no walk.
@@ -96,14 +94,12 @@ impl LoadedImage {
 }
 
 impl LoadedImages {
-    /// The image that an address is in.
     #[inline]
     pub(super) fn image_at(&self, address: u64) -> Option<&Arc<LoadedImage>> {
         let after = self.images.partition_point(|image| image.range.start <= address);
         self.images.get(after.checked_sub(1)?).filter(|image| image.range.contains(address))
     }
 
-    /// Whether an address is in one of the app's own images.
     #[inline]
     pub(super) fn is_in_app(&self, address: u64) -> bool {
         self.image_at(address).is_some_and(|image| image.in_app)

@@ -38,7 +38,6 @@ fn has_seccomp_filter() -> bool {
     status.map_or(true, |status| status.lines().any(|line| line.starts_with("Seccomp:") && !line.ends_with('0')))
 }
 
-/// The path of an image's file.
 pub(super) fn path(table: &Images, image: &Image, _memory: &mut LiveReader) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image)))
