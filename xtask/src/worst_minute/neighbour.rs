@@ -59,7 +59,7 @@ const C_SHARP_SOURCE: &str = include_str!("Host.cs");
 /// As pip names them.
 const WASMTIME: &str = "wasmtime==50.0.1";
 const DOT_NET: &str = "dotnetcore2==3.1.23";
-/// What `dotnet` wants to be told of a program; without the library of the world's languages.
+/// What `dotnet` asks for beside a program; without the library of the world's languages.
 const DOT_NET_OPTIONS: &str = r#"{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
     "configProperties": {"System.Globalization.Invariant": true}}}"#;
 
