@@ -75,6 +75,8 @@ impl HandlerKind {
         let Some((base, path)) = image_of(handler as *const c_void) else { return HandlerKind::Unknown };
         // SAFETY: a path, or null for the program, which can't be opened by its own; an image that is loaded is not loaded again.
         let image = unsafe {
+            // The program is known without a look at its file.
+            let path = if is_of_program(handler) { core::ptr::null() } else { path };
             let image = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if image.is_null() { libc::dlopen(core::ptr::null(), libc::RTLD_LAZY) } else { image }
         };
@@ -92,6 +94,17 @@ impl HandlerKind {
         unsafe { libc::dlclose(image) };
         found.map_or(HandlerKind::Unknown, |(_, kind)| kind)
     }
+}
+
+/// Whether an address lies in the program, and not in a library (not async-signal-safe). False if that can't be known.
+fn is_of_program(address: usize) -> bool {
+    #[cfg(target_vendor = "apple")]
+    let entry = 0;
+    #[cfg(not(target_vendor = "apple"))]
+    // SAFETY: only reads the auxiliary vector.
+    let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
+    let program = loaded_image::holder_of(entry);
+    matches!(program, Holder::Image(_)) && loaded_image::holder_of(address as u64) == program
 }
 
 /// A signal, or what becomes one, before it is known whether it is a crash.

@@ -143,6 +143,11 @@ impl Forwarding {
         self.handlers.iter().find(|handler| handler.tid.load(Ordering::Acquire) == tid as u64)
     }
 
+    /// Whether a handler of any thread may be running.
+    pub(crate) fn is_any(&self) -> bool {
+        self.handlers.iter().any(|handler| handler.tid.load(Ordering::Acquire) != 0)
+    }
+
     /// A handler begins on thread `tid` for that crash; returns the one that it interrupts, for [`Forwarding::end`].
     pub(crate) fn begin(&self, tid: Tid, crash: &Crash) -> Crash {
         if let Some(handler) = self.of_thread(tid) {

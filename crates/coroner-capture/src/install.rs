@@ -1,7 +1,7 @@
 //! Installing and uninstalling. Not async-signal-safe.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coroner_process::files;
 use coroner_process::syscall::Errno;
@@ -96,6 +96,10 @@ impl InstallLimits {
 /// Bytes of the run state that are touched at install: its fixed part and the facts.
 const STATE_TOUCHED: usize = 12 << 10;
 
+/// Bytes of all mappings that an install makes, but that of images: one system call for all. Less than what the kernel would give
+/// huge pages for, of which the whole would be resident.
+const MAPPED_AHEAD: usize = 1536 << 10;
+
 /// Whether an install is on or under way.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -183,6 +187,10 @@ fn make_owned(
         return Err(InstallError::StateTooSmall);
     };
     let page = threads::page_size();
+    // Miri's mappings can't be unmapped in parts; on Apple's systems most of it is not made.
+    if cfg!(not(any(miri, target_vendor = "apple"))) {
+        files::map_ahead(MAPPED_AHEAD);
+    }
     let platform = match PlatformState::new(options, page) {
         Ok(platform) => platform,
         Err(error) => {
@@ -204,7 +212,7 @@ fn make_owned(
     let current = CurrentRun {
         files,
         pid: identity.pid.cast_signed(),
-        installed_at,
+        installed_at: AtomicU64::new(installed_at),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: page as u32,
         name: ProcessName::of_this(),
@@ -320,7 +328,7 @@ fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
     let current = CurrentRun {
         files: run,
         pid: identity.pid.cast_signed(),
-        installed_at: monotonic_now(),
+        installed_at: AtomicU64::new(monotonic_now()),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: parent.run.page_size,
         name: parent.run.name,
@@ -341,6 +349,15 @@ pub fn is_unused() -> bool {
         let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
         begun == 0 && installed.run.files.is_unused()
     })
+}
+
+/// Says that the app goes on only now, after a wait at its start: how long it ran counts from here on, in reports and by the time of
+/// the run's lock.
+pub fn begin_anew() {
+    if let Some(installed) = installed::get().filter(|installed| installed.run.pid == process_id()) {
+        installed.run.installed_at.store(monotonic_now(), Ordering::Relaxed);
+        installed.run.files.set_began(wall_now());
+    }
 }
 
 /// Leaves the next `signal` of the calling thread to the handlers that were there before Coroner: a managed runtime that is

@@ -5,7 +5,7 @@
 //! lock; who has won the lock looks whether the install that it was called for is still the current one.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use coroner_report::run_state::{ExitKind, RunState, Scalar};
 
@@ -25,8 +25,8 @@ pub(crate) struct CurrentRun {
     pub files: RunFiles,
     /// The process that made it; a child of fork or vfork has another id.
     pub pid: i32,
-    /// By the monotonic clock.
-    pub installed_at: u64,
+    /// By the monotonic clock: since when the app runs with it.
+    pub installed_at: AtomicU64,
     /// Nanoseconds since the epoch.
     pub process_start: u64,
     pub page_size: u32,

@@ -72,8 +72,8 @@ pub use coroner_process::identity::is_traced;
 #[cfg(not(target_vendor = "apple"))]
 pub use install::after_fork;
 pub use install::{
-    InstallError, InstallLimits, Run, attach_current_thread, ignore_next_signal, install, interposes_thread_creation,
-    is_unused, uninstall,
+    InstallError, InstallLimits, Run, attach_current_thread, begin_anew, ignore_next_signal, install,
+    interposes_thread_creation, is_unused, uninstall,
 };
 pub use install_options::{AlternateStacks, ExceptionSet, ForkPolicy, InstallOptions, SignalSet};
 pub use monitor::{exception, hang};

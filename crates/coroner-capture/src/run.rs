@@ -220,7 +220,7 @@ impl RunFiles {
         sizes: RunSizes,
         limits: &Limits,
     ) -> Option<(RunFiles, CleanRun)> {
-        let lock_number = lock.verified()?;
+        let lock_number = lock.opened_at();
         files::take_lock(lock_number).ok()?;
         let state = Directory(open(store, c"clean/state", libc::O_RDWR, 0).ok()?);
         if status(state.0).ok()?.st_size as usize != sizes.state {
@@ -288,7 +288,7 @@ impl RunFiles {
         files::set_times(lock, wall_now());
         // Moved first: a POSIX lock is dropped when any descriptor of the file is closed.
         let lock = OwnedDescriptor::adopt(lock).map_err(at(RunStep::Lock))?;
-        let made = lock.verified().ok_or(Errno(libc::EBADF)).and_then(files::take_lock).map_err(at(RunStep::Lock));
+        let made = files::take_lock(lock.opened_at()).map_err(at(RunStep::Lock));
         let made = made.and_then(|()| {
             let report = new_report(directory, c"report", sizes.reserve).map_err(at(RunStep::Report))?;
             let state = map_new(directory, c"state", sizes.state).inspect_err(|_| report.unmap());
@@ -299,6 +299,13 @@ impl RunFiles {
             Ok(RunFiles { id, lock: Some(lock), report, spare, state_address, state_size: sizes.state })
         });
         made.inspect_err(|_| lock.close())
+    }
+
+    /// Changes when the run began (not async-signal-safe).
+    pub(crate) fn set_began(&self, since_epoch_ns: u64) {
+        if let Some(lock) = self.lock.as_ref().and_then(OwnedDescriptor::verified) {
+            files::set_times(lock, since_epoch_ns);
+        }
     }
 
     /// Whether a later launch can find it.

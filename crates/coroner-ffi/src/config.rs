@@ -1,6 +1,6 @@
 //! The configuration, built step by step.
 
-use std::ffi::c_char;
+use std::ffi::{CString, c_char, c_void};
 
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
@@ -177,6 +177,56 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
 pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, coroner::Config::no_sinks) }
+}
+
+/// Sets whether what is surely a secret by its form (the user in a URL, an Authorization header, tokens) is hidden in texts of the
+/// app before the sinks get a report. Default: yes.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_scrub_secrets(config: *mut Config, scrub: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.scrub_secrets(scrub)) }
+}
+
+/// Sets a function that hides more: it is called at the next launch for each text that the app or a library wrote (tags, user,
+/// contexts, extra, breadcrumbs, messages), with the key under which the text stands (a tag's, or empty). If it returns true, the
+/// text is replaced by "[Filtered]". It may be called on several threads at once. NULL: none.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `hides` can be called with two texts and `context` on any thread, for the process's life.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_scrub(
+    config: *mut Config,
+    hides: Option<unsafe extern "C" fn(key: *const c_char, text: *const c_char, context: *mut c_void) -> bool>,
+    context: *mut c_void,
+) -> Status {
+    let Some(hides) = hides else { return Status::Ok };
+    let context = AppPointer(context);
+    let scrub = move |key: &str, text: &str| {
+        // A text with a NUL in it is shown up to that.
+        let c_text = |text: &str| CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
+        let (key, text) = (c_text(key), c_text(text));
+        // SAFETY: as the caller promises; both texts end with a NUL.
+        unsafe { hides(key.as_ptr(), text.as_ptr(), context.get()) }.then(|| "[Filtered]".to_owned())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.scrub(scrub)) }
+}
+
+/// A pointer of the app's, only handed back to it.
+struct AppPointer(*mut c_void);
+
+// SAFETY: nothing here looks at what it leads to; the app promises that its function can be called with it on any thread.
+unsafe impl Send for AppPointer {}
+// SAFETY: as above.
+unsafe impl Sync for AppPointer {}
+
+impl AppPointer {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
 }
 
 /// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take

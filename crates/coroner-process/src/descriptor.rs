@@ -22,6 +22,8 @@ pub struct OwnedDescriptor {
     number: i32,
     device: libc::dev_t,
     inode: u64,
+    /// Names of the file when it was opened.
+    links: u64,
 }
 
 impl OwnedDescriptor {
@@ -38,7 +40,17 @@ impl OwnedDescriptor {
     /// Takes over an open descriptor at the number that it has. Async-signal-safe.
     pub fn here(number: i32) -> Result<OwnedDescriptor> {
         let status = status(number)?;
-        Ok(OwnedDescriptor { number, device: status.st_dev, inode: status.st_ino })
+        Ok(OwnedDescriptor { number, device: status.st_dev, inode: status.st_ino, links: status.st_nlink as u64 })
+    }
+
+    /// The number that it was opened at, for who has just opened it: nobody can have replaced it yet.
+    pub fn opened_at(&self) -> i32 {
+        self.number
+    }
+
+    /// How many names the file had when it was opened.
+    pub fn links(&self) -> u64 {
+        self.links
     }
 
     /// The number, if the file behind it is still the one that was opened.

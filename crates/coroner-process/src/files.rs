@@ -3,6 +3,7 @@
 //! Everything here is async-signal-safe unless it says otherwise.
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::files as system;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -126,8 +127,37 @@ pub fn map(size: usize) -> Result<usize> {
 
 /// A mapping of at least `size` bytes, all zero, of which no page is touched.
 pub fn map_untouched(size: usize) -> Result<usize> {
+    let pieces = size.next_multiple_of(PIECE);
+    let end = AHEAD_END.load(Ordering::Acquire);
+    let take = |next: usize| next.checked_add(pieces).filter(|after| *after <= end);
+    if let Ok(taken) = AHEAD.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
+        return Ok(taken);
+    }
     // SAFETY: a new mapping touches nothing that exists.
     unsafe { map_anonymous(0, size) }
+}
+
+/// No page is larger on this architecture: pieces of it can be protected and unmapped by themselves.
+const PIECE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
+
+/// Where the part begins that nobody has taken of the mapping that was made ahead.
+static AHEAD: AtomicUsize = AtomicUsize::new(0);
+/// The end of that mapping; 0 for none.
+static AHEAD_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes one mapping ahead, from which the next calls of [`map_untouched`] take (not async-signal-safe, by one thread at a time). Where
+/// there is no memory for it, each makes its own.
+pub fn map_ahead(size: usize) {
+    // Nobody takes while the end is 0, nor from an earlier mapping once the start is another one.
+    let end = AHEAD_END.swap(0, Ordering::AcqRel);
+    // SAFETY: a new mapping touches nothing that exists.
+    let start = unsafe { map_anonymous(0, size) }.ok().filter(|start| start.is_multiple_of(PIECE));
+    let rest = AHEAD.swap(start.unwrap_or(0), Ordering::AcqRel);
+    if rest < end {
+        // SAFETY: nobody took it.
+        unsafe { unmap(rest, end - rest) };
+    }
+    AHEAD_END.store(start.map_or(0, |start| start + size), Ordering::Release);
 }
 
 /// Zeroed memory at `address` (0: anywhere).

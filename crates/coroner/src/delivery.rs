@@ -108,10 +108,13 @@ impl Deliverer {
     }
 
     /// The same with the run whose files this process's run uses, if there is one.
-    pub(crate) fn after(self, previous: Option<LastRun>) -> Self {
-        Self { previous, ..self }
+    /// That was the last one, if there are no others.
+    pub(crate) fn after(self, previous: Option<LastRun>, others: bool) -> Self {
+        let state = State { last_run: previous.clone().filter(|_| !others), ..State::default() };
+        Self { previous, state: Mutex::new(state), ..self }
     }
 
+    #[cfg(not(target_vendor = "apple"))]
     /// One for a child made by fork with a run of its own. No lock of this one is taken: a thread of the parent may have held it.
     pub(crate) fn of_child(&self, own: Id, state: RunState<'static>) -> Self {
         Self {
@@ -271,6 +274,10 @@ impl Deliverer {
         match self.claim(listed, process) {
             Ok(Some(run)) => act(run),
             Ok(None) => 0,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                log::debug!("coroner: run {} was removed by another process while this one took it", listed.id);
+                0
+            }
             Err(error) => {
                 log::warn!("coroner: run {} can't be processed now: {error}", listed.id);
                 1
@@ -327,8 +334,7 @@ impl Deliverer {
     fn process(&self, mut run: EndedRun, now: SystemTime) -> usize {
         if self.is_spent(&run) {
             let why = format!("its processing crashed {} times, so it was not tried again", run.progress.attempts);
-            self.set_aside(&run, &why);
-            return 0;
+            return self.set_aside(&run, &why);
         }
         let _mark = self.mark(run.id);
         if !run.was_made() {
@@ -341,8 +347,7 @@ impl Deliverer {
         let raw = match run.raw() {
             Ok(raw) => raw,
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::FileTooLarge) => {
-                self.set_aside(&run, &error.to_string());
-                return 0;
+                return self.set_aside(&run, &error.to_string());
             }
             Err(error) => {
                 log::warn!("coroner: run {} can't be read, and is tried again later: {error}", run.id);
@@ -374,10 +379,7 @@ impl Deliverer {
                         pending += 1;
                     }
                 }
-                Some(Ok(Err(why))) => {
-                    self.set_aside(&run, &why);
-                    return pending;
-                }
+                Some(Ok(Err(why))) => return pending + self.set_aside(&run, &why),
                 Some(Err(_)) => {
                     log::warn!("coroner: processing run {} panicked", run.id);
                     healthy = false;
@@ -497,12 +499,17 @@ impl Deliverer {
         }
     }
 
-    fn set_aside(&self, run: &EndedRun, why: &str) {
+    /// Sets a run aside; returns 1 if it has to stay for another time.
+    fn set_aside(&self, run: &EndedRun, why: &str) -> usize {
         let id = run.id;
         match self.store.set_aside(run, why) {
             Ok(path) => log::warn!("coroner: run {id} is set aside in `{}`: {why}", path.display()),
-            Err(error) => log::warn!("coroner: run {id} can't be set aside ({why}): {error}"),
+            Err(error) => {
+                log::warn!("coroner: run {id} can't be set aside ({why}): {error}");
+                return 1;
+            }
         }
+        0
     }
 }
 

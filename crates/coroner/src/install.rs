@@ -40,8 +40,6 @@ struct Inner {
     run: Id,
     limits: InstallLimits,
     store: PathBuf,
-    /// The process that installed it: a child made by fork inherits this memory but is another process.
-    process: u32,
     is_on_disk: bool,
     scope: Scope,
     deliverer: Arc<Deliverer>,
@@ -198,20 +196,11 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
         // For another process of the app that starts while this one runs, and finds neither that run nor its files.
         let _ = previous.write_in_place(&directory);
     }
-    let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state).after(previous);
+    let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state).after(previous, pending);
     let deliverer = Arc::new(deliverer);
     let watchdog = Mutex::new(watchdog);
     let is_on_disk = !run.limits.in_memory;
-    let inner = Inner {
-        run: id,
-        limits: run.limits,
-        store: directory,
-        process: std::process::id(),
-        is_on_disk,
-        scope,
-        deliverer,
-        watchdog,
-    };
+    let inner = Inner { run: id, limits: run.limits, store: directory, is_on_disk, scope, deliverer, watchdog };
     let coroner = Coroner { inner: Arc::new(inner) };
     *installed = Some(coroner.clone());
     drop(installed);
@@ -227,8 +216,12 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     if deliver && left {
         deliverer.start();
     }
-    if hurry && unstored && !coroner.flush(MAX_START) {
-        log::warn!("coroner: the report of a crash at the start could not be delivered in {MAX_START:?}");
+    if hurry && unstored {
+        if !coroner.flush(MAX_START) {
+            log::warn!("coroner: the report of a crash at the start could not be delivered in {MAX_START:?}");
+        }
+        // The wait is none of the app's time: a crash right after it is one at the start, too.
+        coroner_capture::begin_anew();
     }
     Ok(coroner)
 }
@@ -261,7 +254,6 @@ pub fn after_fork() -> Result<bool, InstallError> {
             limits: run.limits,
             run: Id(run.id),
             store: store.clone(),
-            process: std::process::id(),
             is_on_disk: true,
             scope: *scope,
             deliverer: Arc::new(deliverer.of_child(Id(run.id), run.state)),
@@ -298,13 +290,9 @@ fn register_exit_handler() {
             // `try_lock`: `exit` may be called in a signal handler that interrupted an install.
             if let Ok(installed) = INSTALLED.try_lock()
                 && let Some(coroner) = installed.as_ref()
-                // A child made by fork that ends says nothing of its parent.
-                && coroner.inner.process == std::process::id()
             {
-                crate::hang::end();
-                coroner_capture::exception::report_before_exit();
-                // After a panic of `main` the process ends by `exit`, too.
-                if !coroner_capture::exception::is_reported_as_fatal() && !coroner_capture::exception::is_crashing() {
+                // A child made by fork that ends says nothing of its parent, and after a panic of `main` the process ends by `exit`, too.
+                if coroner_capture::exception::ends_clean(crate::hang::end) {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
                     coroner.leave_clean();
                 }

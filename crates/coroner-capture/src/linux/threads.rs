@@ -90,7 +90,7 @@ pub(crate) fn sweep(
     stopper: &coroner_process::stop_the_world::ThreadStopper,
     tasks: &coroner_process::threads::TaskDirectory,
 ) {
-    if stopper.signal() == 0 || tasks.count() == Ok(1) {
+    if stopper.signal() == 0 || tasks.had_one_thread() {
         return;
     }
     let me = coroner_process::threads::this_thread();

@@ -58,22 +58,25 @@ pub fn is_reported_as_fatal() -> bool {
     REPORTED.load(Ordering::Acquire) == process_id()
 }
 
-/// Whether the process is in a crash right now: a report is being written, or a handler of the app is asked about a crash, on this
-/// thread at least. If it ends by `exit` then, that is no clean exit.
-pub fn is_crashing() -> bool {
+/// The process that calls it ends by `exit`: whether that is a clean end of the run. It is none of a child made by fork, nor after a report
+/// of which the process dies, nor in a crash: while a report is being written, or a handler of the app is asked about a crash on this
+/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child.
+pub fn ends_clean(finish: impl FnOnce()) -> bool {
     let Some(installed) = installed::get() else { return false };
-    let (pid, tid) = (process_id(), this_thread());
-    let here = 0_u8;
-    REPORT_LOCK.is_busy(pid)
-        || installed.platform.forwarding.is_by(tid, &raw const here as u64, blocked().into()).is_some()
-}
-
-/// The process ends by `exit`. If the calling thread is in a handler that was asked about a crash before there is a report of it, the
-/// report is written.
-pub fn report_before_exit() {
-    if let Some(installed) = installed::get() {
-        monitor::signal::report_before_exit(installed, (process_id(), this_thread()));
+    let pid = process_id();
+    if pid != installed.run.pid {
+        return false;
     }
+    finish();
+    let forwarding = &installed.platform.forwarding;
+    if forwarding.is_any() {
+        let (tid, here) = (this_thread(), 0_u8);
+        monitor::signal::report_before_exit(installed, (pid, tid));
+        if forwarding.is_by(tid, &raw const here as u64, blocked().into()).is_some() {
+            return false;
+        }
+    }
+    REPORTED.load(Ordering::Acquire) != pid && !REPORT_LOCK.is_busy(pid)
 }
 
 /// Whether the thread is dying of an exception that is reported: a crash signal of it is the same death.

@@ -1,5 +1,7 @@
 //! What happened. Written first, from what the monitor knows alone, and once more when more is known.
 
+use core::sync::atomic::Ordering;
+
 use coroner_report::wire::{ConcurrentCrash, Crash, CrashFlags, SectionKind};
 
 use super::SectionResult;
@@ -26,7 +28,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let uncaught = context.uncaught.and_then(|uncaught| uncaught.exceptions.first());
     let crash = Crash {
         time_ns: wall_now(),
-        since_install_ns: session.started.saturating_sub(session.installed.run.installed_at),
+        since_install_ns: session.started.saturating_sub(session.installed.run.installed_at.load(Ordering::Relaxed)),
         monitor: context.monitor,
         signal: context.signal,
         mach: context.mach,

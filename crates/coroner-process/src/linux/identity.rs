@@ -2,7 +2,7 @@
 
 use super::proc::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
-use super::threads::{now, process_id, wall_now};
+use super::threads::process_id;
 use crate::identity::ProcessIdentity;
 use crate::path::Path;
 use core::ffi::CStr;
@@ -107,7 +107,14 @@ pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     // SAFETY: only asks (not async-signal-safe).
     let per_second = u128::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
     let started = (u128::from(identity.start) * 1_000_000_000).checked_div(per_second)?;
-    Some(wall_now().saturating_sub(now(libc::CLOCK_BOOTTIME).saturating_sub(started as u64)))
+    // By the C library, which mostly needs no system call for it.
+    let now = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the library writes one `struct timespec` (not async-signal-safe: what it calls may not be bound yet).
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    };
+    Some(now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME).saturating_sub(started as u64)))
 }
 
 /// The path of the program's file, as far as it fits; empty if `/proc` does not say.

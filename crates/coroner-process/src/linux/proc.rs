@@ -13,7 +13,8 @@ pub(crate) fn read_file(directory: i32, path: &CStr, into: &mut [u8]) -> Result<
         let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) else { break Ok(filled) };
         // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one system call.
         match unsafe { syscall!(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) } {
-            Ok(0) => break Ok(filled),
+            // A file of one record gives all that it has at once.
+            Ok(count) if count < rest.len() => break Ok(filled.saturating_add(count)),
             Ok(count) => filled = filled.saturating_add(count),
             Err(Errno::INTR) => {}
             Err(error) => break Err(error),

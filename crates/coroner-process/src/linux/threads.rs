@@ -290,6 +290,12 @@ impl TaskDirectory {
         }
     }
 
+    /// Whether the calling thread was the only one when the directory was opened: another can only be made by it then. Costs
+    /// nothing.
+    pub fn had_one_thread(&self) -> bool {
+        self.descriptor.as_ref().is_some_and(|descriptor| descriptor.links() == 3)
+    }
+
     /// How many threads this process has, the caller's included: the directory's count of links, less two
     /// (`proc_task_getattr`). Costs one system call, where a listing looks at each thread.
     ///

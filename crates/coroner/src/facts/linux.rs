@@ -16,10 +16,19 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::OS_KERNEL_VERSION, &format!("{release} {}", name.version().to_string_lossy()));
     facts.text(Fact::DEVICE_ARCH, &name.machine().to_string_lossy());
     #[cfg(target_os = "linux")]
-    if let Ok(release) = std::fs::read_to_string("/etc/os-release") {
+    if let Some(release) = read_start("/etc/os-release") {
         facts.text(Fact::OS_DISTRIBUTION, &os_release(&release, "ID"));
         facts.text(Fact::OS_DISTRIBUTION_VERSION, &os_release(&release, "VERSION_ID"));
     }
+}
+
+/// What one read gives of a small text file.
+#[cfg(target_os = "linux")]
+fn read_start(path: &str) -> Option<String> {
+    use std::io::Read as _;
+    let mut bytes = [0; 4096];
+    let length = std::fs::File::open(path).ok()?.read(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
 /// The C library that this program runs on.

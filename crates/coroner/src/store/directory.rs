@@ -106,8 +106,12 @@ impl Directory {
     /// Makes sure that only this user can write in it: it must be this user's, and is taken from the group and others where they
     /// may write. Root, too, uses no directory of another user, who could exchange what is in it.
     pub(crate) fn make_private(&self) -> io::Result<()> {
+        self.make_private_of(rustix::process::geteuid().as_raw())
+    }
+
+    /// As [`make_private`](Self::make_private), by that user.
+    pub(crate) fn make_private_of(&self, user: u32) -> io::Result<()> {
         let status = self.status()?;
-        let user = rustix::process::geteuid().as_raw();
         if status.owner != user {
             let message = format!("it belongs to user {} and not to user {user}", status.owner);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));

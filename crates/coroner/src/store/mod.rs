@@ -139,25 +139,34 @@ impl Store {
     /// It can't be made or opened; it, or a directory in it, is a symbolic link or belongs to another user, who could read
     /// reports or replace them.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Ok(Self::open_with_runs(path)?.0)
+        let store = Self::open_with_runs(path)?.0;
+        store.make_private()?;
+        Ok(store)
     }
 
-    /// As [`open`](Self::open), with the directory of the runs.
+    /// As [`open`](Self::open), with the directory of the runs, and without a look at the others: a launch with nothing to deliver
+    /// has no use for them.
     pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Directory), StoreError> {
         let root = Directory::create(path).map_err(StoreError::at("make the store", path))?;
-        root.make_private().map_err(StoreError::at("use the store", path))?;
+        let user = rustix::process::geteuid().as_raw();
+        root.make_private_of(user).map_err(StoreError::at("use the store", path))?;
         let runs = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
         let runs = runs.map_err(StoreError::at("make", &path.join(RUNS)))?;
-        runs.make_private().map_err(StoreError::at("use", runs.path()))?;
+        runs.make_private_of(user).map_err(StoreError::at("use", runs.path()))?;
+        Ok((Self { path: path.to_owned() }, runs))
+    }
+
+    /// Makes sure that only this user can write in the directories of what is delivered or set aside.
+    fn make_private(&self) -> Result<(), StoreError> {
         for name in [BROKEN, REPORTS] {
-            match root.subdirectory(name.as_ref()).and_then(|directory| directory.make_private()) {
+            match self.root().and_then(|root| root.subdirectory(name.as_ref())?.make_private()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::at("use", &path.join(name))(error));
+                    return Err(StoreError::at("use", &self.path.join(name))(error));
                 }
                 _ => {}
             }
         }
-        Ok((Self { path: path.to_owned() }, runs))
+        Ok(())
     }
 
     /// Opens the store at `path` without making anything.
@@ -246,6 +255,7 @@ impl Store {
     /// The runs in the store but `own`, the calling process's living one, and clears away what earlier removals left half-done.
     pub(crate) fn unprocessed(&self, own: Option<Id>) -> io::Result<Unprocessed> {
         let mut found = Unprocessed::default();
+        self.make_private().map_err(io::Error::other)?;
         for name in self.runs().and_then(|directory| directory.names())? {
             if name.to_string_lossy().starts_with(REMOVED) {
                 let _ = self.runs().and_then(|directory| directory.remove_tree(&name));

@@ -31,6 +31,7 @@ use crate::install_options::{ForkPolicy, SignalSet};
 use crate::installed::{self, Installed};
 use crate::linux::crash_entry::{self, Source};
 use crate::linux::{deadline, other_threads, signal_death};
+use crate::loaded_image::{self, Holder};
 use crate::monitor::exception;
 use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
@@ -79,7 +80,9 @@ pub(crate) fn install(signals: SignalSet, watch_sigterm: bool, held: i32) -> Res
 }
 
 fn take(signal: i32, held: i32) -> Result<(), Errno> {
-    let before = SignalAction::of(signal)?;
+    // glibc says all that the kernel does; an interposer, and musl of the restorer, may not.
+    let asks_kernel = !cfg!(target_env = "gnu") || may_be_interposed();
+    let before = if asks_kernel { Some(SignalAction::of(signal)?) } else { None };
     // The C library's sigaction, so that what interposes it (ART's libsigchain, sanitizers) knows of the handler and the
     // library's own signal return is used.
     // SAFETY: an all-zero sigaction is valid.
@@ -97,9 +100,10 @@ fn take(signal: i32, held: i32) -> Result<(), Errno> {
     if failed {
         return Err(Errno(libc::EINVAL));
     }
+    let before = before.unwrap_or_else(|| of_library(&replaced));
     let mut earlier = before;
     // Most often nobody had it.
-    if before.is_function() || OURS.handler.load(Ordering::Acquire) != handler() {
+    if (asks_kernel && before.is_function()) || OURS.handler.load(Ordering::Acquire) != handler() {
         let now = SignalAction::of(signal)?;
         if now.handler == handler() {
             OURS.flags.store(now.flags, Ordering::Relaxed);
@@ -114,6 +118,20 @@ fn take(signal: i32, held: i32) -> Result<(), Errno> {
         previous_handler::remember(signal, &earlier);
     }
     Ok(())
+}
+
+/// Whether `sigaction` may be another one than the C library's: it is not if it lies in one image with a function of that library.
+fn may_be_interposed() -> bool {
+    let library = loaded_image::holder_of(libc::getpid as *const () as u64);
+    !matches!(library, Holder::Image(_)) || loaded_image::holder_of(libc::sigaction as *const () as u64) != library
+}
+
+/// What the kernel said, as glibc hands it on.
+fn of_library(action: &libc::sigaction) -> SignalAction {
+    let restorer = action.sa_restorer.map_or(0, |restorer| restorer as usize);
+    // SAFETY: the kernel's set of signals is the first word of the library's, which is larger.
+    let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+    SignalAction { handler: action.sa_sigaction, flags: u64::from(action.sa_flags as u32), restorer, mask }
 }
 
 /// Who interposes sigaction has kept the signal: `now` is what the kernel has, `replaced` what the caller was given in its place. Returns
