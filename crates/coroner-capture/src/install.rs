@@ -212,6 +212,8 @@ fn make_owned(
     let current = CurrentRun {
         files,
         pid: identity.pid.cast_signed(),
+        #[cfg(not(target_vendor = "apple"))]
+        identity,
         installed_at: AtomicU64::new(installed_at),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: page as u32,
@@ -328,6 +330,7 @@ fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
     let current = CurrentRun {
         files: run,
         pid: identity.pid.cast_signed(),
+        identity,
         installed_at: AtomicU64::new(monotonic_now()),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: parent.run.page_size,
@@ -339,6 +342,7 @@ fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
     let installed = unsafe { Installed::place(at, parent.options, parent.store(), current, platform) };
     installed.publish();
+    os::parent::begin_own(parent);
     coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
     Ok(Run { id, state, limits: os::install::limits(&installed.platform), previous: None })
 }

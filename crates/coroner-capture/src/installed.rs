@@ -7,6 +7,8 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::{ExitKind, RunState, Scalar};
 
 use crate::facts::ProcessName;
@@ -25,6 +27,9 @@ pub(crate) struct CurrentRun {
     pub files: RunFiles,
     /// The process that made it; a child of fork or vfork has another id.
     pub pid: i32,
+    /// The same, as the run state has it.
+    #[cfg(not(target_vendor = "apple"))]
+    pub identity: ProcessIdentity,
     /// By the monotonic clock: since when the app runs with it.
     pub installed_at: AtomicU64,
     /// Nanoseconds since the epoch.

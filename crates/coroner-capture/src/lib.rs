@@ -77,5 +77,7 @@ pub use install::{
 };
 pub use install_options::{AlternateStacks, ExceptionSet, ForkPolicy, InstallOptions, SignalSet};
 pub use monitor::{exception, hang};
+#[cfg(not(target_vendor = "apple"))]
+pub use os::parent::{is_unsettled_child, settle_parent};
 pub use run::{CleanRun, RunError, RunStep};
 pub use signal_owners::{TakenSignal, look_at_signals};

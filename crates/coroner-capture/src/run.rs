@@ -26,6 +26,8 @@ use coroner_process::files::{self, close, status};
 use coroner_process::path::Path;
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{process_id, wall_now};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::ExitKind;
 use coroner_report::run_state::{Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use crate::installed::Installed;
@@ -348,6 +350,27 @@ impl RunFiles {
     pub(crate) fn is_unused(&self) -> bool {
         let is_free = |spare: &Spare| spare.taken().is_some_and(|taken| taken.load(Ordering::Acquire) == 0);
         self.is_on_disk() && self.report.is_unused() && self.spare.as_ref().is_some_and(is_free)
+    }
+
+    /// Notes a clean end in the state of the run, which is another process's that has ended, unless that says how it ended.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn note_end(&self, store: &CStr, limits: &Limits) {
+        let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
+            return;
+        };
+        let path = Path::new().push(b"runs/").push_hex(&self.id).push(b"/state");
+        let Ok(state) = open(&store, path.as_c_str(), libc::O_RDWR, 0).map(Directory) else { return };
+        if status(state.0).is_ok_and(|status| status.st_size as usize == self.state_size)
+            && let Ok(state_address) = files::map_file(state.0, self.state_size)
+        {
+            let run = RunFiles { report: ReportFile::NONE, spare: None, lock: None, state_address, ..*self };
+            if let Some(state) = state_of(&run, limits).filter(RunState::is_open) {
+                state.set_scalar(Scalar::EXIT_TIME, wall_now());
+                state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
+            }
+            // SAFETY: mapped above, and nobody has it.
+            unsafe { files::unmap(state_address, self.state_size) };
+        }
     }
 
     /// Closes and removes the run, as if it had never been made: its install failed.

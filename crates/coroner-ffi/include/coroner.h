@@ -204,6 +204,26 @@ coroner_status coroner_config_add_sentry_sink(coroner_config *config,
 // `config` is from `coroner_config_new`.
 coroner_status coroner_config_set_no_sinks(coroner_config *config);
 
+// Sets whether what is surely a secret by its form (the user in a URL, an Authorization header, tokens) is hidden in texts of the
+// app before the sinks get a report. Default: yes.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_scrub_secrets(coroner_config *config,
+                                                bool scrub);
+
+// Sets a function that hides more: it is called at the next launch for each text that the app or a library wrote (tags, user,
+// contexts, extra, breadcrumbs, messages), with the key under which the text stands (a tag's, or empty). If it returns true, the
+// text is replaced by "[Filtered]". It may be called on several threads at once. NULL changes nothing.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `hides` can be called with two texts and `context` on any thread, for the process's life.
+coroner_status coroner_config_set_scrub(coroner_config *config,
+                                        bool (*hides)(const char *key,
+                                                      const char *text,
+                                                      void *context),
+                                        void *context);
+
 // Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
 // it: for code that a runtime compiled ahead of time. Default: no, they are asked first only about what is known to be theirs.
 //

@@ -233,10 +233,13 @@ pub fn installed() -> Option<Coroner> {
 
 /// Gives this process, a child made by `fork` that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run
 /// of its own: with a session, an outcome and a lock like that of any other process of the app. The scope stays as it was at
-/// the fork. Call it in the child after `fork` or `daemon`, before it starts threads. Returns whether there is a new run: not in a process
-/// that installed Coroner itself, nor where that is not installed.
+/// the fork. Returns whether there is a new run: not in a process that installed Coroner itself, nor where that is not installed.
 ///
-/// Without it a child that crashes is reported all the same, under a run that it makes then; but how it ends otherwise is not known.
+/// It is called by itself when such a child uses this crate's functions of the scope ([`set_tag`](crate::set_tag) and the like) for the first time, unless
+/// children are to stay silent ([`ForkPolicy::Silent`](crate::ForkPolicy::Silent)). A child that never does calls it after `fork` or `daemon`, before it starts threads. Where the
+/// parent is gone by then, as after `daemon`, its run counts as one that ended by itself.
+///
+/// Without a run a child that crashes is reported all the same, under one that it makes then; but how it ends otherwise is not known.
 /// On macOS a child has no crash reporter, and this does nothing.
 ///
 /// # Errors
@@ -246,8 +249,10 @@ pub fn after_fork() -> Result<bool, InstallError> {
     // A thread of the parent may have held it at the fork, and is not here to let it go.
     if let Ok(mut installed) = INSTALLED.try_lock()
         && let Some(parent) = installed.clone()
-        && let Some(run) = coroner_capture::after_fork().map_err(InstallError::Capture)?
     {
+        let run = coroner_capture::after_fork();
+        coroner_capture::settle_parent();
+        let Some(run) = run.map_err(InstallError::Capture)? else { return Ok(false) };
         let Inner { store, scope, deliverer, .. } = &*parent.inner;
         scope.begin_session(Id(run.id));
         let inner = Inner {

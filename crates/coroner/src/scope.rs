@@ -157,6 +157,11 @@ impl Scope {
     }
 
     fn active() -> Result<Self, ScopeError> {
+        // A child made by fork that says something of itself goes on as an app does.
+        #[cfg(not(target_vendor = "apple"))]
+        if coroner_capture::is_unsettled_child() {
+            let _ = crate::after_fork();
+        }
         let state = ACTIVE.load(Ordering::Acquire);
         // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
         unsafe { state.as_ref() }.map(|state| Self { state: *state }).ok_or(ScopeError::NotInstalled)

@@ -6,6 +6,7 @@ pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod names;
 pub(crate) mod other_threads;
+pub(crate) mod parent;
 pub(crate) mod platform_state;
 pub(crate) mod process;
 pub(crate) mod signal_death;

@@ -103,6 +103,10 @@ impl RunFacts {
         reading.facts.process = layout.identity.and_then(|at| read_identity(at, |index| file.at(index)));
         reading.crash_record(&layout);
         reading.facts(&layout);
+        // The facts of a child made by fork are its parent's.
+        if let (Some(pid), Some(process)) = (&mut reading.facts.app.pid, &reading.facts.process) {
+            *pid = process.pid;
+        }
         let mut values = reading.slots(&layout.small);
         values.extend(reading.slots(&layout.large));
         reading.values(values);

@@ -169,6 +169,11 @@ impl<'a> RunState<'a> {
         self.scalar(Scalar::EXIT) == u64::from(ExitKind::CLEAN.0) && self.load(CRASH_WORD) == 0
     }
 
+    /// Whether nothing says how the run ended: neither an exit nor a crash.
+    pub fn is_open(&self) -> bool {
+        self.scalar(Scalar::EXIT) == u64::from(ExitKind::RUNNING.0) && self.load(CRASH_WORD) == 0
+    }
+
     /// Sets a word that changes during the run.
     #[inline(always)]
     pub fn set_scalar(&self, scalar: Scalar, value: u64) {

@@ -1,0 +1,68 @@
+//! The end of a parent: daemon(3) forks and ends the parent by `_exit`, which runs nothing that could note a clean end. Its child, which
+//! goes on with a run of its own, notes it: if the parent forked this once, and is gone when the child says something of itself.
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use coroner_process::threads::monotonic_now;
+use coroner_report::run_state::ProcessIdentity;
+
+use crate::install_options::ForkPolicy;
+use crate::installed::Installed;
+
+/// How often this process has forked.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Whether this process and those between it and the one that installed are the only children of theirs.
+static IS_ONLY_CHILD: AtomicBool = AtomicBool::new(true);
+/// When this process was forked, by the monotonic clock: until it has a run, and it is known whether its parent goes on. 0 if it was not.
+static FORKED: AtomicU64 = AtomicU64::new(0);
+/// The install of the process whose run this one had until it got its own.
+static PARENT: AtomicPtr<Installed> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A parent that lives for so long after the fork goes on.
+const MAX_PARENT_NS: u64 = 1_000_000_000;
+
+/// Whether this process is a child made by fork of which [`crate::after_fork`] has something to do, or [`settle_parent`].
+pub fn is_unsettled_child() -> bool {
+    FORKED.load(Ordering::Relaxed) != 0
+}
+
+/// A child has a run of its own now, and that of `parent` is its no longer.
+pub(crate) fn begin_own(parent: &'static Installed) {
+    PARENT.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Release);
+}
+
+/// Notes a clean end for the parent of this process, which has a run of its own, if that is gone as daemon(3) leaves it. Not
+/// async-signal-safe.
+pub fn settle_parent() {
+    // SAFETY: null, or an install, which is never unmapped.
+    let Some(parent) = (unsafe { PARENT.load(Ordering::Acquire).as_ref() }) else {
+        // It could get no run: it is not tried at each call.
+        FORKED.store(0, Ordering::Relaxed);
+        return;
+    };
+    let own = ProcessIdentity::of_this_process_in_this_boot();
+    let is_gone = parent.run.identity.lives(&own) == Some(false);
+    let is_only = IS_ONLY_CHILD.load(Ordering::Relaxed);
+    if is_gone && is_only {
+        parent.run.files.note_end(parent.store(), &parent.options.state.allowed());
+    }
+    if is_gone || !is_only || monotonic_now().saturating_sub(FORKED.load(Ordering::Relaxed)) > MAX_PARENT_NS {
+        PARENT.store(core::ptr::null_mut(), Ordering::Release);
+        FORKED.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Runs in the parent.
+pub(crate) unsafe extern "C" fn before_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Runs in the child, right after fork.
+pub(crate) fn note_fork(installed: &Installed) {
+    if FORKS.swap(0, Ordering::Relaxed) != 1 {
+        IS_ONLY_CHILD.store(false, Ordering::Relaxed);
+    }
+    if installed.options.fork == ForkPolicy::Report {
+        FORKED.store(monotonic_now(), Ordering::Relaxed);
+    }
+}
