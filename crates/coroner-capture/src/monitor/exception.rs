@@ -60,8 +60,9 @@ pub fn is_reported_as_fatal() -> bool {
 
 /// The process that calls it ends by `exit`: whether that is a clean end of the run. It is none of a child made by fork, nor after a report
 /// of which the process dies, nor in a crash: while a report is being written, or a handler of the app is asked about a crash on this
-/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child.
-pub fn ends_clean(finish: impl FnOnce()) -> bool {
+/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child. (Not generic: what a
+/// generic function uses is exported, and the signal handler would find the lock by a table that a dying program may have overwritten.)
+pub fn ends_clean(finish: fn()) -> bool {
     let Some(installed) = installed::get() else { return false };
     let pid = process_id();
     if pid != installed.run.pid {
