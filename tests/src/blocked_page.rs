@@ -9,8 +9,8 @@ const SIZE: usize = 1 << 16;
 
 // <linux/userfaultfd.h>
 const UFFD_API: u64 = 0xaa;
-const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_API: libc::Ioctl = 0xc018_aa3fu32 as libc::Ioctl;
+const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00u32 as libc::Ioctl;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 
 /// Whether this process may make pages that block the kernel, too: it needs `CAP_SYS_PTRACE`, or the sysctl

@@ -1,11 +1,11 @@
 //! Faults of a process whose own program or stack can't be read any more: a report of them has signal and registers, and the rest
 //! if it can be had. They are not among `coroner_faults::FAULTS`, of which reports are complete.
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use coroner_faults::{Ending, Thread, Top, chain};
 use coroner_faults::{FAULTS, Fault};
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::{blocked_page, overwritten_image};
 
 /// The fault of that name, damaged or not.
@@ -14,11 +14,11 @@ pub fn find_fault(name: &str) -> Option<&'static Fault> {
 }
 
 /// No such faults here.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub const DAMAGED: &[Fault] = &[];
 
 /// A null store in a program of which this was overwritten.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 const OVERWRITTEN: Fault = Fault {
     name: "",
     about: "stores to address 0 when a part of the program is overwritten",
@@ -34,7 +34,7 @@ const OVERWRITTEN: Fault = Fault {
 };
 
 /// The table.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub static DAMAGED: &[Fault] = &[
     Fault {
         name: "blocked-stack-page",

@@ -10,24 +10,24 @@
 //! * [`calls`]: threads that see whether a report of a process that goes on disturbs them;
 //! * [`expect`]: holds a report to what the fault's entry in the table says;
 //! * `tests/behaviours.rs`: the table of behaviours. A new case is one entry.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod blocked_page;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod calls;
 pub mod conditions;
 pub mod damaged;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod descriptors;
 #[cfg(target_os = "macos")]
 mod exception_port;
 pub mod expect;
 pub mod hang;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod overwritten_image;
 pub mod process;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod recoverable;
 #[cfg(target_os = "linux")]
 mod renderer_policy;

@@ -14,6 +14,9 @@ thread_local! {
 }
 
 unsafe extern "C" {
+    /// glibc has it under this name alone.
+    #[cfg_attr(target_env = "gnu", link_name = "__sigsetjmp")]
+    fn sigsetjmp(buffer: *mut JumpBuffer, saves_mask: libc::c_int) -> libc::c_int;
     fn siglongjmp(buffer: *mut JumpBuffer, value: libc::c_int) -> !;
     /// Calls `body` and returns 0, or 1 if it was left.
     fn coroner_tests_call_recoverable(buffer: *mut JumpBuffer, body: extern "C" fn()) -> libc::c_int;
@@ -31,7 +34,7 @@ std::arch::global_asm!(
     ".cfi_rel_offset rbx, 0",
     "mov rbx, rsi",
     "mov esi, 1",
-    "call __sigsetjmp@PLT",
+    "call {sigsetjmp}@PLT",
     "test eax, eax",
     "jnz 2f",
     "call rbx",
@@ -42,6 +45,7 @@ std::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     ".size coroner_tests_call_recoverable, . - coroner_tests_call_recoverable",
+    sigsetjmp = sym sigsetjmp,
 );
 
 #[cfg(target_arch = "aarch64")]
@@ -60,7 +64,7 @@ std::arch::global_asm!(
     "mov x29, sp",
     "mov x19, x1",
     "mov w1, #1",
-    "bl __sigsetjmp",
+    "bl {sigsetjmp}",
     "cbnz w0, 2f",
     "blr x19",
     "mov w0, #0",
@@ -73,6 +77,7 @@ std::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     ".size coroner_tests_call_recoverable, . - coroner_tests_call_recoverable",
+    sigsetjmp = sym sigsetjmp,
 );
 
 /// Calls `body`; returns whether a handler left it ([`leave`]). `body` and what it calls must hold nothing that is to be dropped.

@@ -1,10 +1,10 @@
 //! Threads that do not answer: real processes that hang, and go on or are killed, and what the next launch makes of it.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 use std::time::Duration;
 
 use coroner_tests::hang;
@@ -148,7 +148,7 @@ fn who_beats_in_time_is_idle_or_is_unwatched_does_not_hang() {
 
 /// It is stopped in the middle of a silence that alone is too short, for longer than the threshold.
 #[test]
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn a_process_that_is_stopped_does_not_hang() {
     let program = Program::new();
     let mut child = program.spawn("2000", &["stopped", "stopped"]);
@@ -186,13 +186,14 @@ fn the_main_thread_is_watched_by_its_queue() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn under_a_debugger_nothing_hangs() {
     let program = Program::new();
     // Time to be seized before it falls silent.
     let mut child = program.spawn(SHORT, &["idle-for=1000", "silent-for=2000", "idle-for=1"]);
+    // `PTRACE_SEIZE` of <linux/ptrace.h>, for which the libc crate has no name on Android.
     // SAFETY: of a child of this process; no memory is touched.
-    let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.id() as i32, 0, 0) };
+    let seized = unsafe { libc::ptrace(0x4206, child.id() as i32, 0, 0) };
     assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
     assert!(child.wait().unwrap().success());
     program.run(LONG, &["flush"]);

@@ -11,7 +11,8 @@
 //! | any but ABRT | the process lived on after [`REPORTED_FIRST`] reports of crashes | a handler that repairs faults or leaves them by a jump |
 //!
 //! A handler that only says what it knows of a crash and ends the process (AddressSanitizer's, Python's faulthandler) is never asked
-//! first but by the last line: it has nothing to repair, and would take the report with it.
+//! first but by the last line: it has nothing to repair, and would take the report with it. The handler of Android's dynamic linker, which
+//! every process has, is never asked first.
 //!
 //! # Guarantees
 //! A crash record is written before the handler is called. If the handler ends the process by `abort` or `exit`, or has another crash
@@ -45,11 +46,13 @@ pub(crate) enum HandlerKind {
     Go,
     /// What describes a crash and ends the process.
     Describes,
+    /// The same by the system itself, for every process: Android's dynamic linker has a handler that tells debuggerd.
+    System,
 }
 
 impl HandlerKind {
     pub(crate) fn of_number(number: u8) -> HandlerKind {
-        [HandlerKind::Runtime, HandlerKind::Go, HandlerKind::Describes]
+        [HandlerKind::Runtime, HandlerKind::Go, HandlerKind::Describes, HandlerKind::System]
             .into_iter()
             .find(|kind| *kind as u8 == number)
             .unwrap_or_default()
@@ -65,6 +68,10 @@ impl HandlerKind {
             (c"__sanitizer_print_stack_trace", HandlerKind::Describes),
             (c"Py_Initialize", HandlerKind::Describes),
         ];
+        #[cfg(target_os = "android")]
+        if is_of_linker(handler as u64) {
+            return HandlerKind::System;
+        }
         let image_of = |address: *const c_void| {
             // SAFETY: all zero is valid; dladdr writes it. A path that it gives is that of a loaded image.
             unsafe {
@@ -107,6 +114,22 @@ fn is_of_program(address: usize) -> bool {
     matches!(program, Holder::Image(_)) && loaded_image::holder_of(address as u64) == program
 }
 
+/// Whether the code at that address is the dynamic linker's, of which bionic's `dladdr` and `dl_iterate_phdr` say too little.
+#[cfg(target_os = "android")]
+fn is_of_linker(address: u64) -> bool {
+    use coroner_process::elf::{FileHeader, PT_LOAD};
+    // SAFETY: asks for a number.
+    let base = unsafe { libc::getauxval(libc::AT_BASE) };
+    let Some(mut memory) = coroner_process::memory::KernelCopy::new() else { return false };
+    let Some(header) = FileHeader::read(&mut memory, base) else { return false };
+    let mut is_in = false;
+    let read = header.headers(base).each(&mut memory, |segment| {
+        let offset = address.wrapping_sub(base.wrapping_add(segment.address));
+        is_in |= segment.kind == PT_LOAD && offset < segment.memory_size;
+    });
+    is_in && read.is_ok()
+}
+
 /// A signal, or what becomes one, before it is known whether it is a crash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
@@ -135,6 +158,7 @@ pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kin
     /// `SYS_SECCOMP`, asm-generic/siginfo.h.
     const SECCOMP: i32 = 1;
     match fault.signal {
+        _ if kind == HandlerKind::System => return false,
         libc::SIGABRT => return false,
         libc::SIGSYS if cfg!(not(target_vendor = "apple")) && fault.code == SECCOMP => return true,
         _ => {}
@@ -167,6 +191,6 @@ fn is_of_runtime(pc: u64, sp: u64, kind: HandlerKind, handler: u64) -> bool {
     match kind {
         HandlerKind::Runtime => is_same(),
         HandlerKind::Go => GO_HEAP.contains(&sp) && is_same(),
-        HandlerKind::Unknown | HandlerKind::Describes => false,
+        HandlerKind::Unknown | HandlerKind::Describes | HandlerKind::System => false,
     }
 }

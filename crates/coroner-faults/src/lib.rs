@@ -22,7 +22,7 @@ mod memory;
 mod processes;
 #[cfg(not(target_vendor = "apple"))]
 mod runtime;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod seccomp;
 mod signals;
 mod stack;
@@ -154,7 +154,7 @@ const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
 /// `si_code` values are compared on Linux only; Darwin's differ and come from Mach exceptions.
 const fn on_linux(code: i32) -> Option<i32> {
-    if cfg!(target_os = "linux") { Some(code) } else { None }
+    if cfg!(any(target_os = "linux", target_os = "android")) { Some(code) } else { None }
 }
 
 macro_rules! through_chain {
@@ -274,6 +274,7 @@ pub static FAULTS: &[Fault] = &[
         ..PLAIN
     },
     // Instructions.
+    // Without Coroner bionic's own handler faults then, and the process ends by another signal.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Fault {
         name: "alignment-check",
@@ -376,7 +377,7 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(signals::raise_fpe),
         ..PLAIN
     },
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     Fault {
         name: "bad-system-call",
         about: "makes a system call that a seccomp filter traps (SIGSYS)",
@@ -466,6 +467,8 @@ pub static FAULTS: &[Fault] = &[
     },
     // Locks of the runtime that the crashed thread holds.
     #[cfg(not(target_vendor = "apple"))]
+    // The malloc of Android 9 does not notice.
+    #[cfg(not(target_os = "android"))]
     Fault {
         name: "double-free",
         about: "frees a block twice, so that the C library aborts",
@@ -505,6 +508,7 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(loader::in_dl_iterate_phdr),
         ..PLAIN
     },
+    // bionic takes no library without section headers, as this one is.
     #[cfg(target_os = "linux")]
     Fault {
         name: "in-constructor",

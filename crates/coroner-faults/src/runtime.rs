@@ -2,6 +2,7 @@
 
 /// The second `free` of a block is what the allocator most easily notices. It holds no lock then.
 #[inline(never)]
+#[cfg(not(target_os = "android"))]
 pub(crate) fn double_free() -> u64 {
     // SAFETY: none is claimed: the second free is the fault.
     unsafe {

@@ -27,10 +27,11 @@ impl Action {
 /// # Errors
 /// The system takes no filter (qemu's user mode), or another thread has filters that this one has not.
 pub fn filter(system_calls: &[libc::c_long], action: Action) -> std::io::Result<()> {
+    // Of <linux/bpf_common.h>; the libc crate has no names for them on Android.
     /// `seccomp_data.nr` is the first field.
-    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const JUMP_IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
     // A jump is over at most 255 instructions.
     let count = u8::try_from(system_calls.len()).ok().filter(|count| *count <= 250);
     let count = count.ok_or_else(|| std::io::Error::other("too many system calls for one filter"))?;

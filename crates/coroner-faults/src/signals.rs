@@ -85,7 +85,7 @@ pub(crate) fn raise_fpe() -> u64 {
 
 /// Traps `personality`, which nothing here needs, and calls it. A system that takes no filter (qemu's user mode) gets
 /// the signal alone.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline(never)]
 pub(crate) fn bad_system_call() -> u64 {
     if crate::seccomp::filter(&[libc::SYS_personality], crate::seccomp::Action::Trap).is_err() {

@@ -769,16 +769,21 @@ fn a_round_takes_over_a_thread_that_is_interrupted_already() {
     thread.join().unwrap();
 }
 
+#[cfg(target_os = "android")]
+use libc::__errno as errno_location;
+#[cfg(not(target_os = "android"))]
+use libc::__errno_location as errno_location;
+
 fn errno_is_untouched() {
     let (stopper, tasks) = prepare();
     let thread = std::thread::spawn(|| {
         TID.store(gettid(), Ordering::SeqCst);
         // SAFETY: errno of this thread.
-        unsafe { *libc::__errno_location() = 77 };
+        unsafe { *errno_location() = 77 };
         READY.set();
         while !STOP.is_set() {
             // SAFETY: as above.
-            assert_eq!(unsafe { *libc::__errno_location() }, 77);
+            assert_eq!(unsafe { *errno_location() }, 77);
         }
     });
     READY.await_set("it runs");

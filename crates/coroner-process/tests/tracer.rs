@@ -218,10 +218,10 @@ fn a_process_that_may_not_be_traced_is_a_reason() {
     if support::is_emulated() {
         return;
     }
+    // Root may trace everything. Before other threads are there: Android's C library changes the calling one alone.
+    support::drop_root();
     let prepared = Prepared::new();
     let threads = start_sleeping(1);
-    // Root may trace everything.
-    support::drop_root();
     let set_dumpable = |dumpable: usize| {
         // SAFETY: changes an attribute of this process.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, dumpable, 0, 0, 0) }, 0);
@@ -237,18 +237,17 @@ fn a_process_that_may_not_be_traced_is_a_reason() {
 
 /// Has the kernel answer `action` to a system call, for this process and its children.
 fn filter(number: i64, action: u32) {
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // Of <linux/bpf_common.h>; the libc crate has no names for them on Android.
+    const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const JUMP_IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    let statement = |code: u16, k: u32| libc::sock_filter { code, jt: 0, jf: 0, k };
     let program = [
         // The number is the first word of `seccomp_data`.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        libc::sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 1,
-            k: number as u32,
-        },
-        statement(libc::BPF_RET | libc::BPF_K, action),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        statement(LOAD_NUMBER, 0),
+        libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: number as u32 },
+        statement(RETURN, action),
+        statement(RETURN, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel reads the program.

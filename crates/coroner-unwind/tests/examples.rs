@@ -1,5 +1,5 @@
 //! The examples do what they say.
-#![cfg(target_os = "linux")]
+#![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! Programs of C, stopped by a tracer: with glibc and musl, linked dynamically and statically, without unwind data of their own.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(all(any(target_os = "linux", target_os = "android"), target_arch = "x86_64"))]
 
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::X86_64Registers;

@@ -1,7 +1,7 @@
 //! Live backtraces of this very process.
 //!
 //! Two libraries are compiled on the way: by the words of `CORONER_TEST_CC`, or by `cc`.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;

@@ -1,7 +1,7 @@
 //! Installs in a process in which another thread loads and unloads a library all the time.
 //!
 //! The library is compiled on the way: by the words of `CORONER_TEST_CC`, or by `cc`.
-#![cfg(target_os = "linux")]
+#![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::ffi::CString;
 use std::process::Command;

@@ -3,7 +3,7 @@
 //! The code is a trampoline such as virtual machines have, in memory that is mapped for it: its frame record is 0xd0 bytes above its
 //! stack pointer, the frame pointer is 0, its end can't be seen from what follows the call, and on its stack lie return
 //! addresses of an earlier call.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::ffi::c_void;
 use std::hint::black_box;

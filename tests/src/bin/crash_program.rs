@@ -3,7 +3,7 @@
 //! `-` as the store: without Coroner, to see how the process ends then. `exit` and `terminate` as the fault: a clean end,
 //! and a SIGTERM; `handled-errors` and `live-backtraces`: errors that are reported, and threads that are looked at by ptrace, while they
 //! wait in system calls. `deliver`: the next launch, which delivers to the folder `reports` in the store.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::Ordering;
@@ -60,7 +60,7 @@ fn main() {
     }
     match fault.as_str() {
         "exit" => {}
-        #[cfg(target_os = "linux")]
+        #[cfg(any(target_os = "linux", target_os = "android"))]
         "handled-errors" => handled_errors(),
         #[cfg(target_os = "linux")]
         "live-backtraces" => live_backtraces(),
@@ -81,7 +81,7 @@ fn main() {
 }
 
 /// Reports errors, and sees to what other threads notice of it.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn handled_errors() {
     let waiting = coroner_tests::calls::WaitingThreads::start();
     for _ in 0..10 {

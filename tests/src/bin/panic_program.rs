@@ -94,7 +94,7 @@ fn main() {
 /// An error is reported, and a thread crashes when that report has begun. The thread can't be stopped: it blocks the signal, and under a
 /// filter of system calls no thread is traced before it was silent for a while.
 fn handled_as_another_crashes(store: &str) {
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     coroner_faults::seccomp::filter(
         &[libc::SYS_lookup_dcookie],
         coroner_faults::seccomp::Action::Fail(libc::EPERM as u16),
@@ -122,7 +122,7 @@ fn handled_as_another_crashes(store: &str) {
     drop(crasher.join());
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn block_real_time_signals() {
     // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
     unsafe {
@@ -136,7 +136,7 @@ fn block_real_time_signals() {
 }
 
 /// There are none, and threads are stopped without them.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn block_real_time_signals() {}
 
 /// Runs `work` on a thread of that name, to its end.

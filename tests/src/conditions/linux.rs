@@ -113,7 +113,12 @@ fn exhaust_descriptors() {
     while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
 }
 
-fn limit(resource: libc::__rlimit_resource_t, to: u64) {
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+fn limit(resource: Resource, to: u64) {
     let limit = libc::rlimit { rlim_cur: to, rlim_max: to };
     // SAFETY: reads one limit.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0, "a limit can be lowered");

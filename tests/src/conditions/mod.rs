@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod neighbours;
 #[cfg(target_os = "macos")]
 #[path = "darwin.rs"]
 mod os;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 #[path = "linux.rs"]
 mod os;
 
@@ -53,7 +53,7 @@ pub(crate) const PAGE: usize =
 /// The condition of that name.
 pub fn find(name: &str) -> Option<&'static Condition> {
     let all = COMMON.iter().chain(os::CONDITIONS);
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     let all = all.chain(neighbours::CONDITIONS);
     all.into_iter().find(|condition| condition.name == name)
 }
