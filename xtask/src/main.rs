@@ -3,6 +3,8 @@
 //! A command that measures or checks takes `--json` and then prints one JSON object with its rows (ours, each peer, unit)
 //! as its last line; its exit status says pass or fail. A new command is one module and one variant of [`Command`].
 
+#[cfg(target_os = "linux")]
+mod android;
 mod bench;
 mod darwin;
 mod deadline;
@@ -35,6 +37,9 @@ enum Command {
     Header(header::Arguments),
     /// Build Mach-O programs and run them here: the test bed of the Apple side
     Darwin(darwin::Arguments),
+    /// Run the tests as Android programs, on a device's bionic (Linux)
+    #[cfg(target_os = "linux")]
+    Android(android::Arguments),
     /// Compare the unwinder with an emulator, instruction by instruction (needs PyPI, compilers, and a few minutes)
     Oracle(oracle::Arguments),
     /// Fuzz every format that is read, guided by coverage, on stable Rust
@@ -64,6 +69,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Header(arguments) => header::run(&arguments),
         Command::Darwin(arguments) => darwin::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Android(arguments) => android::run(&arguments),
         Command::Oracle(arguments) => oracle::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sentry(arguments) => sentry::run(&arguments),

@@ -48,6 +48,7 @@ const STEPS: &[(&str, Step)] = &[
         ["report_lock", "run_state", "two_threads"].iter().try_for_each(|only| chore(&["miri", "--only", only]))
     }),
     ("tests on arm64", arm64),
+    ("Android", || chore(&["android", "--installs", "50"])),
     ("documentation", documentation),
     ("C header is current", || chore(&["header", "--check"])),
     ("other systems compile", other_systems),
