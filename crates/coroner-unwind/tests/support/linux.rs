@@ -1,5 +1,6 @@
 //! Linux: `dl_iterate_phdr`, `/proc/self/maps`, the kernel's `ucontext_t`.
 
+use coroner_process::elf::PF_X;
 use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image};
 
@@ -8,6 +9,10 @@ pub fn images() -> Vec<Image> {
     unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: libc::size_t, images: *mut libc::c_void) -> i32 {
         // SAFETY: dl_iterate_phdr hands over valid structures, and `images` is the vector below.
         let (info, images) = unsafe { (&*info, &mut *images.cast::<Vec<Image>>()) };
+        if info.dlpi_phdr.is_null() {
+            // bionic's, of the vdso.
+            return 0;
+        }
         // SAFETY: as above.
         let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let mut image = Image { base: info.dlpi_addr, bias: info.dlpi_addr, ..Image::default() };
@@ -16,7 +21,7 @@ pub fn images() -> Vec<Image> {
             let range = AddressRange { start, end: start + header.p_memsz };
             match header.p_type {
                 libc::PT_GNU_EH_FRAME => image.eh_frame_hdr = range,
-                libc::PT_LOAD if header.p_flags & libc::PF_X != 0 => image.text = range,
+                libc::PT_LOAD if header.p_flags & PF_X != 0 => image.text = range,
                 _ => {}
             }
         }
