@@ -24,7 +24,7 @@ use crate::monitor::exception;
 use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
 use crate::session::Reported;
-use coroner_process::signals::{SignalAction, bit};
+use coroner_process::signals::{SignalAction, bit, blocked};
 
 /// Coroner's handler as the kernel holds it.
 static OURS: AtomicUsize = AtomicUsize::new(0);
