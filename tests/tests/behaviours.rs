@@ -159,6 +159,16 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("no-processes", "null-store", &["no-processes"], Expect::Report),
     case("no-file-size", "null-store", &["no-file-size"], Expect::Report),
     case("deaf-threads", "null-store", &["deaf-threads"], Expect::Report).needing(Needs::RealKernel),
+    case("70-deaf-threads", "null-store", &["deaf-threads"], Expect::Report)
+        .with_threads(70)
+        .needing(Needs::RealKernel),
+    case("9-descriptors", "null-store", &["9-descriptors"], Expect::Report).needing(Needs::RealKernel),
+    case("kernel-thread", "null-store", &["kernel-thread"], Expect::Report).needing(Needs::RealKernel),
+    // Alternate stacks that are hardly larger than what the kernel puts there.
+    case("small-signal-stack", "null-store", &["small-signal-stack"], Expect::Report).needing(Needs::RealKernel),
+    case("small-signal-stack-abort", "abort", &["small-signal-stack"], Expect::Report).needing(Needs::RealKernel),
+    case("small-signal-stack-fpe", "divide-by-zero", &["c-dispositions", "small-signal-stack"], Expect::Report)
+        .needing(Needs::RealKernel),
     case("deaf-threads-no-processes", "null-store", &["deaf-threads", "no-processes"], Expect::ReportOfOne)
         .needing(Needs::RealKernel),
     // An app that closes descriptors which it does not know, and one that has files in their places.

@@ -31,6 +31,8 @@ pub(super) static CONDITIONS: &[Condition] = &[
         before_fault: repeat_signals,
         ..PLAIN
     },
+    Condition { name: "9-descriptors", before_install: || limit(libc::RLIMIT_NOFILE, 9), ..PLAIN },
+    Condition { name: "kernel-thread", before_install: make_kernel_thread, ..PLAIN },
     Condition { name: "deaf-threads", before_install: || DEAF.store(true, Ordering::SeqCst), ..PLAIN },
 ];
 
@@ -117,6 +119,17 @@ fn exhaust_descriptors() {
 type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
+
+/// One of io_uring's, which polls a queue; none where the kernel has no io_uring, or a sandbox refuses it.
+fn make_kernel_thread() {
+    /// `struct io_uring_params` of linux/io_uring.h: 120 bytes, the third word are the flags.
+    const WORDS: usize = 30;
+    const IORING_SETUP_SQPOLL: u32 = 2;
+    let mut parameters = [0_u32; WORDS];
+    parameters[2] = IORING_SETUP_SQPOLL;
+    // SAFETY: the kernel reads and writes the parameters; the descriptor stays open.
+    unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
+}
 
 fn limit(resource: Resource, to: u64) {
     let limit = libc::rlimit { rlim_cur: to, rlim_max: to };

@@ -276,13 +276,13 @@ fn install_breakpad() {
     }
 }
 
-/// Of this processor's frame of a signal, and hardly more.
+/// Of this processor's frame of a signal, and a little more than what docs/limits.md says is needed behind it.
 fn use_small_signal_stack() {
     /// `AT_MINSIGSTKSZ` of linux/auxvec.h.
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: the stack stays mapped, and nobody else uses it.
     unsafe {
-        let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 64;
+        let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 320;
         let pages =
             libc::mmap(std::ptr::null_mut(), 4 * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
         assert!(pages != libc::MAP_FAILED, "memory");
