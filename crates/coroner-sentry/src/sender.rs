@@ -201,6 +201,11 @@ impl Sender {
             log::info!("coroner: event {} is sent", entry.event_id);
             return Outcome::Sent;
         }
+        if (300..400).contains(&answer.status) {
+            // No server of this protocol redirects: a portal of the network answers in its place.
+            log::warn!("coroner: something between here and the server answers with a redirect ({})", answer.status);
+            return Outcome::Later { after: self.delay(entry.tries), tries: entry.tries, stop: true };
+        }
         if answer.status == 429 {
             // The server has counted it, and so no client report does. It is kept: crashes are few, and the limit may be over
             // in a minute. One that is refused in this way again and again waits longer each time.
@@ -218,7 +223,7 @@ impl Sender {
     fn judge_failure(&self, entry: &Entry, error: &SendError) -> Outcome {
         log::warn!("coroner: event {} could not be sent: {error}", entry.event_id);
         match error {
-            // Nothing left this machine: that is no try.
+            // The envelope did not leave this machine: that is no try.
             SendError::Offline(_) => Outcome::Later { after: self.delay(entry.tries), tries: entry.tries, stop: true },
             SendError::Network(_) => {
                 self.later(entry, self.delay(entry.tries), true, true).unwrap_or(Outcome::Refused(Reason::NetworkError))

@@ -59,10 +59,11 @@ impl Answer {
 /// Why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// This machine has no network: nothing left it, and nothing is wrong with the server.
-    #[error("no network: {0}")]
+    /// There was no connection to the server, and the envelope did not leave this machine: no network, no name service, nobody who
+    /// listens, a proxy that is gone, a certificate that is not trusted (a portal's, or a clock that is wrong).
+    #[error("no connection: {0}")]
     Offline(String),
-    /// The server could not be reached, did not answer in time, or answered what is not HTTP.
+    /// The connection was lost, or the server did not answer in time, or answered what is not HTTP.
     #[error("{0}")]
     Network(String),
 }
@@ -183,10 +184,21 @@ impl Transport for HttpTransport {
 }
 
 fn classify(error: &ureq::Error) -> SendError {
-    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+    use io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, HostUnreachable, InvalidData, NetworkDown, NetworkUnreachable,
+    };
     let offline = match error {
-        ureq::Error::HostNotFound => true,
-        ureq::Error::Io(error) => matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable),
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::ConnectProxyFailed(_) => true,
+        // Before a request is written there is the handshake.
+        ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+        ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
+        ureq::Error::Io(error) => match error.kind() {
+            AddrNotAvailable | ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable => true,
+            // rustls's, of a handshake.
+            InvalidData => true,
+            // The standard library has no kind for a name that can't be resolved (`lookup_host`).
+            _ => error.to_string().starts_with("failed to lookup address information"),
+        },
         _ => false,
     };
     let why = error.to_string();
@@ -216,6 +228,18 @@ mod tests {
         let proxy = TransportOptions { proxy: Some("sock://me:hunter2@".into()), ..TransportOptions::default() };
         let error = HttpTransport::new(&dsn, &proxy).unwrap_err().to_string();
         assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn without_a_connection_nothing_was_sent() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // RFC 6761 keeps this name from ever being one.
+        for host in ["no-such-host.invalid".to_owned(), nobody.to_string()] {
+            let dsn: Dsn = format!("http://public@{host}/42").parse().unwrap();
+            let transport = HttpTransport::new(&dsn, &TransportOptions::default()).unwrap();
+            let error = transport.send(b"{}").unwrap_err();
+            assert!(matches!(error, SendError::Offline(_)), "{host}: {error:?}");
+        }
     }
 
     #[test]

@@ -130,19 +130,23 @@ fn the_network_is_tried_six_times_with_growing_waits() {
 }
 
 #[test]
-fn a_machine_without_a_network_loses_no_tries() {
-    let folder = tempfile::tempdir().unwrap();
-    let fake = Fake::new(|_| Err(SendError::Offline("no such host".into())));
-    let client = client(folder.path(), options(), &fake);
-    for event in 1..=2 {
-        client.capture(&report(event)).unwrap();
+fn without_a_connection_or_behind_a_portal_no_tries_are_lost() {
+    let answers: [fn() -> Result<Answer, SendError>; 2] =
+        [|| Err(SendError::Offline("no such host".into())), || status(302)];
+    for answer in answers {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::new(move |_| answer());
+        let client = client(folder.path(), options(), &fake);
+        for event in 1..=2 {
+            client.capture(&report(event)).unwrap();
+        }
+        for _ in 0..10 {
+            client.flush(LONG);
+        }
+        assert_eq!(client.outbox().queue().unwrap().len(), 2);
+        assert!(client.outbox().queue().unwrap().iter().all(|entry| entry.tries == 0));
+        assert!(fake.items("event").iter().all(|event| event["event_id"] == "01".repeat(16)), "one try tells of all");
     }
-    for _ in 0..10 {
-        client.flush(LONG);
-    }
-    assert_eq!(client.outbox().queue().unwrap().len(), 2);
-    assert!(client.outbox().queue().unwrap().iter().all(|entry| entry.tries == 0));
-    assert!(fake.items("event").iter().all(|event| event["event_id"] == "01".repeat(16)), "one try tells of all");
 }
 
 #[test]

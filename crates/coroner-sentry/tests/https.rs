@@ -138,13 +138,13 @@ fn a_certificate_of_an_authority_that_nobody_knows_is_refused() {
     let (port, heard) = server(authority.server("localhost"), 200);
     let transport = HttpTransport::new(&dsn("localhost", port), &options()).unwrap();
     let error = transport.send(&envelope()).unwrap_err();
-    assert!(matches!(&error, SendError::Network(why) if why.contains("UnknownIssuer")), "{error}");
+    assert!(matches!(&error, SendError::Offline(why) if why.contains("UnknownIssuer")), "{error}");
     assert!(heard.lock().unwrap().is_empty(), "nothing was said to it");
 
     // Another authority than the one that signed it is as good as none.
     let other = Authority::new();
     let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&other.file())).unwrap();
-    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Offline(_))));
     assert!(heard.lock().unwrap().is_empty());
 }
 
@@ -161,7 +161,7 @@ fn the_authority_of_the_options_is_trusted_for_the_name_that_it_signed() {
     let (port, heard) = server(authority.server("other.example.com"), 200);
     let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&authority.file())).unwrap();
     let error = transport.send(&envelope()).unwrap_err();
-    assert!(matches!(&error, SendError::Network(why) if why.contains("not valid for name")), "{error}");
+    assert!(matches!(&error, SendError::Offline(why) if why.contains("not valid for name")), "{error}");
     assert!(heard.lock().unwrap().is_empty());
 }
 
@@ -187,7 +187,7 @@ fn a_proxy_lets_it_through_and_sees_nothing() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let through = TransportOptions { proxy: Some(format!("http://{gone}")), ..trusting(&authority.file()) };
     let transport = HttpTransport::new(&dsn("localhost", port), &through).unwrap();
-    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Offline(_))));
     assert_eq!(heard.lock().unwrap().len(), 1);
 }
 
