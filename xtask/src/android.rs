@@ -85,6 +85,11 @@ const TESTS: &[Tests] = &[
         ],
     },
     Tests { name: "unwind", arch: Arch::X86_64, arguments: &["-p", "coroner-unwind"] },
+    Tests {
+        name: "C++ exceptions, the C interface",
+        arch: Arch::X86_64,
+        arguments: &["-p", "coroner-ffi", "--test", "exceptions"],
+    },
     Tests { name: "behaviours", arch: Arch::Aarch64, arguments: &["-p", "coroner-tests", "--test", "behaviours"] },
 ];
 
@@ -199,6 +204,9 @@ fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
     let compiler = bed.join(format!("cc-{}", arch.name()));
     command.env(format!("CARGO_TARGET_{name}_LINKER"), &compiler);
     command.env(format!("CC_{}", name.to_lowercase()), &compiler);
+    // For tests that build programs of their own.
+    command.env("CORONER_TEST_CXX", &compiler);
+    command.env("CORONER_TEST_LIBCXX", bed.join("device").join(arch.name()).join("system/lib64/libc++.so"));
     // Android programs look for it in /data/local/tmp.
     command.env("TMPDIR", std::env::temp_dir());
     if arch == Arch::Aarch64 {

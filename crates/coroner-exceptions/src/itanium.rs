@@ -10,6 +10,9 @@
 //! | `primaryException` of a dependent exception in libc++abi | 120 |
 //! | `unwindHeader.exception_class` | 32 |
 //!
+//! libc++abi before LLVM 10 (Android 9's, for one) has no `reserve` at the beginning, but room behind `adjustedPtr`: there `exceptionType`
+//! and `primaryException` lie 8 bytes lower ([`is_without_reserve`]).
+//!
 //! All memory is read through a [`Memory`]: an exception object may be as broken as anything in a process that dies.
 //! No symbol of a C++ runtime is needed to link: those that are called are looked up.
 
@@ -21,6 +24,7 @@ use coroner_process::memory::Memory;
 pub(crate) const TYPE: u64 = 112;
 const LLVM_PRIMARY: u64 = 120;
 pub(crate) const CLASS: u64 = 32;
+const WORD: u64 = 8;
 /// Bytes of an `_Unwind_Exception`, which is the end of the header.
 const UNWIND_HEADER: u64 = 32;
 /// Bytes from the start of a header to its `_Unwind_Exception`: libstdc++'s and libc++abi's.
@@ -166,11 +170,23 @@ pub(crate) fn of_object(object: u64, memory: &mut impl Memory) -> Option<Current
     let primary = match class {
         GNU | LLVM => object,
         class if class == GNU | 1 => memory.read_u64(object - TYPE).ok()?,
-        class if class == LLVM | 1 => memory.read_u64(object - LLVM_PRIMARY).ok()?,
+        class if class == LLVM | 1 => match memory.read_u64(object - LLVM_PRIMARY - WORD).ok()? {
+            // `reserve`, which is zero.
+            0 => memory.read_u64(object - LLVM_PRIMARY).ok()?,
+            primary => primary,
+        },
         _ => return None,
     };
-    let type_info = memory.read_u64(primary.checked_sub(TYPE)?).ok()?;
+    let is_lower = class & !1 == LLVM && is_without_reserve(memory, primary)?;
+    let type_info = memory.read_u64(primary.checked_sub(TYPE + if is_lower { WORD } else { 0 })?).ok()?;
     Some(Current::Cpp { object: primary, type_info })
+}
+
+/// Whether the header of an exception of libc++abi is that from before LLVM 10: where that has `exceptionType`, a pointer, the later one
+/// has `referenceCount`.
+fn is_without_reserve(memory: &mut impl Memory, object: u64) -> Option<bool> {
+    const MAX_REFERENCES: u64 = 1 << 16;
+    Some(memory.read_u64(object.checked_sub(TYPE + WORD)?).ok()? > MAX_REFERENCES)
 }
 
 /// The object that the calling thread is handling and its type, read without guard: outside a signal handler, from the runtime's own

@@ -139,7 +139,11 @@ NOINLINE int many(int thousands)
     // What lies in memory; under an emulator, whose own memory grows too, what is allocated.
     auto resident = [] {
         if (std::getenv("COUNT_ALLOCATED"))
+#ifdef __BIONIC__
+            return static_cast<long>(mallinfo().uordblks / 1024);
+#else
             return static_cast<long>(mallinfo2().uordblks / 1024);
+#endif
         long pages = 0;
         if (FILE *file = std::fopen("/proc/self/statm", "r")) {
             if (std::fscanf(file, "%*d %ld", &pages) != 1)

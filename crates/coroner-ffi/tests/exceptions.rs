@@ -2,7 +2,11 @@
 //! libc++, linked as shared libraries (`interpose-cxa-throw`, the default) and into the program (`wrap-cxa-throw`).
 //!
 //! For another architecture `CORONER_TEST_CXX` names its compiler and `CORONER_TEST_RUNNER` the command that runs its programs.
-#![cfg(all(target_os = "linux", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+//! On Android the runtime is the device's libc++, which `CORONER_TEST_LIBCXX` names.
+#![cfg(all(
+    any(target_os = "linux", target_os = "android"),
+    any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")
+))]
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -64,7 +68,7 @@ fn libcxx() -> Option<PathBuf> {
 fn compiler(runtime: Runtime) -> Option<Command> {
     let mut command = Command::new(std::env::var_os("CORONER_TEST_CXX").unwrap_or_else(|| "c++".into()));
     command.args(["-g", "-O1", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Wno-terminate"]);
-    if runtime == Runtime::Llvm {
+    if runtime == Runtime::Llvm && cfg!(not(target_os = "android")) {
         command.args(["-nostdinc++", "-Wno-unknown-pragmas"]).arg("-isystem").arg(libcxx()?.join("include/c++/v1"));
     }
     Some(command)
@@ -100,6 +104,9 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
     match runtime {
         Runtime::Gnu if into_program => drop(command.arg("-static-libstdc++")),
         Runtime::Gnu => {}
+        Runtime::Llvm if cfg!(target_os = "android") => {
+            command.arg(std::env::var_os("CORONER_TEST_LIBCXX").expect("the device's libc++"));
+        }
         Runtime::Llvm => {
             let lib = libcxx()?.join("lib");
             command.arg("-nodefaultlibs");
@@ -111,7 +118,10 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
             }
         }
     }
-    command.args(["-lpthread", "-ldl", "-lm", "-lc"]);
+    if cfg!(not(target_os = "android")) {
+        command.arg("-lpthread");
+    }
+    command.args(["-ldl", "-lm", "-lc"]);
     succeed(&mut command);
     Some(Program { folder, path })
 }
@@ -316,6 +326,7 @@ fn a_million_throws_leave_nothing(program: &Program) {
 }
 
 #[test]
+#[cfg(not(target_os = "android"))]
 fn libstdcxx() {
     let program = build(Runtime::Gnu, USUAL, false).unwrap();
     all_is_right(&program);
@@ -325,7 +336,7 @@ fn libstdcxx() {
 
 /// `-static-libstdc++` with the default features: the linker leaves the runtime's own `__cxa_throw` out, and Coroner's does its work.
 #[test]
-#[cfg(not(feature = "wrap-cxa-throw"))]
+#[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
 fn libstdcxx_linked_into_the_program() {
     let program = build(Runtime::Gnu, RuntimeIs::LinkedIn, false).unwrap();
     let needed = Command::new("readelf").arg("-d").arg(&program.path).output().unwrap();
@@ -335,7 +346,7 @@ fn libstdcxx_linked_into_the_program() {
 }
 
 #[test]
-#[cfg(not(feature = "wrap-cxa-throw"))]
+#[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
 fn libstdcxx_with_coroner_as_a_shared_library() {
     let program = build(Runtime::Gnu, USUAL, true).unwrap();
     let cheese = expected(ERROR, "out of cheese", &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"]);
@@ -343,6 +354,16 @@ fn libstdcxx_with_coroner_as_a_shared_library() {
 }
 
 #[test]
+#[cfg(target_os = "android")]
+fn the_libcxx_of_the_device() {
+    let program = build(Runtime::Llvm, USUAL, false).unwrap();
+    all_is_right(&program);
+    hanging_what_is_left(&program);
+    a_million_throws_leave_nothing(&program);
+}
+
+#[test]
+#[cfg(not(target_os = "android"))]
 fn libcxx_and_libcxxabi() {
     let Some(program) = build(Runtime::Llvm, USUAL, false) else {
         eprintln!("skipped: there is no libc++ (Debian's libc++-dev and libc++abi-dev)");
