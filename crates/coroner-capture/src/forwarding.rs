@@ -89,6 +89,7 @@ struct RunningHandler {
     tid: AtomicU64,
     /// See [`Crash`].
     frame: AtomicU64,
+    stack: AtomicU64,
     context: AtomicU64,
     number: AtomicU64,
 }
@@ -98,6 +99,8 @@ struct RunningHandler {
 pub(crate) struct Crash {
     /// The address of the signal's siginfo, above all that the handler uses.
     pub frame: u64,
+    /// An address in the frame of Coroner's handler: what the handler that it calls uses lies below. 0 if the signal is none of its.
+    pub stack: u64,
     /// The address of its context as long as there is no report of it, else 0.
     pub context: u64,
     /// The number of its crash record, 0 for none.
@@ -108,12 +111,14 @@ impl RunningHandler {
     fn set(&self, crash: &Crash) {
         self.context.store(crash.context, Ordering::Relaxed);
         self.number.store(crash.number, Ordering::Relaxed);
+        self.stack.store(crash.stack, Ordering::Relaxed);
         self.frame.store(crash.frame, Ordering::Release);
     }
 
     fn crash(&self) -> Crash {
         Crash {
             frame: self.frame.load(Ordering::Acquire),
+            stack: self.stack.load(Ordering::Relaxed),
             context: self.context.load(Ordering::Relaxed),
             number: self.number.load(Ordering::Relaxed),
         }
@@ -133,6 +138,7 @@ impl Forwarding {
         const NONE: RunningHandler = RunningHandler {
             tid: AtomicU64::new(0),
             frame: AtomicU64::new(0),
+            stack: AtomicU64::new(0),
             context: AtomicU64::new(0),
             number: AtomicU64::new(0),
         };
@@ -184,11 +190,14 @@ impl Forwarding {
         self.of_thread(tid).filter(|handler| handler.holds(sp, mask)).map(RunningHandler::crash)
     }
 
-    /// Whether the thread's running handler passes on the signal that it was called for: the context is then of where the crash was, and
-    /// says nothing of the handler. A new signal may have its siginfo at the same place, but does not block [`MARKER`].
-    pub(crate) fn is_passed_on(&self, tid: Tid, info: &SignalInfo) -> bool {
+    /// Whether the thread's running handler passes on the signal that it was called for to Coroner's handler, of whose frame `stack` is an
+    /// address: the context is then of where the crash was, and says nothing of the handler.
+    ///
+    /// A new signal, after the handler left by a jump, may have its siginfo at the same place, and block [`MARKER`] (bionic's `abort`
+    /// blocks all), but it does not run below the frame from which the handler was called.
+    pub(crate) fn is_passed_on(&self, tid: Tid, info: &SignalInfo, stack: u64) -> bool {
         let frame = core::ptr::from_ref(info) as u64;
-        self.of_thread(tid).is_some_and(|handler| handler.frame.load(Ordering::Acquire) == frame)
+        self.of_thread(tid).map(RunningHandler::crash).is_some_and(|crash| crash.frame == frame && stack < crash.stack)
             && u64::from(blocked()) & u64::from(bit(MARKER)) != 0
     }
 

@@ -142,7 +142,7 @@ fn threads_capture_each_other_at_once() {
 }
 
 fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: usize) {
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     use coroner::backtrace::NotCaptured;
     static IDS: [Mutex<Option<ThreadId>>; 4] = [const { Mutex::new(None) }; 4];
     static ALL_THERE: Barrier = Barrier::new(IDS.len());
@@ -160,7 +160,7 @@ fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: us
                         match Backtrace::of_thread(other, if index % 2 == 0 { &of_even } else { &of_odd }) {
                             Ok(taken) => assert!(!taken.addresses().is_empty()),
                             // On Linux one that has no processor for a tenth of a second is given up.
-                            #[cfg(target_os = "linux")]
+                            #[cfg(any(target_os = "linux", target_os = "android"))]
                             Err(NotCaptured::NoAnswer | NotCaptured::TraceDeadline) => continue,
                             Err(error) => panic!("{error:?}"),
                         }
@@ -465,7 +465,7 @@ fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
 
 /// A handler on an alternate stack captures: its stack is not the thread's own, and the walk goes on from it to the one that was
 /// interrupted.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn from_another_stack_to_the_threads_own() {
     static TAKEN: std::sync::Mutex<Option<Backtrace>> = std::sync::Mutex::new(None);

@@ -50,6 +50,7 @@ pub(super) static CONDITIONS: &[Condition] = &[
         before_fault: fault_in_jit_code,
         ..PLAIN
     },
+    #[cfg(target_os = "linux")]
     Condition { name: "renderer-filter", before_fault: enter_renderer_sandbox, ..PLAIN },
     Condition { name: "forbidden-call", before_fault: make_forbidden_call, ..PLAIN },
     Condition { name: "handler-exits", before_install: || handle(libc::SIGSEGV, exit), ..PLAIN },
@@ -93,6 +94,7 @@ fn call_broker() {
 
 /// As a renderer of Chromium's: its sandbox comes after the reporter, takes SIGSYS, and crashes for a call that its policy does not
 /// foresee.
+#[cfg(target_os = "linux")]
 fn enter_renderer_sandbox() {
     extern "C" fn crash(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
         // SAFETY: the fault is what is wanted.

@@ -127,7 +127,8 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     if forwarding::ignores(info) {
         return;
     }
-    let (pid, tid) = (process_id(), this_thread());
+    let ids = (process_id(), this_thread());
+    let (pid, tid) = ids;
     if guarded_call::recover(pid, tid, context.machine_mut()) {
         return;
     }
@@ -142,9 +143,10 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     let platform = &installed.platform;
     let is_wanted = installed.options.signals.contains(info.signo);
     if is_wanted && let Some(reported) = platform.passed_on(tid) {
-        return pass_on(installed, info, context, (tid, reported), false);
+        return pass_on(installed, info, context, &ids, reported, false);
     }
-    let (sp, mask) = if platform.forwarding.is_passed_on(tid, info) {
+    let stack = core::ptr::from_ref(&ids) as u64;
+    let (sp, mask) = if platform.forwarding.is_passed_on(tid, info, stack) {
         (core::ptr::from_ref(info) as u64 - 1, blocked().into())
     } else {
         (context.machine().sp(), context.signal_mask().into())
@@ -178,32 +180,29 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext) {
     }
     let first = first();
     // SAFETY: as above.
-    let answer = if first { unsafe { ask(installed, info, context, (pid, tid)) } } else { Answer::Refused };
+    let answer = if first { unsafe { ask(installed, info, context, &ids) } } else { Answer::Refused };
     let reported = match answer {
         Answer::Handled => return,
         Answer::Reported => Reported::Elsewhere,
         Answer::Refused => crash_entry::hand_over(installed, &crash_context(info, context, (pid, tid))),
     };
-    pass_on(installed, info, context, (tid, reported), first);
+    pass_on(installed, info, context, &ids, reported, first);
 }
 
-/// Asks the handler that was there before. The crash is recorded meanwhile: the handler may end the process.
+/// Asks the handler that was there before. The crash is recorded meanwhile: the handler may end the process. `ids` lie in the frame of
+/// Coroner's handler.
 ///
 /// # Safety
 /// This thread is handling that signal.
-unsafe fn ask(
-    installed: &Installed,
-    info: &mut SignalInfo,
-    context: &mut SignalContext,
-    (pid, tid): (i32, Tid),
-) -> Answer {
+unsafe fn ask(installed: &Installed, info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) -> Answer {
+    let (stack, (pid, tid)) = (core::ptr::from_ref(ids) as u64, *ids);
     let (pc, sp) = (context.machine().pc(), context.machine().sp());
     // A crash that is being reported is that of which the process dies: its record stays.
     let record = crash_context(info, context, (pid, tid)).record();
     let number = if REPORT_LOCK.is_busy(pid) { 0 } else { installed.run.state.set_crash(&record) };
     let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
     let forwarding = &installed.platform.forwarding;
-    let before = forwarding.begin(tid, &Crash { frame, context: at, number });
+    let before = forwarding.begin(tid, &Crash { frame, stack, context: at, number });
     // SAFETY: by the contract.
     let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
     let ended = forwarding.end(tid, &before);
@@ -227,17 +226,19 @@ pub(super) fn report_asked(installed: &'static Installed, info: &SignalInfo, con
 }
 
 /// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `called`: it was asked
-/// already.
+/// already. `ids` lie in the frame of Coroner's handler.
 fn pass_on(
     installed: &Installed,
     info: &mut SignalInfo,
     context: &mut SignalContext,
-    (tid, reported): (Tid, Reported),
+    ids: &(i32, Tid),
+    reported: Reported,
     called: bool,
 ) {
+    let (stack, (_, tid)) = (core::ptr::from_ref(ids) as u64, *ids);
     let forwarding = &installed.platform.forwarding;
     let number = if let Reported::Here(number) = reported { number } else { 0 };
-    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, context: 0, number });
+    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, stack, context: 0, number });
     // SAFETY: this thread is handling that signal.
     let outcome = unsafe { forwarding::forward(info, context, called, Asked::Latest) };
     forwarding.end(tid, &before);

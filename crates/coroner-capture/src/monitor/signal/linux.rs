@@ -317,7 +317,8 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
         installed.note_sigterm(pid);
     }
     let forwarding = &installed.platform.forwarding;
-    let (sp, mask) = if forwarding.is_passed_on(tid, info) {
+    let stack = core::ptr::from_ref(&ids) as u64;
+    let (sp, mask) = if forwarding.is_passed_on(tid, info, stack) {
         (core::ptr::from_ref(info) as u64 - 1, blocked())
     } else {
         (context.sp(), context.signal_mask())
@@ -356,7 +357,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     let number = if records { crash_entry::record(installed, Source::Signal(info), context, ids) } else { 0 };
     let first = has_handler && is_asked_first(installed, info, context);
     // SAFETY: as above.
-    let answer = if first { unsafe { ask(installed, info, context, ids, number) } } else { Answer::Refused };
+    let answer = if first { unsafe { ask(installed, info, context, &ids, number) } } else { Answer::Refused };
     let reported = match answer {
         Answer::Handled => return,
         Answer::Reported => Reported::Elsewhere,
@@ -367,7 +368,7 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     };
     // Where another thread's report has this crash, the record from above is all there is of its own.
     let number = if let Reported::Here(later) = reported { later } else { number };
-    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, context: 0, number });
+    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, stack, context: 0, number });
     // SAFETY: as above.
     let outcome = unsafe { forwarding::forward(info, context, first, Asked::Latest) };
     forwarding.end(tid, &before);
@@ -397,7 +398,8 @@ fn is_asked_first(installed: &Installed, info: &SignalInfo, context: &Context) -
     first
 }
 
-/// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process.
+/// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process. `ids` lie
+/// in the frame of Coroner's handler.
 ///
 /// # Safety
 /// This thread is handling that signal.
@@ -405,14 +407,15 @@ unsafe fn ask(
     installed: &Installed,
     info: &mut SignalInfo,
     context: &mut Context,
-    (pid, tid): (i32, i32),
+    ids: &(i32, i32),
     number: u64,
 ) -> Answer {
+    let (stack, (pid, tid)) = (core::ptr::from_ref(ids) as u64, *ids);
     let (pc, sp) = (context.pc(), context.sp());
     let ours = SignalAction::of(info.signo).unwrap_or_default();
     let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
     let forwarding = &installed.platform.forwarding;
-    let before = forwarding.begin(tid, &Crash { frame, context: at, number });
+    let before = forwarding.begin(tid, &Crash { frame, stack, context: at, number });
     // SAFETY: by the contract.
     let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
     let ended = forwarding.end(tid, &before);
