@@ -67,14 +67,15 @@ impl Drop for Held {
 /// A run that has ended and is this process's to work on until dropped.
 #[derive(Debug)]
 pub(crate) struct EndedRun {
-    pub(crate) id: Id,
+    // These are dropped in this order: the lock is given back (by closing) before another thread may claim, and that may claim before the
+    // directory is closed, which keeps its inode from becoming another run's.
+    _lock: Option<File>,
+    _held: Held,
     pub(crate) directory: Directory,
+    pub(crate) id: Id,
     pub(crate) progress: Progress,
     /// When its directory's lock was made, which is when the run began.
     pub(crate) began: SystemTime,
-    // The fields below are dropped in this order: the lock is given back (by closing) before another thread may claim.
-    _lock: Option<File>,
-    _held: Held,
 }
 
 impl EndedRun {
