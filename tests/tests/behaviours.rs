@@ -414,7 +414,7 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
     // the process dies of the fault itself.
     let same = same
         || (behaviour.fault == "alignment-check"
-            && matches!(signal, Some(Ending::Signal(number)) if after.status.signal() == Some(number)));
+            && matches!(signal, Some(Ending::Either(_, number)) if after.status.signal() == Some(number)));
     ensure!(same, "without Coroner it ends with {}", before.status);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     coroner_tests::descriptors::files_are_untouched(store)?;

@@ -279,6 +279,8 @@ pub static FAULTS: &[Fault] = &[
     Fault {
         name: "alignment-check",
         about: "stores to address 0 while unaligned accesses are faults (EFLAGS.AC)",
+        // Rust's own handler may make an unaligned access, which is a fault then.
+        ending: Ending::Either(libc::SIGBUS, libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         frames: through_chain!("alignment_check"),

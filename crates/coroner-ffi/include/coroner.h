@@ -214,7 +214,7 @@ coroner_status coroner_config_set_scrub_secrets(coroner_config *config,
 
 // Sets a function that hides more: it is called at the next launch for each text that the app or a library wrote (tags, user,
 // contexts, extra, breadcrumbs, messages), with the key under which the text stands (a tag's, or empty). If it returns true, the
-// text is replaced by "[Filtered]". It may be called on several threads at once. NULL changes nothing.
+// text is replaced by `[Filtered]`. It may be called on several threads at once. NULL changes nothing.
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`; `hides` can be called with two texts and `context` on any thread, for the process's life.
