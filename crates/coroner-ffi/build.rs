@@ -6,4 +6,17 @@ fn main() {
     if matches!(system.as_str(), "linux" | "android") {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
+    if system == "linux" {
+        // The name that makes a static program have the C library's own `pthread_create` (coroner-process) is nobody else's business:
+        // a C library before glibc 2.28 does not have it, and programs linked with the shared library would look for it.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=thrd_create=0");
+    }
+    if system == "android" {
+        // Android loads a library by the name that others need it by, not by the path that they were linked with; and devices with pages of
+        // 16 KiB load nothing whose segments are aligned to less.
+        if std::env::var_os("CARGO_FEATURE_SONAME").is_some() {
+            println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcoroner_ffi.so");
+        }
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,max-page-size=16384");
+    }
 }

@@ -48,6 +48,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "report_file", run: reports::report_file },
     Target { name: "report_sections", run: reports::report_sections },
     Target { name: "apple_report", run: reports::apple_report },
+    Target { name: "tombstone", run: reports::tombstone },
+    Target { name: "java_stack_trace", run: reports::java_stack_trace },
     Target { name: "run_state", run: reports::run_state },
     Target { name: "run_state_values", run: reports::run_state_values },
     Target { name: "report_writers", run: reports::report_writers },

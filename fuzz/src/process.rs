@@ -6,7 +6,7 @@ use coroner_process::proc_text;
 
 use crate::case::Ranges;
 
-/// `maps`, `stat`, `status` and `syscall` of `/proc`.
+/// `maps` and `stat` of `/proc`.
 pub fn proc_text(input: &[u8]) {
     let mut path = [0; 64];
     proc_text::each_mapping(input, &mut path, |mapping, path| {
@@ -15,7 +15,6 @@ pub fn proc_text(input: &[u8]) {
     });
     let _ = proc_text::parse_stat(input);
     let _ = (proc_text::state_of_stat(input), proc_text::is_worker_by_stat(input));
-    let _ = (proc_text::number_of_syscall(input), proc_text::blocked_by_status(input));
 }
 
 /// Where the input lies.

@@ -166,6 +166,7 @@ thread_local! {
         debug_roots: vec![],
         image_paths: false,
         index_cache: None,
+        ..Options::default()
     }));
 }
 
@@ -179,4 +180,25 @@ pub fn apple_report(input: &[u8]) {
     // What was understood once is understood again.
     let again = AppleReport::read(&named.bytes).expect("a named report is a report");
     assert_eq!(again.images(), report.images());
+}
+
+/// A tombstone (protobuf, text, logcat) or a trace of an ANR, and what is done with a report then.
+pub fn tombstone(input: &[u8]) {
+    let Ok(report) = coroner_tombstone::read(input) else { return };
+    for problem in &report.problems {
+        assert!(problem.offset <= input.len() as u64, "a problem at a place that the file doesn't have: {problem}");
+    }
+    assert!(coroner_tombstone::form_of(input).is_some());
+    assert_eq!(coroner_tombstone::read(input).expect("it was read before").to_json(), report.to_json(), "read twice");
+    let mut text = String::new();
+    let options = TextOptions { threads: ThreadFilter::All, images: true, ..TextOptions::default() };
+    report.write_text(&mut text, &options).expect("a text can be written");
+}
+
+/// A Java stack trace.
+pub fn java_stack_trace(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let frames: usize =
+        coroner_tombstone::exceptions_of_stack_trace(&text, 1).iter().map(|exception| exception.frames.len()).sum();
+    assert!(frames <= 64 * 10_000, "{frames} frames");
 }

@@ -6,7 +6,7 @@ use coroner_faults::{Ending, Thread, Top, chain};
 use coroner_faults::{FAULTS, Fault};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::{blocked_page, overwritten_image};
+use crate::{blocked_page, overrun, overwritten_image};
 
 /// The fault of that name, damaged or not.
 pub fn find_fault(name: &str) -> Option<&'static Fault> {
@@ -43,6 +43,15 @@ pub static DAMAGED: &[Fault] = &[
         run: || chain::here(blocked_page::blocked_stack_page),
         ..OVERWRITTEN
     },
+    Fault {
+        name: "overrun",
+        about: "writes from its own memory upwards until it can't",
+        code: None,
+        address: None,
+        frames: &["overrun", "chain_c", "chain_b", "chain_a"],
+        run: || chain::here(overrun::overrun),
+        ..OVERWRITTEN
+    },
     // Addresses of functions.
     Fault { name: "overwritten-got", run: || chain::here(overwritten_image::global_offset_table), ..OVERWRITTEN },
     // Constants that have addresses in them.
@@ -51,6 +60,8 @@ pub static DAMAGED: &[Fault] = &[
     Fault { name: "overwritten-eh-frame", run: || chain::here(overwritten_image::unwind_information), ..OVERWRITTEN },
     // What the dynamic linker reads.
     Fault { name: "overwritten-dynamic", run: || chain::here(overwritten_image::dynamic_linking), ..OVERWRITTEN },
+    // The dynamic linker's list of images.
+    Fault { name: "cut-link-map", run: || chain::here(overwritten_image::link_map), ..OVERWRITTEN },
     // All of the program but its code and its variables.
     Fault { name: "overwritten-image", run: || chain::here(overwritten_image::all), ..OVERWRITTEN },
 ];

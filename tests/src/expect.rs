@@ -15,6 +15,7 @@ pub fn report_is_right(report: &Report, fault: &Fault, parked: usize) -> anyhow:
     ensure!(report.end.is_some(), "it has no end");
     ensure!(!report.images.is_empty(), "it has no images");
     signal_is_right(report, fault)?;
+    abort_message_is_right(report, fault)?;
     let thread = report.crashed_thread().context("no thread of it crashed")?;
     thread_is_right(thread, fault)?;
     frames_are_right(thread, fault)?;
@@ -37,6 +38,30 @@ pub fn signal_and_registers_are_right(report: &Report, fault: &Fault) -> anyhow:
     Ok(())
 }
 
+/// What the C library says of faults that it notices. On Darwin the sender of the signal is all that is known of them.
+fn abort_message_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
+    let android = cfg!(target_os = "android");
+    if !android && !cfg!(all(target_os = "linux", target_env = "gnu")) {
+        return Ok(());
+    }
+    let expected = match fault.name {
+        // Of gcc's glibc and of bionic.
+        "assert" if android => "assertion \"patient->alive\" failed",
+        "assert" => "assert_here: Assertion `patient->alive' failed.",
+        "fortify" if android => "FORTIFY: memcpy: prevented 16-byte write into 8-byte buffer",
+        "fortify" => "*** buffer overflow detected ***: terminated",
+        "double-free" => "free(): double free detected",
+        "abort-in-malloc" => "malloc(): invalid size (unsorted)",
+        _ => {
+            ensure!(report.annotations.is_empty(), "it has annotations: {:?}", report.annotations);
+            return Ok(());
+        }
+    };
+    let said = report.abort_message().context("it has no abort message")?;
+    ensure!(said.contains(expected), "its abort message is {said:?} and not {expected:?}");
+    Ok(())
+}
+
 fn signal_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
     let crash = report.crash.as_ref().context("it does not say what happened")?;
     if fault.name == "panic-abort" {
@@ -56,6 +81,10 @@ fn signal_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> {
     ensure!(signal.number == expected, "it is of signal {} and not {expected}", signal.number);
     if let Some(code) = fault.code {
         ensure!(signal.code == code, "its si_code is {} and not {code}", signal.code);
+    }
+    if fault.name == "bad-system-call" {
+        let (name, arch) = (signal.syscall_name, signal.syscall_arch);
+        ensure!((name, arch) == (Some("personality"), None), "its system call is {name:?} of {arch:?}");
     }
     if let Some(expected) = fault.mach {
         let mach = crash.mach.as_ref().context("it has no Mach exception")?;

@@ -25,6 +25,8 @@ mod exception_port;
 pub mod expect;
 pub mod hang;
 #[cfg(any(target_os = "linux", target_os = "android"))]
+mod overrun;
+#[cfg(any(target_os = "linux", target_os = "android"))]
 mod overwritten_image;
 pub mod process;
 #[cfg(any(target_os = "linux", target_os = "android"))]

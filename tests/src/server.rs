@@ -125,6 +125,11 @@ impl Server {
         locked(&self.log).accepted.clone()
     }
 
+    /// How many those are.
+    pub fn accepted_count(&self) -> usize {
+        locked(&self.log).accepted.len()
+    }
+
     /// The items of a type in accepted envelopes, as JSON.
     pub fn items(&self, kind: &str) -> Vec<Value> {
         let accepted = self.accepted();

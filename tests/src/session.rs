@@ -35,6 +35,8 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "jump-together", before_install: leave_by_jump, run: jump_together },
     Scenario { name: "crash-on-coroutine", before_install: nothing, run: crash_on_coroutine },
     Scenario { name: "crash-together", before_install: nothing, run: crash_together },
+    Scenario { name: "vfork-children-together", before_install: nothing, run: vfork_children_together },
+    Scenario { name: "overflow-in-destructor", before_install: nothing, run: overflow_in_destructor },
     Scenario { name: "crash-and-be-killed", before_install: nothing, run: crash_and_be_killed },
 ];
 
@@ -97,6 +99,42 @@ fn close_and_uninstall(store: &Path, _: u64) {
         }
     };
     say("lost", descriptors::lost_descriptors(&descriptors::app_files(store), uninstall) as u64);
+}
+
+// Children in the memory of this process.
+
+/// So many children on each of 8 threads, as `vfork` makes them, crash at once, and then the process does.
+fn vfork_children_together(_: &Path, children: u64) {
+    let child = coroner_faults::find("vfork-child").expect("it is in the table").run;
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..children).for_each(|_| child()));
+        }
+    });
+    crash();
+}
+
+// A thread that ends.
+
+/// The destructor of a thread-specific value, which is younger than Coroner's, overflows its thread's stack.
+fn overflow_in_destructor(_: &Path, _: u64) {
+    extern "C" fn destroy(_: *mut libc::c_void) {
+        (coroner_faults::find("stack-overflow").expect("it is in the table").run)();
+    }
+    extern "C" fn start(key: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: a key of this process; the value is never read.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, key.wrapping_add(1)) };
+        std::ptr::null_mut()
+    }
+    // SAFETY: key and thread are initialised by the calls that come first.
+    unsafe {
+        let mut key: libc::pthread_key_t = 0;
+        let mut thread: libc::pthread_t = std::mem::zeroed();
+        assert_eq!(libc::pthread_key_create(&raw mut key, Some(destroy)), 0);
+        let argument = key as usize as *mut libc::c_void;
+        assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), start, argument), 0);
+        libc::pthread_join(thread, std::ptr::null_mut());
+    }
 }
 
 // A child that dies of two signals.

@@ -197,7 +197,12 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("overwritten-rodata", "overwritten-rodata", &[], Expect::CrashRecord).needing(Needs::RealKernel),
     case("overwritten-eh-frame", "overwritten-eh-frame", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("overwritten-dynamic", "overwritten-dynamic", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
+    // The handle of a library is its `struct link_map` in glibc and musl alone.
+    #[cfg(not(target_os = "android"))]
+    case("cut-link-map", "cut-link-map", &[], Expect::Report).needing(Needs::RealKernel),
     case("overwritten-image", "overwritten-image", &[], Expect::CrashRecord).needing(Needs::RealKernel),
+    // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with guards of their own.
+    case("overrun", "overrun", &[], Expect::Report).needing(Needs::RealKernel).with_threads(0),
     // The first process of a container.
     case("pid-1-null-store", "null-store", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
     case("pid-1-abort", "abort", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),

@@ -172,6 +172,34 @@ fn uninstall_closes_no_descriptor_of_the_app() {
     descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
 }
 
+// Children in the memory of this process.
+
+#[test]
+fn children_made_by_vfork_that_crash_at_once_have_a_report_each_and_the_process_its_own() {
+    const CHILDREN: u64 = 4;
+    let store = Store::new();
+    let ended = store.run("vfork-children-together", CHILDREN);
+    assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+    let died = ended.output.lines().filter(|line| *line == "child ended by signal 11").count();
+    assert_eq!(died as u64, 8 * CHILDREN, "{ended:?}");
+    assert_eq!(store.next_launch(), "the last run crashed");
+    let reports = store.delivered();
+    let children = reports.iter().filter(|report| has_flag(report, "fork_child")).count();
+    assert_eq!((children as u64, reports.len() as u64), (8 * CHILDREN, 8 * CHILDREN + 1));
+    assert!(reports.iter().all(|report| report["complete"] == true), "a report is cut");
+}
+
+// A thread that ends.
+
+#[test]
+fn a_thread_that_ends_has_its_alternate_stack_while_destructors_run() {
+    let store = Store::new();
+    let ended = store.run("overflow-in-destructor", 0);
+    assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+    assert_eq!(store.next_launch(), "the last run crashed");
+    assert!(has_flag(&store.delivered_crash(), "stack_overflow"));
+}
+
 // A child that dies of two signals.
 
 #[test]

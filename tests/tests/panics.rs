@@ -99,13 +99,32 @@ fn a_caught_panic_is_a_breadcrumb() {
     assert_eq!((ended.status.code(), reports.len()), (Some(0), 0), "{}", ended.output);
     let (ended, reports, folder) = run(&program(), "caught-then-abort");
     assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
-    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
-    assert_eq!(report.crash.as_ref().unwrap().monitor, Monitor::SIGNAL);
-    assert!(report.exceptions.is_empty());
+    assert!(aborted(&reports).exceptions.is_empty(), "long after it");
+    let (_, reports, _folder) = run(&program(), "caught-by-another-then-abort");
+    assert!(aborted(&reports).exceptions.is_empty(), "another thread's");
     let state = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path().join("state");
     let facts = coroner_report::model::RunFacts::read(&std::fs::read(state).unwrap()).unwrap();
     let breadcrumb = facts.breadcrumbs.last().unwrap();
     assert_eq!(breadcrumb.message.as_deref(), Some("panic caught: out of cheese"));
+}
+
+fn aborted(reports: &[Report]) -> &Report {
+    let [report] = reports else { panic!("{} reports", reports.len()) };
+    assert_eq!(report.crash.as_ref().unwrap().monitor, Monitor::SIGNAL);
+    report
+}
+
+/// Whoever catches a panic and aborts has its stack no more.
+#[test]
+fn a_panic_that_leads_to_an_abort_is_in_its_report() {
+    let (ended, reports, _folder) = run(&program(), "aborts-for-it");
+    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
+    let report = aborted(&reports);
+    assert!(report.complete, "{:?}", report.problems);
+    is_panic(&report.exceptions[0], "panic shortly before the abort", "out of cheese", "panics");
+    assert_eq!(report.crashed_thread().unwrap().name.as_deref(), Some("worker"));
+    let text = report.to_text(&TextOptions::default());
+    assert!(text.contains("Thrown: panic shortly before the abort (rust)") && text.contains("SIGABRT"), "{text}");
 }
 
 #[test]

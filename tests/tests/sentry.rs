@@ -309,6 +309,20 @@ fn nothing_leaves_without_consent() {
     assert_eq!(server.events().len(), 1);
 }
 
+#[test]
+fn what_a_process_survives_does_not_leave_it_without_consent() {
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    let app = App::new();
+    // The process delivers it itself, a second later.
+    let words = ["require-consent", "handled", "no-symbols", "linger=4000"];
+    app.run(&server.dsn(), &words);
+    assert_eq!((server.requests().len(), app.files("queue")), (0, 1), "it waits for consent");
+    app.run(&server.dsn(), &[&words[..], &["consent=false"]].concat());
+    assert_eq!((server.requests().len(), app.files("queue")), (0, 0), "there is none");
+    app.run(&server.dsn(), &[&words[..], &["consent=true"]].concat());
+    assert_eq!((server.events().len(), app.files("queue")), (1, 0), "and then there is");
+}
+
 /// How a server works release health out of updates: a session counts by `init`, and as crashed or abnormal by an update that
 /// says so; as errored by its id, once.
 fn health(updates: &[Value]) -> (usize, usize, usize, usize) {

@@ -34,20 +34,27 @@ pub(crate) struct Arguments {
 
 /// A processor, as its target, its compiler of the bed and its device are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arch {
+pub(crate) enum Arch {
     X86_64,
     Aarch64,
 }
 
+/// The bed's compiler for a processor, which links, too.
+pub(crate) fn compiler(bed: &Path, arch: Arch) -> PathBuf {
+    bed.join(format!("cc-{}", arch.name()))
+}
+
 impl Arch {
-    fn name(self) -> &'static str {
+    pub(crate) const ALL: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64",
             Arch::Aarch64 => "aarch64",
         }
     }
 
-    fn target(self) -> String {
+    pub(crate) fn target(self) -> String {
         format!("{}-linux-android", self.name())
     }
 }
@@ -66,8 +73,8 @@ const TESTS: &[Tests] = &[
         arch: Arch::X86_64,
         arguments: &["-p", "coroner-tests", "--test", "hangs", "--test", "panics"],
     },
-    // The next launch, live backtraces, the store.
-    Tests { name: "coroner", arch: Arch::X86_64, arguments: &["-p", "coroner"] },
+    // The next launch, what the system says of deaths, live backtraces, the store.
+    Tests { name: "coroner, tombstones", arch: Arch::X86_64, arguments: &["-p", "coroner", "-p", "coroner-tombstone"] },
     Tests {
         name: "process, walk, capture, report",
         arch: Arch::X86_64,
@@ -135,7 +142,7 @@ fn rows(bed: &Path, arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
         println!("{:7} {name:32} {}", arch.name(), failure.as_deref().unwrap_or("ok"));
         rows.push(Row { arch: arch.name(), name, passed: failure.is_none(), failure });
     };
-    for arch in [Arch::X86_64, Arch::Aarch64] {
+    for arch in Arch::ALL {
         for tests in TESTS.iter().filter(|tests| tests.arch == arch && wanted(tests.name)) {
             row(arch, tests.name, run_tests(bed, tests));
         }
@@ -146,13 +153,8 @@ fn rows(bed: &Path, arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The unpacked bed, with what it needs; or why there is none.
-fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
-    let archive = std::env::var_os("CORONER_ANDROID_BED")
-        .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from);
-    if !archive.is_file() {
-        return Ok(Err(format!("there is no Android bed at {}", archive.display())));
-    }
+/// The unpacked bed, where its programs can be run; or why they can't.
+pub(crate) fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     if cfg!(not(target_arch = "x86_64")) {
         return Ok(Err("the bed's native programs are for x86_64".to_owned()));
     }
@@ -163,12 +165,22 @@ fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     if let Err(error) = on_device(Path::new("/"), &mut Command::new("true")) {
         return Ok(Err(format!("no mount namespace: {error:#}")));
     }
+    tools::arm64_emulator()?;
+    unpacked_bed()
+}
+
+/// The unpacked bed, with what building programs needs; or why there is none.
+pub(crate) fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
+    let archive = std::env::var_os("CORONER_ANDROID_BED")
+        .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from);
+    if !archive.is_file() {
+        return Ok(Err(format!("there is no Android bed at {}", archive.display())));
+    }
     for package in ["clang", "lld"] {
         tools::debian_package(package, if package == "lld" { "ld.lld" } else { package })?;
     }
     tools::debian_package("xz-utils", "xz")?;
-    tools::arm64_emulator()?;
-    for arch in [Arch::X86_64, Arch::Aarch64] {
+    for arch in Arch::ALL {
         tools::rust_target(&arch.target())?;
     }
     let folder = tools::tools_dir();
@@ -178,17 +190,20 @@ fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     Ok(Ok(folder.join("android-bed")))
 }
 
+/// Mounts that folder over `/system` for the calling thread and the processes that it starts from here on, and for nobody else.
+pub(crate) fn enter_device(system: &Path) -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none: Option<&str> = None;
+    // What is mounted here is not to be seen by others.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some(system), "/system", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
 /// Runs a command where `/system` is that folder.
-fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
     let system = system.to_owned();
-    let enter = move || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let none: Option<&str> = None;
-        // What is mounted here is not to be seen by others.
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-        mount(Some(&system), "/system", none, MsFlags::MS_BIND, none)?;
-        Ok(())
-    };
+    let enter = move || enter_device(&system);
     // SAFETY: system calls alone, on strings that were made before the fork.
     unsafe { command.pre_exec(enter) };
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
@@ -197,11 +212,11 @@ fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// A `cargo` for Android programs of that processor.
-fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
+pub(crate) fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(words).args(["--target", &arch.target()]);
     let name = arch.target().replace('-', "_").to_uppercase();
-    let compiler = bed.join(format!("cc-{}", arch.name()));
+    let compiler = compiler(bed, arch);
     command.env(format!("CARGO_TARGET_{name}_LINKER"), &compiler);
     command.env(format!("CC_{}", name.to_lowercase()), &compiler);
     // For tests that build programs of their own.

@@ -2,7 +2,9 @@
 //!
 //! Real launches of `launch_program`, with Coroner's default settings, a folder sink, and a server in this process. What is expected: each
 //! report that was complete when its process had ended is in the folder once and at the server, where one that came twice has the same id;
-//! nobody else's is; and the store stays within its limits.
+//! nobody else's is; and the store stays within its limits. [`foreign`] has programs that are not made for tests.
+
+mod foreign;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -27,6 +29,9 @@ pub(crate) struct Arguments {
     /// A third of the launches, as the test command does.
     #[arg(long)]
     short: bool,
+    /// Only rows whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
     /// The seed of chance: when processes are killed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -44,8 +49,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let few = |all: usize| if arguments.short { all / 3 } else { all };
     let mut failed = Vec::new();
     let mut rows = Vec::new();
-    let mut row = |name: &'static str, outcome: anyhow::Result<Seen>| {
-        let (seen, error) = match outcome {
+    let mut row = |name: &'static str, show: &dyn Fn() -> anyhow::Result<Seen>| {
+        if arguments.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            return;
+        }
+        let (seen, error) = match show() {
             Ok(seen) => (seen, None),
             Err(error) => (Seen::new(), Some(format!("{error:#}"))),
         };
@@ -54,13 +62,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         failed.extend(error.is_some().then_some(name));
         rows.push(serde_json::json!({ "name": name, "ok": error.is_none(), "seen": seen, "error": error }));
     };
-    row(
-        "launches that are killed at any moment",
-        kill_loop(&program, if arguments.short { 100 } else { 1000 }, arguments.seed),
-    );
-    row("50 workers that crash at once", workers(&program, 50, 50));
-    row("40 workers, the oldest crashes and 39 are killed", workers(&program, 40, 1));
-    row("clean launches after a crash", clean_launches(&program, few(600)));
+    let killed = if arguments.short { 100 } else { 1000 };
+    row("launches that are killed at any moment", &|| kill_loop(&program, killed, arguments.seed));
+    row("50 workers that crash at once", &|| workers(&program, 50, 50));
+    row("40 workers, the oldest crashes and 39 are killed", &|| workers(&program, 40, 1));
+    row("clean launches after a crash", &|| clean_launches(&program, few(600)));
+    row("a pre-forking server in C", &foreign::server);
+    row("daemons in C", &foreign::daemons);
+    row("one crash of a tool in C, and short launches", &|| foreign::tool_in_c(if arguments.short { 20 } else { 250 }));
+    // It takes minutes to build.
+    if !arguments.short {
+        row("one crash of ripgrep with README's snippet, and short launches", &|| foreign::tool(1000));
+    }
     if arguments.json {
         println!("{}", serde_json::json!({ "chore": "launches", "pass": failed.is_empty(), "rows": rows }));
     }
@@ -144,6 +157,24 @@ impl<'p> Bench<'p> {
         Ok(())
     }
 
+    /// The events of the reports in the folder.
+    fn in_folder(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.store().join("reports")).into_iter().flatten().flatten();
+        let id = |name: String| Some(name.strip_suffix(".json")?.split_once('-')?.1.to_owned());
+        names.filter_map(|file| id(file.file_name().into_string().ok()?)).collect()
+    }
+
+    /// Launches that end at once, until the folder has as many reports. Each stores one at least.
+    fn short_launches(&self, reports: usize) -> anyhow::Result<u64> {
+        for launches in 0..=reports {
+            if self.in_folder().len() >= reports {
+                return Ok(launches as u64);
+            }
+            self.start(&[])?.wait()?;
+        }
+        bail!("after {reports} short launches the folder has {} of {reports} reports", self.in_folder().len())
+    }
+
     /// Launches until nothing is left to deliver, and holds what has arrived to what was complete.
     fn finish(&mut self) -> anyhow::Result<Seen> {
         let mut flushed = false;
@@ -155,12 +186,7 @@ impl<'p> Bench<'p> {
             }
         }
         ensure!(flushed, "after ten launches something is left to deliver");
-        let mut files: Vec<String> = Vec::new();
-        for file in std::fs::read_dir(self.store().join("reports"))? {
-            let name = file?.file_name().into_string().unwrap_or_default();
-            let id = name.strip_suffix(".json").and_then(|stem| stem.split_once('-'));
-            files.extend(id.map(|(_, id)| id.to_owned()));
-        }
+        let files = self.in_folder();
         let in_folder: BTreeSet<String> = files.iter().cloned().collect();
         ensure!(
             files.len() == in_folder.len(),
@@ -241,7 +267,7 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
     Ok(seen)
 }
 
-/// So many processes at once, of which the oldest crash and the others are killed; then one launch.
+/// So many processes at once, of which the oldest crash and the others are killed; then launches that end at once, and one that waits.
 fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> {
     let mut bench = Bench::new(program)?;
     let mut workers = Vec::new();
@@ -262,8 +288,10 @@ fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> 
         worker.wait()?;
     }
     bench.look()?;
-    let seen = bench.finish()?;
+    let short = bench.short_launches(crashing)?;
+    let mut seen = bench.finish()?;
     ensure!(bench.complete.len() == crashing, "{} complete reports of {crashing} crashes", bench.complete.len());
+    seen.insert("short launches until the folder has them all", short);
     Ok(seen)
 }
 

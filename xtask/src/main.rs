@@ -4,6 +4,8 @@
 //! as its last line; its exit status says pass or fail. A new command is one module and one variant of [`Command`].
 
 #[cfg(target_os = "linux")]
+mod aar;
+#[cfg(target_os = "linux")]
 mod android;
 mod bench;
 mod darwin;
@@ -37,6 +39,9 @@ enum Command {
     Header(header::Arguments),
     /// Build Mach-O programs and run them here: the test bed of the Apple side
     Darwin(darwin::Arguments),
+    /// Build the Android library (AAR): the Java class, and the shared library for each processor
+    #[cfg(target_os = "linux")]
+    Aar(aar::Arguments),
     /// Run the tests as Android programs, on a device's bionic (Linux)
     #[cfg(target_os = "linux")]
     Android(android::Arguments),
@@ -69,6 +74,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Header(arguments) => header::run(&arguments),
         Command::Darwin(arguments) => darwin::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Aar(arguments) => aar::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Android(arguments) => android::run(&arguments),
         Command::Oracle(arguments) => oracle::run(&arguments),

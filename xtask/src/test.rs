@@ -48,6 +48,7 @@ const STEPS: &[(&str, Step)] = &[
         ["report_lock", "run_state", "two_threads"].iter().try_for_each(|only| chore(&["miri", "--only", only]))
     }),
     ("tests on arm64", arm64),
+    ("Android library", || chore(&["aar", "--profile", "dev", "--run"])),
     ("Android", || chore(&["android", "--installs", "50"])),
     ("documentation", documentation),
     ("C header is current", || chore(&["header", "--check"])),
@@ -159,6 +160,10 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
 
 /// All tests of this machine. Built first: a cold build has a time limit of its own.
 fn tests() -> anyhow::Result<()> {
+    // Without it the tests of the Java class say that they are skipped.
+    if !tools::on_path("javac") && tools::on_path("apt-get") {
+        tools::install_debian_package("default-jdk-headless")?;
+    }
     cargo(&["test", "--quiet", "--workspace", "--no-run"])?;
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }
@@ -187,7 +192,8 @@ fn panic_abort() -> anyhow::Result<()> {
     build.args(["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program"]).arg("--target-dir").arg(&folder);
     succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
     let mut test = command("cargo");
-    test.args(["test", "-p", "coroner-tests", "--test", "panics"]);
+    // Of the whole workspace: with other features than the tests before, all that they depend on would be built once more.
+    test.args(["test", "--workspace", "--test", "panics"]);
     succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", folder.join("debug/panic_program")))
 }
 
@@ -255,13 +261,17 @@ fn other_systems() -> anyhow::Result<()> {
 
 /// The programs of benches, which are workspaces of their own, with their lock files as they are.
 fn benches() -> anyhow::Result<()> {
-    for package in ["capture-bench", "symbols-bench", "throw-bench"] {
+    // The launch bench is one program a reporter.
+    let of_launches = ["", "coroner", "minidumper", "sentry", "human-panic"].map(|feature| ("launch-bench", feature));
+    for (package, features) in
+        [("capture-bench", ""), ("symbols-bench", ""), ("throw-bench", "")].into_iter().chain(of_launches)
+    {
         let manifest = tools::workspace_root().join("xtask").join(package).join("Cargo.toml");
         let mut command = command("cargo");
         command.args(["check", "--quiet", "--locked", "--manifest-path"]).arg(manifest);
-        command.arg("--target-dir").arg(tools::target_dir().join("benches"));
+        command.args(["--features", features, "--target-dir"]).arg(tools::target_dir().join("benches"));
         succeed(&mut command)?;
-        println!("{package}");
+        println!("{package} {features}");
     }
     Ok(())
 }

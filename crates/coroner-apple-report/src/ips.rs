@@ -10,7 +10,7 @@ use coroner_symbols::SymbolFrame;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, function};
+use crate::{AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, function, kind};
 
 /// The first line.
 #[derive(Deserialize)]
@@ -86,7 +86,10 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportE
     }
     let parsed: Document<'_> =
         serde_json::from_slice(document).map_err(|error| json_error(document, document_at, &error))?;
-    let lacking = |lacks| AppleReportError::NoFrames { lacks, bug_type: heading.bug_type.clone() };
+    let lacking = |lacks| match heading.bug_type.as_deref().and_then(kind::of_bug_type) {
+        Some(kind) => AppleReportError::OtherKind { kind },
+        None => AppleReportError::NoFrames { lacks, bug_type: heading.bug_type.clone() },
+    };
     let images = parsed.used_images.ok_or_else(|| lacking("list of images (usedImages)"))?;
     let threads = parsed.threads.ok_or_else(|| lacking("threads"))?;
     let images = images.into_iter().map(image).collect();

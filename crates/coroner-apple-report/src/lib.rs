@@ -1,7 +1,11 @@
 //! Crash reports that Apple's systems write: names for their frames, and every other byte as it was.
 //!
-//! Two forms ([`Form`]): `.ips`, a line of JSON and a JSON document (iOS 15 and macOS 12 on), and the text of `.crash`, which
-//! older systems wrote and Xcode still shows. An `.ips` of an older iOS is a line of JSON with that text behind it.
+//! Three forms ([`Form`]): `.ips`, a line of JSON and a JSON document (iOS 15 and macOS 12 on); the text of `.crash`, which
+//! older systems wrote and Xcode still shows (an `.ips` of an older iOS is a line of JSON with that text behind it); and the text of
+//! sampled stacks: hangs, processor time, wakeups, disk writes.
+//!
+//! A report of which somebody has cut off the list of images is read, too: its frames say names and load addresses. Such images have no
+//! id, so that no symbol file can be known to be theirs.
 //!
 //! ```no_run
 //! use coroner_apple_report::AppleReport;
@@ -24,7 +28,10 @@
 #![deny(missing_docs)]
 
 mod edit;
+mod images;
 mod ips;
+mod kind;
+mod samples;
 mod text;
 
 use std::{collections::BTreeMap, fmt};
@@ -40,6 +47,8 @@ pub enum Form {
     Ips,
     /// Text: `.crash`, and `.ips` of older systems.
     Text,
+    /// Text with trees of sampled stacks: `.diag`, `.hang`, `.spin`, and what `spindump` and `sample` write.
+    Samples,
 }
 
 impl fmt::Display for Form {
@@ -47,6 +56,7 @@ impl fmt::Display for Form {
         f.write_str(match self {
             Form::Ips => "Apple's JSON crash report (.ips)",
             Form::Text => "Apple's text crash report (.crash)",
+            Form::Samples => "Apple's text report of sampled stacks (.diag, .hang, .spin)",
         })
     }
 }
@@ -66,7 +76,13 @@ pub enum AppleReportError {
         /// What is wrong there.
         what: String,
     },
-    /// It is an Apple report, but of something that has no stacks or no images (a report of memory pressure, say).
+    /// It is a report of something that has no stacks of a process.
+    #[error("a report by Apple's system of {kind}; it has no stacks of an app that could be named")]
+    OtherKind {
+        /// What it is of.
+        kind: &'static str,
+    },
+    /// It is an Apple report, but has no stacks or no images.
     #[error("a report by Apple's system that has no {lacks}{}", bug_type.as_ref().map_or(String::new(), |kind| format!(" (its bug_type is {kind}; that of crashes is 309)")))]
     NoFrames {
         /// What it lacks.
@@ -103,6 +119,7 @@ impl AppleImage {
             arch: self.arch,
             // Not said by the report; addresses are asked for relative to the image.
             base_svma: 0,
+            replaced: false,
         }
     }
 }
@@ -124,6 +141,7 @@ struct Frame {
 #[derive(Clone, Debug)]
 enum Site {
     Line(text::FrameLine),
+    Sample(samples::SampleLine),
     Object(ips::FrameObject),
 }
 
@@ -203,6 +221,7 @@ impl<'a> AppleReport<'a> {
             if !calls.is_empty() && (has_line || !frame.has_name) {
                 match &frame.site {
                     Site::Line(line) => line.name(self.bytes, frame.offset, &calls, &mut edits),
+                    Site::Sample(line) => line.name(self.bytes, frame.offset, &calls, &mut edits),
                     Site::Object(object) => object.name(self.bytes, frame.offset, &calls, &mut edits),
                 }
             }

@@ -229,6 +229,128 @@ fn an_older_ips_is_text_behind_a_line_of_json() {
 }
 
 #[test]
+fn the_list_of_images_in_parts() {
+    let program = Program::read();
+    let whole = text(&program, "\n");
+    let (stacks, list) = whole.split_once("Binary Images:\n").unwrap();
+    let (first, second) = list.split_once('\n').unwrap();
+    let parts = format!(
+        "{stacks}Binary Images (dpkg):\n{second}\nBinary Images (App Store):\n{first}\n\nBinary Images (Other):\n"
+    );
+    let (named, after) = named(parts.as_bytes());
+    assert!(after.contains(" deep(int) + 20 (program.cpp:"), "{after}");
+    assert_eq!(named.images.iter().map(|image| image.frames).sum::<usize>(), 7);
+}
+
+#[test]
+fn a_report_without_its_list_of_images_is_read_and_says_that_they_have_no_id() {
+    let program = Program::read();
+    let whole = text(&program, "\n");
+    // Its beginning is cut off, too.
+    let (_, stacks) = whole.split_once("Dispatch queue: com.apple.main-thread\n").unwrap();
+    let (stacks, _) = stacks.split_once("Binary Images:").unwrap();
+    assert!(AppleReport::is_likely(stacks.as_bytes()));
+    let report = AppleReport::read(stacks.as_bytes()).unwrap();
+    let image = &report.images()[0];
+    assert_eq!((image.name.as_str(), image.load_address, &image.debug_id), ("My Program", LOADED, &None));
+    assert_eq!((report.form(), report.frame_count()), (Form::Text, 2));
+    // No file can be known to be of it.
+    let mut symbolizer = Symbolizer::new(options());
+    let named = report.symbolicate(&mut symbolizer, &mut |_, _| {});
+    assert_eq!(named.bytes, stacks.as_bytes());
+    assert_eq!(symbolizer.status(&named.images[0].key).matched, Match::Missing);
+}
+
+/// A report of processor time, as macOS writes it: a flat stack, and a tree.
+fn samples(program: &Program) -> String {
+    let deep = program.offset("__Z4deepi") + 0x14;
+    let entry = program.offset("_entry") + 8;
+    let plain = program.offset("_plain_c");
+    let lines = [
+        "Date/Time:        2026-11-21 10:11:12.131 +0100".to_owned(),
+        "Command:          Program".to_owned(),
+        "Event:            cpu usage".to_owned(),
+        "Architecture:     arm64".to_owned(),
+        String::new(),
+        "Heaviest stack for the target process:".to_owned(),
+        "  20  start + 1 (libdyld.dylib + 109009) [0x7fff7043a9d1]".to_owned(),
+        format!("  20  ??? (Program + {plain}) [{:#x}]", LOADED + plain),
+        format!("  20  ??? (Program + {plain}) [{:#x}]", LOADED + plain),
+        String::new(),
+        "Powerstats for:   Program [1234]".to_owned(),
+        format!("  20  ??? (Program + {entry}) [{:#x}] 1-20", LOADED + entry),
+        format!("    12  ??? (Program + {deep}) [{:#x}] (running) 1-12", LOADED + deep),
+        format!("    8   ??? (Program + {plain}) [{:#x}] 13-20", LOADED + plain),
+        "     *8  ??? (kernel + 6000) [0xffffff8000201770] (blocked) 13-20".to_owned(),
+        "    1   ??? [0x18]".to_owned(),
+        String::new(),
+        "  Binary Images:".to_owned(),
+        format!("         {LOADED:#x} -  ???  com.example.Program 1.0 (1)  <{}>  /Applications/Program", program.hyphened_uuid()),
+        "      0x7fff70420000 - 0x7fff7045ffff  libdyld.dylib (732)  <00112233-4455-6677-8899-AABBCCDDEEFF>  /usr/lib/x".to_owned(),
+        "*0xffffff8000200000 - 0xffffff80009fffff  kernel (6153)  <10112233-4455-6677-8899-AABBCCDDEEFF>  /System/x".to_owned(),
+        String::new(),
+    ];
+    lines.join("\n")
+}
+
+#[test]
+fn sampled_stacks() {
+    let program = Program::read();
+    let original = samples(&program);
+    let report = AppleReport::read(original.as_bytes()).unwrap();
+    assert_eq!((report.form(), report.images().len(), report.frame_count()), (Form::Samples, 3, 7));
+    let (named, after) = named(original.as_bytes());
+    assert_eq!((named.images[0].frames, named.images[0].named), (5, 5));
+    assert_eq!((named.images[2].frames, named.images[2].named), (1, 0), "the kernel's");
+    let lines: Vec<&str> = after.lines().collect();
+    let of = |text: &str| -> Vec<&str> { lines.iter().copied().filter(|line| line.contains(text)).collect() };
+
+    // The first of two frames at a function's first instruction returns there: its call is in another function. The last is there.
+    let plain = program.offset("_plain_c");
+    let flat = of(&format!("(Program + {plain}) [{:#x}]", LOADED + plain));
+    assert!(!flat[0].contains("plain_c"), "{after}");
+    assert!(flat.iter().any(|line| line.starts_with("  20  plain_c + 0 (program.cpp:")), "{after}");
+    // The one that calls into the kernel.
+    assert!(flat.iter().all(|line| !line.starts_with("    8   plain_c")), "{after}");
+
+    // Outermost first: the function, then what was inlined into it, each with the count, the place and what stands behind.
+    let deep: Vec<&str> = of(" (running) 1-12");
+    assert!(deep.len() > 1 && deep[0].starts_with("    12  deep(int) + 20 (program.cpp:"), "{after}");
+    assert!(deep.last().unwrap().starts_with("    12  deepest(int) [inlined] (program.cpp:"), "{after}");
+    for kept in [
+        "start + 1 (libdyld.dylib + 109009)",
+        "*8  ??? (kernel + 6000) [0xffffff8000201770] (blocked)",
+        "1   ??? [0x18]",
+    ] {
+        assert!(after.contains(kept), "{kept} in {after}");
+    }
+
+    // As `sample` draws it, without a list.
+    let drawn = format!(
+        "Call graph:\n    + 27 ???  (in Program)  load address {LOADED:#x} + 0x1088  [{:#x},{LOADED:#x}]\n",
+        LOADED + 0x1088
+    );
+    let report = AppleReport::read(drawn.as_bytes()).unwrap();
+    assert_eq!((report.images()[0].load_address, report.frame_count()), (LOADED, 1));
+}
+
+#[test]
+fn reports_that_are_of_no_app_say_what_they_are_of() {
+    let kind = |text: &str| match AppleReport::read(text.as_bytes()).unwrap_err() {
+        AppleReportError::OtherKind { kind } => kind,
+        other => panic!("{other:?}"),
+    };
+    assert!(kind("{\"bug_type\":\"298\"}\n{\"processes\":[],\"largestProcess\":\"App\"}").contains("JetsamEvent"));
+    assert!(kind("{\"bug_type\":\"210\"}\n{\"panicString\":\"panic(cpu 0\"}").contains("kernel panic"));
+    assert!(kind("panic(cpu 2 caller 0xfffffff01): \"x\"\nDebugger message: panic\n").contains("kernel panic"));
+    let jetsam = "Incident Identifier: 1\nOS Version: iPhone OS 8\n\nFree pages: 10\nLargest process:   App\n";
+    assert!(
+        AppleReport::is_likely(jetsam.as_bytes()) && kind(jetsam).contains("JetsamEvent")
+            || kind(jetsam).contains("LowMemory")
+    );
+}
+
+#[test]
 fn another_build_names_nothing() {
     let mut program = Program::read();
     program.uuid[3] ^= 1;
@@ -251,7 +373,9 @@ fn what_is_no_report_says_so() {
     };
     assert_eq!(lacks(read("Process: x [1]\nThread 0:\n0  a 0x1 b + 1\n")), ("list of images", None));
     let memory = "{\"bug_type\":\"298\"}\n{\"processes\":[],\"usedImages\":[]}";
-    assert_eq!(lacks(read(memory)), ("threads", Some("298".into())));
+    assert!(matches!(read(memory), AppleReportError::OtherKind { .. }), "a report of memory");
+    let unknown = memory.replace("298", "999");
+    assert_eq!(lacks(read(&unknown)), ("threads", Some("999".into())));
     let offset = |error: AppleReportError| match error {
         AppleReportError::Json { offset, what } => (offset, what),
         other => panic!("{other:?}"),
@@ -274,7 +398,7 @@ fn cut_and_damaged_reports_end_in_answers() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
-    for original in [text(&program, "\n"), json(&program)] {
+    for original in [text(&program, "\n"), json(&program), samples(&program)] {
         for length in (0..original.len()).step_by(3) {
             if let Ok(report) = AppleReport::read(&original.as_bytes()[..length]) {
                 let _ = report.symbolicate(&mut symbolizer, &mut |_, _| {});

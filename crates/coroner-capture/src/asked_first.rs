@@ -6,7 +6,8 @@
 //! | SIGSYS with `SYS_SECCOMP` | the filter is the app's own, or its sandbox's | a broker of system calls |
 //! | SEGV, BUS, FPE, ILL, TRAP of an instruction | the instruction is in executable memory of no image: a JIT compiler's | HotSpot, V8, .NET, Mono, wasmtime, LuaJIT |
 //! | the same | it is in the image that the handler is in, which exports what only a runtime does | HotSpot, .NET and Mono themselves |
-//! | the same | it is in an image with Go's runtime, and the stack is one that Go made | Go (C code called from Go has the thread's own stack) |
+//! | SEGV at a protected page near the stack pointer | a runtime is there, which guards the ends of stacks and opens them for native code | HotSpot's yellow zone |
+//! | SEGV, BUS, FPE, ILL, TRAP of an instruction | it is in an image with Go's runtime, and the stack is one that Go made | Go (C code called from Go has the thread's own stack) |
 //! | any but ABRT | [`chain_first`](crate::InstallOptions::chain_first) | who the app says |
 //! | any but ABRT | the process lived on after [`REPORTED_FIRST`] reports of crashes | a handler that repairs faults or leaves them by a jump |
 //!
@@ -26,8 +27,8 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::Ordering;
 
 use crate::installed::Installed;
-use crate::loaded_image::{self, Holder};
 use coroner_process::context::SignalInfo;
+use coroner_walk::loaded_image::{self, Holder};
 
 /// Crashes of a run that are reported before a handler that nothing is known of is asked. A process that lives on after as many has
 /// one that deals with them: from then on it is asked first.
@@ -174,7 +175,20 @@ pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kin
     // An instruction that can't be fetched is nobody's code.
     let is_executed = fault.is_raised_by_instruction && !(is_memory && fault.address == fault.pc);
     installed.options.chain_first
+        || is_stack_guard(fault, kind)
         || (may_be_handled && is_executed && is_of_runtime(fault.pc, fault.sp, kind, handler as u64))
+}
+
+/// Whether it may be one of the pages by which a runtime notices that a stack ends. Code of any image touches them. (If it was a real overflow,
+/// the runtime ends the process by `abort`, and the report is written then.)
+fn is_stack_guard(fault: &Fault, kind: HandlerKind) -> bool {
+    /// `SEGV_ACCERR`, asm-generic/siginfo.h and sys/signal.h.
+    const PROTECTED: i32 = 2;
+    /// How far from the stack pointer a function touches its frame, in bytes: larger frames are touched page by page.
+    const NEAR: u64 = 1 << 16;
+    kind == HandlerKind::Runtime
+        && (fault.signal, fault.code) == (libc::SIGSEGV, PROTECTED)
+        && fault.address.abs_diff(fault.sp) < NEAR
 }
 
 /// Whether the instruction at `pc`, which was executed with the stack pointer `sp`, is of a runtime whose handler is at that address.

@@ -1,6 +1,7 @@
 //! What happened, in the words of the report: the monitor that noticed it fills this in, and nothing later asks the system
 //! again.
 
+use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::registers::Registers;
 use coroner_process::threads::Tid;
 use coroner_report::run_state::CrashRecord;
@@ -25,6 +26,9 @@ pub(crate) struct CrashContext {
     pub monitor: Monitor,
     pub signal: Option<Signal>,
     pub mach: Option<Mach>,
+    /// When it was noticed, in nanoseconds since the Unix epoch. Taken once: by it, and by the thread, the next launch knows that the
+    /// record and the report are of one crash, however long the process was stopped between the two.
+    pub time_ns: u64,
     /// The process: a child made by fork or vfork has another id than the run.
     pub pid: i32,
     /// The thread that crashed, or hangs.
@@ -47,6 +51,49 @@ pub(crate) struct CrashContext {
 }
 
 impl CrashContext {
+    /// What the kernel gave a signal's handler, on a thread with that state, at that time.
+    pub(crate) fn of_signal(info: &SignalInfo, machine: &Context, (pid, tid): (i32, Tid), time_ns: u64) -> Self {
+        let (fault, is_fault) = (machine.fault(), info.is_fault());
+        let is_memory_fault = is_fault && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
+        let address = address_of(info);
+        let sender = info.sender();
+        #[cfg(target_vendor = "apple")]
+        let (syscall, syscall_arch) = (None, None);
+        #[cfg(not(target_vendor = "apple"))]
+        let (syscall, syscall_arch) = match is_fault && info.signo == libc::SIGSYS {
+            true => (Some(info.system_call()), info.foreign_system_call_arch()),
+            false => (None, None),
+        };
+        CrashContext {
+            monitor: Monitor::SIGNAL,
+            signal: Some(Signal {
+                number: info.signo,
+                code: info.code,
+                errno: info.errno,
+                // With the tag, by which a memory tagging fault is understood.
+                address: address.map(|_| info.address()),
+                sender_pid: sender.map(|(pid, _)| pid as u32),
+                sender_uid: sender.map(|(_, uid)| uid),
+                trap_number: (is_fault && cfg!(target_arch = "x86_64")).then_some(fault.trap),
+                error_code: is_fault.then_some(fault.error),
+                syscall,
+                syscall_arch,
+            }),
+            mach: None,
+            time_ns,
+            pid,
+            tid,
+            registers: machine.registers(),
+            extra: extra(machine),
+            extra_count: if is_fault { EXTRA } else { 0 },
+            address,
+            access: is_memory_fault.then(|| access(machine)).flatten(),
+            is_memory_fault,
+            uncaught: None,
+            hung: None,
+        }
+    }
+
     /// An exception that a language's runtime reported, on a thread with these registers.
     ///
     /// # Safety
@@ -67,6 +114,7 @@ impl CrashContext {
             monitor: uncaught.monitor,
             signal: None,
             mach: None,
+            time_ns: wall_now(),
             pid,
             tid,
             registers: Registers::default(),
@@ -100,9 +148,43 @@ impl CrashContext {
             errno: signal.errno,
             address: self.address,
             tid: self.tid as u64,
-            time_ns: wall_now(),
+            time_ns: self.time_ns,
             pc: self.registers.pc,
             sp: self.registers.sp(),
         }
     }
+}
+
+/// The address that a signal is about, without a pointer's tag, if it is known. `SI_KERNEL` says of a memory fault that it is not (Linux on x86_64: a
+/// non-canonical address, a privileged instruction).
+pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
+    /// asm-generic/siginfo.h. No `si_code` of Darwin's.
+    const SI_KERNEL: i32 = 0x80;
+    let of_fault = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
+    (info.is_fault() && of_fault && info.code != SI_KERNEL).then(|| info.untagged_address())
+}
+
+/// So many of [`extra`] are known. Linux has no number of the exception on arm64.
+pub(crate) const EXTRA: usize = if cfg!(all(target_arch = "aarch64", not(target_vendor = "apple"))) { 2 } else { 3 };
+
+/// What the processor said of a fault, as registers.
+pub(crate) fn extra(machine: &Context) -> [(ExtraRegister, u64); 3] {
+    let fault = machine.fault();
+    #[cfg(target_arch = "x86_64")]
+    return [
+        (ExtraRegister::TRAPNO, fault.trap),
+        (ExtraRegister::ERR, fault.error),
+        (ExtraRegister::CR2, fault.address),
+    ];
+    #[cfg(target_arch = "aarch64")]
+    [(ExtraRegister::ESR, fault.error), (ExtraRegister::FAR, fault.address), (ExtraRegister::EXCEPTION, fault.trap)]
+}
+
+/// How the instruction touched memory, as the report has it.
+pub(crate) fn access(machine: &Context) -> Option<Access> {
+    machine.access().map(|access| match access {
+        context::Access::Read => Access::READ,
+        context::Access::Write => Access::WRITE,
+        context::Access::Execute => Access::EXECUTE,
+    })
 }

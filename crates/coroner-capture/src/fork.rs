@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use coroner_process::files::make_private;
 
 use crate::installed;
+use crate::report_lock::REPORT_LOCK;
 
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
@@ -32,6 +33,7 @@ pub(crate) fn prepare() {
 
 /// Runs in the child, right after fork. A few system calls and a copy, no allocation.
 unsafe extern "C" fn in_child() {
+    REPORT_LOCK.forget_parent();
     if let Some(installed) = installed::get() {
         #[cfg(not(target_vendor = "apple"))]
         crate::os::parent::note_fork(installed);

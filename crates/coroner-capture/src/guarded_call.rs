@@ -7,12 +7,12 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_process::context::Context;
+use coroner_process::deadline::Deadline;
 use coroner_process::recovery::{self, Point};
 use coroner_process::threads::{Tid, process_id, this_thread};
 
 use crate::monitor::exception::thread_word;
 use crate::monitor::signal;
-use crate::os::deadline::Deadline;
 use coroner_process::signals::{block_exactly, blocked};
 
 /// The one call that can be under way.

@@ -4,23 +4,23 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coroner_process::files;
+use coroner_process::stack::page_size;
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{monotonic_now, process_id, this_thread, wall_now};
+use coroner_process::threads::{clocks, monotonic_now, process_id, this_thread, wall_now};
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
 use coroner_walk::ImageList;
 
-use crate::facts::ProcessName;
 #[cfg(feature = "fault-injection")]
 use crate::fault_injection::map;
 use crate::install_options::InstallOptions;
 use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
+use crate::os;
 use crate::os::platform_state::PlatformState;
-use crate::os::{self, threads};
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
-use crate::run::{CleanRun, RunError, RunFiles, RunSizes};
 use crate::session;
 use crate::workspace::Workspace;
 use crate::{ignored_signals, monitor};
+use coroner_run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
 
 /// Why Coroner could not be installed. Nothing is changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,18 @@ pub enum InstallError {
 pub struct Run {
     /// Its id; in hexadecimal, the name of its directory in `<store>/runs`.
     pub id: [u8; 16],
+    /// The process that it is of.
+    pub pid: i32,
     /// Its state, to be written outside a signal handler.
     pub state: RunState<'static>,
     /// What this process does not get.
     pub limits: InstallLimits,
     /// The run whose files it uses, which ended by itself.
     pub previous: Option<CleanRun>,
+    /// The path of the program's file; empty if the system does not say.
+    pub program: &'static [u8],
+    /// As [`ProcessIdentity::pid_namespace`].
+    pub pid_namespace: u64,
 }
 
 /// What was missing at install: a report says less for it.
@@ -93,9 +99,6 @@ impl InstallLimits {
     }
 }
 
-/// Bytes of the run state that are touched at install: its fixed part and the facts.
-const STATE_TOUCHED: usize = 12 << 10;
-
 /// Bytes of all mappings that an install makes, but that of images: one system call for all. Less than what the kernel would give
 /// huge pages for, of which the whole would be resident.
 const MAPPED_AHEAD: usize = 1536 << 10;
@@ -118,14 +121,16 @@ pub fn install(store: &CStr, options: &InstallOptions) -> Result<Run, InstallErr
 }
 
 fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
-    let installed_at = monotonic_now();
+    let ([installed_at, _], pid) = (clocks(), process_id());
     if store.to_bytes_with_nul().len() > STORE_PATH {
         return Err(InstallError::PathTooLong);
     }
     os::install::undisturbed(|| {
         // A report of an install that has ended may still be on its way.
-        let mut owner = own_lock(options.deadline_ms).ok_or(InstallError::AlreadyInstalled)?;
-        let made = make_owned(store, options, installed_at, &mut owner).and_then(|(installed, run)| {
+        let Some(mut owner) = own_lock(pid, options.deadline_ms) else {
+            return (Err(InstallError::AlreadyInstalled), false);
+        };
+        let made = make_owned(store, options, installed_at, pid, &mut owner).and_then(|(installed, run)| {
             installed.publish();
             os::install::begin(installed, options).map(|()| run).inspect_err(|_| {
                 installed.withdraw();
@@ -141,7 +146,8 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
             images.touch();
         }
         session::release(owner);
-        made
+        let made_files = !made.as_ref().is_ok_and(|run| run.previous.is_some());
+        (made, made_files)
     })
 }
 
@@ -156,10 +162,11 @@ fn make_owned(
     store: &CStr,
     options: &InstallOptions,
     installed_at: u64,
+    pid: i32,
     owner: &mut ReportOwner,
 ) -> Result<(&'static Installed, Run), InstallError> {
     let limits = options.state.allowed();
-    let sizes = RunSizes { reserve: options.reserve, state: limits.size(), spare: true };
+    let sizes = RunSizes::of(options.report_size(), limits.size(), true);
     let (files, previous) = match RunFiles::reuse(store, sizes, &limits) {
         Some((files, clean)) => (Ok(files), Some(clean)),
         None => (RunFiles::create(store, sizes), None),
@@ -169,7 +176,9 @@ fn make_owned(
         Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory)?,
         // A disk that fails must not end the app by the first store.
         Ok(run)
-            if files::populate(run.state_address, STATE_TOUCHED.min(run.state_size)) == Err(Errno(libc::EFAULT)) =>
+            if previous.is_none()
+                && files::populate(run.state_address, STATE_TOUCHED.min(run.state_size))
+                    == Err(Errno(libc::EFAULT)) =>
         {
             run.discard(store);
             RunFiles::in_memory(sizes).map_err(InstallError::Memory)?
@@ -177,28 +186,30 @@ fn make_owned(
         made => made.map_err(InstallError::Run)?,
     };
     files.report.touch();
+    // What else a crash needs lies above a guard of its own, and the report mostly right above that.
+    files::guard_below(files.state_address);
     let id = files.id;
     // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
     let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };
-    let identity = ProcessIdentity::of_this_process_in_this_boot();
+    let identity = ProcessIdentity::in_this_boot(pid);
     let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
     let Some(state) = state else {
         files.discard(store);
         return Err(InstallError::StateTooSmall);
     };
-    let page = threads::page_size();
+    let page = page_size();
     // Miri's mappings can't be unmapped in parts; on Apple's systems most of it is not made.
     if cfg!(not(any(miri, target_vendor = "apple"))) {
         files::map_ahead(MAPPED_AHEAD);
     }
-    let platform = match PlatformState::new(options, page) {
+    let platform = match PlatformState::new(options, page, pid) {
         Ok(platform) => platform,
         Err(error) => {
             files.discard(store);
             return Err(error);
         }
     };
-    let at = match prepare_workspace(owner, options.symbol_names)
+    let at = match prepare_workspace(owner, options.symbol_names, pid)
         .and_then(|()| map(2, || files::map(size_of::<Installed>())))
     {
         Ok(at) => at as *mut Installed,
@@ -209,29 +220,32 @@ fn make_owned(
             return Err(InstallError::Memory(errno));
         }
     };
+    // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped; these bytes are written here alone.
+    let program = unsafe { os::install::program_path(owner, &mut (*at).program) };
     let current = CurrentRun {
         files,
-        pid: identity.pid.cast_signed(),
+        pid,
         #[cfg(not(target_vendor = "apple"))]
         identity,
         installed_at: AtomicU64::new(installed_at),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: page as u32,
-        name: ProcessName::of_this(),
+        program,
         state,
     };
     os::install::prepare();
     monitor::exception::begin_run();
+    monitor::hang::begin_run();
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
     let installed = unsafe { Installed::place(at, *options, store, current, platform) };
     let limits =
         InstallLimits { in_memory: !installed.run.files.is_on_disk(), ..os::install::limits(&installed.platform) };
-    Ok((installed, Run { id, state, limits, previous }))
+    Ok((installed, Run { id, pid, state, limits, previous, program, pid_namespace: identity.pid_namespace }))
 }
 
 /// Gives the process's workspace an empty list of images.
-fn prepare_workspace(owner: &mut ReportOwner, names: bool) -> Result<(), Errno> {
-    let images = map(1, ImageList::map)?;
+fn prepare_workspace(owner: &mut ReportOwner, names: bool, pid: i32) -> Result<(), Errno> {
+    let images = map(1, || ImageList::map(pid))?;
     Workspace::prepare(owner, images, names).map_err(|(images, errno)| {
         images.unmap();
         errno
@@ -239,16 +253,17 @@ fn prepare_workspace(owner: &mut ReportOwner, names: bool) -> Result<(), Errno> 
 }
 
 /// Owns the report lock, waiting for a report that is being written.
-fn own_lock(deadline_ms: u32) -> Option<ReportOwner> {
+fn own_lock(pid: i32, deadline_ms: u32) -> Option<ReportOwner> {
     let limit = u64::from(deadline_ms.saturating_add(2000)) * 1_000_000;
-    let (pid, tid) = (process_id(), this_thread());
+    let tid = this_thread();
     let mut until = None;
     loop {
         let releases = REPORT_LOCK.releases();
         match REPORT_LOCK.claim(pid, tid, true) {
             Claim::Mine(owner) => return Some(owner),
             Claim::Nested => return None,
-            Claim::Taken | Claim::TakenByNonFatal => {
+            // Of another process in this memory, too.
+            _ => {
                 let until = *until.get_or_insert_with(|| monotonic_now().saturating_add(limit));
                 if REPORT_LOCK.wait(releases, until) == WaitEnd::TimeOver {
                     return None;
@@ -289,7 +304,7 @@ pub fn uninstall() -> bool {
     os::install::end(installed);
     installed.withdraw();
     // Whoever comes after this finds that the install has ended; a report that does not end keeps what it uses.
-    if let Some(mut owner) = own_lock(installed.options.deadline_ms) {
+    if let Some(mut owner) = own_lock(process_id(), installed.options.deadline_ms) {
         give_back(installed, &mut owner);
         installed.run.files.close();
         session::release(owner);
@@ -305,36 +320,40 @@ pub fn uninstall() -> bool {
 /// See [`InstallError`]. The process stays a child without a run.
 #[cfg(not(target_vendor = "apple"))]
 pub fn after_fork() -> Result<Option<Run>, InstallError> {
-    let Some(parent) = installed::get().filter(|installed| installed.run.pid != process_id()) else { return Ok(None) };
+    let pid = process_id();
+    let Some(parent) = installed::get().filter(|installed| installed.run.pid != pid) else { return Ok(None) };
     os::install::undisturbed(|| {
-        let owner = own_lock(parent.options.deadline_ms).ok_or(InstallError::AlreadyInstalled)?;
-        let made = make_child(parent);
+        let Some(owner) = own_lock(pid, parent.options.deadline_ms) else {
+            return (Err(InstallError::AlreadyInstalled), false);
+        };
+        let made = make_child(parent, pid);
         session::release(owner);
-        made.map(Some)
+        (made.map(Some), true)
     })
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
+fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError> {
     let limits = parent.options.state.allowed();
     let before = &parent.run.files;
-    let sizes = RunSizes { reserve: parent.options.reserve, state: before.state_size, spare: true };
+    let sizes = RunSizes::of(parent.options.report_size(), before.state_size, true);
     let at = files::map(size_of::<Installed>()).map_err(InstallError::Memory)? as *mut Installed;
     let mut run = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
-    let identity = ProcessIdentity::of_this_process_in_this_boot();
+    let identity = ProcessIdentity::in_this_boot(pid);
     if !run.replace_parent(before, &limits, &identity) {
         run.discard(parent.store());
         return Err(InstallError::StateTooSmall);
     }
     let (id, state) = (run.id, parent.run.state);
+    monitor::exception::begin_run();
     let current = CurrentRun {
         files: run,
-        pid: identity.pid.cast_signed(),
+        pid,
         identity,
         installed_at: AtomicU64::new(monotonic_now()),
         process_start: identity.started_at().unwrap_or_else(wall_now),
         page_size: parent.run.page_size,
-        name: parent.run.name,
+        program: parent.run.program,
         state,
     };
     // SAFETY: the parent's value is nobody's in this process from now on; descriptors in it are looked at before each use.
@@ -344,7 +363,8 @@ fn make_child(parent: &'static Installed) -> Result<Run, InstallError> {
     installed.publish();
     os::parent::begin_own(parent);
     coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
-    Ok(Run { id, state, limits: os::install::limits(&installed.platform), previous: None })
+    let (limits, program) = (os::install::limits(&installed.platform), parent.run.program);
+    Ok(Run { id, pid, state, limits, previous: None, program, pid_namespace: identity.pid_namespace })
 }
 
 /// Whether this process's run has left no report so far, of any kind, so that the next one can use its files.
@@ -368,19 +388,4 @@ pub fn begin_anew() {
 /// about to raise it on purpose. False where 64 threads have done so already, or nothing is installed.
 pub fn ignore_next_signal(signal: i32) -> bool {
     installed::get().is_some() && ignored_signals::ignore_next(this_thread(), signal)
-}
-
-/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported. Needed only for threads
-/// that did not get one by themselves, see [`interposes_thread_creation`].
-///
-/// # Errors
-/// What the kernel answered: no memory, or the thread is running on its alternate stack.
-pub fn attach_current_thread() -> Result<(), Errno> {
-    threads::prepare();
-    threads::attach()
-}
-
-/// Whether threads that are made from now on get an alternate stack by themselves.
-pub fn interposes_thread_creation() -> bool {
-    threads::interposes()
 }

@@ -146,12 +146,17 @@ pub struct InstallOptions {
     /// Bytes of stack memory kept of the crashed thread, from its stack pointer upwards. Memory may hold what users
     /// typed; 0 keeps none.
     pub stack_memory: u32,
+    /// Whether the used parts of all stacks are kept: of the crashed thread 64 KiB, of the others 16 KiB each and 448 KiB together. In the
+    /// place of what [`stack_memory`](Self::stack_memory) says; the file that is reserved is larger by 576 KiB.
+    pub stack_memory_all: bool,
     /// Whether names for the report's addresses are looked up in the process's own images, after everything else is written.
     pub symbol_names: bool,
     /// Milliseconds after which a stuck handler is ended with what it has.
     pub deadline_ms: u32,
     /// Bytes of disk reserved at install for the report.
     pub reserve: u32,
+    /// Reports of exceptions after which the process goes on that it may write in an hour, as many of them at once; and as many of hangs.
+    pub non_fatal_per_hour: u32,
     /// The signal by which other threads are stopped, or none to take a free real-time one.
     pub stop_signal: Option<i32>,
     /// What the run state can hold; its file's size follows.
@@ -170,12 +175,20 @@ impl InstallOptions {
         alternate_stacks: AlternateStacks::Everywhere,
         all_threads: true,
         stack_memory: 2048,
+        stack_memory_all: false,
         symbol_names: false,
         deadline_ms: 5000,
         reserve: 1 << 20,
+        non_fatal_per_hour: 16,
         stop_signal: None,
         state: Limits::DEFAULT,
     };
+
+    /// Bytes of disk that the report's file takes: what is reserved, and what the stacks of all threads may need.
+    pub(crate) fn report_size(&self) -> u32 {
+        let stacks = if self.stack_memory_all { crate::sections::stack_memory::ALL } else { 0 };
+        self.reserve.saturating_add(stacks)
+    }
 }
 
 impl Default for InstallOptions {

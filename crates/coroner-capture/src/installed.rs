@@ -11,12 +11,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::{ExitKind, RunState, Scalar};
 
-use crate::facts::ProcessName;
 use crate::install_options::InstallOptions;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::REPORT_LOCK;
-use crate::run::RunFiles;
 use coroner_process::threads::wall_now;
+use coroner_run::{Place, RunFiles};
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;
@@ -35,7 +34,8 @@ pub(crate) struct CurrentRun {
     /// Nanoseconds since the epoch.
     pub process_start: u64,
     pub page_size: u32,
-    pub name: ProcessName,
+    /// The path of the program's file, in [`Installed`].
+    pub program: &'static [u8],
     /// The mapped state.
     pub state: RunState<'static>,
 }
@@ -45,6 +45,8 @@ pub(crate) struct Installed {
     pub options: InstallOptions,
     /// The store's path, NUL-terminated.
     store: [u8; STORE_PATH],
+    /// Where the program's path stands.
+    pub program: [u8; STORE_PATH],
     pub run: CurrentRun,
     /// Fatal reports that this run has begun.
     pub reports: AtomicU32,
@@ -93,6 +95,12 @@ impl Installed {
     /// The store's path.
     pub(crate) fn store(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.store).unwrap_or_default()
+    }
+
+    /// Its run, for opening reports.
+    pub(crate) fn report_place(&self) -> Place<'_> {
+        let (reserve, limits) = (self.options.report_size(), self.options.state.allowed());
+        Place { run: &self.run.files, store: self.store(), reserve, limits }
     }
 
     pub(crate) fn publish(&'static self) {

@@ -32,16 +32,15 @@ use linux as os;
 #[cfg(target_vendor = "apple")]
 mod darwin;
 
-mod alternate_stack;
 mod asked_first;
 mod concurrent_crashes;
 mod crash_context;
-mod facts;
 #[cfg(all(test, miri))]
 #[path = "../tests/miri/fake_kernel.rs"]
 #[allow(dead_code)]
 mod fake_kernel;
 #[cfg(feature = "fault-injection")]
+#[path = "../tests/support/fault_injection.rs"]
 pub mod fault_injection;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod fork;
@@ -54,30 +53,26 @@ mod install_options;
 mod installed;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
-mod loaded_image;
 mod monitor;
 mod previous_handler;
 mod recrash;
-mod report_file;
 mod report_lock;
-mod run;
 mod sections;
 mod session;
 mod signal_owners;
 mod stack_overflow;
 mod workspace;
 
+pub use coroner_process::alternate_stack::{attach as attach_current_thread, interposes as interposes_thread_creation};
 #[cfg(target_vendor = "apple")]
 pub use coroner_process::identity::is_traced;
+pub use coroner_run::{CleanRun, RunError, RunStep};
 #[cfg(not(target_vendor = "apple"))]
 pub use install::after_fork;
-pub use install::{
-    InstallError, InstallLimits, Run, attach_current_thread, begin_anew, ignore_next_signal, install,
-    interposes_thread_creation, is_unused, uninstall,
-};
+pub use install::{InstallError, InstallLimits, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
 pub use install_options::{AlternateStacks, ExceptionSet, ForkPolicy, InstallOptions, SignalSet};
-pub use monitor::{exception, hang};
+pub use monitor::{caught_panic, exception, hang};
 #[cfg(not(target_vendor = "apple"))]
 pub use os::parent::{is_unsettled_child, settle_parent};
-pub use run::{CleanRun, RunError, RunStep};
+pub use session::FIRST_NON_FATAL;
 pub use signal_owners::{TakenSignal, look_at_signals};

@@ -7,6 +7,8 @@ use coroner_process::signals::{SignalAction, bit, block_exactly};
 
 use crate::asked_first::HandlerKind;
 use crate::forwarding::Asked;
+#[cfg(not(target_vendor = "apple"))]
+use crate::monitor::signal::EXPOSE_TAGS;
 pub(crate) use crate::os::signal_death::{MARKER, SignalContext, die};
 
 /// One signal's earlier disposition. It outlives an uninstall, since another reporter that was installed later may have
@@ -125,8 +127,15 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, as
     // arguments, which both calling conventions allow.
     let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut SignalContext) =
         unsafe { core::mem::transmute(action.handler as *const ()) };
+    // Coroner's handler asks the kernel for tags of addresses; who did not gets none.
+    #[cfg(not(target_vendor = "apple"))]
+    let tagged = (!action.has(EXPOSE_TAGS)).then(|| info.hide_tag());
     // SAFETY: it is called as the kernel would have, on the same stack rules and with the same mask.
     unsafe { handler(signal, info, context) };
+    #[cfg(not(target_vendor = "apple"))]
+    if let Some(address) = tagged {
+        info.set_address(address);
+    }
     block_exactly(before);
     true
 }

@@ -6,7 +6,8 @@
 //! | the owner itself | its session is open | [`crate::recrash`] |
 //! | another | a fatal report is being written | it parks, is part of that report, and waits for its end |
 //! | another | a non-fatal report is being written | it waits for its end, and owns the next |
-//! | another | the owner has ended, was in the parent process, or asks a handler of the app for too long | it takes the lock from it |
+//! | another | the owner has ended, was in the parent of a fork, or asks a handler of the app for too long | it takes the lock from it |
+//! | one of another process in the same memory (a child made by `vfork`, or its parent) | the owner lives | it waits for its end, and owns the next |
 //!
 //! The lock's word is the owner: its process and thread. Every wait ends when the lock is released, when the owner has ended,
 //! or when the time is over; none is longer than [`LIVENESS_MS`] without a look at the owner.
@@ -14,10 +15,10 @@
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use coroner_process::threads::Tid;
+use coroner_process::process;
+use coroner_process::threads::{Tid, process_id};
 
 use crate::concurrent_crashes::CONCURRENT;
-use crate::os;
 
 /// How long a wait lasts without a look whether the owner lives.
 const LIVENESS_MS: u64 = 20;
@@ -44,6 +45,9 @@ pub(crate) enum Claim {
     Taken,
     /// Another thread of this process writes a report after which the process goes on.
     TakenByNonFatal,
+    /// A thread of another process that shares this memory writes a report, of its own process.
+    #[cfg(not(target_vendor = "apple"))]
+    TakenByOtherProcess,
 }
 
 /// How a wait ended.
@@ -62,6 +66,8 @@ pub(crate) struct ReportLock {
     owner: AtomicU64,
     /// Counts releases; what the others wait on.
     releases: AtomicU32,
+    /// Threads that wait for a release: who releases need wake nobody where there are none.
+    waiting: AtomicU32,
     /// While the owner's word says [`FORWARDING`]: when the lock may be taken from it, by the monotonic clock.
     forwards_until: AtomicU64,
 }
@@ -91,7 +97,12 @@ fn tid_of(word: u64) -> Tid {
 
 impl ReportLock {
     const fn new() -> Self {
-        ReportLock { owner: AtomicU64::new(0), releases: AtomicU32::new(0), forwards_until: AtomicU64::new(0) }
+        ReportLock {
+            owner: AtomicU64::new(0),
+            releases: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            forwards_until: AtomicU64::new(0),
+        }
     }
 
     /// Tries to become the owner, for a report that is fatal or not. Async-signal-safe; waits for nobody.
@@ -119,23 +130,40 @@ impl ReportLock {
             }
             // An owner in the process that this one was forked from is not here to release it, nor is one that has ended. One
             // that asked a handler of the app which was left by a jump may crash again itself.
-            if now != 0 && pid_of(now) == pid && owner_of(now) != me && self.holds(now) {
+            if now != 0 && owner_of(now) != me && self.holds(now, pid) {
+                #[cfg(not(target_vendor = "apple"))]
+                if pid_of(now) != pid {
+                    return Claim::TakenByOtherProcess;
+                }
                 return if now & NON_FATAL != 0 { Claim::TakenByNonFatal } else { Claim::Taken };
             }
             seen = now;
         }
     }
 
-    /// Whether that owner still has it: its thread lives, and does not ask a handler of the app for too long.
-    fn holds(&self, owner: u64) -> bool {
+    /// Whether that owner still has it, as the process `pid` sees it: its thread lives, uses this memory, and does not ask a handler of
+    /// the app for too long.
+    ///
+    /// Not inlined: [`claim`](Self::claim) saves registers and calls by no table where nobody has the lock.
+    #[inline(never)]
+    fn holds(&self, owner: u64, pid: i32) -> bool {
+        // The lock of a child made by fork is a copy, and so is all that it guards.
+        if pid_of(owner) != pid && !process::shares_memory(pid_of(owner)) {
+            return false;
+        }
         let too_long = || coroner_process::threads::monotonic_now() >= self.forwards_until.load(Ordering::Acquire);
-        os::process::is_alive(pid_of(owner), tid_of(owner)) && !(owner & FORWARDING != 0 && too_long())
+        process::is_alive(pid_of(owner), tid_of(owner)) && !(owner & FORWARDING != 0 && too_long())
     }
 
     /// Whether a report of this process is being written, or a handler of the app asked about it.
     pub(crate) fn is_busy(&self, pid: i32) -> bool {
         let owner = self.owner.load(Ordering::Acquire);
-        owner != 0 && pid_of(owner) == pid && self.holds(owner)
+        owner != 0 && pid_of(owner) == pid && self.holds(owner, pid)
+    }
+
+    /// In a child made by fork: who had it in the parent is not here.
+    pub(crate) fn forget_parent(&self) {
+        self.owner.store(0, Ordering::Release);
     }
 
     /// Whether this thread is the owner, with a session of its own.
@@ -152,8 +180,11 @@ impl ReportLock {
 
     fn free(&self) {
         self.owner.store(0, Ordering::Release);
-        self.releases.fetch_add(1, Ordering::AcqRel);
-        os::process::wake_all(&self.releases);
+        // Who waits counts itself before it looks at the count of releases, for which both need one order.
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) != 0 {
+            process::wake_all(&self.releases);
+        }
     }
 
     #[cfg(not(target_vendor = "apple"))]
@@ -190,9 +221,11 @@ impl ReportLock {
             if now >= until {
                 return WaitEnd::TimeOver;
             }
-            os::process::wait_for_word(&self.releases, releases, (until - now).min(LIVENESS_MS * 1_000_000));
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            process::wait_for_word(&self.releases, releases, (until - now).min(LIVENESS_MS * 1_000_000));
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
             let owner = self.owner.load(Ordering::Acquire);
-            if self.releases() == releases && owner != 0 && !self.holds(owner) {
+            if self.releases() == releases && owner != 0 && !self.holds(owner, process_id()) {
                 return WaitEnd::OwnerGone;
             }
         }
@@ -200,42 +233,5 @@ impl ReportLock {
 }
 
 #[cfg(test)]
-mod tests {
-    use coroner_process::threads::{monotonic_now, process_id, this_thread};
-
-    use super::*;
-
-    extern crate std;
-
-    #[test]
-    fn one_owner_who_may_come_again_and_a_child_that_owns_its_own() {
-        let lock = ReportLock::new();
-        let (pid, tid) = (process_id(), this_thread());
-        let Claim::Mine(owner) = lock.claim(pid, tid, false) else { panic!("free") };
-        assert!(matches!(lock.claim(pid, tid, false), Claim::Nested));
-        let other = std::thread::scope(|scope| {
-            scope.spawn(|| matches!(lock.claim(pid, this_thread(), false), Claim::Taken)).join().unwrap()
-        });
-        assert!(other);
-        let before = lock.releases();
-        let soon = || monotonic_now() + 1_000_000;
-        assert_eq!(lock.wait(before, soon()), WaitEnd::TimeOver, "nobody releases it");
-        lock.release(owner);
-        assert_eq!(lock.wait(before, soon()), WaitEnd::Released);
-        assert!(matches!(lock.claim(pid, tid, true), Claim::Mine(_)));
-        assert!(matches!(lock.claim(pid + 1, tid, false), Claim::Mine(_)), "a child after fork is not blocked");
-    }
-
-    #[test]
-    fn a_lock_whose_owner_has_ended_is_taken_from_it() {
-        let lock = ReportLock::new();
-        let pid = process_id();
-        std::thread::scope(|scope| {
-            scope.spawn(|| assert!(matches!(lock.claim(pid, this_thread(), false), Claim::Mine(_)))).join().unwrap();
-        });
-        let before = lock.releases();
-        // The kernel may take a moment to end the thread that was joined.
-        assert_eq!(lock.wait(before, monotonic_now() + 10_000_000_000), WaitEnd::OwnerGone);
-        assert!(matches!(lock.claim(pid, this_thread(), false), Claim::Mine(_)));
-    }
-}
+#[path = "../tests/unit/report_lock.rs"]
+mod tests;

@@ -11,8 +11,8 @@
 //! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
 //! | 5 | the images | |
 //! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
-//! | 7 | stack memory of the crashed thread | |
-//! | 8 | names for the report's addresses, image by image | names of that image |
+//! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |
+//! | 8 | names for the report's addresses, image by image: of all images, or of those whose files were replaced | names of that image |
 //! | 9 | the end: what is missing, how long each step took | a report without end: readable |
 //!
 //! The caller's duties (the system's own part, `linux/crash_entry.rs` and `darwin/crash_entry.rs`): a stack with room, a handler
@@ -33,13 +33,13 @@ use coroner_report::wire::{Phase, PhaseDuration, SectionKind};
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::CrashContext;
 use crate::installed::Installed;
-use crate::monitor::exception::Ending;
+use crate::monitor::exception::{Ending, Threads};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
-use crate::report_file::ReportWriter;
 use crate::report_lock::{REPORT_LOCK, ReportOwner};
-use crate::run::OpenedReport;
 use crate::workspace::Workspace;
+use coroner_run::OpenedReport;
+use coroner_run::ReportWriter;
 use coroner_walk::ImageList;
 
 /// See the module.
@@ -80,7 +80,16 @@ pub(crate) struct Counts {
 /// the last crash always has one. Non-fatal reports have the numbers behind, so that they take no crash's place.
 pub(crate) const MAX_REPORTS: u32 = 8;
 
+/// The number of a run's first non-fatal report: `report-9`.
+pub const FIRST_NON_FATAL: u32 = MAX_REPORTS + 1;
+
 impl<'c> CrashSession<'c> {
+    /// Whether the report has the stacks of the other threads.
+    pub(crate) fn wants_all_threads(&self) -> bool {
+        let this_one = self.context.uncaught.is_some_and(|uncaught| uncaught.threads == Threads::This);
+        self.installed.options.all_threads && !this_one
+    }
+
     /// Opens the session of `context` for who owns the lock.
     ///
     /// # Errors
@@ -98,7 +107,7 @@ impl<'c> CrashSession<'c> {
         let Some(workspace) = Workspace::of(&mut owner) else { return Err(owner) };
         RECRASH.reset();
         if let Some(names) = &mut workspace.names {
-            names.addresses.clear();
+            names.clear();
         }
         // SAFETY: the lock makes this session the only user of the report's mapping.
         let report = unsafe { ReportWriter::new(opened.file) };
@@ -126,7 +135,7 @@ impl<'c> CrashSession<'c> {
         crate::sections::write_first(self);
         begin_deadline(self);
         crate::sections::write_rest(self);
-        self.opened.finish(&self.report, self.installed);
+        self.opened.finish(&self.report, &self.installed.report_place());
     }
 
     /// The state of the run that a child made for this crash.
@@ -213,14 +222,14 @@ pub(crate) fn release(owner: ReportOwner) {
 
 /// The report file of a crash, and how much of an earlier report is in it.
 fn open_report(installed: &Installed, context: &CrashContext) -> Result<OpenedReport> {
-    let run = &installed.run.files;
+    let (place, run) = (installed.report_place(), &installed.run.files);
     if context.pid != installed.run.pid {
-        return OpenedReport::of_child(installed);
+        return OpenedReport::of_child(&place);
     }
-    let further = |number| OpenedReport::further(installed, number);
+    let further = |number| OpenedReport::further(&place, number);
     match context.ending() {
         Ending::NonFatal => {
-            let number = installed.non_fatal_reports.fetch_add(1, Ordering::AcqRel).saturating_add(MAX_REPORTS + 1);
+            let number = installed.non_fatal_reports.fetch_add(1, Ordering::AcqRel).saturating_add(FIRST_NON_FATAL);
             further(number)
         }
         Ending::FatalAgain if installed.reports.load(Ordering::Acquire) == 1 => Ok(OpenedReport::first_again(run)),

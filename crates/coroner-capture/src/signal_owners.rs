@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use coroner_process::signals::SignalAction;
 use coroner_process::threads::this_thread;
+use coroner_walk::loaded_image;
 
 use crate::installed;
-use crate::loaded_image;
 use crate::monitor::signal;
 use crate::previous_handler;
 

@@ -6,11 +6,11 @@ use coroner_process::syscall::{Errno, Result};
 use coroner_report::wire::Fault;
 use coroner_unwind::RuleCache;
 
-use crate::report_file::BUFFER;
 use crate::report_lock::ReportOwner;
 use crate::sections::frames::Ring;
 use crate::sections::symbol_names::Names;
 use coroner_process::files;
+use coroner_run::BUFFER;
 use coroner_walk::ImageList;
 
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.
@@ -25,7 +25,8 @@ pub(crate) struct Workspace {
     pub ring: Ring,
     /// The images; `None` while Coroner is not installed.
     pub images: Option<ImageList>,
-    /// Addresses to name, and what they are named with; `None` where no install wanted names.
+    /// Addresses to name, and what they are named with. On Darwin `None` where no install wanted names; elsewhere the names of images
+    /// whose files were replaced are always wanted.
     pub names: Option<&'static mut Names>,
 }
 
@@ -57,10 +58,15 @@ impl Workspace {
         }
         match Self::of(owner) {
             Some(workspace) => {
-                if names && workspace.names.is_none() {
-                    match files::map(size_of::<Names>()) {
-                        // SAFETY: a fresh mapping of that size, zeroed, which is empty names, and never unmapped.
-                        Ok(at) => workspace.names = Some(unsafe { &mut *(at as *mut Names) }),
+                if (names || cfg!(not(target_vendor = "apple"))) && workspace.names.is_none() {
+                    let size = size_of::<Names>();
+                    match if names { files::map(size) } else { files::map_untouched(size) } {
+                        Ok(at) => {
+                            // SAFETY: a fresh mapping of that size, zeroed, which is empty names, and never unmapped.
+                            let made = unsafe { &mut *(at as *mut Names) };
+                            made.touch();
+                            workspace.names = Some(made);
+                        }
                         Err(errno) => return Err((images, errno)),
                     }
                 }
@@ -85,20 +91,5 @@ impl Workspace {
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-    use std::boxed::Box;
-    use std::format;
-
-    use super::*;
-
-    #[test]
-    fn all_zero_is_empty() {
-        let workspace = Workspace::map().unwrap();
-        // SAFETY: made above, and nobody else's.
-        let workspace = unsafe { &*workspace };
-        // Not `assert_eq!`: they are long.
-        assert!(format!("{:?}", workspace.cache) == format!("{:?}", Box::new(RuleCache::new())));
-        assert!(workspace.fault.is_none() && workspace.images.is_none() && workspace.names.is_none());
-    }
-}
+#[path = "../tests/unit/workspace.rs"]
+mod tests;

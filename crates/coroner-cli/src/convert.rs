@@ -45,7 +45,7 @@ pub(crate) fn run(what: &str, form: Form, store: Option<&Path>, symbols: &Symbol
     let symbols = symbols.search()?;
     // A minidump has no names in it.
     let symbols = (form != Form::Minidump).then_some(&symbols);
-    let report = reports::open_one(what, store, symbols)?;
+    let report = reports::open_one(what, store, reports::Texts::Scrubbed, symbols)?;
     let converted = form.convert(&report)?;
     let mut out = std::io::stdout().lock();
     out.write_all(&converted)?;

@@ -69,7 +69,7 @@ pub(crate) fn run(fault: &str, threads: ThreadFilter, store: &Path) -> Result<()
             .advice("`coroner doctor` says what works on this system"));
     };
     writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
-    let report = reports::open_file(newest, Some(&coroner::SymbolSearch::default()))?;
+    let report = reports::open_file(newest, reports::Texts::Scrubbed, Some(&coroner::SymbolSearch::default()))?;
     show::print(&report, threads, &mut out)?;
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
     writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;

@@ -4,18 +4,24 @@ use std::io::Write;
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
+use coroner_symbols::{Options, Symbolizer};
 
 use crate::Format;
 use crate::failure::Failure;
-use crate::reports;
+use crate::reports::{self, Texts};
 use crate::summary::{State, Summary};
 
-pub(crate) fn store(path: &Path, format: Format) -> Result<(), Failure> {
-    print(&reports::in_store(path)?, path, format)
+pub(crate) fn store(path: &Path, texts: Texts, format: Format) -> Result<(), Failure> {
+    print(&reports::in_store(path, texts, Some(&mut names()))?, path, format)
 }
 
-pub(crate) fn folder(path: &Path, format: Format) -> Result<(), Failure> {
-    print(&reports::in_folder(path)?, path, format)
+pub(crate) fn folder(path: &Path, texts: Texts, format: Format) -> Result<(), Failure> {
+    print(&reports::in_folder(path, texts, Some(&mut names()))?, path, format)
+}
+
+/// Names from where `coroner show` has them, without lines, which take long.
+fn names() -> Symbolizer {
+    Symbolizer::new(Options { debug_info: false, ..Options::default() })
 }
 
 fn print(list: &[Summary], path: &Path, format: Format) -> Result<(), Failure> {

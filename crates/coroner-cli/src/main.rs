@@ -22,6 +22,7 @@ mod symbolicate;
 mod symbols;
 
 use failure::Failure;
+use reports::Texts;
 use symbol_search::SymbolArguments;
 
 /// The last line of each command's help.
@@ -71,6 +72,9 @@ enum Command {
         /// How to print them
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
+        /// Show what the app wrote as it was, with its secrets
+        #[arg(long)]
+        unscrubbed: bool,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -81,10 +85,12 @@ enum Command {
   coroner show 4f1c --thread all
   coroner show 4f1c --format json | jq .crash
   coroner show report.coroner --symbols build/symbols
+  coroner show tombstone_00 --symbols build/symbols   what Android wrote: tombstone, log or ANR trace
 
 {EXIT_CODES}"))]
     Show {
-        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id
+        /// A report file (.json or .coroner), a tombstone or ANR trace of Android, the directory of a run, or the beginning of an event
+        /// id
         report: String,
         /// How to print it
         #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -92,6 +98,9 @@ enum Command {
         /// Which threads to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
+        /// Show what the app wrote as it was, with its secrets, and of an event id what the crash left instead of what was delivered
+        #[arg(long)]
+        unscrubbed: bool,
         #[command(flatten)]
         symbols: SymbolArguments,
         #[command(flatten)]
@@ -107,7 +116,7 @@ enum Command {
 Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard
 error.
 
-Exit codes: 0 done, 1 failed or not one frame has a name, 2 wrong usage."))]
+Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, 2 wrong usage."))]
     Symbolicate {
         /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id
         report: String,
@@ -242,18 +251,26 @@ fn main() -> ExitCode {
     }
 }
 
+fn texts(unscrubbed: bool) -> Texts {
+    if unscrubbed { Texts::AsTheyWere } else { Texts::Scrubbed }
+}
+
 fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo { list: true, .. } => demo::list()?,
         Command::Demo { fault, thread, store, .. } => demo::run(&fault, thread, &store.path()?)?,
         // A store is meant as often as a folder.
-        Command::List { folder: Some(store), format, .. } if store.join("runs").is_dir() => {
-            list::store(&store, format)?
+        Command::List { folder: Some(store), format, unscrubbed, .. } if store.join("runs").is_dir() => {
+            list::store(&store, texts(unscrubbed), format)?
         }
-        Command::List { folder: Some(folder), format, .. } => list::folder(&folder, format)?,
-        Command::List { folder: None, format, store } => list::store(&store.path()?, format)?,
-        Command::Show { report, format, thread, symbols, store } => {
-            show::run(&report, format, thread, store.path().ok().as_deref(), &symbols)?;
+        Command::List { folder: Some(folder), format, unscrubbed, .. } => {
+            list::folder(&folder, texts(unscrubbed), format)?;
+        }
+        Command::List { folder: None, format, unscrubbed, store } => {
+            list::store(&store.path()?, texts(unscrubbed), format)?;
+        }
+        Command::Show { report, format, thread, unscrubbed, symbols, store } => {
+            show::run(&report, format, thread, store.path().ok().as_deref(), texts(unscrubbed), &symbols)?;
         }
         Command::Symbolicate { report, symbols, output, format, thread, store } => {
             let output = symbolicate::Output { path: output.as_deref(), format, threads: thread };

@@ -2,33 +2,80 @@
 
 use std::path::{Path, PathBuf};
 
-use coroner::{Report, Store, SymbolSearch};
-use coroner_report::model::Timestamp;
+use coroner::{ReadError, Report, Store, SymbolSearch};
+use coroner_report::model::{Frame, Timestamp};
+use coroner_report::text::ThreadFilter;
+use coroner_symbols::Symbolizer;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Context, Failure};
-use crate::summary::{self, Place, State, Summary};
+use crate::summary::{State, Summary};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
 /// Shortest beginning of an event id that is looked up.
 const MIN_ID: usize = 2;
 
-/// Opens the report file at `path`: `.coroner` itself, or for `.json` the `.coroner` file beside it, which says more. Names are
-/// looked up if there are `symbols`; the crash itself may have found some. Types of exceptions are demangled in any case.
-pub(crate) fn open_file(path: &Path, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
-    let raw = path.with_extension("coroner");
-    if path.extension().is_some_and(|extension| extension == "json") && !raw.exists() {
-        let message = format!("`{}` is the JSON form of a report, and there is no `{}`", path.display(), raw.display());
-        return Err(Failure::new(message).advice("the JSON can be read with any JSON tool, such as `jq`"));
+/// Which texts of a report are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Texts {
+    /// What is surely a secret is hidden, by the rules of delivery; of a report that was delivered, what was.
+    Scrubbed,
+    /// As the app wrote them.
+    AsTheyWere,
+}
+
+impl Texts {
+    fn apply(self, report: &mut Report) {
+        if self == Self::Scrubbed {
+            report.scrub(&coroner::hide_secrets);
+        }
     }
-    let path = if path.extension().is_some_and(|extension| extension == "json") { &raw } else { path };
-    let mut report = Report::read_file(path).context(format!("can't read `{}`", path.display()))?;
-    coroner_symbols::demangle_exception_types(&mut report);
+}
+
+/// Opens the report file at `path`, which is what is shown: the JSON says what was delivered, the `.coroner` file beside it what the crash
+/// left. Names are looked up if there are `symbols`; the crash itself may have found some. Types of exceptions are demangled in any case.
+pub(crate) fn open_file(path: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let mut report = if is_json { read_json(path)? } else { read_any(path)? };
+    coroner::complete_report(&mut report);
+    texts.apply(&mut report);
     if let Some(symbols) = symbols {
         name_frames(&mut report, symbols);
     }
     Ok(report)
+}
+
+/// Opens a report of a folder by its `.coroner` file: as it was delivered, if the JSON beside it says that.
+fn open_stored(raw: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
+    let json = raw.with_extension("json");
+    match texts {
+        Texts::Scrubbed if json.exists() => {
+            open_file(&json, texts, symbols).or_else(|_| open_file(raw, texts, symbols))
+        }
+        _ => open_file(raw, texts, symbols),
+    }
+}
+
+/// Reads the JSON form of a report.
+fn read_json(path: &Path) -> Result<Report, Failure> {
+    let doing = || format!("can't read `{}`", path.display());
+    let json = std::fs::read_to_string(path).context(doing())?;
+    Report::from_json(&json).context(format!("`{}` is not the JSON form of a Coroner report", path.display()))
+}
+
+/// Reads a report of Coroner, or what Android wrote of a death: which it is, its content says.
+fn read_any(path: &Path) -> Result<Report, Failure> {
+    let doing = || format!("can't read `{}`", path.display());
+    match Report::read_file(path) {
+        Err(error @ ReadError::NotAReport { .. }) => {
+            match coroner_tombstone::read(&std::fs::read(path).context(doing())?) {
+                Err(coroner_tombstone::TombstoneError::NotATombstone) => Err(error).context(doing()),
+                read => read.context(doing()),
+            }
+        }
+        read => read.context(doing()),
+    }
 }
 
 /// Looks up function names, files and lines.
@@ -38,9 +85,10 @@ fn name_frames(report: &mut Report, symbols: &SymbolSearch) {
     progress.finish_and_clear();
 }
 
-pub(crate) fn open_run(directory: &Path, symbols: Option<&SymbolSearch>) -> Result<Vec<Report>, Failure> {
+fn open_run(directory: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Vec<Report>, Failure> {
     let raw = coroner::RawRun::read(directory)?;
     let mut reports = raw.parse().context(format!("the run in `{}` can't be read", directory.display()))?;
+    reports.iter_mut().for_each(|report| texts.apply(report));
     if let Some(symbols) = symbols {
         for report in &mut reports {
             name_frames(report, symbols);
@@ -50,11 +98,16 @@ pub(crate) fn open_run(directory: &Path, symbols: Option<&SymbolSearch>) -> Resu
 }
 
 /// The one report that a person means by `what`: a path, or the beginning of an event id in the store.
-pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
+pub(crate) fn open_one(
+    what: &str,
+    store: Option<&Path>,
+    texts: Texts,
+    symbols: Option<&SymbolSearch>,
+) -> Result<Report, Failure> {
     let path = Path::new(what);
     if path.is_dir() {
         // Later reports of a run are of a process that is the worse for the first crash.
-        let mut reports = open_run(path, None)?.into_iter();
+        let mut reports = open_run(path, texts, None)?.into_iter();
         let mut first = reports.next().ok_or_else(|| {
             Failure::new(format!("`{what}` holds no report"))
                 .advice("to see the reports of a folder, use `coroner list`")
@@ -68,8 +121,8 @@ pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&Symbol
         }
         return Ok(first);
     }
-    if path.exists() {
-        return open_file(path, symbols);
+    if path.try_exists().context(format!("can't read `{what}`"))? {
+        return open_file(path, texts, symbols);
     }
     let digits: String = what.chars().filter(|character| *character != '-').collect::<String>().to_lowercase();
     let is_id = (MIN_ID..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -77,13 +130,13 @@ pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&Symbol
         return Err(Failure::new(format!("there is no file `{what}`"))
             .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
     };
-    let mut found = in_store(store)?;
+    let mut found = in_store(store, texts, None)?;
     found.retain(|summary| summary.event_id.starts_with(&digits));
     match found.as_slice() {
         [] => Err(Failure::new(format!("no report in `{}` has an event id that begins with {what}", store.display()))
             .advice("`coroner list` shows what is there; `--store DIR` looks elsewhere")),
-        [one] if one.state == State::Stored => open_file(Path::new(&one.path), symbols),
-        [one] => open_run(Path::new(&one.path), symbols)?
+        [one] if one.state == State::Stored => open_stored(Path::new(&one.path), texts, symbols),
+        [one] => open_run(Path::new(&one.path), texts, symbols)?
             .into_iter()
             .find(|report| report.header.event_id.to_string() == one.event_id)
             .ok_or_else(|| Failure::new(format!("the report in `{}` was taken away just now", one.path))),
@@ -92,23 +145,29 @@ pub(crate) fn open_one(what: &str, store: Option<&Path>, symbols: Option<&Symbol
     }
 }
 
-/// All reports of a store: delivered to its own folder, waiting, and broken; oldest first.
-pub(crate) fn in_store(path: &Path) -> Result<Vec<Summary>, Failure> {
-    let store = match Store::open_existing(path) {
-        Ok(store) => store,
-        Err(_) if !path.exists() => {
+/// All reports of a store: delivered to its own folder, waiting, and broken; oldest first. The function to look at first is looked up with
+/// `names`.
+pub(crate) fn in_store(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
+    // What is not there and what may not be looked at are different errors.
+    let is_missing = |path: &Path| matches!(path.try_exists(), Ok(false));
+    let runs = match Store::open_existing(path) {
+        Ok(store) => store.list()?,
+        Err(_) if is_missing(path) => {
             return Err(Failure::new(format!("there is no store at `{}`", path.display()))
                 .advice("`coroner demo` makes one; an app's own is named with `--store DIR`"));
         }
+        Err(_) if is_missing(&path.join("runs")) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
     let folder = path.join(REPORTS);
-    let mut summaries = if folder.is_dir() { in_folder(&folder)? } else { Vec::new() };
-    for run in store.list()? {
+    let mut summaries = if folder.is_dir() { in_folder(&folder, texts, names.as_deref_mut())? } else { Vec::new() };
+    for run in runs {
         let state = run.broken.clone().map_or(State::Pending, State::Broken);
-        match open_run(&run.path, None) {
+        match open_run(&run.path, texts, None) {
             Ok(reports) => {
-                let new = reports.iter().map(|report| Summary::of(report, &run.path, state.clone()));
+                let new = reports
+                    .into_iter()
+                    .map(|report| Summary::of(&with_names(report, names.as_deref_mut()), &run.path, state.clone()));
                 let known: Vec<String> = summaries.iter().map(|summary| summary.event_id.clone()).collect();
                 summaries.extend(new.filter(|summary| !known.contains(&summary.event_id)));
             }
@@ -130,7 +189,11 @@ pub(crate) fn in_store(path: &Path) -> Result<Vec<Summary>, Failure> {
 }
 
 /// All reports of a folder that a folder sink writes, oldest first. Files that are none are left out.
-pub(crate) fn in_folder(path: &Path) -> Result<Vec<Summary>, Failure> {
+pub(crate) fn in_folder(
+    path: &Path,
+    texts: Texts,
+    mut names: Option<&mut Symbolizer>,
+) -> Result<Vec<Summary>, Failure> {
     let entries = std::fs::read_dir(path).context(format!("can't list `{}`", path.display()))?;
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in entries {
@@ -142,13 +205,9 @@ pub(crate) fn in_folder(path: &Path) -> Result<Vec<Summary>, Failure> {
     let progress = bar(files.len(), "reading reports");
     let mut summaries = Vec::new();
     for file in files {
-        match open_file(&file, None) {
+        match open_stored(&file, texts, None) {
             Ok(report) => {
-                let mut summary = Summary::of(&report, &file, State::Stored);
-                if let Some(function) = function_in_json(&file.with_extension("json")) {
-                    summary.function = Some(function);
-                }
-                summaries.push(summary);
+                summaries.push(Summary::of(&with_names(report, names.as_deref_mut()), &file, State::Stored));
             }
             Err(failure) => progress.suspend(|| failure.print()),
         }
@@ -159,28 +218,18 @@ pub(crate) fn in_folder(path: &Path) -> Result<Vec<Summary>, Failure> {
     Ok(summaries)
 }
 
-/// The function to look at first, as it was found when the report was delivered: the crash itself may have found no names, and
-/// looking them up again for a whole list takes long.
-fn function_in_json(path: &Path) -> Option<String> {
-    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-    let images = json.get("images")?.as_array()?;
-    let program = images.iter().find(|image| image["is_main"] == true).and_then(|image| image["path"].as_str());
-    let crashed = json.get("threads")?.as_array()?.iter().find(|thread| thread["crashed"] == true);
-    let frames = match json["exceptions"][0]["frames"].as_array() {
-        Some(thrown) if !thrown.is_empty() => thrown,
-        _ => crashed?.get("frames")?.as_array()?,
-    };
-    summary::first_to_look_at(frames.iter().flat_map(|frame| {
-        let is_own = program.is_some() && frame["module"].as_str() == program;
-        let inlined = frame["inlined"].as_array().into_iter().flatten();
-        let named = inlined.chain([frame]).filter_map(|function| function["function"].as_str());
-        let named = named.map(move |name| Place { label: name.to_owned(), is_named: true, is_own });
-        let unnamed = match (frame["module"].as_str(), frame["module_offset"].as_str()) {
-            (Some(module), Some(offset)) if frame["function"].is_null() => Some(Place::unnamed(module, offset, is_own)),
-            _ => None,
-        };
-        named.chain(unnamed)
-    }))
+/// The report with names for the stack that a summary looks at, where it has none: only from symbol tables, and a
+/// file is read once for a whole list.
+fn with_names(mut report: Report, names: Option<&mut Symbolizer>) -> Report {
+    let is_named = |frames: &[Frame]| frames.iter().all(|frame| frame.function.is_some());
+    let crashed = report.crashed_thread().is_none_or(|thread| is_named(&thread.frames));
+    let thrown = report.exceptions.first().is_none_or(|exception| is_named(&exception.frames));
+    if let Some(names) = names.filter(|_| !crashed || !thrown)
+        && (report.crashed_thread().is_none() || report.retain_threads(&ThreadFilter::Crashed))
+    {
+        names.symbolicate_report_with(&mut report, &mut |_, _| {});
+    }
+    report
 }
 
 fn timestamp(time: std::time::SystemTime) -> Timestamp {

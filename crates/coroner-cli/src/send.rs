@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     progress.tick();
     let mut failed = 0;
     for what in &whats {
-        let said = reports::open_one(what, store, Some(&symbols)).and_then(|mut report| {
+        let said = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&symbols)).and_then(|mut report| {
             report.scrub(&hide_secrets);
             let mut envelope = envelope(&report, &event_options, &attachments);
             if arguments.minidump {
@@ -122,7 +122,10 @@ fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
-    let ids = reports::in_store(store)?.into_iter().map(|summary| summary.event_id).filter(|id| !id.is_empty());
+    let ids = reports::in_store(store, reports::Texts::Scrubbed, None)?
+        .into_iter()
+        .map(|summary| summary.event_id)
+        .filter(|id| !id.is_empty());
     Ok(ids.collect())
 }
 

@@ -19,9 +19,10 @@ pub(crate) fn run(
     format: Format,
     threads: ThreadFilter,
     store: Option<&Path>,
+    texts: reports::Texts,
     symbols: &SymbolArguments,
 ) -> Result<(), Failure> {
-    let mut report = reports::open_one(what, store, Some(&symbols.search()?))?;
+    let mut report = reports::open_one(what, store, texts, Some(&symbols.search()?))?;
     let mut out = anstream::stdout().lock();
     match format {
         Format::Text => print(&report, threads, &mut out),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, is_runtime_function};
+use coroner_report::model::{CrashFlag, is_runtime_code};
 use serde::Serialize;
 
 #[derive(Debug, Clone, Serialize)]
@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     pub(crate) version: String,
     /// What happened, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
     pub(crate) what: String,
-    /// The function to look at first.
+    /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
     pub(crate) path: String,
     /// Where it stands on its way.
@@ -75,7 +75,8 @@ fn what(report: &Report) -> String {
         let _ = write!(what, " at {address}");
     }
     // What an exception says was said above.
-    if let Some(message) = crash.message.as_ref().filter(|_| report.exceptions.is_empty()) {
+    let message = crash.message.as_deref().or_else(|| report.abort_message());
+    if let Some(message) = message.filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, ": {}", first_line(message));
     }
     what
@@ -86,55 +87,69 @@ fn first_line(text: &str) -> &str {
 }
 
 /// A place in a stack.
-pub(crate) struct Place {
+struct Place {
     /// The function's name, or else the image's and the offset in it.
-    pub(crate) label: String,
-    pub(crate) is_named: bool,
+    label: String,
+    is_named: bool,
     /// Its image is the app's own.
-    pub(crate) is_own: bool,
+    is_own: bool,
+    /// Its code is of a runtime or a library, whatever image it is in.
+    is_runtime: bool,
 }
 
 impl Place {
+    /// The place of a function with a name.
+    fn named(function: &str, file: Option<&str>, is_own: bool) -> Place {
+        let is_runtime = is_runtime_code(Some(function), file);
+        Place { label: function.to_owned(), is_named: true, is_own, is_runtime }
+    }
+
     /// The place of a frame without a name: `program + 0x1234`, the offset from the image's load address.
-    pub(crate) fn unnamed(module: &str, offset: &str, is_own: bool) -> Place {
+    fn unnamed(module: &str, offset: &str, is_own: bool) -> Place {
         let file = module.rsplit('/').next().unwrap_or(module);
-        Place { label: format!("{file} + {offset}"), is_named: false, is_own }
+        Place { label: format!("{file} + {offset}"), is_named: false, is_own, is_runtime: false }
     }
 }
 
 /// The function to look at first: the innermost of the app's own, or, where it is not known which those are, the innermost of the
 /// program itself. Of the stack of a throw, if there is one.
 fn function(report: &Report) -> Option<String> {
-    let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
+    let exception = report.exceptions.first();
+    let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {
         Some(frames) => frames,
         None => &report.crashed_thread()?.frames,
     };
+    let location = exception.and_then(|exception| exception.location.as_deref());
     let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-    first_to_look_at(frames.iter().flat_map(|frame| {
-        let is_own = frame.in_app.unwrap_or_else(|| program.is_some() && frame.module.as_deref() == program);
-        let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref());
-        let named = inlined.chain(frame.function.as_deref());
-        let named = named.map(move |name| Place { label: name.to_owned(), is_named: true, is_own });
-        let unnamed = match (&frame.module, frame.module_offset, &frame.function) {
-            (Some(module), Some(offset), None) => Some(Place::unnamed(module, &offset.to_string(), is_own)),
-            _ => None,
-        };
-        named.chain(unnamed)
-    }))
+    first_to_look_at(
+        location,
+        frames.iter().flat_map(|frame| {
+            let is_own = frame.in_app.unwrap_or_else(|| program.is_some() && frame.module.as_deref() == program);
+            let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
+            let named = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
+            let named = named.filter_map(move |(name, file)| Some(Place::named(name?, file, is_own)));
+            let unnamed = match (&frame.module, frame.module_offset, &frame.function) {
+                (Some(module), Some(offset), None) => Some(Place::unnamed(module, &offset.to_string(), is_own)),
+                _ => None,
+            };
+            named.chain(unnamed)
+        }),
+    )
 }
 
 /// Of the places of a stack, the innermost first: the one to look at first, which is the first of the app's own that is no runtime's,
-/// with a name or without (a stripped program), else the first with a name that is no runtime's.
-pub(crate) fn first_to_look_at(places: impl Iterator<Item = Place>) -> Option<String> {
+/// with a name or without (a stripped program), else the first with a name that is no runtime's. In place of one without a name, which may be
+/// of a runtime that is linked into the program, the `location` (`file:line`) where the exception says that it is from.
+fn first_to_look_at(location: Option<&str>, places: impl Iterator<Item = Place>) -> Option<String> {
     let mut other = None;
-    for place in places.filter(|place| !is_runtime_function(&place.label)) {
+    for place in places.filter(|place| !place.is_runtime) {
         if place.is_own {
-            return Some(place.label);
+            return location.filter(|_| !place.is_named).map(ToOwned::to_owned).or(Some(place.label));
         }
         if place.is_named {
             other.get_or_insert(place.label);
         }
     }
-    other
+    other.or_else(|| location.map(ToOwned::to_owned))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use coroner::SymbolSearch;
-use coroner_symbols::{ImageKey, ImageSymbols, Match, Options, SymbolError, Symbolizer};
+use coroner_symbols::{Debuginfod, ImageKey, ImageSymbols, Match, Options, SymbolError, Symbolizer};
 use indicatif::ProgressBar;
 
 use crate::failure::{Context, Failure};
@@ -25,6 +25,9 @@ pub(crate) struct SymbolArguments {
     /// Remember nothing, and read every file of the folders again
     #[arg(long, conflicts_with = "cache")]
     no_cache: bool,
+    /// Ask no debuginfod server: without this, those that DEBUGINFOD_URLS names are asked for debug files of system libraries
+    #[arg(long)]
+    no_debuginfod: bool,
 }
 
 impl SymbolArguments {
@@ -45,7 +48,12 @@ impl SymbolArguments {
     /// A symbolizer that has walked the folders.
     pub(crate) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
-        let mut symbolizer = Symbolizer::new(Options { search, index_cache, ..Options::default() });
+        let mut symbolizer = Symbolizer::new(Options {
+            search,
+            index_cache,
+            debuginfod: Debuginfod::from_environment().filter(|_| !self.no_debuginfod),
+            ..Options::default()
+        });
         let progress = reports::spinner("reading symbol files");
         let mut read = 0_usize;
         symbolizer.search(&mut |path| {
@@ -102,8 +110,9 @@ impl Drop for Naming {
     }
 }
 
-/// Says on standard error how far naming went, and why not further. False if there were frames and none has a name.
-pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols]) -> bool {
+/// Says on standard error how far naming went, and why not further. False if there were frames and none has a name, or none of those
+/// in the `program` itself: what one looks for is there.
+pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program: Option<&Path>) -> bool {
     let sum = |count: fn(&ImageSymbols) -> usize| images.iter().map(count).sum::<usize>();
     let (frames, named, lines) = (sum(|image| image.frames), sum(|image| image.named), sum(|image| image.lines));
     let dim = Style::new().dimmed();
@@ -119,6 +128,17 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols]) -> bool
             warn(problem);
         }
     }
+    let is_unnamed =
+        |image: &&ImageSymbols| Some(image.key.path.as_path()) == program && image.frames > 0 && image.named == 0;
+    if let Some(program) = images.iter().find(is_unnamed) {
+        let id = program.key.debug_id.as_ref().map_or_else(String::new, |id| format!(" ({id})"));
+        let name = name_of(&program.key.path);
+        let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
+        anstream::eprintln!(
+            "{yellow}warning{yellow:#}: no frame of the program `{name}` has a name: give its debug file{id} with `--symbols`"
+        );
+        return false;
+    }
     frames == 0 || named > 0
 }
 
@@ -127,11 +147,15 @@ fn why(matched: &Match, image: &ImageSymbols) -> String {
     let key = &image.key;
     let id = key.debug_id.as_ref().map_or_else(|| "no id".to_owned(), |id| format!("id {id}"));
     match matched {
+        Match::Matched | Match::NoSymbols if image.named == 0 => {
+            format!("stripped: give its debug file ({id}) with `--symbols`")
+        }
         Match::Matched if image.lines > 0 => format!("what has its {id} names no more"),
         Match::Matched => format!("symbols without source lines ({id})"),
         Match::Unverified => "the image has no id: what is at its path may be another build".to_owned(),
         Match::Mismatched { path, .. } => format!("`{}` is of another build, not of {id}", path.display()),
         Match::NoSymbols => format!("what has its {id} has no symbols"),
+        _ if key.debug_id.is_none() => "the report does not say its id: no file is known to be of it".to_owned(),
         _ => format!("no symbols with its {id} were found"),
     }
 }

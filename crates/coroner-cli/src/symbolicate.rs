@@ -42,7 +42,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let named = match apple(Path::new(what))? {
         Some(bytes) => name_apple(what, &bytes, symbols, output)?,
-        None => name_own(reports::open_one(what, store, None)?, symbols, output)?,
+        None => name_own(reports::open_one(what, store, reports::Texts::Scrubbed, None)?, symbols, output)?,
     };
     Ok(if named { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -68,7 +68,7 @@ fn name_apple(what: &str, bytes: &[u8], symbols: &SymbolArguments, output: &Outp
     let named = report.symbolicate(&mut symbolizer, &mut |image, frames| naming.about_to(image, frames));
     drop(naming);
     output.write(&named.bytes)?;
-    Ok(symbol_search::tell(&mut symbolizer, &named.images))
+    Ok(symbol_search::tell(&mut symbolizer, &named.images, None))
 }
 
 fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
@@ -87,5 +87,6 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
         }
         (_, None) => show::print(&report, output.threads, &mut anstream::stdout().lock())?,
     }
-    Ok(symbol_search::tell(&mut symbolizer, &images))
+    let program = report.images.iter().find(|image| image.is_main).map(|image| Path::new(&image.path));
+    Ok(symbol_search::tell(&mut symbolizer, &images, program))
 }

@@ -22,6 +22,8 @@ impl Bench {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
         command.args(arguments).env("CORONER_STORE", self.store()).current_dir(self.folder.path());
+        // No server is asked.
+        command.env_remove("DEBUGINFOD_URLS");
         command
     }
 
@@ -88,6 +90,10 @@ fn the_demo_and_what_can_be_done_with_its_report() {
     let crashed = bench.run(&["show", &event]);
     let all = bench.run(&["show", &event, "--thread", "all"]);
     assert!(!crashed.out.contains("\"network\"") && all.out.contains("\"network\""), "{}", all.out);
+    // The JSON alone, as a program or a person passes it on.
+    let stored = reports[0]["path"].as_str().unwrap().replace(".coroner", ".json");
+    std::fs::copy(stored, bench.folder.path().join("alone.json")).unwrap();
+    assert_eq!(bench.run(&["show", "alone.json", "--thread", "all"]).out, all.out);
     let first = bench.run(&["show", &event, "--thread", "1", "--format", "json"]).json();
     assert_eq!(first["threads"].as_array().unwrap().len(), 1);
     let none = bench.run(&["show", &event, "--thread", "99"]);
@@ -110,6 +116,7 @@ fn what_goes_wrong_says_what_where_and_what_next() {
     std::fs::write(folder.join("empty"), b"").unwrap();
     std::fs::write(folder.join("program"), b"\x7fELF\x02\x01\x01 and so on").unwrap();
     std::fs::write(folder.join("noise"), [0x9f; 5000]).unwrap();
+    std::fs::write(folder.join("other.json"), "{\"event_id\": 1}").unwrap();
     std::fs::create_dir(folder.join("folder")).unwrap();
     for (arguments, code, said) in [
         (&["demo", "no-such-fault"][..], 1, "coroner demo --list"),
@@ -120,6 +127,7 @@ fn what_goes_wrong_says_what_where_and_what_next() {
         (&["show", "empty"], 1, "`empty`: the file is empty"),
         (&["show", "program"], 1, "ELF"),
         (&["show", "noise"], 1, "not a Coroner report"),
+        (&["show", "other.json"], 1, "`other.json` is not the JSON form of a Coroner report"),
         (&["show", "folder"], 1, "holds no report"),
         (&["show", "noise", "--symbols", "nowhere"], 1, "nothing at `nowhere`"),
         (&["show", "empty", "--thread", "some"], 2, "neither `crashed` nor `all`"),
@@ -131,6 +139,32 @@ fn what_goes_wrong_says_what_where_and_what_next() {
         assert!(failed.err.contains(said), "{arguments:?} {failed:?}");
         assert!(failed.out.is_empty(), "{arguments:?} {failed:?}");
     }
+}
+
+#[test]
+fn an_empty_store_has_no_reports_and_a_closed_one_says_why() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.store()).unwrap();
+    let list = bench.run(&["list"]);
+    assert_eq!((list.code, list.out.as_str()), (0, ""), "{list:?}");
+    assert!(list.err.contains("no reports in"), "{list:?}");
+    assert_eq!(bench.run(&["list", "--format", "json"]).json(), serde_json::json!([]));
+
+    let closed = bench.folder.path().join("closed");
+    std::fs::create_dir_all(closed.join("store/runs")).unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for arguments in [&["list", "--store", "closed/store"][..], &["list", "closed/store"], &["show", "closed/report"]] {
+        let mut command = bench.command(arguments);
+        // The one whom permissions do not bind becomes another.
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534);
+        }
+        let said = Said::of(&command.output().unwrap());
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.err.contains("Permission denied") && !said.err.contains("there is no"), "{arguments:?} {said:?}");
+    }
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -182,4 +216,33 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
     }
     let limited = Said::of(&limited.output().unwrap());
     assert!(limited.out.contains("ulimit -f"), "{limited:?}");
+}
+
+#[test]
+fn what_android_wrote_is_shown_as_a_report() {
+    let bench = Bench::new();
+    let files = [
+        ("tombstone_00", include_str!("../../coroner-tombstone/tests/files/android-14.txt")),
+        ("logcat.txt", include_str!("../../coroner-tombstone/tests/files/android-5.log")),
+        ("anr_2022", include_str!("../../coroner-tombstone/tests/files/anr.txt")),
+    ];
+    for (name, content) in files {
+        std::fs::write(bench.folder.path().join(name), content).unwrap();
+    }
+    let native = bench.run(&["show", "tombstone_00"]);
+    assert_eq!(native.code, 0, "{native:?}");
+    for part in
+        ["SEGV_MTESERR", "shop::Cart::pay(int, (anonymous namespace)::Card const&) + 16", "[MTE]: Use After Free"]
+    {
+        assert!(native.out.contains(part), "{part}: {}", native.out);
+    }
+    assert_eq!(bench.run(&["show", "logcat.txt", "--format", "json"]).json()["crash"]["tid"], 1907);
+    let hang = bench.run(&["show", "anr_2022", "--thread", "all"]).out;
+    assert!(hang.contains("com.example.shop.Cart.total (Cart.java:41)"), "{hang}");
+    assert!(hang.contains("held by thread 4123"), "{hang}");
+    // One that was cut before it says anything.
+    let torn = &files[0].1[..200];
+    std::fs::write(bench.folder.path().join("torn"), torn).unwrap();
+    let refused = bench.run(&["show", "torn"]);
+    assert!(refused.code != 0 && refused.err.contains("an Android tombstone (text), but"), "{refused:?}");
 }

@@ -45,6 +45,8 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
         command.args(arguments).env("CORONER_STORE", self.folder.path().join("store")).env_remove("SENTRY_DSN");
         command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME");
+        // No server is asked for debug files.
+        command.env_remove("DEBUGINFOD_URLS");
         if let Some(dsn) = dsn {
             command.env("SENTRY_DSN", dsn);
         }

@@ -52,6 +52,8 @@ impl Bench {
         // Both at their default places, in a home of this test's own.
         command.env("CORONER_STORE", self.path("store")).env("XDG_CACHE_HOME", self.path("cache"));
         command.env("HOME", self.folder.path()).env_remove("CORONER_CACHE");
+        // No server is asked.
+        command.env_remove("DEBUGINFOD_URLS");
         command
     }
 
@@ -102,7 +104,8 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     let with = |more: &[&str]| bench.run(&[&symbolicate, more].concat());
 
     let without = with(&[]);
-    assert!(!has_names(&without), "{without:?}");
+    assert!(without.code == 1 && !has_names(&without), "none of the program's frames: {without:?}");
+    assert!(without.err.contains("no frame of the program `app` has a name: give its debug file"), "{}", without.err);
     assert!(without.err.contains("app: 0 of ") && without.err.contains("no symbols with its id"), "{}", without.err);
 
     let named = with(&["--symbols", "symbols"]);

@@ -42,11 +42,13 @@ pub struct Options {
     pub appkit: bool,
     /// How long the app's own code (`what()`) may take, in milliseconds, if that is less than two seconds.
     pub deadline_ms: u32,
+    /// Is called after a report of an exception that the process survives.
+    pub on_survived: Option<fn()>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { cpp: true, objc: true, appkit: false, deadline_ms: 5000 }
+        Options { cpp: true, objc: true, appkit: false, deadline_ms: 5000, on_survived: None }
     }
 }
 
@@ -67,7 +69,7 @@ pub fn install(options: &Options) -> ThrowStacks {
     }
     #[cfg(target_vendor = "apple")]
     if options.objc {
-        objective_c::install(options.appkit);
+        objective_c::install(options.appkit, options.on_survived);
     }
     stacks
 }

@@ -87,10 +87,13 @@ fn address(function: Function) -> usize {
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 /// `-[NSApplication reportException:]` as it was; 0 while it is not replaced.
 static APPKIT: AtomicUsize = AtomicUsize::new(0);
+/// What is called after a report of an exception of AppKit's; 0 for nothing.
+static SURVIVED: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the place of the handler of uncaught exceptions (not async-signal-safe), and on request that of AppKit's method. Nothing is
 /// done in a process without Foundation.
-pub(crate) fn install(appkit: bool) {
+pub(crate) fn install(appkit: bool, on_survived: Option<fn()>) {
+    SURVIVED.store(on_survived.map_or(0, |survived| survived as usize), Ordering::Release);
     for (place, name) in ADDRESSES.iter().zip(NAMES) {
         // SAFETY: a name that ends in NUL.
         place.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize, Ordering::Release);
@@ -330,8 +333,12 @@ extern "C" fn on_uncaught(object: Id) {
 /// `-[NSApplication reportException:]`.
 extern "C" fn on_appkits(application: Id, name: Selector, object: Id) {
     let registers = current_registers();
-    if crate::is_on() {
-        report(&registers, object, Ending::NonFatal);
+    if crate::is_on() && report(&registers, object, Ending::NonFatal) {
+        let survived = SURVIVED.load(Ordering::Acquire);
+        if survived != 0 {
+            // SAFETY: such a function was stored.
+            unsafe { core::mem::transmute::<usize, fn()>(survived)() };
+        }
     }
     let before = APPKIT.load(Ordering::Acquire);
     if before != 0 {

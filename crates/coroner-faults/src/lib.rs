@@ -350,6 +350,17 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(signals::assert_here),
         ..PLAIN
     },
+    #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
+    Fault {
+        name: "fortify",
+        about: "copies more into a buffer than a checked memcpy allows",
+        ending: Ending::Signal(libc::SIGABRT),
+        code: on_linux(-6), // SI_TKILL
+        top: Top::Library,
+        frames: through_chain!("copy_too_much"),
+        run: || chain::here(signals::copy_too_much),
+        ..PLAIN
+    },
     Fault {
         name: "panic-abort",
         about: "panics in a function that must not unwind",

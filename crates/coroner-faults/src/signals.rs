@@ -8,6 +8,19 @@ pub(crate) fn abort_here() -> u64 {
     unsafe { libc::abort() }
 }
 
+/// What `-D_FORTIFY_SOURCE` makes of a `memcpy` into a buffer of known size.
+#[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
+#[inline(never)]
+pub(crate) fn copy_too_much() -> u64 {
+    unsafe extern "C" {
+        fn __memcpy_chk(to: *mut u8, from: *const u8, count: usize, room: usize) -> *mut u8;
+    }
+    let (mut to, from) = ([0_u8; 16], [0_u8; 16]);
+    // SAFETY: both have 16 bytes; the function counts 8.
+    unsafe { __memcpy_chk(to.as_mut_ptr(), from.as_ptr(), black_box(16), black_box(8)) };
+    u64::from(black_box(to)[0])
+}
+
 #[inline(never)]
 pub(crate) fn assert_here() -> u64 {
     // What <assert.h> expands to where the condition is false.

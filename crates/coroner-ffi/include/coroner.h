@@ -57,6 +57,12 @@ typedef enum {
     CORONER_OUTCOME_UNKNOWN = 5,
     // It did not answer when it was ended.
     CORONER_OUTCOME_HUNG = 6,
+    // The system ended it to have its memory.
+    CORONER_OUTCOME_OUT_OF_MEMORY = 7,
+    // Its user ended it.
+    CORONER_OUTCOME_ENDED_BY_USER = 8,
+    // The system ended it for another reason.
+    CORONER_OUTCOME_ENDED_BY_SYSTEM = 9,
 } coroner_outcome;
 
 // The language of an exception.
@@ -69,6 +75,20 @@ typedef enum {
     CORONER_EXCEPTION_LANGUAGE_RUST = 3,
     // Swift.
     CORONER_EXCEPTION_LANGUAGE_SWIFT = 4,
+    // JavaScript, for coroner_report_foreign_exception, as all below.
+    CORONER_EXCEPTION_LANGUAGE_JAVASCRIPT = 6,
+    // C# and what else runs on .NET.
+    CORONER_EXCEPTION_LANGUAGE_CSHARP = 7,
+    // Dart.
+    CORONER_EXCEPTION_LANGUAGE_DART = 8,
+    // Lua.
+    CORONER_EXCEPTION_LANGUAGE_LUA = 9,
+    // Python.
+    CORONER_EXCEPTION_LANGUAGE_PYTHON = 10,
+    // Ruby.
+    CORONER_EXCEPTION_LANGUAGE_RUBY = 11,
+    // PHP.
+    CORONER_EXCEPTION_LANGUAGE_PHP = 12,
 } coroner_exception_language;
 
 // How grave a breadcrumb is.
@@ -88,6 +108,44 @@ typedef enum {
 // What an app decides before coroner_install: made by coroner_config_new, given to coroner_install or freed by
 // coroner_config_free. One thread at a time may use it.
 typedef struct coroner_config coroner_config;
+
+// What Android's ApplicationExitInfo says of the end of an earlier process of the app.
+typedef struct {
+    // getPid.
+    uint32_t pid;
+    // getReason.
+    int32_t reason;
+    // getStatus.
+    int32_t status;
+    // getImportance.
+    int32_t importance;
+    // getTimestamp: milliseconds since 1970.
+    uint64_t timestamp_ms;
+    // getRss, kilobytes.
+    uint64_t rss_kb;
+    // getPss, kilobytes.
+    uint64_t pss_kb;
+    // getDescription; NULL if there is none.
+    const char *description;
+    // All bytes of getTraceInputStream; NULL if there are none.
+    const uint8_t *trace;
+    // How many they are.
+    size_t trace_length;
+} coroner_exit_info;
+
+// A frame of an exception of a language whose runtime walks its own stacks.
+typedef struct {
+    // The function; may be NULL.
+    const char *function;
+    // Its source file, or NULL.
+    const char *file;
+    // The line in it, from 1; 0 where it is not known.
+    uint32_t line;
+    // The column, from 1; 0 where it is not known.
+    uint32_t column;
+    // Whether it is the app's own code, and not that of the runtime or a library.
+    bool in_app;
+} coroner_exception_frame;
 
 // How the last run ended, filled in by coroner_last_run.
 typedef struct {
@@ -145,6 +203,15 @@ coroner_config *coroner_config_new(const char *app);
 // The caller sees to it that:
 // `config` is NULL or from `coroner_config_new`, and is not used afterwards.
 void coroner_config_free(coroner_config *config);
+
+// Adds what Android says of the end of an earlier process: it is joined with the report of that run and completes its outcome; a
+// crash without a report becomes one. The same may be given at each launch. Nothing is kept of the memory.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `info` points to one whose description is NULL or a text that ends with a NUL, and whose trace is
+// NULL or has so many bytes.
+coroner_status coroner_config_add_exit_info(coroner_config *config,
+                                            const coroner_exit_info *info);
 
 // Sets the app's version, such as "2.1.0".
 //
@@ -264,6 +331,15 @@ coroner_status coroner_config_set_objc_exceptions(coroner_config *config,
 coroner_status coroner_config_set_appkit_exceptions(coroner_config *config,
                                                     bool report);
 
+// Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
+// of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together. They may
+// hold what users typed. The reserved file is larger by 576 KiB. In the place of `coroner_config_set_stack_memory`. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_stack_memory_all(coroner_config *config,
+                                                   bool all);
+
 // Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
 // disk: they are used where no symbol file is found at the next launch or at a server. It takes milliseconds, and longer in a
 // large program. Default: only on Apple's systems, whose own libraries have their symbols nowhere else.
@@ -282,6 +358,14 @@ coroner_status coroner_config_set_symbol_names(coroner_config *config,
 coroner_status coroner_config_set_hang_threshold(coroner_config *config,
                                                  uint32_t milliseconds);
 
+// Sets how many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once; and
+// as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_reports_per_hour(coroner_config *config,
+                                                   uint32_t reports);
+
 // Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
 // none.
 //
@@ -297,7 +381,8 @@ coroner_status coroner_set_consent(bool given);
 #endif
 
 // Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack. The app goes
-// on. At most 16 in one run; CORONER_STATUS_FULL after that. `language` is one of coroner_exception_language; `message` may be
+// on, and delivers the report within seconds. CORONER_STATUS_FULL if there are more in an hour than
+// coroner_config_set_reports_per_hour allows, or 16 wait; those are counted, and the next report says how many. `language` is one of coroner_exception_language up to Swift; `message` may be
 // NULL.
 //
 // The caller sees to it that:
@@ -305,6 +390,23 @@ coroner_status coroner_set_consent(bool given);
 coroner_status coroner_report_exception(int32_t language,
                                         const char *kind,
                                         const char *message);
+
+// Reports an exception of JavaScript, C#, Dart, Lua, Python, Ruby or PHP with the `count` frames that its runtime has, innermost first, and the native stack of
+// the calling thread. With `all_threads` the other threads stand still for some milliseconds, and their stacks are in the report.
+//
+// With `fatal` the process ends of it: the caller has it ended afterwards. Otherwise the app goes on as after coroner_report_exception, with
+// the same limits. CORONER_STATUS_FULL where there is no report. `message` may be NULL.
+//
+// The caller sees to it that:
+// `kind` (the exception's type) is a text that ends with a NUL, `message` one or NULL. `frames` points to `count` frames, whose texts
+// end with a NUL or are NULL.
+coroner_status coroner_report_foreign_exception(int32_t language,
+                                                const char *kind,
+                                                const char *message,
+                                                const coroner_exception_frame *frames,
+                                                size_t count,
+                                                bool all_threads,
+                                                bool fatal);
 
 // The calling thread is alive, and at work: if neither this nor coroner_hang_idle comes again within the time of
 // coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on, which
@@ -357,6 +459,15 @@ coroner_status coroner_last_run(coroner_last_run_info *last_run);
 // The caller sees to it that:
 // Both are texts that end with a NUL.
 coroner_status coroner_set_tag(const char *key, const char *value);
+
+// Changes several things at once: calls `change(context)`, and what that sets and removes on this thread (tags, user, contexts, extra data,
+// fingerprint, attachments, flags, release, environment) counts when it has returned. A crash in the middle has none of it in its report. It
+// waits for another thread that is just doing the same. `change` must return: it may not leave by an exception or `longjmp`.
+//
+// The caller sees to it that:
+// `change` can be called with `context`.
+coroner_status coroner_configure_scope(void (*change)(void *context),
+                                       void *context);
 
 // Removes a tag. It is no error if there is none.
 //
@@ -414,6 +525,62 @@ coroner_status coroner_set_fingerprint(const char *const *parts,
 
 // Sets how grave the app takes its events to be, where that is not the crash's own level. `level` is one of coroner_level.
 coroner_status coroner_set_level(int32_t level);
+
+// Sets which trace the app is at work on, so that a report is linked to it: 32 and 16 hexadecimal digits, as in W3C's traceparent. NULL for
+// both: none any more.
+//
+// The caller sees to it that:
+// Both are texts that end with a NUL, or both NULL.
+coroner_status coroner_set_trace(const char *trace_id,
+                                 const char *span_id);
+
+// Notes what a feature flag was evaluated to. The last 100 are kept, in the order of their last evaluation.
+//
+// The caller sees to it that:
+// `flag` is a text that ends with a NUL.
+coroner_status coroner_set_flag(const char *flag,
+                                bool result);
+
+// Changes the release of this run, where the app learns it only after install.
+//
+// The caller sees to it that:
+// `release` is a text that ends with a NUL.
+coroner_status coroner_set_release(const char *release);
+
+// Changes the environment of this run, such as "production".
+//
+// The caller sees to it that:
+// `environment` is a text that ends with a NUL.
+coroner_status coroner_set_environment(const char *environment);
+
+// Declares a file that goes with this run's reports, under `name`. It is read when a report is sent, as it is then: at the next launch, after
+// a crash. `content_type` may be NULL; a `path` of NULL: it does not go with them any more.
+//
+// The caller sees to it that:
+// `name` is a text that ends with a NUL, the others are such texts or NULL.
+coroner_status coroner_add_attachment(const char *name,
+                                      const char *path,
+                                      const char *content_type);
+
+// Keeps `size` bytes in this run's directory, to go with its reports under `name`: a screenshot or a view tree of the app's last moment. It
+// replaces what has the same name. At most 20 MiB; the name has letters, digits, `.`, `-` and `_`. `content_type` may be NULL.
+//
+// The caller sees to it that:
+// `name` is a text that ends with a NUL, `content_type` one or NULL, and `bytes` points to so many bytes.
+coroner_status coroner_keep_attachment(const char *name,
+                                       const uint8_t *bytes,
+                                       size_t size,
+                                       const char *content_type);
+
+// Delivers what a user says, most often of the last crash: `event_id` are the 32 hexadecimal digits of its event, or NULL. `name` and `email`
+// may be NULL. CORONER_STATUS_FULL if no sink took it.
+//
+// The caller sees to it that:
+// `message` is a text that ends with a NUL, the others are such texts or NULL.
+coroner_status coroner_feedback(const char *event_id,
+                                const char *message,
+                                const char *name,
+                                const char *email);
 
 // Counts an error that the app got over, for release health: the run is then one with errors, if it doesn't crash.
 coroner_status coroner_count_error(void);

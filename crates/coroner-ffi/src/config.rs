@@ -78,6 +78,73 @@ unsafe fn change_text(
     }
 }
 
+/// What Android's ApplicationExitInfo says of the end of an earlier process of the app.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ExitInfo {
+    /// getPid.
+    pub pid: u32,
+    /// getReason.
+    pub reason: i32,
+    /// getStatus.
+    pub status: i32,
+    /// getImportance.
+    pub importance: i32,
+    /// getTimestamp: milliseconds since 1970.
+    pub timestamp_ms: u64,
+    /// getRss, kilobytes.
+    pub rss_kb: u64,
+    /// getPss, kilobytes.
+    pub pss_kb: u64,
+    /// getDescription; NULL if there is none.
+    pub description: *const c_char,
+    /// All bytes of getTraceInputStream; NULL if there are none.
+    pub trace: *const u8,
+    /// How many they are.
+    pub trace_length: usize,
+}
+
+/// Adds what Android says of the end of an earlier process: it is joined with the report of that run and completes its outcome; a
+/// crash without a report becomes one. The same may be given at each launch. Nothing is kept of the memory.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; `info` points to one whose description is NULL or a text that ends with a NUL, and whose trace is
+/// NULL or has so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info: *const ExitInfo) -> Status {
+    // SAFETY: as the caller promises.
+    let Some(info) = (unsafe { info.as_ref() }) else {
+        return fail(Status::InvalidArgument, "`info` is NULL");
+    };
+    let mut description = "";
+    if !info.description.is_null() {
+        // SAFETY: as the caller promises.
+        match unsafe { text(info.description, "description") } {
+            Ok(text) => description = text,
+            Err(status) => return status,
+        }
+    }
+    let trace = if info.trace.is_null() {
+        Vec::new()
+    } else {
+        // SAFETY: so many bytes, as the caller promises.
+        unsafe { std::slice::from_raw_parts(info.trace, info.trace_length) }.to_vec()
+    };
+    let info = coroner::ExitInfo {
+        pid: info.pid,
+        reason: info.reason,
+        status: info.status,
+        importance: info.importance,
+        timestamp_ms: info.timestamp_ms,
+        rss_kb: info.rss_kb,
+        pss_kb: info.pss_kb,
+        description: description.to_owned(),
+        trace,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.system_report(info)) }
+}
+
 /// Sets the app's version, such as "2.1.0".
 ///
 /// # Safety
@@ -285,6 +352,18 @@ pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Confi
     unsafe { change(config, |config| config.appkit_exceptions(report)) }
 }
 
+/// Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
+/// of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together. They may
+/// hold what users typed. The reserved file is larger by 576 KiB. In the place of `coroner_config_set_stack_memory`. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_stack_memory_all(config: *mut Config, all: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.stack_memory_all(all)) }
+}
+
 /// Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
 /// disk: they are used where no symbol file is found at the next launch or at a server. It takes milliseconds, and longer in a
 /// large program. Default: only on Apple's systems, whose own libraries have their symbols nowhere else.
@@ -308,6 +387,17 @@ pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, 
     let threshold = (milliseconds > 0).then(|| std::time::Duration::from_millis(milliseconds.into()));
     // SAFETY: as the caller promises.
     unsafe { change(config, |config| config.hang_threshold(threshold)) }
+}
+
+/// Sets how many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once; and
+/// as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config, reports: u32) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.reports_per_hour(reports)) }
 }
 
 /// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for

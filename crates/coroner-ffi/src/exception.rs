@@ -2,11 +2,11 @@
 
 use std::ffi::c_char;
 
-use coroner::{HandledException, Language};
+use coroner::{ForeignException, ForeignFrame, HandledException, Language};
 
 use crate::install::installed;
 use crate::status::{Status, fail, guarded};
-use crate::text::text;
+use crate::text::{optional, text};
 
 /// The language of an exception.
 #[repr(C)]
@@ -20,10 +20,25 @@ pub enum ExceptionLanguage {
     Rust = 3,
     /// Swift.
     Swift = 4,
+    /// JavaScript, for coroner_report_foreign_exception, as all below.
+    Javascript = 6,
+    /// C# and what else runs on .NET.
+    Csharp = 7,
+    /// Dart.
+    Dart = 8,
+    /// Lua.
+    Lua = 9,
+    /// Python.
+    Python = 10,
+    /// Ruby.
+    Ruby = 11,
+    /// PHP.
+    Php = 12,
 }
 
 /// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack. The app goes
-/// on. At most 16 in one run; CORONER_STATUS_FULL after that. `language` is one of coroner_exception_language; `message` may be
+/// on, and delivers the report within seconds. CORONER_STATUS_FULL if there are more in an hour than
+/// coroner_config_set_reports_per_hour allows, or 16 wait; those are counted, and the next report says how many. `language` is one of coroner_exception_language up to Swift; `message` may be
 /// NULL.
 ///
 /// # Safety
@@ -37,21 +52,100 @@ pub unsafe extern "C" fn coroner_report_exception(
     let registers = coroner::current_registers();
     guarded(|| {
         let Ok(language @ 1..=4) = u8::try_from(language) else {
-            return Err(fail(Status::InvalidArgument, format!("{language} is no `coroner_exception_language`")));
+            return Err(no_language(language));
         };
         // SAFETY: as the caller promises.
-        let kind = unsafe { text(kind, "kind") }?;
-        let message = if message.is_null() {
-            ""
-        } else {
-            // SAFETY: not null, and a text as the caller promises.
-            unsafe { text(message, "message") }?
-        };
+        let (kind, message) = unsafe { (text(kind, "kind")?, optional(message, "message")?) };
+        let message = message.unwrap_or_default();
         installed()?;
         let handled = HandledException { language: Language(language), kind, message, location: None };
         if coroner::report_exception_above(&handled, &registers) {
             return Ok(());
         }
-        Err(fail(Status::Full, "16 exceptions of this run are reported, or there is no space for another report"))
+        Err(no_room())
     })
+}
+
+/// A frame of an exception of a language whose runtime walks its own stacks.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ExceptionFrame {
+    /// The function; may be NULL.
+    pub function: *const c_char,
+    /// Its source file, or NULL.
+    pub file: *const c_char,
+    /// The line in it, from 1; 0 where it is not known.
+    pub line: u32,
+    /// The column, from 1; 0 where it is not known.
+    pub column: u32,
+    /// Whether it is the app's own code, and not that of the runtime or a library.
+    pub in_app: bool,
+}
+
+/// Reports an exception of JavaScript, C#, Dart, Lua, Python, Ruby or PHP with the `count` frames that its runtime has, innermost first, and the native stack of
+/// the calling thread. With `all_threads` the other threads stand still for some milliseconds, and their stacks are in the report.
+///
+/// With `fatal` the process ends of it: the caller has it ended afterwards. Otherwise the app goes on as after coroner_report_exception, with
+/// the same limits. CORONER_STATUS_FULL where there is no report. `message` may be NULL.
+///
+/// # Safety
+/// `kind` (the exception's type) is a text that ends with a NUL, `message` one or NULL. `frames` points to `count` frames, whose texts
+/// end with a NUL or are NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_report_foreign_exception(
+    language: i32,
+    kind: *const c_char,
+    message: *const c_char,
+    frames: *const ExceptionFrame,
+    count: usize,
+    all_threads: bool,
+    fatal: bool,
+) -> Status {
+    let registers = coroner::current_registers();
+    guarded(|| {
+        let Ok(language @ 6..=12) = u8::try_from(language) else {
+            return Err(no_language(language));
+        };
+        // SAFETY: as the caller promises.
+        let (kind, message) = unsafe { (text(kind, "kind")?, optional(message, "message")?) };
+        let given = match (frames.is_null(), count) {
+            (_, 0) => &[][..],
+            (true, _) => return Err(fail(Status::InvalidArgument, "`frames` is NULL")),
+            // SAFETY: not null, and so many as the caller promises.
+            (false, count) => unsafe { std::slice::from_raw_parts(frames, count) },
+        };
+        let mut frames = Vec::with_capacity(count);
+        for frame in given {
+            // SAFETY: as the caller promises.
+            let (function, file) = unsafe { (optional(frame.function, "function")?, optional(frame.file, "file")?) };
+            frames.push(ForeignFrame {
+                function: function.unwrap_or_default(),
+                file,
+                line: Some(frame.line).filter(|line| *line > 0),
+                column: Some(frame.column).filter(|column| *column > 0),
+                in_app: frame.in_app,
+            });
+        }
+        installed()?;
+        let thrown = ForeignException {
+            language: Language(language),
+            kind,
+            message: message.unwrap_or_default(),
+            frames: &frames,
+            all_threads,
+            fatal,
+        };
+        if coroner::report_foreign_exception_above(&thrown, &registers) { Ok(()) } else { Err(no_room()) }
+    })
+}
+
+fn no_language(language: i32) -> Status {
+    fail(Status::InvalidArgument, format!("{language} is no `coroner_exception_language` of this function"))
+}
+
+fn no_room() -> Status {
+    fail(
+        Status::Full,
+        "as many exceptions were reported as an hour may have, 16 wait, or there is no space for another report",
+    )
 }

@@ -26,6 +26,12 @@ pub enum Outcome {
     Unknown = 5,
     /// It did not answer when it was ended.
     Hung = 6,
+    /// The system ended it to have its memory.
+    OutOfMemory = 7,
+    /// Its user ended it.
+    EndedByUser = 8,
+    /// The system ended it for another reason.
+    EndedBySystem = 9,
 }
 
 /// How the last run ended, filled in by coroner_last_run.
@@ -148,6 +154,9 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
             coroner::Outcome::Crashed => Outcome::Crashed,
             coroner::Outcome::Uninstalled => Outcome::Uninstalled,
             coroner::Outcome::Hung => Outcome::Hung,
+            coroner::Outcome::OutOfMemory => Outcome::OutOfMemory,
+            coroner::Outcome::EndedByUser => Outcome::EndedByUser,
+            coroner::Outcome::EndedBySystem => Outcome::EndedBySystem,
             _ => Outcome::Unknown,
         };
         let mut event_id = [0; 33];

@@ -1,12 +1,12 @@
 //! What the app says of itself while it is well: tags, user, contexts, breadcrumbs. All of it is in a mapped file that outlives every
 //! kind of death.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 use coroner::{Breadcrumb, ScopeError};
 
 use crate::status::{Status, fail, guarded};
-use crate::text::text;
+use crate::text::{optional, text};
 
 /// How grave a breadcrumb is.
 #[repr(C)]
@@ -50,6 +50,24 @@ pub unsafe extern "C" fn coroner_set_tag(key: *const c_char, value: *const c_cha
         // SAFETY: as the caller promises.
         let (key, value) = unsafe { (text(key, "key")?, text(value, "value")?) };
         done(coroner::set_tag(key, value))
+    })
+}
+
+/// Changes several things at once: calls `change(context)`, and what that sets and removes on this thread (tags, user, contexts, extra data,
+/// fingerprint, attachments, flags, release, environment) counts when it has returned. A crash in the middle has none of it in its report. It
+/// waits for another thread that is just doing the same. `change` must return: it may not leave by an exception or `longjmp`.
+///
+/// # Safety
+/// `change` can be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_configure_scope(
+    change: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    context: *mut c_void,
+) -> Status {
+    guarded(|| {
+        let change = change.ok_or_else(|| fail(Status::InvalidArgument, "`change` is NULL"))?;
+        // SAFETY: as the caller promises.
+        done(coroner::configure_scope(|_| unsafe { change(context) }))
     })
 }
 
@@ -182,6 +200,144 @@ pub extern "C" fn coroner_set_level(level: i32) -> Status {
         scope()?;
         coroner::set_level(level);
         Ok(())
+    })
+}
+
+/// Sets which trace the app is at work on, so that a report is linked to it: 32 and 16 hexadecimal digits, as in W3C's traceparent. NULL for
+/// both: none any more.
+///
+/// # Safety
+/// Both are texts that end with a NUL, or both NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_set_trace(trace_id: *const c_char, span_id: *const c_char) -> Status {
+    guarded(|| {
+        if trace_id.is_null() && span_id.is_null() {
+            return done(coroner::remove_trace());
+        }
+        // SAFETY: as the caller promises.
+        let (trace, span) = unsafe { (text(trace_id, "trace_id")?, text(span_id, "span_id")?) };
+        done(coroner::set_trace(trace, span))
+    })
+}
+
+/// Notes what a feature flag was evaluated to. The last 100 are kept, in the order of their last evaluation.
+///
+/// # Safety
+/// `flag` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_set_flag(flag: *const c_char, result: bool) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let flag = unsafe { text(flag, "flag") }?;
+        done(coroner::set_flag(flag, result))
+    })
+}
+
+/// Changes the release of this run, where the app learns it only after install.
+///
+/// # Safety
+/// `release` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_set_release(release: *const c_char) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let release = unsafe { text(release, "release") }?;
+        done(coroner::set_release(release))
+    })
+}
+
+/// Changes the environment of this run, such as "production".
+///
+/// # Safety
+/// `environment` is a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_set_environment(environment: *const c_char) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let environment = unsafe { text(environment, "environment") }?;
+        done(coroner::set_environment(environment))
+    })
+}
+
+/// Declares a file that goes with this run's reports, under `name`. It is read when a report is sent, as it is then: at the next launch, after
+/// a crash. `content_type` may be NULL; a `path` of NULL: it does not go with them any more.
+///
+/// # Safety
+/// `name` is a text that ends with a NUL, the others are such texts or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_add_attachment(
+    name: *const c_char,
+    path: *const c_char,
+    content_type: *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let name = unsafe { text(name, "name") }?;
+        if path.is_null() {
+            return done(coroner::remove_attachment(name));
+        }
+        // SAFETY: as the caller promises.
+        let (path, content_type) = unsafe { (text(path, "path")?, optional(content_type, "content_type")?) };
+        done(coroner::add_attachment(name, path.as_ref(), content_type))
+    })
+}
+
+/// Keeps `size` bytes in this run's directory, to go with its reports under `name`: a screenshot or a view tree of the app's last moment. It
+/// replaces what has the same name. At most 20 MiB; the name has letters, digits, `.`, `-` and `_`. `content_type` may be NULL.
+///
+/// # Safety
+/// `name` is a text that ends with a NUL, `content_type` one or NULL, and `bytes` points to so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_keep_attachment(
+    name: *const c_char,
+    bytes: *const u8,
+    size: usize,
+    content_type: *const c_char,
+) -> Status {
+    guarded(|| {
+        if bytes.is_null() {
+            return Err(fail(Status::InvalidArgument, "`bytes` is NULL"));
+        }
+        // SAFETY: as the caller promises.
+        let (name, content_type) = unsafe { (text(name, "name")?, optional(content_type, "content_type")?) };
+        // SAFETY: not null, and so many bytes, as the caller promises.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, size) };
+        let coroner = crate::install::installed()?;
+        done(coroner.keep_attachment(name, bytes, content_type))
+    })
+}
+
+/// Delivers what a user says, most often of the last crash: `event_id` are the 32 hexadecimal digits of its event, or NULL. `name` and `email`
+/// may be NULL. CORONER_STATUS_FULL if no sink took it.
+///
+/// # Safety
+/// `message` is a text that ends with a NUL, the others are such texts or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_feedback(
+    event_id: *const c_char,
+    message: *const c_char,
+    name: *const c_char,
+    email: *const c_char,
+) -> Status {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let (message, name, email) =
+            unsafe { (text(message, "message")?, optional(name, "name")?, optional(email, "email")?) };
+        // SAFETY: as the caller promises.
+        let event_id = unsafe { optional(event_id, "event_id") }?;
+        let event_id = event_id.map(|id| {
+            let number = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32);
+            let number = number.ok_or_else(|| fail(Status::InvalidArgument, "`event_id` is not 32 hexadecimal digits"));
+            number.map(|number| coroner::Id(number.to_be_bytes()))
+        });
+        crate::install::installed()?;
+        let (name, email) = (name.map(ToOwned::to_owned), email.map(ToOwned::to_owned));
+        let said = coroner::Feedback { event_id: event_id.transpose()?, message: message.to_owned(), name, email };
+        if coroner::feedback(&said) {
+            Ok(())
+        } else {
+            Err(fail(Status::Full, "no sink takes feedback, or has room for it"))
+        }
     })
 }
 

@@ -19,3 +19,15 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     let bytes = unsafe { CStr::from_ptr(pointer) };
     bytes.to_str().map_err(|error| fail(Status::InvalidArgument, format!("`{what}` is not UTF-8: {error}")))
 }
+
+/// A text that may be null.
+///
+/// # Errors
+/// It is not UTF-8.
+///
+/// # Safety
+/// As of [`text`].
+pub(crate) unsafe fn optional<'a>(pointer: *const c_char, what: &str) -> Result<Option<&'a str>, Status> {
+    // SAFETY: as the caller promises.
+    if pointer.is_null() { Ok(None) } else { unsafe { text(pointer, what) }.map(Some) }
+}

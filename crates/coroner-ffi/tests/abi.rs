@@ -1,18 +1,22 @@
 //! What C callers can do wrong is an answer and not an accident.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
+use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
 use coroner_ffi::config::{
     coroner_config_free, coroner_config_new, coroner_config_set_hang_threshold, coroner_config_set_store_dir,
     coroner_config_set_version,
 };
-use coroner_ffi::exception::coroner_report_exception;
+use coroner_ffi::exception::{
+    ExceptionFrame, ExceptionLanguage, coroner_report_exception, coroner_report_foreign_exception,
+};
 use coroner_ffi::hang::{coroner_hang_beat, coroner_hang_idle};
 use coroner_ffi::install::{coroner_install, coroner_last_run, coroner_uninstall};
 use coroner_ffi::scope::{
-    coroner_add_breadcrumb, coroner_count_error, coroner_remove_context, coroner_remove_extra, coroner_set_context,
-    coroner_set_extra, coroner_set_fingerprint, coroner_set_level, coroner_set_tag, coroner_set_user,
+    coroner_add_attachment, coroner_add_breadcrumb, coroner_configure_scope, coroner_count_error, coroner_feedback,
+    coroner_keep_attachment, coroner_remove_context, coroner_remove_extra, coroner_set_context, coroner_set_extra,
+    coroner_set_fingerprint, coroner_set_flag, coroner_set_level, coroner_set_tag, coroner_set_trace, coroner_set_user,
 };
 use coroner_ffi::status::{coroner_last_error, coroner_version};
 use coroner_ffi::unwind_range::{
@@ -37,6 +41,8 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
         assert_eq!(last_error(), "`config` is NULL");
         assert_eq!(coroner_install(null_mut()), Status::InvalidArgument);
         assert_eq!(coroner_last_run(null_mut()), Status::InvalidArgument);
+        assert_eq!(coroner_configure_scope(None, null_mut()), Status::InvalidArgument);
+        assert_eq!(last_error(), "`change` is NULL");
         coroner_config_free(null_mut());
 
         let config = coroner_config_new(c"app".as_ptr());
@@ -48,11 +54,41 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
     }
 }
 
+/// The tag `key` in the state of the store's only run.
+fn tag_in(store: &Path) -> String {
+    let run = std::fs::read_dir(store.join("runs")).unwrap().next().unwrap().unwrap();
+    coroner_report::RunFacts::read_file(run.path().join("state")).unwrap().tags.remove("key").unwrap()
+}
+
 #[inline(never)]
 fn the_app_reports_an_exception() {
     // SAFETY: both texts end with a NUL.
     let reported = unsafe { coroner_report_exception(1, c"shop::Closed".as_ptr(), c"come back".as_ptr()) };
     assert_eq!(reported, Status::Ok);
+}
+
+#[inline(never)]
+fn the_app_reports_a_foreign_exception() {
+    let report = |language, frames: &[ExceptionFrame], count| {
+        let (kind, message) = (c"TypeError".as_ptr(), c"cart is undefined".as_ptr());
+        // SAFETY: all texts end with a NUL, and there are as many frames as `count` says, or none that is looked at.
+        unsafe { coroner_report_foreign_exception(language, kind, message, frames.as_ptr(), count, false, false) }
+    };
+    let frame = |function: &'static CStr, file: *const std::ffi::c_char, line| ExceptionFrame {
+        function: function.as_ptr(),
+        file,
+        line,
+        column: 0,
+        in_app: true,
+    };
+    let frames = [frame(c"total", c"cart.js".as_ptr(), 41), frame(c"main", null(), 0)];
+    assert_eq!(report(ExceptionLanguage::Javascript as i32, &frames, 2), Status::Ok, "{}", last_error());
+    for none in [ExceptionLanguage::Cpp as i32, ExceptionLanguage::Php as i32 + 1] {
+        assert_eq!(report(none, &frames, 2), Status::InvalidArgument);
+    }
+    // SAFETY: null is allowed where there are no frames.
+    let none = unsafe { coroner_report_foreign_exception(9, c"error".as_ptr(), null(), null(), 1, false, false) };
+    assert_eq!((none, last_error().as_str()), (Status::InvalidArgument, "`frames` is NULL"));
 }
 
 /// A thread beats, and then no more: there is a report of it. (The other test of this program that installs waits for its turn.)
@@ -116,7 +152,18 @@ fn install_once_at_a_time() {
         assert_eq!(coroner_install(configured()), Status::AlreadyInstalled);
         assert!(last_error().contains("already"), "{}", last_error());
 
-        assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::Ok);
+        assert_eq!(coroner_set_tag(c"key".as_ptr(), c"old".as_ptr()), Status::Ok);
+        // What the function sets counts when it has returned: it sees the old value in the file.
+        unsafe extern "C" fn change(store: *mut c_void) {
+            // SAFETY: the path is that of the call below; the texts end with a NUL.
+            unsafe {
+                assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::Ok);
+                assert_eq!(tag_in(&*store.cast::<PathBuf>()), "old");
+            }
+        }
+        let mut path = PathBuf::from(store.to_str().unwrap());
+        assert_eq!(coroner_configure_scope(Some(change), (&raw mut path).cast()), Status::Ok);
+        assert_eq!(tag_in(&path), "value");
         assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 2), Status::Ok);
         assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 77), Status::InvalidArgument);
 
@@ -133,6 +180,25 @@ fn install_once_at_a_time() {
         assert_eq!(coroner_set_fingerprint(null(), 1), Status::InvalidArgument);
         assert_eq!((coroner_set_level(3), coroner_set_level(0)), (Status::Ok, Status::InvalidArgument));
         assert_eq!(coroner_count_error(), Status::Ok);
+        let (trace, span) = (c"4bf92f3577b34da6a3ce929d0e0e4736".as_ptr(), c"00f067aa0ba902b7".as_ptr());
+        assert_eq!(coroner_set_trace(trace, null()), Status::InvalidArgument);
+        assert_eq!(coroner_set_trace(span, trace), Status::InvalidArgument);
+        assert_eq!((coroner_set_trace(trace, span), coroner_set_trace(null(), null())), (Status::Ok, Status::Ok));
+        assert_eq!(coroner_set_trace(trace, span), Status::Ok);
+        assert_eq!(coroner_set_flag(null(), true), Status::InvalidArgument);
+        assert_eq!(coroner_set_flag(c"new-cart".as_ptr(), true), Status::Ok);
+        let (log, kept) = (c"log.txt".as_ptr(), c"screen.png".as_ptr());
+        assert_eq!(coroner_add_attachment(null(), log, null()), Status::InvalidArgument);
+        assert_eq!(coroner_add_attachment(log, c"/tmp/log".as_ptr(), c"text/plain".as_ptr()), Status::Ok);
+        assert_eq!(coroner_add_attachment(c"gone".as_ptr(), c"/tmp/gone".as_ptr(), null()), Status::Ok);
+        assert_eq!(coroner_add_attachment(c"gone".as_ptr(), null(), null()), Status::Ok);
+        assert_eq!(coroner_keep_attachment(kept, null(), 0, null()), Status::InvalidArgument);
+        assert_eq!(coroner_keep_attachment(c"../a".as_ptr(), b"png".as_ptr(), 3, null()), Status::InvalidArgument);
+        assert_eq!(coroner_keep_attachment(kept, b"png".as_ptr(), 3, null()), Status::Ok, "{}", last_error());
+        let said = c"I only saved".as_ptr();
+        assert_eq!(coroner_feedback(c"12".as_ptr(), said, null(), null()), Status::InvalidArgument);
+        assert_eq!(coroner_feedback(null(), null(), null(), null()), Status::InvalidArgument);
+        assert_eq!(coroner_feedback(trace, said, null(), null()), Status::Full, "a folder takes no feedback");
         let facts = {
             let run = coroner::installed().unwrap().run_id().to_string();
             let state = std::fs::read(folder.path().join("store/runs").join(run).join("state")).unwrap();
@@ -140,6 +206,14 @@ fn install_once_at_a_time() {
         };
         assert_eq!(facts.user.unwrap().to_json(), serde_json::json!({"id": "7", "username": "Ada"}));
         assert_eq!(facts.contexts["document"].to_json(), serde_json::json!({"pages": 3}));
+        assert_eq!(facts.contexts["trace"].to_json()["span_id"], "00f067aa0ba902b7");
+        assert_eq!(
+            facts.contexts["flags"].to_json()["values"],
+            serde_json::json!([{"flag": "new-cart", "result": true}])
+        );
+        let attached: Vec<_> = facts.attachments.iter().map(|attachment| attachment.name.as_str()).collect();
+        assert_eq!(attached, ["log.txt", "screen.png"]);
+        assert_eq!(std::fs::read(&facts.attachments[1].path).unwrap(), b"png");
         assert_eq!((facts.extra.len(), facts.fingerprint), (1, vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!((facts.level, facts.session.unwrap().errors), (Some(coroner::Level::WARNING), 1));
 
@@ -158,6 +232,8 @@ fn install_once_at_a_time() {
             (Some("shop::Closed"), Some("come back"))
         );
         assert_eq!(exception.frames[0].function.as_deref(), Some("abi::the_app_reports_an_exception"));
+
+        the_app_reports_a_foreign_exception();
 
         let mut last = std::mem::MaybeUninit::uninit();
         assert_eq!(coroner_last_run(last.as_mut_ptr()), Status::Ok);

@@ -10,6 +10,10 @@ use serde_json::Value;
 /// How an example is linked.
 enum Linkage {
     Static,
+    /// Without `PT_GNU_EH_FRAME`, as `gcc -static` links; and without frame pointers.
+    StaticWithoutTable,
+    /// A program without any shared library, by this argument.
+    Whole(&'static str),
     Shared,
 }
 
@@ -30,13 +34,22 @@ fn library(extension: &str) -> PathBuf {
 
 /// Builds an example into `folder`.
 fn build(source: &str, compiler: &str, linkage: &Linkage, folder: &Path) -> PathBuf {
+    build_file(&repository().join(source), compiler, linkage, folder)
+}
+
+fn build_file(source: &Path, compiler: &str, linkage: &Linkage, folder: &Path) -> PathBuf {
     let program = folder.join("program");
     let mut command = Command::new(std::env::var_os(compiler.to_uppercase()).unwrap_or(compiler.into()));
     command.args(["-g", "-O0", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    command.arg(repository().join(source));
+    command.arg(source);
     command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
     match linkage {
         Linkage::Static => command.arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
+        Linkage::StaticWithoutTable => {
+            command.args(["-fomit-frame-pointer", "-Wl,--no-eh-frame-hdr"]).arg(library("a"));
+            command.args(["-lpthread", "-ldl", "-lm"])
+        }
+        Linkage::Whole(argument) => command.arg(argument).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
         Linkage::Shared => {
             // Under its usual name, as an installed library has.
             let shared = folder.join("libcoroner_ffi.so");
@@ -108,6 +121,54 @@ fn an_app_in_c_with_the_static_library() {
     assert_eq!(report["run"]["tags"]["editor"], "plain");
     assert_eq!(report["run"]["breadcrumbs"][0]["message"], "saves");
     assert_eq!(report["run"]["breadcrumbs"][0]["category"], "document");
+}
+
+#[test]
+fn a_program_without_a_search_table_of_unwind_data_has_its_stack() {
+    let report = report_of("examples/c/notes.c", "cc", &Linkage::StaticWithoutTable, "NOTES_STORE");
+    let functions = functions(&report);
+    assert_eq!(
+        (&functions[..3], functions.last().unwrap().as_str()),
+        (&["length_of", "save", "main"].map(String::from)[..], "_start")
+    );
+    let found: Vec<&str> = report["threads"][0]["frames"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|frame| frame["found_by"].as_str().unwrap())
+        .collect();
+    assert!(found[1..].iter().all(|found| *found == "cfi"), "{found:?}");
+}
+
+/// Its definitions of `pthread_create` and `__cxa_throw` have the C and C++ libraries' own behind them, which no name finds there.
+#[test]
+fn a_static_program_has_its_threads_and_its_reports() {
+    for linkage in [Linkage::Whole("-static"), Linkage::Whole("-static-pie")] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("threads.cpp");
+        let text = r#"
+            #include <thread>
+            #include <cstdio>
+            #include "coroner.h"
+            int main(int count, char **) {
+                if (count > 2) coroner_install(coroner_config_new("threads"));
+                std::thread([] { try { throw 1; } catch (int) { std::puts("caught on a thread"); } }).join();
+            }"#;
+        std::fs::write(&source, text).unwrap();
+        let said = run(&build_file(&source, "c++", &linkage, folder.path()), "THREADS", folder.path(), &[]);
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "caught on a thread\n", "without an install: {said:?}");
+
+        let program = build("crates/coroner-ffi/tests/foreign.cpp", "c++", &linkage, folder.path());
+        let report =
+            |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
+        // Reported only on an alternate stack, which the thread got when it was made.
+        let overflow = report("overflow", libc::SIGSEGV);
+        assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
+        let uncaught = functions(&report("uncaught", libc::SIGABRT));
+        let place = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
+        let (thrown, main) = (place("foreign::throws_what_nobody_catches"), place("main"));
+        assert!(thrown.is_some() && thrown < main, "{uncaught:?}");
+    }
 }
 
 #[test]

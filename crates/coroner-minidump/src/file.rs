@@ -9,6 +9,7 @@ use scroll::ctx::{SizeWith, TryIntoCtx};
 use scroll::{Endian, LE, Pwrite};
 
 use crate::MinidumpError;
+use crate::threads::Stack;
 
 /// Where parts begin: contexts hold registers of 16 bytes.
 const ALIGNMENT: usize = 16;
@@ -17,6 +18,8 @@ pub(crate) struct File {
     bytes: Vec<u8>,
     /// How many streams there is room for in the directory.
     room: usize,
+    /// The memory of the stacks, once it was appended: two streams refer to it.
+    pub(crate) stacks: Option<Vec<Stack>>,
 }
 
 /// How many bytes a structure takes.
@@ -28,7 +31,7 @@ impl File {
     /// A file with room for so many streams.
     pub(crate) fn new(streams: usize) -> Self {
         let directory = streams * size_of::<MINIDUMP_DIRECTORY>();
-        Self { bytes: vec![0; size_of::<MINIDUMP_HEADER>() + directory], room: streams }
+        Self { bytes: vec![0; size_of::<MINIDUMP_HEADER>() + directory], room: streams, stacks: None }
     }
 
     /// Appends bytes. Offsets have 32 bits: that the file is not larger is looked at once, at its end.

@@ -24,11 +24,12 @@ pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>,
 
 /// By what a module's symbols are found: a build id, or the UUID of a Mach-O file in the place of a PDB's.
 fn identity(file: &mut File, image: &Image) -> Location {
-    if image.build_id.is_empty() {
+    let identity = image.identity();
+    if identity.is_empty() {
         return Location::default();
     }
     let mut record = Vec::new();
-    match (image.kind, image.build_id.first_chunk::<16>()) {
+    match (image.kind, identity.first_chunk::<16>()) {
         (ImageKind::MACHO, Some(uuid)) => {
             record.extend_from_slice(&(CvSignature::Pdb70 as u32).to_le_bytes());
             // A GUID's first three parts are numbers, little-endian in the file.
@@ -43,7 +44,7 @@ fn identity(file: &mut File, image: &Image) -> Location {
         }
         _ => {
             record.extend_from_slice(&(CvSignature::Elf as u32).to_le_bytes());
-            record.extend_from_slice(&image.build_id);
+            record.extend_from_slice(identity);
         }
     }
     file.append_bytes(&record)

@@ -101,6 +101,7 @@ pub fn reserve(file: i32, bytes: u32) -> Result<()> {
 }
 
 /// pwrite(2); how many bytes were taken. The kernel alone reads `bytes`, and refuses what is not there.
+#[inline(always)]
 pub fn write_at(file: i32, bytes: *const [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel reads `bytes`.
     unsafe { call!(pwrite, file, bytes.cast::<u8>(), bytes.len(), offset) }
@@ -137,6 +138,29 @@ pub fn map_untouched(size: usize) -> Result<usize> {
     unsafe { map_anonymous(0, size) }
 }
 
+/// As [`map_untouched`], above a page that nobody can access: a loop of the app that writes beyond its own memory, upwards, as most do, ends
+/// there and not behind what a report is made of. Where the kernel refuses the page, there is none.
+pub fn map_guarded(size: usize) -> Result<usize> {
+    let mapping = map_untouched(size + PIECE)?;
+    // SAFETY: the first piece of a mapping that nobody uses yet.
+    let _ = unsafe { call!(mprotect, mapping, PIECE, libc::PROT_NONE) };
+    Ok(mapping + PIECE)
+}
+
+/// Unmaps what [`map_guarded`] gave for `size` bytes.
+///
+/// # Safety
+/// Nothing refers to it any more.
+pub unsafe fn unmap_guarded(address: usize, size: usize) {
+    // SAFETY: by the contract.
+    unsafe { unmap(address - PIECE, size + PIECE) };
+}
+
+/// Such a page below a mapping that stays, if nothing is there (not async-signal-safe).
+pub fn guard_below(address: usize) {
+    system::map_inaccessible(address - PIECE, PIECE);
+}
+
 /// No page is larger on this architecture: pieces of it can be protected and unmapped by themselves.
 const PIECE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
 
@@ -152,12 +176,17 @@ pub fn map_ahead(size: usize) {
     let end = AHEAD_END.swap(0, Ordering::AcqRel);
     // SAFETY: a new mapping touches nothing that exists.
     let start = unsafe { map_anonymous(0, size) }.ok().filter(|start| start.is_multiple_of(PIECE));
+    if let Some(start) = start {
+        // SAFETY: nobody takes the first piece: see `map_guarded`.
+        let _ = unsafe { call!(mprotect, start, PIECE, libc::PROT_NONE) };
+    }
+    let (start, end_now) = start.map_or((None, 0), |start| (Some(start + PIECE), start + size));
     let rest = AHEAD.swap(start.unwrap_or(0), Ordering::AcqRel);
     if rest < end {
         // SAFETY: nobody took it.
         unsafe { unmap(rest, end - rest) };
     }
-    AHEAD_END.store(start.map_or(0, |start| start + size), Ordering::Release);
+    AHEAD_END.store(end_now, Ordering::Release);
 }
 
 /// Zeroed memory at `address` (0: anywhere).
@@ -171,14 +200,21 @@ unsafe fn map_anonymous(address: usize, size: usize) -> Result<usize> {
     unsafe { call!(mmap, address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1_isize, 0) }
 }
 
-/// Maps `length` bytes of a file, shared with it. Nothing is read ahead: of a file that is all zeros, the first page would otherwise
-/// cost what hundreds of them do.
+/// Maps `length` bytes of a file, shared with it. Nothing is read ahead.
 pub fn map_file(file: i32, length: usize) -> Result<usize> {
+    map_shared(file, length).inspect(|at| read_nothing_ahead(*at, length))
+}
+
+/// Maps `length` bytes of a file, shared with it.
+pub fn map_shared(file: i32, length: usize) -> Result<usize> {
     // SAFETY: a new mapping touches nothing that exists.
-    let at = unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }?;
+    unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }
+}
+
+/// Has nothing read ahead of mappings of files: of one that is all zeros, the first page would otherwise cost what hundreds of them do.
+pub fn read_nothing_ahead(address: usize, length: usize) {
     // SAFETY: advice: no byte changes.
-    let _ = unsafe { call!(madvise, at, length, libc::MADV_RANDOM) };
-    Ok(at)
+    let _ = unsafe { call!(madvise, address, length, libc::MADV_RANDOM) };
 }
 
 /// Gives every page of fresh, zeroed memory its frame (not async-signal-safe), so that none has to be found when memory is short.

@@ -25,10 +25,10 @@ impl ProcessIdentity {
         crate::os::identity::of_this_process()
     }
 
-    /// As [`of_this_process`](Self::of_this_process), without the boot, which costs three system calls more and matters only if
-    /// a process of another boot has the same id and started as many clock ticks after its boot.
-    pub fn of_this_process_in_this_boot() -> ProcessIdentity {
-        crate::os::identity::of_this_process_in_this_boot()
+    /// As [`of_this_process`](Self::of_this_process), whose process id is `pid`, without the boot, which costs three system calls more
+    /// and matters only if a process of another boot has the same id and started as many clock ticks after its boot.
+    pub fn in_this_boot(pid: i32) -> ProcessIdentity {
+        crate::os::identity::in_this_boot(pid)
     }
 
     /// Whether the process lives, asked by the process `own` (the [calling](Self::of_this_process) one); `None` if that can't be

@@ -26,6 +26,8 @@ pub mod registers;
 pub use address_range::{AddressRange, ImageKind, Segment};
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod alternate_stack;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod descriptor;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod errno;
@@ -55,11 +57,14 @@ use linux as os;
 #[doc(hidden)]
 pub use linux::proc_text;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub use linux::{context, images, signals, stop_the_world, syscall, threads, tracer};
+pub use linux::{context, deadline, images, memory_use, process, signals, stop_the_world, syscall, threads, tracer};
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
 #[cfg(target_vendor = "apple")]
 use darwin as os;
 #[cfg(target_vendor = "apple")]
-pub use darwin::{context, exception_messages, exception_ports, images, pointers, signals, syscall, threads};
+pub use darwin::{
+    context, deadline, exception_messages, exception_ports, images, memory_use, pointers, process, signals, syscall,
+    threads,
+};

@@ -31,6 +31,26 @@ pub struct Mapping {
     pub permissions: Permissions,
     /// Where in its file it starts, in bytes; 0 without a file, and on Darwin.
     pub file_offset: u64,
+    /// Which file it is.
+    pub file: FileId,
+}
+
+/// Which file is mapped, as the kernel lists it; all zero without a file, and on Darwin.
+///
+/// Not always what stat(2) says: a file of overlayfs or btrfs can have other numbers there. Two mappings of one file have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileId {
+    /// The device's numbers: major << 24 | minor.
+    pub device: u64,
+    /// The number in the file system.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Whether there is a file.
+    pub fn is_file(self) -> bool {
+        self.inode != 0
+    }
 }
 
 impl Mapping {

@@ -91,6 +91,27 @@ pub(crate) fn read_out_of_line<M: Memory>(memory: &mut M, address: u64, into: &m
     memory.read(address, into)
 }
 
+/// The text before the first NUL at an address, as far as it fits and can be read; nothing at address 0.
+pub fn read_text<'b, M: Memory>(memory: &mut M, address: u64, into: &'b mut [u8]) -> &'b [u8] {
+    let mut length = 0;
+    // In steps that do not cross a page, since the string may end at the end of the last one.
+    'steps: while address != 0 && length < into.len() {
+        let at = address.saturating_add(length as u64);
+        let step = (64 - (at % 64) as usize).min(into.len().saturating_sub(length));
+        let Some(piece) = into.get_mut(length..).and_then(|rest| rest.get_mut(..step)) else { break };
+        if read_out_of_line(memory, at, piece).is_err() {
+            break;
+        }
+        for byte in piece.iter() {
+            if *byte == 0 {
+                break 'steps;
+            }
+            length = length.saturating_add(1);
+        }
+    }
+    into.get(..length).unwrap_or_default()
+}
+
 impl<M: Memory + ?Sized> Memory for &mut M {
     #[inline]
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {

@@ -2,22 +2,25 @@
 
 use core::ffi::CStr;
 
-/// The longest path that is built, with its NUL: a run's directory, its id and a file name.
-const CAPACITY: usize = 128;
+/// A path within the store, with its NUL: a run's directory, its id and a file name. On the crash path files are opened relative to
+/// the store.
+pub type Path = PathOf<128>;
 
-/// A path under construction, always NUL-terminated. What does not fit is left out (nothing that is built here is
-/// longer than 127 bytes; a directory's own path is never part of it, since files are opened relative to it).
+/// A path with that of the store before it (`PATH_MAX`).
+pub type LongPath = PathOf<{ 4096 + 128 }>;
+
+/// A path under construction, always NUL-terminated. What does not fit is left out.
 #[derive(Clone, Copy, Debug)]
-pub struct Path {
+pub struct PathOf<const CAPACITY: usize> {
     bytes: [u8; CAPACITY],
     length: usize,
 }
 
 #[allow(clippy::new_without_default)]
-impl Path {
+impl<const CAPACITY: usize> PathOf<CAPACITY> {
     /// The empty path.
     pub const fn new() -> Self {
-        Path { bytes: [0; CAPACITY], length: 0 }
+        PathOf { bytes: [0; CAPACITY], length: 0 }
     }
 
     /// More bytes, none of which is a NUL.

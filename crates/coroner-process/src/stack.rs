@@ -47,6 +47,14 @@ unsafe extern "C" {
     fn coroner_stack_call(top: usize, function: unsafe extern "C" fn(*mut libc::c_void), argument: *mut libc::c_void);
 }
 
+/// The system's page size (not async-signal-safe).
+pub fn page_size() -> usize {
+    /// The largest page of all systems.
+    const LARGEST: usize = 1 << 16;
+    // SAFETY: only asks.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(LARGEST)
+}
+
 /// A stack made outside a signal handler: a mapping with an unreadable guard page below it, its pages touched.
 #[derive(Debug)]
 pub struct Stack {
@@ -126,16 +134,17 @@ pub fn alternate_stack() -> Result<SignalStack> {
     Ok(now)
 }
 
-/// Makes `stack` the alternate signal stack of the calling thread.
+/// Makes `stack` the alternate signal stack of the calling thread; returns the one before.
 ///
 /// # Errors
 /// What sigaltstack answered (`EPERM` while the thread runs on its alternate stack).
 ///
 /// # Safety
 /// The memory must stay mapped, and be used for nothing else, for as long as the thread has it as its alternate stack.
-pub unsafe fn set_alternate_stack(stack: &SignalStack) -> Result<()> {
-    // SAFETY: the kernel reads one `stack_t`; the memory is the caller's promise.
-    unsafe { call!(sigaltstack, core::ptr::from_ref(stack), 0) }.map(|_| ())
+pub unsafe fn set_alternate_stack(stack: &SignalStack) -> Result<SignalStack> {
+    let mut before = SignalStack { sp: 0, flags: 0, size: 0 };
+    // SAFETY: the kernel reads one `stack_t` and writes another; the memory is the caller's promise.
+    unsafe { call!(sigaltstack, core::ptr::from_ref(stack), &raw mut before) }.map(|_| before)
 }
 
 const _: () = assert!(size_of::<SignalStack>() == size_of::<libc::stack_t>());

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         a_relative_path_is_made_absolute,
         a_long_path_is_kept,
         a_list_in_mid_change_is_read_to_its_end,
+        a_damaged_list_takes_no_known_image_away,
         a_list_that_is_a_cycle_ends,
         an_image_with_another_base_is_found,
         an_image_without_an_elf_header_in_memory_is_found,
@@ -695,6 +696,24 @@ fn a_list_in_mid_change_is_read_to_its_end() {
     let refresh = fresh.refresh(&mut Changed::new(vec![(entries[1] + 24, 0x1234)]));
     assert_eq!(refresh.list, ListState::Broken);
     assert!(refresh.images >= 2);
+}
+
+fn a_damaged_list_takes_no_known_image_away() {
+    let (mut images, first) = images();
+    let entries = entries(&images, &mut AnyMemory::new());
+    let damages = [
+        // An entry leads nowhere, as does the head; the list ends too early; an entry says another base, another dynamic section.
+        vec![(entries[1] + 24, 0x1234)],
+        vec![(entries[0] + 24, 0)],
+        vec![(images.debug_address() + 8, 0x1234)],
+        vec![(entries[2], 0x10_0000)],
+        vec![(entries[2] + 16, 0x10_0000)],
+    ];
+    for (number, words) in damages.into_iter().enumerate() {
+        let refresh = images.refresh(&mut Changed::new(words));
+        assert_eq!((refresh.images, refresh.read), (first.images, 0), "damage {number}: {refresh:?}");
+        images.refresh(&mut AnyMemory::new());
+    }
 }
 
 fn a_list_that_is_a_cycle_ends() {

@@ -234,7 +234,7 @@ fn wait_for_all_that_can_answer(
         // Nothing here allocates.
         let is_silent = |capture: &Capture<'_>| matches!(capture, Capture::Not(NotCaptured::NoAnswer));
         let mut silent = stop.threads().filter(|thread| is_silent(&thread.capture));
-        let blocks = |tid| tasks.blocked_signals(tid).is_ok_and(|mask| mask & 1 << (stopper.signal() - 1) != 0);
+        let blocks = |tid| support::blocked_signals(tid).is_some_and(|mask| mask & 1 << (stopper.signal() - 1) != 0);
         // One that has just been made, or is about to make another, blocks it, too, but runs.
         let sleeps = |tid| tasks.state(tid) == Ok(KernelState::Sleeping);
         if silent.all(|thread| blocks(thread.tid) && sleeps(thread.tid)) {
@@ -350,7 +350,7 @@ fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
         let silent = stop.threads().filter(|thread| matches!(thread.capture, Capture::Not(NotCaptured::NoAnswer)));
         let tids: Vec<i32> = silent.map(|thread| thread.tid).collect();
         assert_eq!(tids.len(), 1);
-        let blocked = tasks.blocked_signals(tids[0]).unwrap();
+        let blocked = support::blocked_signals(tids[0]).unwrap();
         assert_ne!(blocked & 1 << (stopper.signal() - 1), 0);
         stop.release();
     }
@@ -905,8 +905,8 @@ fn names_and_states_of_threads() {
     until("it runs", || tasks.state(loop_tid) == Ok(KernelState::Running));
     assert!(tasks.state(i32::MAX).is_err());
     if !support::is_emulated() {
-        until("it is seen to wait", || tasks.system_call(parked.tids[0]) == Ok(Some(libc::SYS_futex as u32)));
-        assert_eq!(tasks.system_call(loop_tid), Ok(None));
+        until("it is seen to wait", || support::system_call(parked.tids[0]) == Some(libc::SYS_futex as u32));
+        assert_eq!(support::system_call(loop_tid), None);
     }
     STOP.set();
     counting.join().unwrap();

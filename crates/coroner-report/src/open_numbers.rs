@@ -48,6 +48,23 @@ macro_rules! open_numbers {
                 }
             }
         }
+
+        /// As it is written. A name of a later version is 0, "unknown".
+        #[cfg(feature = "std")]
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(untagged)]
+                enum Written {
+                    Name(std::string::String),
+                    Number($repr),
+                }
+                Ok(match <Written as serde::Deserialize>::deserialize(deserializer)? {
+                    Written::Name(name) => $name::from_name(&name).unwrap_or_default(),
+                    Written::Number(number) => $name(number),
+                })
+            }
+        }
     };
 }
 

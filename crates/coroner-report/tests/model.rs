@@ -1,8 +1,9 @@
 //! The parts of a report's model, each by itself.
 
+use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Bytes, Id, IdError, Image, ImageIndex, Timestamp, is_runtime_function, mach_code_name,
-    mach_exception_name, signal_code_name, signal_name,
+    Address, Bytes, Id, IdError, Image, ImageIndex, Timestamp, is_runtime_code, is_runtime_function, mach_code_name,
+    mach_exception_name, signal_code_name, signal_name, system_call_name,
 };
 use coroner_report::wire::{ImageKind, Os, crc32c};
 
@@ -64,6 +65,48 @@ fn the_same_number_is_another_signal_elsewhere() {
     assert_eq!(mach_code_name(1, 2), Some("KERN_PROTECTION_FAILURE"));
 }
 
+#[test]
+fn system_calls() {
+    use Arch::{Aarch64, X86_64};
+    for (arch, number, name) in [
+        (X86_64, 0, "read"),
+        (X86_64, 257, "openat"),
+        (X86_64, 334, "rseq"),
+        (X86_64, 462, "mseal"),
+        (Aarch64, 0, "io_setup"),
+        (Aarch64, 56, "openat"),
+        (Aarch64, 243, "recvmmsg"),
+        (Aarch64, 260, "wait4"),
+        (Aarch64, 424, "pidfd_send_signal"),
+    ] {
+        assert_eq!(system_call_name(Os::ANDROID, arch, number), Some(name));
+    }
+    for number in [-1, 244, 335, 423, 9999, 0x4000_0000, i64::MAX] {
+        assert_eq!(system_call_name(Os::LINUX, Aarch64, number), None);
+    }
+    assert_eq!(system_call_name(Os::LINUX, X86_64, 335), None);
+    // Darwin's numbers change.
+    assert_eq!(system_call_name(Os::MACOS, X86_64, 0), None);
+}
+
+/// Of the processor that this runs on, by its C library's own headers.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn native_system_calls() {
+    for (number, name) in [
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_futex, "futex"),
+        (libc::SYS_ptrace, "ptrace"),
+        (libc::SYS_exit_group, "exit_group"),
+        (libc::SYS_mremap, "mremap"),
+        (libc::SYS_io_uring_setup, "io_uring_setup"),
+        (libc::SYS_process_vm_readv, "process_vm_readv"),
+        (libc::SYS_getrandom, "getrandom"),
+    ] {
+        assert_eq!(system_call_name(Os::NATIVE, Arch::NATIVE, number), Some(name));
+    }
+}
+
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn native_numbers() {
@@ -93,6 +136,8 @@ fn by_name() {
         "__rustc::rust_begin_unwind",
         "coroner::panic::install::{{closure}}",
         "_start",
+        "void std::swap<paint::Ink>(paint::Ink&, paint::Ink&)",
+        "std::vector<paint::Ink, std::allocator<paint::Ink> >::at(unsigned long)",
     ] {
         assert!(is_runtime_function(function), "{function}");
     }
@@ -102,10 +147,26 @@ fn by_name() {
         "<u8 as paint::Ink>::mix",
         "coroners::court",
         "main",
+        "void paint::mix<std::string>(std::string const&)",
         "",
     ] {
         assert!(!is_runtime_function(function), "{function}");
     }
+    // With line tables alone an inlined function has its bare name: the file says whose it is.
+    for file in [
+        "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/core/src/ptr/mod.rs",
+        "/home/ada/.rustup/toolchains/stable/lib/rustlib/src/rust/library/std/src/panic.rs",
+        "/home/ada/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde-1.0.0/src/lib.rs",
+        "/home/ada/.cargo/git/checkouts/brush-1/src/lib.rs",
+        "/home/ada/paint/vendor/brush/src/lib.rs",
+        "/usr/include/c++/12/bits/stl_vector.h",
+    ] {
+        assert!(is_runtime_code(Some("write_volatile"), Some(file)), "{file}");
+    }
+    for file in ["/home/ada/paint/src/vendor/mod.rs", "src/main.rs", "/usr/src/app/src/main.rs"] {
+        assert!(!is_runtime_code(Some("fill"), Some(file)), "{file}");
+    }
+    assert!(is_runtime_code(Some("core::fmt::write"), None) && !is_runtime_code(None, None));
 }
 
 #[test]

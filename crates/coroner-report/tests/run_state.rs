@@ -72,8 +72,6 @@ fn everything_comes_back() {
     for (scalar, value) in [
         (Scalar::EXIT, u64::from(ExitKind::SIGTERM.0)),
         (Scalar::EXIT_TIME, 9),
-        (Scalar::CRASHED_BY, u64::from(Monitor::SIGNAL.0)),
-        (Scalar::CRASH_TIME, 8),
         (Scalar::FOREGROUND, u64::from(Foreground::BACKGROUND.0)),
         (Scalar::LEVEL, u64::from(Level::ERROR.0)),
         (Scalar::SESSION_ID_HIGH, 0x0102_0304_0506_0708),
@@ -111,7 +109,7 @@ fn everything_comes_back() {
     assert_eq!(breadcrumb.data.as_ref().map(Value::to_cbor), Some(data));
     let lifecycle = &facts.lifecycle;
     assert_eq!((lifecycle.exit, lifecycle.exit_time), (ExitKind::SIGTERM, Some(Timestamp(9))));
-    assert_eq!((lifecycle.crashed_by, lifecycle.crash_time), (Some(Monitor::SIGNAL), Some(Timestamp(8))));
+    assert_eq!((lifecycle.crashed_by, lifecycle.crash_time), (None, None));
     assert_eq!((lifecycle.foreground, lifecycle.last_alive), (Foreground::BACKGROUND, Some(Timestamp(7))));
     assert_eq!((facts.level, lifecycle.hang_since), (Some(Level::ERROR), None));
     assert_eq!(lifecycle.hang_durations_ns, BTreeMap::from([(0, 31), (15, 32)]));
@@ -120,6 +118,22 @@ fn everything_comes_back() {
     assert_eq!((session.started, session.errors, session.status), (Timestamp(6), 2, SessionStatus::CRASHED));
 
     assert_eq!(state.set_facts_with(&mut buffer, |facts| facts.uint(Fact::PID, 1)), Err(Refused::AlreadySet));
+}
+
+#[test]
+fn a_child_has_its_own_process_id_and_its_parents_facts() {
+    let words = region(&SMALL);
+    let process = ProcessIdentity { pid: 78, ..ProcessIdentity::default() };
+    let state = RunState::create(&words, &SMALL, [1; 16], &process).expect("large enough");
+    let mut buffer = [0; 128];
+    state
+        .set_facts_with(&mut buffer, |facts| {
+            facts.text(Fact::APP_ID, "app");
+            facts.uint(Fact::PID, 77);
+        })
+        .expect("fits");
+    let app = RunFacts::read(&state.to_bytes()).expect("whole").app;
+    assert_eq!((app.id.as_deref(), app.pid), (Some("app"), Some(78)));
 }
 
 #[test]
@@ -153,7 +167,7 @@ fn set_again_removed_and_set() {
     state.set_text(Kind::TAG, "key", "again").expect("fits");
     assert_eq!(tags()["key"], "again");
     state.set_text(Kind::EXTRA, "key", "another kind").expect("fits");
-    state.remove_all(Kind::TAG);
+    state.remove(Kind::TAG, "key").expect("not contended");
     assert!(tags().is_empty());
     assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").extra.len(), 1);
 }
@@ -339,7 +353,7 @@ fn what_is_no_run_state() {
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let mut later = state.to_bytes();
     later[8] = 3;
-    assert!(matches!(RunFacts::read(&later), Err(RunStateError::Newer { version: 3 })));
+    assert!(matches!(RunFacts::read(&later), Err(RunStateError::OtherVersion { version: 3 })));
     let mut random = Random(99);
     for _ in 0..5000 / ONE_OF {
         let len = random.below(3000);
@@ -355,18 +369,6 @@ fn what_is_no_run_state() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     assert!(matches!(RunFacts::read_file(directory.path()), Err(RunStateError::File(_))));
-}
-
-#[test]
-fn a_state_of_version_1_is_read() {
-    // Written by the code that knew no other version.
-    let facts = RunFacts::read(include_bytes!("expected/run-state-1.bin")).expect("whole");
-    assert_eq!(facts.problems, []);
-    assert_eq!((facts.run_id, facts.app.id.as_deref()), (Id([0xAB; 16]), Some("com.example.app")));
-    assert_eq!((facts.tags["language"].as_str(), &facts.extra["note"]), ("de", &Value::from("old")));
-    assert_eq!(facts.breadcrumbs[0].message.as_deref(), Some("one"));
-    assert_eq!((facts.lifecycle.exit, facts.lifecycle.crashed_by), (ExitKind::CRASHED, Some(Monitor::SIGNAL)));
-    assert_eq!((facts.process, facts.crash), (None, None));
 }
 
 const PROCESS: ProcessIdentity =
@@ -730,6 +732,46 @@ fn resume(child: libc::pid_t, request: libc::c_uint) {
 }
 
 /// A writer is held up at some instruction while another sets the same key: one of the two values stands, whole.
+/// The tags that a reader sees.
+fn tags_of(state: &RunState<'_>) -> BTreeMap<String, String> {
+    let facts = RunFacts::read(&state.to_bytes()).expect("readable");
+    assert!(facts.problems.is_empty(), "{:?}", facts.problems);
+    facts.tags
+}
+
+#[test]
+fn a_change_of_several_keys_counts_as_a_whole() {
+    let tags = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let words = region(&SMALL);
+    let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    state.set_text(Kind::TAG, "user", "1").expect("fits");
+    state.set_text(Kind::TAG, "plan", "free").expect("fits");
+    let change = state.together();
+    // The second update of a key must not take the place of the value that counts.
+    for value in ["2", "3"] {
+        change.set_text(Kind::TAG, "user", value).expect("fits");
+    }
+    change.remove(Kind::TAG, "plan").expect("it is there");
+    change.set_text(Kind::TAG, "new", "yes").expect("fits");
+    assert_eq!(tags_of(&state), tags(&[("user", "1"), ("plan", "free")]));
+    // What another thread sets meanwhile counts at once; a key whose removal does not count yet keeps its slot.
+    state.set_text(Kind::TAG, "other", "a").expect("fits");
+    assert_eq!(state.set_text(Kind::TAG, "fifth", "no room"), Err(Refused::Full));
+    assert_eq!(tags_of(&state), tags(&[("user", "1"), ("plan", "free"), ("other", "a")]));
+    change.commit();
+    assert_eq!(tags_of(&state), tags(&[("user", "3"), ("new", "yes"), ("other", "a")]));
+    state.set_text(Kind::TAG, "fifth", "has the slot of `plan`").expect("fits");
+    // A change that is never committed, and one of the same key that comes after it and does count.
+    let lost = state.together();
+    lost.set_text(Kind::TAG, "user", "4").expect("fits");
+    lost.set_text(Kind::TAG, "new", "no").expect("fits");
+    state.set_text(Kind::TAG, "new", "still").expect("fits");
+    let seen = tags_of(&state);
+    assert_eq!((seen["user"].as_str(), seen["new"].as_str()), ("3", "still"));
+}
+
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_writer_held_up_anywhere_spoils_nothing() {
@@ -805,4 +847,37 @@ fn killed_at_any_instruction() {
     assert_eq!((stage, crumbs, crashes), (2, 2, 2), "after {steps} instructions");
     assert!(steps > 1000, "only {steps} instructions were looked at");
     println!("looked after each of {steps} instructions");
+}
+
+/// As above, of a change of three keys: all or nothing after each instruction.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn a_change_killed_at_any_instruction_is_none() {
+    let state =
+        RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    state.set_text(Kind::TAG, "user", "1").expect("fits");
+    state.set_text(Kind::TAG, "plan", "free").expect("fits");
+    let before = tags_of(&state);
+    let child = traced_child(|| {
+        let change = state.together();
+        let _ = change.set_text(Kind::TAG, "user", "2");
+        let _ = change.set_text(Kind::TAG, "user", "3");
+        let _ = change.remove(Kind::TAG, "plan");
+        let _ = change.set_text(Kind::TAG, "new", "yes");
+        change.commit();
+    });
+    let (mut committed, mut steps) = (None, 0_u64);
+    while stopped(child) {
+        let seen = tags_of(&state);
+        if seen != before {
+            let first = committed.get_or_insert_with(|| (steps, seen.clone()));
+            assert_eq!(first.1, seen, "after {steps} instructions");
+        }
+        steps += 1;
+        resume(child, libc::PTRACE_SINGLESTEP);
+    }
+    let (at, after) = committed.expect("the change was committed");
+    assert!(at > 300, "it was seen after {at} of {steps} instructions");
+    let values: Vec<_> = after.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(values, [("new", "yes"), ("user", "3")]);
 }

@@ -4,10 +4,10 @@ mod common;
 
 use common::full_report;
 use coroner_report::Report;
-use coroner_report::model::{InlinedFrame, RunFacts, Value};
+use coroner_report::model::{CrashFlag, InlinedFrame, RunFacts, Value};
 use coroner_report::run_state::{Breadcrumb, Fact, Kind, Level, Limits, ProcessIdentity, RunState, Scalar};
 use coroner_report::text::{Sink, Style, TextOptions, ThreadFilter};
-use coroner_report::wire::SectionKind;
+use coroner_report::wire::{Monitor, SectionKind};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
@@ -51,6 +51,17 @@ fn the_json() {
     let json = report().to_json() + "\n";
     let expected = include_str!("expected/report.json");
     assert!(json == expected, "tests/expected/report.json should be:\n{json}");
+}
+
+#[test]
+fn the_json_is_read_again() {
+    let report = report();
+    let again = Report::from_json(&report.to_json()).expect("its own JSON");
+    assert_eq!(again.to_json(), report.to_json());
+    assert_eq!(again.to_text(&TextOptions::default()), report.to_text(&TextOptions::default()));
+    for other in ["{}", "[]", "{\"header\": {}}", "{\"event_id\": \"1cf2590872a5491e9ffbd98d82f81d1d\"}", "no JSON"] {
+        assert!(Report::from_json(other).is_err(), "{other}");
+    }
 }
 
 #[test]
@@ -106,11 +117,15 @@ fn full_run() -> RunFacts {
     });
     set.expect("they fit");
     for (kind, _) in Kind::ALL {
-        let value = Value::Array(vec![Value::from("value")]).to_cbor();
-        let set = if *kind == Kind::TAG {
-            state.set_text(*kind, "", "").map(drop)
-        } else {
-            state.set_cbor(*kind, "", &value)
+        let text = |text: &str| Value::Text(text.to_owned());
+        let set = match *kind {
+            Kind::TAG => state.set_text(*kind, "", "").map(drop),
+            Kind::CHANGED_FACT => state.set_text(*kind, "release", "text").map(drop),
+            Kind::ATTACHMENT => {
+                let declared = [(text("path"), text("/log")), (text("content_type"), text("text/plain"))];
+                state.set_cbor(*kind, "log", &Value::Map(declared.to_vec()).to_cbor())
+            }
+            _ => state.set_cbor(*kind, "", &Value::Array(vec![text("value")]).to_cbor()),
         };
         set.expect("fits");
     }
@@ -231,4 +246,42 @@ fn a_recursion_is_shown_by_its_first_rounds() {
     let last: Vec<&String> = lines.iter().filter(|line| line.contains("f55")).collect();
     assert_eq!(last.len(), 4);
     assert!(last[0].starts_with("1207 "), "{last:?}");
+}
+
+#[test]
+fn terminate_without_an_exception_throws_nothing() {
+    let mut report = report();
+    report.exceptions.truncate(1);
+    let exception = &mut report.exceptions[0];
+    exception.type_name = None;
+    exception.message = Some("terminate called without an active exception".to_owned());
+    exception.frames.clear();
+    let text = report.to_text(&TextOptions::default());
+    assert!(text.contains("\nterminate called without an active exception\n") && !text.contains("Thrown"), "{text}");
+}
+
+#[test]
+fn one_frame_is_no_frames() {
+    let mut report = report();
+    report.threads[0].skipped = vec![coroner_report::model::Skipped { after: 1, count: 1 }];
+    let text = report.to_text(&TextOptions::default());
+    assert!(text.contains("… 1 frame left out …"), "{text}");
+}
+
+#[test]
+fn only_a_thread_that_crashed_is_said_to_have_crashed() {
+    let mut report = report();
+    let said = |report: &Report| {
+        let text = report.to_text(&TextOptions::default());
+        text.lines().find(|line| line.starts_with("Thread 0")).unwrap().split(':').next().unwrap().to_owned()
+    };
+    assert_eq!(said(&report), "Thread 0 crashed");
+    let crash = report.crash.as_mut().unwrap();
+    crash.flags.push(CrashFlag::NotFatal);
+    assert_eq!(said(&report), "Thread 0 crashed", "by a signal, which a handler repaired");
+    let crash = report.crash.as_mut().unwrap();
+    (crash.signal, crash.mach, crash.monitor) = (None, None, Monitor::CPP_EXCEPTION);
+    assert_eq!(said(&report), "Thread 0 reported");
+    report.crash.as_mut().unwrap().monitor = Monitor::HANG;
+    assert_eq!(said(&report), "Thread 0 hung");
 }

@@ -227,6 +227,16 @@ fn thrown(language: Language, kind: Option<&str>, message: &str, frames: u64) ->
     }
 }
 
+/// An exception with the frames of its runtime.
+fn javascript() -> Exception {
+    let mut thrown = thrown(Language::JAVASCRIPT, Some("TypeError"), "cart is undefined", 2);
+    for frame in &mut thrown.frames {
+        (frame.found_by, frame.address, frame.module) = (FoundBy::MANAGED, Address(0), Some("javascript".into()));
+        (frame.file, frame.line, frame.in_app) = (Some("cart.js".into()), Some(41), Some(true));
+    }
+    thrown
+}
+
 fn with(mut report: Report, monitor: Monitor, exceptions: Vec<Exception>) -> Report {
     report.exceptions = exceptions;
     if let Some(crash) = &mut report.crash {
@@ -303,6 +313,7 @@ fn specimens() -> Vec<(&'static str, Report)> {
             ),
         ),
         ("swift", with(mac(), Monitor::SIGNAL, vec![thrown(Language::SWIFT, Some("PaintError"), "noCanvas", 0)])),
+        ("javascript", with(mac(), Monitor::USER, vec![javascript()])),
         ("hang", hang),
         ("fatal-hang", fatal_hang),
         ("user", user),

@@ -4,12 +4,15 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
+use coroner_outbox::SendingThread;
 use coroner_report::model::{CrashFlag, Report, RunFacts};
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
+
+use serde_json::{Map, Value};
 
 use crate::client_report::Reason;
 use crate::envelope::{Attachment, AttachmentKind, Envelope, Item, item_type};
@@ -17,13 +20,10 @@ use crate::event::Event;
 use crate::minidump;
 use crate::options::Options;
 use crate::outbox::{Outbox, Pushed, plain_sid};
-use crate::sender::{Round, Sender};
-use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate};
+use crate::sender::Sender;
+use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
 use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
-
-/// Longest sleep of the sending thread: clocks are set, networks come back.
-const MAX_SLEEP: Duration = Duration::from_hours(1);
 
 /// Delivers to one server: keeps what it is given in an outbox on the disk, and sends it from a thread of its own.
 ///
@@ -36,25 +36,10 @@ pub struct Client {
 struct Inner {
     options: Options,
     outbox: Outbox,
-    sender: Sender,
-    state: Mutex<Work>,
-    changed: Condvar,
+    sender: Arc<Sender>,
+    thread: SendingThread,
     /// What this run is of, once that is known.
     current: Mutex<Option<Conditions>>,
-}
-
-/// What the sending thread is at.
-#[derive(Debug, Default)]
-struct Work {
-    running: bool,
-    /// How often something was asked for.
-    asked: u64,
-    /// How much of that had been asked for when the last round began.
-    begun: u64,
-    /// How much of it the last round that came to its end had seen.
-    served: u64,
-    /// What the last of them left.
-    last: Round,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,16 +109,15 @@ impl Client {
         if other {
             outbox.revive().map_err(OpenError::Outbox)?;
         }
-        let sender = Sender::new(outbox.clone(), transport, options.clone());
-        let inner = Inner {
-            options,
-            outbox,
-            sender,
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            current: Mutex::default(),
-        };
+        let sender = Arc::new(Sender::new(outbox.clone(), transport, options.clone()));
+        let rounds = Arc::clone(&sender);
+        let thread = SendingThread::new("coroner-sentry", move || rounds.round());
+        let inner = Inner { options, outbox, sender, thread, current: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
     }
 
     /// Its outbox.
@@ -199,7 +183,6 @@ impl Client {
             // From here on the envelope speaks for the session.
             self.outbox().update(|state| {
                 state.note_done(&plain_sid(sid));
-                state.sessions.take(sid);
                 state.begun.retain(|begun| begun != sid);
             })?;
         }
@@ -228,7 +211,7 @@ impl Client {
         if self.inner.options.sessions != SessionMode::Individual {
             return Ok(());
         }
-        let Some(update) = self.teller().began(run) else { return Ok(()) };
+        let Some(update) = self.teller().and_then(|teller| teller.began(run)) else { return Ok(()) };
         self.outbox().update(|state| {
             let refused = state.consent == Some(false);
             if !refused && !state.begun.contains(&update.sid) && !state.is_done(&plain_sid(&update.sid)) {
@@ -286,16 +269,38 @@ impl Client {
         self.outbox().update(|state| state.discarded.count_many(Reason::CacheOverflow, "error", reports))
     }
 
-    fn last_update(&self, run: Option<&RunFacts>, reports: Reports) -> Option<SessionUpdate> {
-        if self.inner.options.sessions == SessionMode::Off {
-            return None;
-        }
-        self.teller().ended(run?, reports)
+    /// Counts reports that were never made, because there were too many in too short a time.
+    ///
+    /// # Errors
+    /// It can't be noted.
+    pub fn count_left_out(&self, reports: u64) -> io::Result<()> {
+        self.outbox().update(|state| state.discarded.count_many(Reason::QueueOverflow, "error", reports))
     }
 
-    fn teller(&self) -> SessionTeller {
-        let event = &self.inner.options.event;
-        SessionTeller { release: event.release.clone(), environment: event.environment.clone() }
+    fn last_update(&self, run: Option<&RunFacts>, reports: Reports) -> Option<SessionUpdate> {
+        let mode = self.inner.options.sessions;
+        let run = run?;
+        let update = self.teller()?.ended(run, reports).filter(|update| mode.takes(update))?;
+        Some(SessionUpdate { init: mode != SessionMode::CrashesOnly || !is_counted_by_client(run), ..update })
+    }
+
+    /// `None` where no sessions are reported.
+    fn teller(&self) -> Option<SessionTeller> {
+        let Options { event, sessions, installation_id, .. } = &self.inner.options;
+        if *sessions == SessionMode::Off {
+            return None;
+        }
+        let installation = installation_id.then(|| self.installation()).flatten();
+        Some(SessionTeller { release: event.release.clone(), environment: event.environment.clone(), installation })
+    }
+
+    /// The id of this installation of the app, made where there is none.
+    fn installation(&self) -> Option<String> {
+        let known = self.outbox().read_state().installation;
+        known.or_else(|| {
+            let new = || sentry_types::random_uuid().simple().to_string();
+            self.outbox().update(|state| state.installation.get_or_insert_with(new).clone()).ok()
+        })
     }
 
     /// The files that go with an event, within the limit.
@@ -319,6 +324,26 @@ impl Client {
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
+        // What the run itself declared, in the event where it is missing: it may have been removed since.
+        let mut missing = Map::new();
+        for declared in report.run.iter().flat_map(|run| &run.attachments) {
+            match read_file(Path::new(&declared.path), options.max_attachment_bytes) {
+                Ok(Some(bytes)) => attachments.push(Attachment {
+                    filename: declared.name.clone(),
+                    content_type: declared.content_type.clone(),
+                    kind: AttachmentKind::File,
+                    bytes,
+                }),
+                Ok(None) => drop(missing.insert(declared.name.clone(), "it is too large".into())),
+                Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
+            }
+        }
+        if !missing.is_empty() {
+            let context = event.contexts.entry("coroner").or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(context) = context {
+                context.insert("missing_attachments".to_owned(), missing.into());
+            }
+        }
         while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > options.max_attachment_bytes
         {
             let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
@@ -328,7 +353,7 @@ impl Client {
         if !dropped.is_empty() {
             log::warn!("coroner: attachments are too large and not sent: {}", dropped.join(", "));
             self.outbox().update(|state| {
-                dropped.iter().for_each(|_| state.discarded.count(Reason::InternalSdkError, "attachment"));
+                state.discarded.count_many(Reason::InternalSdkError, "attachment", dropped.len() as u64);
             })?;
             let context = event.contexts.entry("coroner").or_insert_with(|| serde_json::json!({ "type": "coroner" }));
             context["attachments_left_out"] = dropped.into();
@@ -351,77 +376,12 @@ impl Client {
 
     /// Starts sending in the background, if it isn't going on.
     pub fn wake(&self) {
-        self.ask();
-    }
-
-    /// Asks for a round, and says which [`Work::served`] tells that one that began after this call is over.
-    fn ask(&self) -> u64 {
-        let mut work = locked(&self.inner.state);
-        work.asked += 1;
-        let asked = work.asked;
-        if !work.running {
-            let inner = Arc::clone(&self.inner);
-            let thread = std::thread::Builder::new().name("coroner-sentry".into());
-            match thread.spawn(move || inner.run()) {
-                Ok(_) => work.running = true,
-                Err(error) => log::warn!("coroner: no thread to send from: {error}"),
-            }
-        }
-        drop(work);
-        self.inner.changed.notify_all();
-        asked
+        self.inner.thread.wake();
     }
 
     /// Sends what may be sent now, and waits for it, at most `timeout`. Says whether nothing is left.
     pub fn flush(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now().checked_add(timeout);
-        // A round that is going on may have begun before what is to be flushed came: it is not the one to wait for.
-        let asked = self.ask();
-        let mut work = locked(&self.inner.state);
-        while work.served < asked {
-            if !work.running {
-                return false;
-            }
-            let left = deadline.map_or(MAX_SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            work = self.inner.changed.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        work.last.left == 0
-    }
-}
-
-impl Inner {
-    /// The sending thread: rounds, and sleeps until the next is due.
-    fn run(&self) {
-        let mut work = locked(&self.state);
-        loop {
-            work.begun = work.asked;
-            drop(work);
-            let round = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sender.round()));
-            // What made a round panic will do so again.
-            let round = round.unwrap_or(Round { left: 1, again: None });
-            work = locked(&self.state);
-            work.served = work.begun;
-            work.last = round;
-            self.changed.notify_all();
-            let Some(again) = round.again else {
-                if work.asked > work.begun {
-                    continue;
-                }
-                work.running = false;
-                return;
-            };
-            let until = Instant::now() + again.min(MAX_SLEEP);
-            while work.asked == work.begun {
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                work = self.changed.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
+        self.inner.thread.flush(timeout)
     }
 }
 
@@ -434,14 +394,19 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The last update of a session with what is known of its first; `None` if that was sent already.
+/// The last update of a session, `init` if the first was not sent; `None` if it was sent itself.
 fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<SessionUpdate> {
     if state.is_done(&plain_sid(&update.sid)) {
         return None;
     }
-    // A beginning that was never sent goes with the end.
-    let sent = state.begun.contains(&update.sid) && state.sessions.unsent(&update.sid).is_none();
-    Some(SessionUpdate { init: !sent, ..update })
+    // A beginning that was never sent goes with the end. It is taken at once, so that no other process of the app sends it meanwhile;
+    // and if this one is killed before the end is kept, the session is one that was never begun.
+    let unsent = state.sessions.take(&update.sid).is_some();
+    let sent = state.begun.contains(&update.sid) && !unsent;
+    if !sent {
+        state.begun.retain(|begun| *begun != update.sid);
+    }
+    Some(SessionUpdate { init: update.init && !sent, ..update })
 }
 
 /// Whether the run ended by what the report is of: not that of a child made by fork, which has its parent's session.
@@ -481,13 +446,5 @@ fn identity(options: &Options) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::is_sampled;
-
-    #[test]
-    fn sampling_is_by_id() {
-        let id = |first: u32| format!("{first:08x}{}", "0".repeat(24));
-        assert!(is_sampled(&id(u32::MAX), 1.0) && !is_sampled(&id(0), 0.0));
-        assert!(is_sampled(&id(0x3fff_ffff), 0.25) && !is_sampled(&id(0x4000_0000), 0.25));
-    }
-}
+#[path = "../tests/unit/client.rs"]
+mod tests;

@@ -20,11 +20,13 @@ pub enum Reason {
     BeforeSend,
     /// The outbox was full or it was too old.
     CacheOverflow,
-    /// The network failed as often as it is tried.
+    /// There were too many in too short a time.
+    QueueOverflow,
+    /// The network failed when it was on its way, and it must not come twice.
     NetworkError,
     /// The server refused it.
     SendError,
-    /// It waited for the end of a rate limit that is longer than it may wait.
+    /// The server takes no more of its kind for now.
     RatelimitBackoff,
     /// A mistake of Coroner's own.
     InternalSdkError,

@@ -10,6 +10,7 @@ use coroner_report::model::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::event::{Event, Sdk, time_text};
+use crate::session::SessionUpdate;
 
 /// The kinds of items that Coroner makes.
 pub mod item_type {
@@ -17,6 +18,8 @@ pub mod item_type {
     pub const EVENT: &str = "event";
     /// A file.
     pub const ATTACHMENT: &str = "attachment";
+    /// What a user says.
+    pub const FEEDBACK: &str = "feedback";
     /// An update of a session.
     pub const SESSION: &str = "session";
     /// Counts of sessions.
@@ -75,6 +78,7 @@ impl Item {
         match self.kind() {
             item_type::EVENT => "error",
             item_type::ATTACHMENT => "attachment",
+            item_type::FEEDBACK => "feedback",
             item_type::SESSION | item_type::SESSIONS => "session",
             // Client reports are never limited.
             item_type::CLIENT_REPORT => "internal",
@@ -165,6 +169,19 @@ impl Envelope {
     pub fn event(&self) -> Option<Event> {
         let item = self.items.iter().find(|item| item.kind() == item_type::EVENT)?;
         serde_json::from_slice(&item.payload).ok()
+    }
+
+    /// The session's update that goes with the event, if it is one of Coroner's making.
+    pub fn session(&self) -> Option<SessionUpdate> {
+        let item = self.items.iter().find(|item| item.kind() == item_type::SESSION)?;
+        serde_json::from_slice(&item.payload).ok()
+    }
+
+    /// The same, taken out.
+    pub fn take_session(&mut self) -> Option<SessionUpdate> {
+        let session = self.session();
+        self.items.retain(|item| item.kind() != item_type::SESSION);
+        session
     }
 
     /// Its bytes, as they are kept.

@@ -24,6 +24,7 @@ mod client;
 pub mod client_report;
 pub mod envelope;
 pub mod event;
+mod feedback;
 mod minidump;
 mod options;
 pub mod outbox;
@@ -34,6 +35,7 @@ mod termination;
 pub mod transport;
 
 pub use client::{Captured, Client, OpenError};
+pub use feedback::Feedback;
 pub use minidump::attachment as minidump_attachment;
 pub use options::{Attach, BeforeSend, Options};
 /// The address of a project, with the key to it: `https://KEY@HOST/PROJECT`.

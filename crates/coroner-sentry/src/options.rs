@@ -61,9 +61,14 @@ pub struct Options {
     pub transport: TransportOptions,
     /// How much may wait.
     pub limits: OutboxLimits,
-    /// How often sending an event is tried before it is set aside. Default: 6.
+    /// Whether the sessions of one installation of the app have a common random id, which is kept in the outbox, by which a server counts
+    /// users and those without a crash. It is made anew after the user has not agreed. Without it they have the user's id, where
+    /// the app says one. Default: yes.
+    pub installation_id: bool,
+    /// How many tries that fail have a growing wait behind them. Default: 6, so that no wait is longer than eight hours.
     pub tries: u32,
-    /// How long until the first try after one that failed; it doubles with each. Default: 15 minutes.
+    /// How long until the first try after one that failed; it doubles with each. What waits is tried at once when the server has
+    /// taken something else. Default: 15 minutes.
     pub retry_after: Duration,
     /// How long to wait between one envelope and the next. Default: 100 ms.
     pub pause: Duration,
@@ -85,6 +90,7 @@ impl Options {
             watchdog_terminations: false,
             client_reports: true,
             require_consent: false,
+            installation_id: true,
             transport: TransportOptions::default(),
             limits: OutboxLimits::default(),
             tries: 6,

@@ -1,55 +1,28 @@
-//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached.
+//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached: envelopes in an
+//! [outbox](coroner_outbox::Outbox), and beside them rate limits, sessions and counts.
 //!
-//! ```text
-//! <outbox>/
-//!   queue/<made>-<tries>-<not before>-<event>-<session>.envelope
-//!   given-up/…    envelopes that a server refused, or that could not be sent as often as is tried
-//!   state.json    rate limits, sessions and counts that wait, ids of what was sent, consent
-//!   lock          held for moments, while `state.json` is changed
-//!   sending.lock  held by the process that sends
-//! ```
-//!
-//! All that is known of an envelope beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
-//! Envelopes appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
+//! The session in an envelope's name is one that its envelope is to tell the server of: it is taken out of the name before the envelope is
+//! sent, and put back if it surely did not arrive, because a server counts a session as often as it comes. `leaving` in the directory says
+//! whether sessions that are being sent by themselves have left this machine.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use rustix::fs::{FlockOperation, fcntl_lock};
 use serde::{Deserialize, Serialize};
+
+pub use coroner_outbox::{Entry, OutboxLimits, Pushed, Sending, SentIds};
 
 use crate::client_report::{Discarded, Reason};
 use crate::envelope::Envelope;
 use crate::rate_limits::RateLimits;
 use crate::session::PendingSessions;
 
-/// Ids of what was sent that are kept, to tell what comes again.
-const REMEMBERED: usize = 200;
 const MAX_SESSIONS: usize = 1000;
-/// Largest envelope read back.
-const LARGEST: u64 = 256 << 20;
-
-/// How much an outbox may hold. What is oldest goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutboxLimits {
-    /// Most envelopes. Default: 100.
-    pub number: usize,
-    /// Oldest envelope. Default: 30 days; servers take none that are older.
-    pub age: Duration,
-    /// Most bytes, all envelopes together. Default: 64 MiB.
-    pub bytes: u64,
-}
-
-impl Default for OutboxLimits {
-    fn default() -> Self {
-        Self { number: 100, age: Duration::from_hours(30 * 24), bytes: 64 << 20 }
-    }
-}
 
 /// What is kept beside the envelopes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -66,64 +39,22 @@ pub struct State {
     /// Sessions of which the beginning has been sent, or waits in `sessions`.
     pub begun: Vec<String>,
     /// Ids of events that were sent, and of sessions that have ended.
-    pub done: Vec<String>,
+    pub done: SentIds,
     /// Whether the user has agreed; `None` while they have not been asked.
     pub consent: Option<bool>,
+    /// Which installation of the app it is: a random id.
+    pub installation: Option<String>,
 }
 
 impl State {
     /// Whether the event, or the session's end, has been sent or waits.
     pub fn is_done(&self, id: &str) -> bool {
-        self.done.iter().any(|done| done == id)
+        self.done.contains(id)
     }
 
     /// Notes an id of something that must not come again.
     pub fn note_done(&mut self, id: &str) {
-        if !self.is_done(id) {
-            self.done.push(id.to_owned());
-            let excess = self.done.len().saturating_sub(REMEMBERED);
-            self.done.drain(..excess);
-        }
-    }
-}
-
-/// An envelope in the queue: what its name says.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// When it was put there: milliseconds since the Unix epoch.
-    pub made_ms: u64,
-    /// How often sending it has failed.
-    pub tries: u32,
-    /// When it may be tried again: seconds since the Unix epoch.
-    pub not_before: u64,
-    /// The id of its event.
-    pub event_id: String,
-    /// The session that it ends, as 32 digits; empty if none.
-    pub session: String,
-}
-
-impl Entry {
-    fn file_name(&self) -> String {
-        let Self { made_ms, tries, not_before, event_id, session } = self;
-        let session = if session.is_empty() { "0" } else { session };
-        format!("{made_ms:013}-{tries}-{not_before}-{event_id}-{session}.envelope")
-    }
-
-    fn parse(name: &str) -> Option<Self> {
-        let mut parts = name.strip_suffix(".envelope")?.split('-');
-        let entry = Self {
-            made_ms: parts.next()?.parse().ok()?,
-            tries: parts.next()?.parse().ok()?,
-            not_before: parts.next()?.parse().ok()?,
-            event_id: parts.next()?.to_owned(),
-            session: parts.next().map(|session| if session == "0" { String::new() } else { session.to_owned() })?,
-        };
-        // Another way to write the same numbers would be another file.
-        (parts.next().is_none() && entry.file_name() == name).then_some(entry)
-    }
-
-    fn made(&self) -> SystemTime {
-        UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
+        self.done.note(id);
     }
 }
 
@@ -132,52 +63,14 @@ pub(crate) fn plain_sid(sid: &str) -> String {
     sid.chars().filter(char::is_ascii_hexdigit).collect()
 }
 
-/// What came of putting an envelope into the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pushed {
-    /// It is there.
-    Added,
-    /// It was there already, or has been sent before.
-    Known,
-}
-
-/// An outbox, held open. Two in one process for one directory are one.
+/// An outbox of envelopes, held open. Two in one process for one directory are one.
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    shared: Arc<Shared>,
+    messages: coroner_outbox::Outbox,
+    /// One byte: whether the sessions that are being sent have left this machine. One write, so that hardly any time is between it and
+    /// the first byte on the network.
+    leaving: Arc<File>,
 }
-
-#[derive(Debug)]
-struct Shared {
-    path: PathBuf,
-    /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
-    /// not be opened twice: closing one descriptor of a file loses a process all its record locks on it.
-    lock: Mutex<File>,
-    sending: Mutex<File>,
-}
-
-static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the mutexes here guard is on the disk, and whole at every point.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The right to send, for one process and one thread, until dropped.
-#[derive(Debug)]
-pub struct Sending<'a> {
-    file: MutexGuard<'a, File>,
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        let _ = fcntl_lock(&*self.file, FlockOperation::Unlock);
-    }
-}
-
-const QUEUE: &str = "queue";
-const GIVEN_UP: &str = "given-up";
-const STATE: &str = "state.json";
 
 impl Outbox {
     /// Opens the outbox in the directory `path`, which is made where it does not exist, for its owner only.
@@ -185,39 +78,33 @@ impl Outbox {
     /// # Errors
     /// It can't be made or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
-            builder.create(directory)?;
-        }
-        let path = fs::canonicalize(path)?;
-        let mut open = locked(&OPEN);
-        open.retain(|shared| shared.strong_count() > 0);
-        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
-            return Ok(Self { shared });
-        }
-        let file = |name: &str| {
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-            options.open(path.join(name))
-        };
-        let shared =
-            Arc::new(Shared { lock: Mutex::new(file("lock")?), sending: Mutex::new(file("sending.lock")?), path });
-        open.push(Arc::downgrade(&shared));
-        Ok(Self { shared })
+        let messages = coroner_outbox::Outbox::open(path, "envelope")?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        let leaving = Arc::new(options.open(messages.path().join("leaving"))?);
+        Ok(Self { messages, leaving })
     }
 
     /// Its directory.
     pub fn path(&self) -> &Path {
-        &self.shared.path
+        self.messages.path()
     }
 
     /// The right to send; `None` while another process has it.
     pub fn try_send(&self) -> Option<Sending<'_>> {
-        let file = locked(&self.shared.sending);
-        fcntl_lock(&*file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        Some(Sending { file })
+        self.messages.try_send()
+    }
+
+    /// Notes whether the sessions that are being sent have left. For who has the right to send.
+    pub(crate) fn set_leaving(&self, left: bool) -> io::Result<()> {
+        self.leaving.write_all_at(&[u8::from(left)], 0)
+    }
+
+    /// Whether they have.
+    pub(crate) fn has_left(&self) -> bool {
+        let mut byte = [0];
+        self.leaving.read_exact_at(&mut byte, 0).is_ok() && byte != [0]
     }
 
     /// Reads and changes what is kept beside the envelopes; nobody else does meanwhile. Of a process killed in it, the state
@@ -226,29 +113,19 @@ impl Outbox {
     /// # Errors
     /// The state can't be written.
     pub fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> io::Result<R> {
-        let file = locked(&self.shared.lock);
-        fcntl_lock(&*file, FlockOperation::LockExclusive)?;
-        let before = self.read_state();
-        let mut state = before.clone();
-        let result = change(&mut state);
-        state.sessions.limit(MAX_SESSIONS);
-        let excess = state.begun.len().saturating_sub(MAX_SESSIONS);
-        state.begun.drain(..excess);
-        let written = if state == before {
-            Ok(())
-        } else {
-            let bytes = serde_json::to_vec(&state).map_err(io::Error::other)?;
-            write_atomically(&self.shared.path, STATE, &bytes)
-        };
-        let _ = fcntl_lock(&*file, FlockOperation::Unlock);
-        written.map(|()| result)
+        self.messages.update(|state: &mut State| {
+            let result = change(state);
+            state.sessions.limit(MAX_SESSIONS);
+            let excess = state.begun.len().saturating_sub(MAX_SESSIONS);
+            state.begun.drain(..excess);
+            result
+        })
     }
 
     /// What is kept beside the envelopes. A file that is damaged counts as none: what is lost with it are counts and limits,
     /// and what was sent may be sent again under its old id.
     pub fn read_state(&self) -> State {
-        let bytes = fs::read(self.shared.path.join(STATE)).unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
+        self.messages.read_state()
     }
 
     /// Puts an envelope into the queue, durably. `session` is the one that it ends.
@@ -257,20 +134,11 @@ impl Outbox {
     /// It can't be written.
     pub fn push(&self, envelope: &Envelope, session: Option<&str>, now: SystemTime) -> io::Result<Pushed> {
         let event_id = envelope.event_id().unwrap_or_default();
-        if self.read_state().is_done(event_id) || self.holds(event_id)? {
+        if self.read_state().is_done(event_id) {
             return Ok(Pushed::Known);
         }
-        let made_ms = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let session = session.map(plain_sid).unwrap_or_default();
-        let entry = Entry { made_ms, tries: 0, not_before: 0, event_id: event_id.to_owned(), session };
-        write_atomically(&self.shared.path.join(QUEUE), &entry.file_name(), &envelope.to_bytes())?;
-        Ok(Pushed::Added)
-    }
-
-    /// Whether an envelope of that event is in the queue or was given up.
-    fn holds(&self, event_id: &str) -> io::Result<bool> {
-        let is = |entry: &Entry| entry.event_id == event_id;
-        Ok(self.list(QUEUE)?.iter().any(is) || self.list(GIVEN_UP)?.iter().any(is))
+        self.messages.push(event_id, &session, &envelope.to_bytes(), now)
     }
 
     /// What is in the queue, oldest first.
@@ -278,7 +146,7 @@ impl Outbox {
     /// # Errors
     /// It can't be listed.
     pub fn queue(&self) -> io::Result<Vec<Entry>> {
-        self.list(QUEUE)
+        self.messages.queue()
     }
 
     /// What was given up, oldest first.
@@ -286,17 +154,7 @@ impl Outbox {
     /// # Errors
     /// It can't be listed.
     pub fn given_up(&self) -> io::Result<Vec<Entry>> {
-        self.list(GIVEN_UP)
-    }
-
-    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for file in fs::read_dir(self.shared.path.join(folder))? {
-            let name = file?.file_name();
-            entries.extend(name.to_str().and_then(Entry::parse));
-        }
-        entries.sort();
-        Ok(entries)
+        self.messages.given_up()
     }
 
     /// The envelope of an entry; `None` if it is gone. One that is damaged (by a failing disk, or another program) is an error.
@@ -304,25 +162,24 @@ impl Outbox {
     /// # Errors
     /// It can't be read, or is no envelope.
     pub fn read(&self, entry: &Entry) -> io::Result<Option<Envelope>> {
-        let path = self.shared.path.join(QUEUE).join(entry.file_name());
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
+        let Some(bytes) = self.messages.read(entry)? else { return Ok(None) };
         Envelope::parse(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Puts an entry off.
+    /// Puts an entry off. Gives it as it is then.
     ///
     /// # Errors
     /// It can't be renamed.
-    pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<()> {
-        let not_before = not_before.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let queue = self.shared.path.join(QUEUE);
-        let later = Entry { tries, not_before, ..entry.clone() };
-        fs::rename(queue.join(entry.file_name()), queue.join(later.file_name()))
+    pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<Entry> {
+        self.messages.put_off(entry, tries, not_before)
+    }
+
+    /// Sets which session the envelope of an entry is to tell of; an empty text for none. Gives the entry as it is then.
+    ///
+    /// # Errors
+    /// It can't be renamed.
+    pub fn set_session(&self, entry: &Entry, session: &str) -> io::Result<Entry> {
+        self.messages.set_session(entry, session)
     }
 
     /// Takes an entry out that has been sent. First it is noted that it was.
@@ -336,7 +193,7 @@ impl Outbox {
                 state.note_done(&entry.session);
             }
         })?;
-        remove(&self.shared.path.join(QUEUE).join(entry.file_name()))
+        self.messages.remove(entry)
     }
 
     /// Sets an entry aside that will not be sent again by itself.
@@ -344,8 +201,7 @@ impl Outbox {
     /// # Errors
     /// It can't be moved.
     pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
-        let path = &self.shared.path;
-        fs::rename(path.join(QUEUE).join(entry.file_name()), path.join(GIVEN_UP).join(entry.file_name()))
+        self.messages.give_up(entry)
     }
 
     /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
@@ -353,12 +209,7 @@ impl Outbox {
     /// # Errors
     /// It can't be moved.
     pub fn revive(&self) -> io::Result<()> {
-        let path = &self.shared.path;
-        for entry in self.list(GIVEN_UP)? {
-            let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
-            fs::rename(path.join(GIVEN_UP).join(entry.file_name()), path.join(QUEUE).join(again.file_name()))?;
-        }
-        Ok(())
+        self.messages.revive()
     }
 
     /// Removes all envelopes, sessions and counts: the user does not agree.
@@ -366,15 +217,12 @@ impl Outbox {
     /// # Errors
     /// Something can't be removed.
     pub fn clear(&self) -> io::Result<()> {
-        for folder in [QUEUE, GIVEN_UP] {
-            for entry in self.list(folder)? {
-                remove(&self.shared.path.join(folder).join(entry.file_name()))?;
-            }
-        }
+        self.messages.clear()?;
         self.update(|state| {
             state.sessions = PendingSessions::default();
             state.discarded = Discarded::default();
             state.begun.clear();
+            state.installation = None;
         })
     }
 
@@ -384,54 +232,24 @@ impl Outbox {
     /// # Errors
     /// Something can't be listed or removed.
     pub fn enforce(&self, limits: &OutboxLimits, now: SystemTime) -> io::Result<usize> {
-        let mut all = Vec::new();
-        for folder in [GIVEN_UP, QUEUE] {
-            for entry in self.list(folder)? {
-                let path = self.shared.path.join(folder).join(entry.file_name());
-                let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-                all.push((folder, entry, path, size));
-            }
-        }
-        let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size)| size).sum::<u64>());
-        let mut gone = 0;
         let mut lost = Discarded::default();
-        for (folder, entry, path, size) in all {
-            // A time in the future (a clock set back) is not old.
-            let age = now.duration_since(entry.made()).unwrap_or_default();
-            if number <= limits.number && bytes <= limits.bytes && age <= limits.age {
-                continue;
-            }
-            if folder == QUEUE
-                && let Ok(Some(envelope)) = self.read(&entry)
-            {
+        let mut ended = Vec::new();
+        let gone = self.messages.enforce(limits, now, |entry, message| {
+            if let Some(mut envelope) = message.and_then(|bytes| Envelope::parse(&bytes).ok()) {
+                // The session has ended, whatever becomes of its event.
+                ended.extend(envelope.take_session().filter(|_| !entry.session.is_empty()));
                 lost.count_envelope(Reason::CacheOverflow, &envelope);
             }
-            remove(&path)?;
-            number -= 1;
-            bytes = bytes.saturating_sub(size);
-            gone += 1;
-        }
+        })?;
         if !lost.is_empty() {
-            self.update(|state| state.discarded.add(&lost))?;
-        }
-        self.clear_temporaries()?;
-        Ok(gone)
-    }
-
-    /// Removes what a process killed while it wrote has left, an hour ago or more.
-    fn clear_temporaries(&self) -> io::Result<()> {
-        for folder in [self.shared.path.clone(), self.shared.path.join(QUEUE)] {
-            for file in fs::read_dir(folder)? {
-                let file = file?;
-                let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
-                let age = file.metadata().and_then(|metadata| metadata.modified()).ok();
-                let age = age.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
-                if is_temporary && age > Duration::from_hours(1) {
-                    remove(&file.path())?;
+            self.update(|state| {
+                state.discarded.add(&lost);
+                for update in ended {
+                    state.sessions.push(update);
                 }
-            }
+            })?;
         }
-        Ok(())
+        Ok(gone)
     }
 
     /// The sessions that an envelope in the queue ends: no update of theirs may go out by itself.
@@ -440,28 +258,5 @@ impl Outbox {
     /// The queue can't be listed.
     pub fn held_sessions(&self) -> io::Result<HashSet<String>> {
         Ok(self.queue()?.into_iter().map(|entry| entry.session).filter(|session| !session.is_empty()).collect())
-    }
-}
-
-const TEMPORARY: &str = ".new-";
-
-/// Puts bytes under a name, whole and on the disk.
-fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    // Made with mode 0600; removed when it can't be finished.
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(directory.join(name)).map_err(|error| error.error)?;
-    match File::open(directory)?.sync_all() {
-        // Some file systems have no fsync of a directory.
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-        synced => synced,
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use coroner_outbox::{MAX_WAIT, parse_retry_after};
 use serde::{Deserialize, Serialize};
 
 /// How long nothing is sent after a 429 that does not say.
 const DEFAULT: Duration = Duration::from_mins(1);
 /// A limit is believed for a day at most, so that a clock that was wrong, or a server that was, holds nothing back for years.
-const MAX_TIME: Duration = Duration::from_hours(24);
+const MAX_TIME: Duration = MAX_WAIT;
 /// Stands for all categories.
 const ALL: &str = "";
 /// Categories of what Coroner sends. Others are for others.
@@ -81,15 +82,4 @@ impl RateLimits {
 
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// `Retry-After` (RFC 9110, 10.2.3): seconds, or a date.
-fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
-    let text = text.trim();
-    if let Ok(seconds) = text.parse::<f64>() {
-        return (seconds.is_finite() && seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(86_400.0).ceil()));
-    }
-    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    let date = u64::try_from(date.as_second()).ok()?;
-    Some(Duration::from_secs(date.saturating_sub(seconds(now))))
 }

@@ -1,18 +1,18 @@
 //! What is sent when, and what follows from the answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
+
+use coroner_outbox::{Round, backoff};
 
 use crate::client_report::{Discarded, Reason};
 use crate::envelope::{Envelope, item_type};
 use crate::event::shrink;
 use crate::options::Options;
 use crate::outbox::{Entry, Outbox, State, plain_sid};
-use crate::session::{SessionMode, items};
+use crate::session::{SessionMode, SessionUpdate, items};
 use crate::transport::{Answer, SendError, Transport};
 
-/// No wait is longer than this, whatever a clock says.
-const MAX_WAIT: Duration = Duration::from_hours(24);
 /// How often an envelope is made smaller for a server that finds it too large.
 const MAX_SHRINKS: usize = 12;
 
@@ -24,14 +24,6 @@ pub(crate) struct Sender {
     sessions: Mutex<()>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Round {
-    /// Envelopes and sessions that wait.
-    pub(crate) left: usize,
-    /// When it is worth to try again.
-    pub(crate) again: Option<Duration>,
-}
-
 enum Outcome {
     Sent,
     /// Not now, but after that long. `stop` where it says as much of all that waits.
@@ -39,9 +31,22 @@ enum Outcome {
         after: Duration,
         tries: u32,
         stop: bool,
+        /// Whether the server may have it in spite of that.
+        arrived: bool,
     },
     /// Never.
     Refused(Reason),
+}
+
+/// What an entry says of those behind it.
+#[derive(PartialEq)]
+enum Next {
+    /// The server takes events.
+    Taken,
+    /// Nothing.
+    Unknown,
+    /// Nothing more can be sent now.
+    Stop,
 }
 
 impl Sender {
@@ -74,28 +79,39 @@ impl Sender {
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() {
-            let mut first = true;
-            let mut online = true;
-            for entry in self.outbox.queue()? {
-                let now = SystemTime::now();
-                if wait_of(&entry, now).is_some() || self.wait("error", now).is_some() {
-                    continue;
-                }
-                if !first {
-                    std::thread::sleep(self.options.pause);
-                }
-                first = false;
-                if !self.send_entry(&entry)? {
-                    online = false;
-                    break;
-                }
+            let now = SystemTime::now();
+            let (waiting, due) = self.outbox.queue()?.into_iter().partition(|entry| entry.wait(now).is_some());
+            let mut next = self.send_entries(due, Next::Unknown)?;
+            if next != Next::Stop && self.send_sessions()? {
+                next = Next::Taken;
             }
-            if online {
-                self.send_sessions()?;
+            // The server is there: what waits because it was not need not wait longer.
+            if next == Next::Taken {
+                self.send_entries(waiting, next)?;
             }
         }
         drop(sending);
         self.what_is_left(may_send)
+    }
+
+    /// Sends these as far as they may be sent. `next` is what is known so far.
+    fn send_entries(&self, entries: Vec<Entry>, mut next: Next) -> std::io::Result<Next> {
+        for (place, entry) in entries.into_iter().enumerate() {
+            if self.wait("error", SystemTime::now()).is_some() {
+                continue;
+            }
+            if place > 0 {
+                std::thread::sleep(self.options.pause);
+            }
+            match self.send_entry(entry)? {
+                Next::Unknown => {}
+                other => next = other,
+            }
+            if next == Next::Stop {
+                break;
+            }
+        }
+        Ok(next)
     }
 
     fn wait(&self, category: &str, now: SystemTime) -> Option<Duration> {
@@ -107,9 +123,9 @@ impl Sender {
         let queue = self.outbox.queue()?;
         let state = self.outbox.read_state();
         let limited = state.rate_limits.wait("error", now).unwrap_or_default();
-        let due = queue.iter().map(|entry| wait_of(entry, now).unwrap_or_default().max(limited)).min();
+        let due = queue.iter().map(|entry| entry.wait(now).unwrap_or_default().max(limited)).min();
         let waiting = match self.options.sessions {
-            SessionMode::Individual => state.sessions.len(),
+            SessionMode::Individual | SessionMode::CrashesOnly => state.sessions.len(),
             _ => 0,
         };
         // At least a second, so that a clock that goes backwards makes no loop.
@@ -117,44 +133,85 @@ impl Sender {
         Ok(Round { left: queue.len() + waiting, again })
     }
 
-    /// Sends one envelope of the queue. `false` where nothing more can be sent now.
-    fn send_entry(&self, entry: &Entry) -> std::io::Result<bool> {
-        let envelope = match self.outbox.read(entry) {
+    /// Sends one envelope of the queue.
+    fn send_entry(&self, mut entry: Entry) -> std::io::Result<Next> {
+        let mut envelope = match self.outbox.read(&entry) {
             Ok(Some(envelope)) => envelope,
-            Ok(None) => return Ok(true),
+            Ok(None) => return Ok(Next::Unknown),
             Err(error) => {
                 log::warn!("coroner: the envelope of event {} is set aside: {error}", entry.event_id);
                 self.outbox.update(|state| state.discarded.count(Reason::InternalSdkError, "error"))?;
-                self.outbox.give_up(entry)?;
-                return Ok(true);
+                self.outbox.give_up(&entry)?;
+                return Ok(Next::Unknown);
             }
         };
-        match self.send_shrinking(entry, envelope.clone())? {
-            Outcome::Sent => {
-                self.outbox.sent(entry)?;
-                Ok(true)
+        self.leave_out_limited(&mut envelope)?;
+        // Of a process that is killed before it knows the answer nobody can say whether the session was counted: the next one sends
+        // the event, which a server knows by its id, but not the session, which it would count twice.
+        let limited = self.wait("session", SystemTime::now()).is_some();
+        let session = if entry.session.is_empty() || limited { None } else { envelope.session() };
+        if session.is_none() {
+            let waits = envelope.take_session().filter(|_| !entry.session.is_empty());
+            if waits.is_some() {
+                entry = self.outbox.set_session(&entry, "")?;
             }
-            Outcome::Later { after, tries, stop } => {
-                self.outbox.put_off(entry, tries, SystemTime::now() + after)?;
-                Ok(!stop)
+            self.end_session(waits)?;
+        }
+        let before = entry.session.clone();
+        match self.send_shrinking(&mut entry, envelope.clone())? {
+            Outcome::Sent => {
+                self.outbox.sent(&entry)?;
+                Ok(Next::Taken)
+            }
+            Outcome::Later { after, tries, stop, arrived } => {
+                let later = self.outbox.put_off(&entry, tries, SystemTime::now() + after)?;
+                if later.session != before && !arrived {
+                    self.outbox.set_session(&later, &before)?;
+                }
+                Ok(if stop { Next::Stop } else { Next::Unknown })
             }
             Outcome::Refused(reason) => {
-                self.outbox.update(|state| {
-                    state.discarded.count_envelope(reason, &envelope);
-                    if !entry.session.is_empty() {
-                        state.note_done(&entry.session);
-                    }
-                })?;
-                self.outbox.give_up(entry)?;
-                Ok(true)
+                if !entry.session.is_empty() {
+                    entry = self.outbox.set_session(&entry, "")?;
+                }
+                self.end_session(session)?;
+                envelope.take_session();
+                self.outbox.update(|state| state.discarded.count_envelope(reason, &envelope))?;
+                self.outbox.give_up(&entry)?;
+                Ok(Next::Unknown)
             }
         }
     }
 
+    /// The end of a session goes by itself, not with its event.
+    fn end_session(&self, update: Option<SessionUpdate>) -> std::io::Result<()> {
+        update.map_or(Ok(()), |update| self.outbox.update(|state| state.sessions.push(update)))
+    }
+
+    /// Leaves out files of which the server takes no more for now: they are not worth that their event waits.
+    fn leave_out_limited(&self, envelope: &mut Envelope) -> std::io::Result<()> {
+        if self.wait("attachment", SystemTime::now()).is_none() {
+            return Ok(());
+        }
+        let before = envelope.items.len();
+        envelope.items.retain(|item| item.kind() != item_type::ATTACHMENT);
+        let gone = before - envelope.items.len();
+        let count = |state: &mut State| {
+            state.discarded.count_many(Reason::RatelimitBackoff, "attachment", gone as u64);
+        };
+        if gone == 0 { Ok(()) } else { self.outbox.update(count) }
+    }
+
     /// Sends an envelope; where the server finds it too large, again with what is worth least left out.
-    fn send_shrinking(&self, entry: &Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
+    fn send_shrinking(&self, entry: &mut Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
         for _ in 0..MAX_SHRINKS {
-            match self.send(&envelope)? {
+            let mut leaves = || {
+                if !entry.session.is_empty() {
+                    *entry = self.outbox.set_session(entry, "")?;
+                }
+                Ok(())
+            };
+            match self.send(&envelope, &mut leaves)? {
                 Ok(answer) if answer.status == 413 => {
                     log::warn!(
                         "coroner: the server finds event {} too large; what is worth least is left out",
@@ -172,13 +229,17 @@ impl Sender {
         Ok(Outcome::Refused(Reason::SendError))
     }
 
-    /// Sends an envelope with the counts that wait, and takes note of what the answer says of limits.
-    fn send(&self, envelope: &Envelope) -> std::io::Result<Result<Answer, SendError>> {
+    /// Sends an envelope with the counts that wait, and takes note of what the answer says of limits. `leaves` notes that it leaves.
+    fn send(
+        &self,
+        envelope: &Envelope,
+        leaves: &mut dyn FnMut() -> std::io::Result<()>,
+    ) -> std::io::Result<Result<Answer, SendError>> {
         let now = SystemTime::now();
         let discarded = self.outbox.read_state().discarded;
         let reports = self.options.client_reports && !discarded.is_empty();
         let sent = if reports { envelope.clone().with(discarded.item(now)) } else { envelope.clone() };
-        let answer = self.transport.send(&sent.to_bytes_sent_at(now));
+        let answer = self.transport.send_noting(&sent.to_bytes_sent_at(now), leaves);
         if let Ok(answer) = &answer {
             let now = SystemTime::now();
             self.outbox.update(|state| {
@@ -197,6 +258,7 @@ impl Sender {
     }
 
     fn judge(&self, entry: &Entry, answer: &Answer) -> Outcome {
+        let later = |after, tries| Outcome::Later { after, tries, stop: true, arrived: false };
         if answer.is_success() {
             log::info!("coroner: event {} is sent", entry.event_id);
             return Outcome::Sent;
@@ -204,7 +266,7 @@ impl Sender {
         if (300..400).contains(&answer.status) {
             // No server of this protocol redirects: a portal of the network answers in its place.
             log::warn!("coroner: something between here and the server answers with a redirect ({})", answer.status);
-            return Outcome::Later { after: self.delay(entry.tries), tries: entry.tries, stop: true };
+            return later(self.delay(entry.tries), entry.tries);
         }
         if answer.status == 429 {
             // The server has counted it, and so no client report does. It is kept: crashes are few, and the limit may be over
@@ -212,9 +274,7 @@ impl Sender {
             let limit = self.wait("error", SystemTime::now()).unwrap_or(Duration::from_mins(1));
             log::warn!("coroner: the server takes no events for {} s", limit.as_secs());
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
-            return self
-                .later(entry, limit.max(more), true, false)
-                .unwrap_or(Outcome::Refused(Reason::RatelimitBackoff));
+            return later(limit.max(more), entry.tries.saturating_add(1));
         }
         log::warn!("coroner: the server refused event {} with {}: {}", entry.event_id, answer.status, answer.body);
         Outcome::Refused(Reason::SendError)
@@ -222,44 +282,47 @@ impl Sender {
 
     fn judge_failure(&self, entry: &Entry, error: &SendError) -> Outcome {
         log::warn!("coroner: event {} could not be sent: {error}", entry.event_id);
-        match error {
+        // No event is given up because of a network: how long it is kept is for the outbox's limits to say.
+        let (arrived, tries) = match error {
             // The envelope did not leave this machine: that is no try.
-            SendError::Offline(_) => Outcome::Later { after: self.delay(entry.tries), tries: entry.tries, stop: true },
-            SendError::Network(_) => {
-                self.later(entry, self.delay(entry.tries), true, true).unwrap_or(Outcome::Refused(Reason::NetworkError))
-            }
-        }
-    }
-
-    /// One more try, if there is one left.
-    fn later(&self, entry: &Entry, after: Duration, stop: bool, counts: bool) -> Option<Outcome> {
-        let tries = entry.tries.saturating_add(1);
-        // A server that says "not now" is there: those waits are limited by the outbox's age, not by their number.
-        (tries < self.options.tries || !counts).then_some(Outcome::Later { after, tries, stop })
+            SendError::Offline(_) => (false, entry.tries),
+            SendError::Network(_) => (true, entry.tries.saturating_add(1)),
+        };
+        Outcome::Later { after: self.delay(entry.tries), tries, stop: true, arrived }
     }
 
     /// How long to wait after so many tries have failed before.
     fn delay(&self, tries: u32) -> Duration {
-        let most = self.options.tries.saturating_sub(1).min(16);
-        self.options.retry_after.saturating_mul(1 << tries.min(most)).min(MAX_WAIT)
+        backoff(self.options.retry_after, self.options.tries, tries)
     }
 
-    fn send_sessions(&self) -> std::io::Result<()> {
+    /// Sends what sessions may be sent. Says whether the server took some.
+    fn send_sessions(&self) -> std::io::Result<bool> {
+        let mut taken = false;
+        let left = self.outbox.has_left();
+        let mut lost = self.outbox.update(|state| state.sessions.settle(left, self.options.sessions))?;
         while self.wait("session", SystemTime::now()).is_none() {
             let _still = self.sessions_still();
             let held = self.outbox.held_sessions()?;
             let mode = self.options.sessions;
-            // Noted before it is done: of a process killed meanwhile it is not known whether they were sent.
             let next = |state: &mut State| state.sessions.next_batch(mode, |sid| held.contains(&plain_sid(sid)));
+            self.outbox.set_leaving(false)?;
             let batch = self.outbox.update(next)?;
             if batch.is_empty() {
                 break;
             }
             let envelope = Envelope { items: items(&batch, mode), ..Envelope::new() };
-            match self.send(&envelope)? {
-                Ok(answer) if answer.is_success() => self.outbox.update(|state| state.sessions.remove(&batch))?,
-                // Kept until the limit is over.
-                Ok(answer) if answer.status == 429 => break,
+            let mut leaves = || self.outbox.set_leaving(true);
+            match self.send(&envelope, &mut leaves)? {
+                Ok(answer) if answer.is_success() => {
+                    self.outbox.update(|state| state.sessions.remove(&batch))?;
+                    taken = true;
+                }
+                // Kept until the limit is over, or what answers is the server.
+                Ok(answer) if answer.status == 429 || (300..400).contains(&answer.status) => {
+                    self.outbox.update(|state| state.sessions.put_back(&batch))?;
+                    break;
+                }
                 Ok(answer) => {
                     log::warn!("coroner: the server refused sessions with {}: {}", answer.status, answer.body);
                     let mut refused = Discarded::default();
@@ -270,20 +333,18 @@ impl Sender {
                     })?;
                 }
                 Err(error) => {
-                    log::info!("coroner: sessions could not be sent and wait: {error}");
+                    log::info!("coroner: sessions could not be sent: {error}");
+                    let left = self.outbox.has_left();
+                    lost += self.outbox.update(|state| state.sessions.settle(left, self.options.sessions))?;
                     break;
                 }
             }
         }
-        Ok(())
+        if lost > 0 {
+            self.outbox.update(|state| state.discarded.count_many(Reason::NetworkError, "session", lost as u64))?;
+        }
+        Ok(taken)
     }
-}
-
-/// How long an entry has to wait still. A time that is days away was written under another clock.
-fn wait_of(entry: &Entry, now: SystemTime) -> Option<Duration> {
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let wait = Duration::from_secs(entry.not_before).checked_sub(now)?;
-    (!wait.is_zero() && wait <= MAX_WAIT).then_some(wait)
 }
 
 /// Leaves out what is worth least: the largest attachment, then parts of the event. Says what went; `None` if there is nothing.

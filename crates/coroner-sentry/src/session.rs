@@ -4,9 +4,11 @@
 //! so; no more may come after one that ends it (develop.sentry.dev, *Sessions*).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use coroner_report::model::{Id, RunFacts, Timestamp};
+use coroner_report::model::{RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
+use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -26,6 +28,27 @@ pub enum SessionMode {
     Individual,
     /// Runs are counted by the minute in which they began, once they have ended. For programs that start often and end soon.
     Aggregated,
+    /// Only runs that crashed or ended without a trace, each once it has ended: for apps whose `sentry` client tracks the sessions of
+    /// those that end by themselves, and can't tell of the others.
+    CrashesOnly,
+}
+
+impl SessionMode {
+    /// Whether the last update of a run is sent.
+    pub fn takes(self, update: &SessionUpdate) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Individual | Self::Aggregated => true,
+            Self::CrashesOnly => matches!(update.status.as_str(), "crashed" | "abnormal"),
+        }
+    }
+}
+
+/// Whether the `sentry` client of a run has reported its session, though the run crashed: it does with each error that it sends, and
+/// where a panic unwinds out of `main`.
+pub fn is_counted_by_client(run: &RunFacts) -> bool {
+    let has_errors = run.session.as_ref().is_some_and(|session| session.errors > 0);
+    has_errors || (cfg!(panic = "unwind") && run.lifecycle.crashed_by == Some(Monitor::PANIC))
 }
 
 /// An update of a session.
@@ -55,6 +78,14 @@ pub struct SessionUpdate {
     pub abnormal_mechanism: Option<String>,
     /// What it was a session of.
     pub attrs: SessionAttributes,
+}
+
+impl SessionUpdate {
+    /// Whether a server may get it twice. Relay adds to a counter for `init`, for `crashed` and for `abnormal`; of an end without
+    /// these it adds the session's id to a set, if there were errors (`extract_session_metrics`).
+    pub fn may_repeat(&self) -> bool {
+        !self.init && self.status == "exited"
+    }
 }
 
 /// What a session was of.
@@ -122,6 +153,8 @@ pub struct SessionTeller {
     pub release: Option<String>,
     /// The environment, in the same way.
     pub environment: Option<String>,
+    /// The installation of the app, by which a server counts users. Without one it is the user's id.
+    pub installation: Option<String>,
 }
 
 impl SessionTeller {
@@ -129,8 +162,8 @@ impl SessionTeller {
     pub fn began(&self, run: &RunFacts) -> Option<SessionUpdate> {
         let started = started(run)?;
         Some(SessionUpdate {
-            sid: hyphenated(run.session.as_ref().map_or(run.run_id, |session| session.id)),
-            did: run.app.installation_id.clone(),
+            sid: run.session.as_ref().map_or(run.run_id, |session| session.id).hyphenated(),
+            did: self.installation.clone().or_else(|| user_id(run)),
             seq: 0,
             init: true,
             started: time_text(started),
@@ -161,7 +194,7 @@ impl SessionTeller {
             seq: 1,
             init: false,
             timestamp: time_text(at.unwrap_or(started)),
-            duration: at.map(|at| (at.0 - started.0) as f64 / 1e9),
+            duration: at.map(|at| Duration::from_nanos(at.0 - started.0).as_secs_f64()),
             status: end.status().to_owned(),
             errors: if end == End::Crashed { errors.max(1) } else { errors },
             abnormal_mechanism: match end {
@@ -173,21 +206,22 @@ impl SessionTeller {
     }
 }
 
-fn started(run: &RunFacts) -> Option<Timestamp> {
-    run.session.as_ref().map(|session| session.started).or(run.app.installed)
+fn user_id(run: &RunFacts) -> Option<String> {
+    match run.user.as_ref()?.to_json().get("id")? {
+        serde_json::Value::String(id) => Some(id.clone()).filter(|id| !id.is_empty()),
+        serde_json::Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    }
 }
 
-/// An id as a UUID with hyphens, as `sid` is written.
-fn hyphenated(id: Id) -> String {
-    let digits = id.to_string();
-    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+fn started(run: &RunFacts) -> Option<Timestamp> {
+    run.session.as_ref().map(|session| session.started).or(run.app.installed)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     update: SessionUpdate,
-    /// It may have been sent: the process was killed before there was an answer, or the network failed. It can go out again as
-    /// it is, which a server can tell by its sequence, but not as part of another.
+    /// It is put into an envelope: nothing more can become part of it.
     #[serde(default)]
     attempted: bool,
 }
@@ -220,12 +254,6 @@ impl PendingSessions {
         self.updates.push(Waiting { update: SessionUpdate { init, ..update }, attempted: false });
     }
 
-    /// The beginning of that session, if it is still here and was never sent.
-    pub fn unsent(&self, sid: &str) -> Option<&SessionUpdate> {
-        let unsent = self.updates.iter().find(|waiting| waiting.update.sid == sid && !waiting.attempted);
-        unsent.map(|waiting| &waiting.update)
-    }
-
     /// The update of that session that was never sent, taken out.
     pub fn take(&mut self, sid: &str) -> Option<SessionUpdate> {
         let place = self.updates.iter().position(|waiting| waiting.update.sid == sid && !waiting.attempted)?;
@@ -240,16 +268,17 @@ impl PendingSessions {
     }
 
     /// The updates for the next envelope. They count as attempted from here on, and stay until they are
-    /// [removed](Self::remove). `held` are sessions whose next update waits elsewhere.
+    /// [removed](Self::remove) or [put back](Self::put_back). `held` are sessions whose next update waits elsewhere.
     pub fn next_batch(&mut self, mode: SessionMode, held: impl Fn(&str) -> bool) -> Vec<SessionUpdate> {
         let most = match mode {
             SessionMode::Off => 0,
-            SessionMode::Individual => MAX_IN_ENVELOPE,
+            SessionMode::Individual | SessionMode::CrashesOnly => MAX_IN_ENVELOPE,
             SessionMode::Aggregated => usize::MAX,
         };
-        // What was attempted goes as it is. In counts, those that go on are sent when they have ended.
+        // In counts, those that go on are sent when they have ended.
         let ready = |waiting: &&mut Waiting| {
-            (waiting.attempted || !held(&waiting.update.sid))
+            !waiting.attempted
+                && !held(&waiting.update.sid)
                 && (mode == SessionMode::Individual || waiting.update.status != "ok")
         };
         let mut batch = Vec::new();
@@ -262,10 +291,30 @@ impl PendingSessions {
 
     /// Takes out what was sent.
     pub fn remove(&mut self, sent: &[SessionUpdate]) {
-        let is_sent =
-            |update: &SessionUpdate| sent.iter().any(|sent| (&sent.sid, sent.seq) == (&update.sid, update.seq));
-        self.updates.retain(|waiting| !is_sent(&waiting.update));
+        self.updates.retain(|waiting| !is_in(sent, &waiting.update));
     }
+
+    /// These have surely not arrived: they may go again.
+    pub fn put_back(&mut self, batch: &[SessionUpdate]) {
+        for waiting in self.updates.iter_mut().filter(|waiting| is_in(batch, &waiting.update)) {
+            waiting.attempted = false;
+        }
+    }
+
+    /// After a process was killed while it sent, or the network failed: takes out what has been attempted, if it `left`, or else gives
+    /// it free. A server's counters take an update as often as it comes, so it may come once at most, unless it counts nothing
+    /// ([`SessionUpdate::may_repeat`]). Says how many are lost.
+    pub fn settle(&mut self, left: bool, mode: SessionMode) -> usize {
+        let before = self.updates.len();
+        let may_repeat = |update: &SessionUpdate| mode != SessionMode::Aggregated && update.may_repeat();
+        self.updates.retain(|waiting| !(left && waiting.attempted) || may_repeat(&waiting.update));
+        self.updates.iter_mut().for_each(|waiting| waiting.attempted = false);
+        before - self.updates.len()
+    }
+}
+
+fn is_in(batch: &[SessionUpdate], update: &SessionUpdate) -> bool {
+    batch.iter().any(|one| (&one.sid, one.seq) == (&update.sid, update.seq))
 }
 
 /// The items of a batch.

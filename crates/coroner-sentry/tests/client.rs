@@ -10,16 +10,20 @@ use coroner_report::model::{
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
 use coroner_sentry::envelope::Envelope;
+use coroner_sentry::session::Reports;
 use coroner_sentry::transport::{Answer, SendError, Transport};
 use coroner_sentry::{Captured, Client, Options};
 use serde_json::Value;
 
 type Script = dyn FnMut(&Envelope) -> Result<Answer, SendError> + Send;
 
+type Sent = (Envelope, Result<u16, SendError>);
+
 /// Remembers what it was given.
 #[derive(Clone)]
 struct Fake {
-    sent: Arc<Mutex<Vec<Envelope>>>,
+    /// With the status of the answer.
+    sent: Arc<Mutex<Vec<Sent>>>,
     script: Arc<Mutex<Box<Script>>>,
 }
 
@@ -29,7 +33,20 @@ impl Fake {
     }
 
     fn sent(&self) -> Vec<Envelope> {
-        self.sent.lock().unwrap().clone()
+        self.sent.lock().unwrap().iter().map(|(envelope, _)| envelope.clone()).collect()
+    }
+
+    /// Those of which the server has said that it took them.
+    fn accepted(&self) -> Vec<Envelope> {
+        let sent = self.sent.lock().unwrap();
+        sent.iter().filter(|(_, answer)| *answer == Ok(200)).map(|(envelope, _)| envelope.clone()).collect()
+    }
+
+    /// Those that the server took, though the answer may have been lost.
+    fn arrived(&self) -> Vec<Envelope> {
+        let sent = self.sent.lock().unwrap();
+        let arrived = |answer: &Result<u16, SendError>| matches!(answer, Ok(200 | KILLED) | Err(SendError::Network(_)));
+        sent.iter().filter(|(_, answer)| arrived(answer)).map(|(envelope, _)| envelope.clone()).collect()
     }
 
     fn items(&self, kind: &str) -> Vec<Value> {
@@ -39,11 +56,28 @@ impl Fake {
     }
 }
 
+/// The status of an answer that never comes, because the process is killed before it.
+const KILLED: u16 = 0;
+
 impl Transport for Fake {
     fn send(&self, envelope: &[u8]) -> Result<Answer, SendError> {
+        self.send_noting(envelope, &mut || Ok(()))
+    }
+
+    fn send_noting(
+        &self,
+        envelope: &[u8],
+        leaves: &mut dyn FnMut() -> std::io::Result<()>,
+    ) -> Result<Answer, SendError> {
         let envelope = Envelope::parse(envelope).unwrap();
         let answer = (self.script.lock().unwrap())(&envelope);
-        self.sent.lock().unwrap().push(envelope);
+        // As over HTTP: what finds no connection does not leave.
+        if !matches!(answer, Err(SendError::Offline(_))) {
+            leaves().unwrap();
+        }
+        let noted = answer.as_ref().map(|answer| answer.status).map_err(Clone::clone);
+        self.sent.lock().unwrap().push((envelope, noted.clone()));
+        assert_ne!(noted, Ok(KILLED), "killed between request and answer");
         answer
     }
 }
@@ -52,6 +86,7 @@ fn ok() -> Result<Answer, SendError> {
     status(200)
 }
 
+#[allow(clippy::unnecessary_wraps)]
 fn status(status: u16) -> Result<Answer, SendError> {
     Ok(Answer { status, ..Answer::default() })
 }
@@ -96,37 +131,227 @@ fn waits(client: &Client) -> (u32, i64) {
 }
 
 #[test]
-fn the_network_is_tried_six_times_with_growing_waits() {
+fn a_network_that_fails_is_tried_with_growing_waits_and_nothing_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
-    let fake = Fake::new(|_| Err(SendError::Network("refused".into())));
-    let minutes = |tries: u32| 15 * 60 * (1_i64 << tries);
-    {
+    let fake = Fake::new(|_| Err(SendError::Network("reset".into())));
+    let minutes = |tries: u32| 15 * 60 * (1_i64 << tries.min(5));
+    let options = Options { retry_after: Duration::from_mins(15), ..options() };
+    let client = client(folder.path(), options, &fake);
+    assert_eq!(client.capture(&report(1)).unwrap(), Captured::Kept);
+    assert_eq!(client.capture(&report(1)).unwrap(), Captured::Known);
+    assert!(!client.flush(LONG));
+    // It is not due, and is not tried however often one asks.
+    assert!(!client.flush(LONG));
+    assert_eq!(fake.items("event").len(), 1);
+    for tries in 0..10 {
+        let (after, wait) = waits(&client);
+        assert!(after == tries + 1 && (minutes(tries) - 5..=minutes(tries)).contains(&wait), "{after} {wait}");
+        let entry = client.outbox().queue().unwrap().remove(0);
+        client.outbox().put_off(&entry, tries + 1, UNIX_EPOCH).unwrap();
+        assert!(!client.flush(LONG));
+    }
+    // The server is there for another: what waits for eight hours goes along.
+    *fake.script.lock().unwrap() = Box::new(|_| ok());
+    client.capture(&report(2)).unwrap();
+    assert!(client.flush(LONG));
+    assert_eq!(fake.items("event").len(), 12 + 1);
+}
+
+/// As if a day had passed: all times in the names of the queue are a day older.
+fn age_by_a_day(outbox: &Path) {
+    const DAY: u64 = 24 * 60 * 60;
+    for file in std::fs::read_dir(outbox.join("queue")).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut parts: Vec<&str> = name.splitn(4, '-').collect();
+        let made = format!("{:013}", parts[0].parse::<u64>().unwrap() - DAY * 1000);
+        let not_before = parts[2].parse::<u64>().unwrap().saturating_sub(DAY).to_string();
+        (parts[0], parts[2]) = (&made, &not_before);
+        std::fs::rename(&path, path.with_file_name(parts.join("-"))).unwrap();
+    }
+}
+
+#[test]
+fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
+    let offline = |why: &str| Err(SendError::Offline(why.to_owned()));
+    // What `tests/https.rs` and the transport's own tests show that the network's failures are.
+    let failures: [Box<dyn Fn() -> Result<Answer, SendError> + Send>; 6] = [
+        Box::new(move || offline("failed to lookup address information")),
+        Box::new(move || offline("network is unreachable")),
+        Box::new(|| status(302)),
+        Box::new(move || offline("the certificate is not valid yet")),
+        Box::new(move || offline("CONNECT failed")),
+        Box::new(|| Err(SendError::Network("connection reset by peer".into()))),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let day = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let today = Arc::clone(&day);
+    // Ten days in which it fails in one way, and then one in which it does not, or it fails in all ways by turns.
+    let fake = Fake::new(move |_| match today.load(std::sync::atomic::Ordering::SeqCst) {
+        40.. => ok(),
+        day if day % 14 == 13 => ok(),
+        day if day < 28 => failures[day / 5]().clone(),
+        day => failures[day % 6](),
+    });
+    for number in 1..=41_u8 {
+        // Each day is a launch of its own, which has the crash of the one before to tell.
         let options = Options { retry_after: Duration::from_mins(15), ..options() };
         let client = client(folder.path(), options, &fake);
-        assert_eq!(client.capture(&report(1)).unwrap(), Captured::Kept);
-        assert_eq!(client.capture(&report(1)).unwrap(), Captured::Known);
-        assert!(!client.flush(LONG));
-        let (tries, wait) = waits(&client);
-        assert!(tries == 1 && (minutes(0) - 5..=minutes(0)).contains(&wait), "{tries} {wait}");
-        // It is not due, and is not tried however often one asks.
-        assert!(!client.flush(LONG));
-        assert_eq!(fake.items("event").len(), 1);
-        for tries in 1..=4 {
-            let entry = client.outbox().queue().unwrap().remove(0);
-            client.outbox().put_off(&entry, tries, UNIX_EPOCH).unwrap();
-            assert!(!client.flush(LONG));
-            let (after, wait) = waits(&client);
-            assert!(after == tries + 1 && (minutes(tries) - 5..=minutes(tries)).contains(&wait), "{after} {wait}");
-        }
-        let entry = client.outbox().queue().unwrap().remove(0);
-        client.outbox().put_off(&entry, 5, UNIX_EPOCH).unwrap();
-        assert!(client.flush(LONG), "there is nothing left to send");
+        client.capture(&report(number)).unwrap();
+        let said = client.flush(LONG);
+        assert_eq!(said, client.outbox().queue().unwrap().is_empty(), "day {number}");
+        assert_eq!(client.outbox().given_up().unwrap(), [], "day {number}");
+        drop(client);
+        age_by_a_day(folder.path());
+        day.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
-    assert_eq!(fake.items("event").len(), 6);
-    let again = client(folder.path(), options(), &Fake::new(|_| ok()));
-    assert_eq!((again.outbox().given_up().unwrap().len(), again.outbox().queue().unwrap().len()), (1, 0));
-    let counted = serde_json::to_value(again.outbox().read_state().discarded).unwrap();
-    assert_eq!(counted["network_error"]["error"], 1, "{counted}");
+    let accepted = fake.accepted();
+    let mut ids: Vec<String> =
+        accepted.iter().filter_map(|envelope| envelope.event_id().map(ToOwned::to_owned)).collect();
+    ids.sort();
+    assert_eq!(ids, (1..=41_u8).map(|number| format!("{number:02x}").repeat(16)).collect::<Vec<_>>(), "each once");
+}
+
+/// What a server counts of sessions: as often as an update says so, whatever its `seq`.
+fn count(envelopes: &[Envelope]) -> (usize, usize) {
+    let items = envelopes.iter().flat_map(|envelope| &envelope.items).filter(|item| item.kind() == "session");
+    let updates: Vec<Value> = items.map(|item| serde_json::from_slice(&item.payload).unwrap()).collect();
+    let number = |what: &dyn Fn(&Value) -> bool| updates.iter().filter(|update| what(update)).count();
+    (number(&|update| update["init"] == true), number(&|update| update["status"] == "crashed"))
+}
+
+#[test]
+fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
+    // In memory where that can be had: it writes thousands of small files.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    // What arrived counts, whether the answer came back or not: the process is killed, or the connection lost, in between.
+    let mut number = 0;
+    let fake = Fake::new(move |_| {
+        number += 1;
+        match number % 11 {
+            2 => Err(SendError::Network("the answer is lost".into())),
+            4 => status(KILLED),
+            6 => Err(SendError::Offline("no network".into())),
+            8 => status(302),
+            10 => status(429),
+            _ => ok(),
+        }
+    });
+    let mut crashes = 0;
+    for number in 0..500_u32 {
+        let client = client(folder.path(), Options { tries: 1, ..options() }, &fake);
+        // A server that is asked too often is asked again when the limit is over; here that is at once.
+        client.outbox().update(|state| state.rate_limits.clear()).unwrap();
+        let id = Id(std::array::from_fn(|place| (number >> (8 * (place % 4))) as u8 ^ 0x5a));
+        let mut crashed = report(1);
+        crashed.header.event_id = id;
+        let run = crashed.run.as_mut().unwrap();
+        run.session.as_mut().unwrap().id = id;
+        client.run_began(&RunFacts { lifecycle: Lifecycle::default(), ..run.clone() }).unwrap();
+        if number % 3 == 0 {
+            client.flush(LONG);
+        }
+        let next = crate::client(folder.path(), options(), &fake);
+        if number % 2 == 0 {
+            crashes += 1;
+            next.capture(&crashed).unwrap();
+            next.run_ended(crashed.run.as_ref().unwrap(), Reports { all: 1, crashes: 1 }).unwrap();
+        } else {
+            let lifecycle = Lifecycle { exit: ExitKind::CLEAN, ..Lifecycle::default() };
+            next.run_ended(&RunFacts { lifecycle, ..crashed.run.unwrap() }, Reports::default()).unwrap();
+        }
+        next.flush(LONG);
+    }
+    *fake.script.lock().unwrap() = Box::new(|_| ok());
+    let last = client(folder.path(), options(), &fake);
+    last.outbox().update(|state| state.rate_limits.clear()).unwrap();
+    for _ in 0..3 {
+        last.flush(LONG);
+    }
+    assert_eq!(last.outbox().queue().unwrap(), []);
+    assert_eq!(count(&fake.arrived()), (500, crashes));
+}
+
+#[test]
+fn the_end_of_a_session_survives_its_event() {
+    // Refused by the server, or removed for want of room.
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|envelope| if envelope.event_id().is_some() { status(400) } else { ok() });
+    let client = client(folder.path(), options(), &fake);
+    client.capture(&report(1)).unwrap();
+    client.flush(LONG);
+    client.flush(LONG);
+    assert_eq!(count(&fake.accepted()), (1, 1), "refused");
+
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
+    let mut small = options();
+    small.limits.number = 2;
+    let client = crate::client(folder.path(), small, &fake);
+    for event in 1..=9 {
+        client.capture(&report(event)).unwrap();
+        client.flush(LONG);
+    }
+    *fake.script.lock().unwrap() = Box::new(|_| ok());
+    client.flush(LONG);
+    client.flush(LONG);
+    assert_eq!(count(&fake.accepted()), (9, 9), "an outbox that was full");
+}
+
+#[test]
+fn limits_of_attachments_and_sessions_hold_within_an_events_envelope() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes.txt");
+    std::fs::write(&file, "attached").unwrap();
+    let mut first = true;
+    let fake = Fake::new(move |_| {
+        let limits = std::mem::take(&mut first).then(|| "60:attachment;session:key".to_owned());
+        Ok(Answer { status: 200, rate_limits: limits, ..Answer::default() })
+    });
+    let options = Options { attachments: vec![file], ..options() };
+    let client = client(&folder.path().join("outbox"), options, &fake);
+    for event in 1..=2 {
+        client.capture(&report(event)).unwrap();
+        client.flush(LONG);
+    }
+    let kinds = |envelope: &Envelope| envelope.items.iter().map(|item| item.kind().to_owned()).collect::<Vec<_>>();
+    let sent = fake.sent();
+    assert_eq!(kinds(&sent[0]), ["event", "attachment", "session"]);
+    assert_eq!(kinds(&sent[1])[..1], ["event"]);
+    assert!(
+        sent[1..].iter().all(|envelope| !kinds(envelope).iter().any(|kind| kind == "attachment" || kind == "session"))
+    );
+    // The file is counted, the session's end waits.
+    client.outbox().update(|state| state.rate_limits.clear()).unwrap();
+    client.flush(LONG);
+    assert_eq!(count(&fake.accepted()), (2, 2));
+    let reports = fake.items("client_report");
+    assert!(reports.iter().any(|report| report.to_string().contains("ratelimit_backoff")), "{reports:?}");
+}
+
+#[test]
+fn an_installation_has_one_id_until_the_user_does_not_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let did = |options: Options, event: u8| {
+        let fake = Fake::new(|_| ok());
+        let client = client(folder.path(), options, &fake);
+        let mut report = report(event);
+        report.run.as_mut().unwrap().user = Some(coroner_report::model::Value::Map(vec![("id".into(), "4711".into())]));
+        client.capture(&report).unwrap();
+        client.flush(LONG);
+        fake.items("session").first().map(|update| update["did"].clone())
+    };
+    let first = did(options(), 1).unwrap();
+    assert_eq!(first.as_str().map(str::len), Some(32));
+    assert_eq!(did(options(), 2), Some(first.clone()));
+    assert_eq!(did(Options { installation_id: false, ..options() }, 3), Some("4711".into()), "the user's");
+    let fake = Fake::new(|_| ok());
+    let asked = client(folder.path(), options(), &fake);
+    asked.set_consent(false).unwrap();
+    asked.set_consent(true).unwrap();
+    let second = did(options(), 4).unwrap();
+    assert!(second.as_str().map(str::len) == Some(32) && second != first);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Events in the form that servers take.
 
 use coroner_report::model::{Frame, Image, RunFacts, Thread, Timestamp, Value};
+use coroner_report::run_state::Level;
+use coroner_report::wire::Monitor;
 use coroner_report::{Report, model};
 use coroner_sentry::event::{Event, EventOptions, InAppRules};
 use serde_json::json;
@@ -177,4 +179,125 @@ fn the_least_worth_goes_first_and_the_event_says_so() {
     assert_eq!(event.extra["kept"], "yes");
     let dropped = event.contexts["coroner"]["dropped_for_size"].to_string();
     assert!(dropped.contains("stacks of the last threads") && !dropped.contains("extra"), "{dropped}");
+}
+
+#[test]
+fn an_abort_says_what_the_c_library_said() {
+    use coroner_report::model::{Annotation, Crash, Signal};
+    let value = |signal: &'static str, code_name: &'static str| {
+        let signal = Signal { name: Some(signal), code_name: Some(code_name), ..Signal::default() };
+        let crash = Crash { signal: Some(signal), ..Crash::default() };
+        let said = Annotation {
+            source: "libc.so.6".into(),
+            text: "free(): invalid pointer\n".into(),
+            ..Annotation::default()
+        };
+        let report = Report { crash: Some(crash), annotations: vec![said], ..Report::default() };
+        Event::from_report(&report, &EventOptions::default()).exception.values[0].value.clone()
+    };
+    assert_eq!(value("SIGABRT", "SI_TKILL").as_deref(), Some("free(): invalid pointer"));
+    assert_eq!(value("SIGSEGV", "SEGV_MAPERR").as_deref(), Some("SEGV_MAPERR"));
+}
+
+/// The event of what that monitor noticed, which the process went on after or not.
+fn of_crash(monitor: Monitor, survived: bool, change: impl FnOnce(&mut Report)) -> Event {
+    let flags = if survived { vec![model::CrashFlag::NotFatal] } else { Vec::new() };
+    let crash = model::Crash { monitor, tid: 1, flags, ..model::Crash::default() };
+    let frame = Frame { address: model::Address(0x1010), ..Frame::default() };
+    let thread = Thread { tid: 1, crashed: true, frames: vec![frame], ..Thread::default() };
+    let mut report = Report { crash: Some(crash), threads: vec![thread], ..Report::default() };
+    change(&mut report);
+    Event::from_report(&report, &EventOptions::default())
+}
+
+fn thrown(kind: &str) -> model::Exception {
+    model::Exception { type_name: Some(kind.to_owned()), message: Some("why".to_owned()), ..Default::default() }
+}
+
+#[test]
+fn the_end_of_the_process_is_fatal_whatever_level_the_app_has_set() {
+    let warning = |report: &mut Report| {
+        report.run = Some(RunFacts { level: Some(Level::WARNING), ..RunFacts::default() });
+    };
+    assert_eq!(of_crash(Monitor::SIGNAL, false, warning).level, "fatal");
+    assert_eq!(of_crash(Monitor::USER, true, warning).level, "warning");
+    assert_eq!(of_crash(Monitor::USER, true, |_| ()).level, "error");
+}
+
+#[test]
+fn what_was_handled_says_so_with_its_causes_and_what_ended_a_thread_does_not() {
+    let handled = |event: &Event| {
+        let mechanisms = event.exception.values.iter().filter_map(|exception| exception.mechanism.clone());
+        mechanisms.map(|mechanism| (mechanism.kind, mechanism.handled)).collect::<Vec<_>>()
+    };
+    let error = of_crash(Monitor::USER, true, |report| report.exceptions = vec![thrown("Error"), thrown("cause")]);
+    assert_eq!(handled(&error), [("chained".to_owned(), Some(true)), ("generic".to_owned(), Some(true))]);
+    let of_panic = |kind: &str, survived| {
+        handled(&of_crash(Monitor::PANIC, survived, |report| report.exceptions = vec![thrown(kind)]))
+    };
+    assert_eq!(of_panic("panic that ended its thread", true), [("panic".to_owned(), Some(false))]);
+    assert_eq!(of_panic("caught panic", true), [("panic".to_owned(), Some(true))]);
+    assert_eq!(of_panic("panic", false), [("panic".to_owned(), Some(false))]);
+}
+
+#[test]
+fn what_a_library_said_of_the_end_comes_first() {
+    let event = of_crash(Monitor::SIGNAL, false, |report| {
+        let crash = report.crash.as_mut().unwrap();
+        let code_name = Some("SEGV_MAPERR");
+        crash.signal = Some(model::Signal { number: 11, name: Some("SIGSEGV"), code_name, ..Default::default() });
+        crash.address = Some(model::Address(0x10));
+        let text = "assertion failed: the document is open".to_owned();
+        report.annotations = vec![model::Annotation { text, ..Default::default() }];
+    });
+    let value = event.exception.values[0].value.clone().unwrap();
+    assert!(value.starts_with("assertion failed: the document is open"), "{value}");
+}
+
+#[test]
+fn a_hang_is_no_crash_at_the_same_place() {
+    let event = of_crash(Monitor::HANG, true, |_| ());
+    let exception = &event.exception.values[0];
+    let mechanism = exception.mechanism.as_ref().unwrap();
+    assert_eq!(
+        (exception.kind.as_str(), mechanism.kind.as_str(), mechanism.synthetic),
+        ("App Hanging", "AppHang", None)
+    );
+    assert_eq!(exception.stacktrace.as_ref().unwrap().snapshot, Some(true));
+    let crash = of_crash(Monitor::SIGNAL, false, |_| ());
+    assert_eq!(crash.exception.values[0].mechanism.as_ref().unwrap().synthetic, Some(true));
+}
+
+#[test]
+fn the_apps_own_fields_are_beside_coroners_in_one_context_and_a_transaction_is_no_tag() {
+    let map = |key: &str, value: &str| Value::Map(vec![(key.into(), value.into())]);
+    let mut run = RunFacts::default();
+    run.os.version = Some("12".into());
+    run.contexts = [("os".to_owned(), map("theme", "dark")), ("gpu".to_owned(), map("name", "A"))].into();
+    run.tags.insert("transaction".to_owned(), "editor".to_owned());
+    let event = of_run(run);
+    assert_eq!(event.contexts["os"], json!({"type": "os", "version": "12", "theme": "dark"}));
+    assert_eq!(event.contexts["gpu"], json!({"name": "A"}));
+    assert_eq!((event.transaction.as_deref(), event.tags.len()), (Some("editor"), 0));
+}
+
+#[test]
+fn sources_of_others_are_not_the_apps_own() {
+    let rules = InAppRules::default();
+    let image = Image { path: "/opt/paint/paint".to_owned(), is_main: true, ..Image::default() };
+    let own = |file: &str| {
+        let frame = Frame {
+            module: Some("/opt/paint/paint".to_owned()),
+            function: Some("write_volatile".to_owned()),
+            file: Some(file.to_owned()),
+            ..Frame::default()
+        };
+        let thread = Thread { tid: 1, frames: vec![frame], ..Thread::default() };
+        let report = Report { images: vec![image.clone()], threads: vec![thread], ..Report::default() };
+        let event = Event::from_report(&report, &EventOptions { in_app: rules.clone(), ..EventOptions::default() });
+        event.threads.values[0].stacktrace.as_ref().unwrap().frames[0].in_app
+    };
+    assert!(own("/home/ada/paint/src/main.rs"));
+    assert!(!own("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/core/src/ptr/mod.rs"));
+    assert!(!own("/home/ada/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde-1.0.0/src/lib.rs"));
 }

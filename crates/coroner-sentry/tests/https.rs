@@ -165,6 +165,30 @@ fn the_authority_of_the_options_is_trusted_for_the_name_that_it_signed() {
     assert!(heard.lock().unwrap().is_empty());
 }
 
+/// What the process with the system of [`an_authority_of_the_system_is_trusted`] does.
+#[test]
+fn in_a_process_of_its_own() {
+    let Ok(port) = std::env::var("CORONER_TEST_PORT") else { return };
+    let transport = HttpTransport::new(&dsn("localhost", port.parse().unwrap()), &options()).unwrap();
+    assert!(transport.send(&envelope()).unwrap().is_success());
+}
+
+#[test]
+fn an_authority_of_the_system_is_trusted() {
+    let authority = Authority::new();
+    let (port, heard) = server(authority.server("localhost"), 200);
+    let send = |system: &Path| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "in_a_process_of_its_own"]).env("CORONER_TEST_PORT", port.to_string());
+        child.env("SSL_CERT_FILE", system).env("SSL_CERT_DIR", "/nonexistent").output().unwrap().status.success()
+    };
+    assert!(send(&authority.file()));
+    assert_eq!(heard.lock().unwrap().len(), 1);
+    // A system without certificates trusts Mozilla's list, which has no such authority.
+    assert!(!send(Path::new("/nonexistent/ca.pem")));
+    assert_eq!(heard.lock().unwrap().len(), 1);
+}
+
 #[test]
 fn a_proxy_lets_it_through_and_sees_nothing() {
     let authority = Authority::new();
@@ -189,6 +213,63 @@ fn a_proxy_lets_it_through_and_sees_nothing() {
     let transport = HttpTransport::new(&dsn("localhost", port), &through).unwrap();
     assert!(matches!(transport.send(&envelope()), Err(SendError::Offline(_))));
     assert_eq!(heard.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_proxy_of_a_server_without_tls_gets_the_request_itself() {
+    let heard = Heard::default();
+    let log = Arc::clone(&heard);
+    let port = listen(move |stream| {
+        let mut reader = BufReader::new(stream);
+        let head = head(&mut reader)?;
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut body)?;
+        assert!(body.starts_with(&[0x1f, 0x8b]), "it is packed");
+        let number = {
+            let mut log = log.lock().unwrap();
+            log.push(head);
+            log.len()
+        };
+        let answer = match number {
+            1 => "200 OK\r\nX-Sentry-Rate-Limits: 60:error\r\nRetry-After: 5",
+            2 => "502 Bad Gateway",
+            _ => "HTTP/garbage",
+        };
+        // The connection stays open: its length says where the answer ends.
+        write!(reader.get_mut(), "HTTP/1.1 {answer}\r\nContent-Length: 3\r\n\r\nyes")?;
+        thread::sleep(Duration::from_secs(30));
+        Ok(())
+    });
+    let to: coroner_sentry::Dsn = "http://thekey@sentry.example.com:8080/7".parse().unwrap();
+    let through = TransportOptions { proxy: Some(format!("http://user:hunter2@127.0.0.1:{port}")), ..options() };
+    let transport = HttpTransport::new(&to, &through).unwrap();
+    let mut left = 0;
+    let began = std::time::Instant::now();
+    let answer = transport.send_noting(&envelope(), &mut || {
+        left += 1;
+        Ok(())
+    });
+    let answer = answer.unwrap();
+    assert_eq!((answer.status, answer.body.as_str(), left), (200, "yes", 1));
+    assert_eq!((answer.rate_limits.as_deref(), answer.retry_after.as_deref()), (Some("60:error"), Some("5")));
+    let head = heard.lock().unwrap()[0].clone();
+    assert!(head.starts_with("POST http://sentry.example.com:8080/api/7/envelope/ HTTP/1.1\r\n"), "{head}");
+    for line in
+        ["Host: sentry.example.com:8080", "Proxy-Authorization: Basic dXNlcjpodW50ZXIy", "Content-Encoding: gzip"]
+    {
+        assert!(head.lines().any(|said| said == line), "{line}: {head}");
+    }
+    // What the proxy says of itself is no answer of the server, which would be final.
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let through = TransportOptions { proxy: Some(format!("http://{gone}")), ..options() };
+    let mut leaves = || panic!("nothing leaves");
+    let sent = HttpTransport::new(&to, &through).unwrap().send_noting(&envelope(), &mut leaves);
+    assert!(matches!(sent, Err(SendError::Offline(_))), "{sent:?}");
 }
 
 /// All that was logged by anyone.

@@ -1,9 +1,16 @@
 //! File, line and inlined calls from DWARF, for ELF and Mach-O alike.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    cell::{Cell, OnceCell, RefCell},
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use addr2line::Context;
-use gimli::{EndianSlice, RunTimeEndian};
+use addr2line::{Context, LookupContinuation as _, LookupResult, SplitDwarfLoad};
+use elsa::FrozenVec;
+use gimli::{DwarfPackage, DwarfPackageSections, DwarfSections, EndianSlice, RunTimeEndian};
 use object::{Object, ObjectSection};
 use self_cell::self_cell;
 
@@ -11,21 +18,35 @@ use crate::{
     dwarf_budget::{self, Budget, Refused},
     error::Malformed,
     mapped::Bytes,
+    split_dwarf,
 };
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
+
+/// The sections of the file, and those of other files that it needs.
+struct Sections {
+    own: DwarfSections<Bytes>,
+    supplementary: Option<DwarfSections<Bytes>>,
+    /// The symbol file, by which others are found.
+    path: PathBuf,
+    endian: RunTimeEndian,
+    package: OnceCell<Option<DwarfPackageSections<Bytes>>>,
+    /// Split units, which are opened when an address lies in them.
+    objects: FrozenVec<Box<DwarfSections<Bytes>>>,
+}
 
 /// The index that is built lazily over the sections.
 struct Index<'a> {
     context: Context<Slice<'a>>,
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
+    package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
 }
 
 self_cell!(
     /// The sections, and the index over them.
     struct Indexed {
-        owner: gimli::DwarfSections<Bytes>,
+        owner: Sections,
         #[not_covariant]
         dependent: Index,
     }
@@ -36,6 +57,9 @@ pub(crate) struct Dwarf {
     file: Bytes,
     /// Where `.debug_info` begins in the file: the place of errors that don't say their own.
     info_at: u64,
+    /// What of other files was not found, until it is taken; the first is said for all.
+    missing: RefCell<Option<Malformed>>,
+    said_missing: Cell<bool>,
 }
 
 impl fmt::Debug for Dwarf {
@@ -60,42 +84,109 @@ const UNPACK_RATIO: u64 = 200;
 const UNPACK_LIMIT: u64 = 4 << 30;
 
 impl Dwarf {
-    /// The debug information of a parsed file, if it has any.
-    pub(crate) fn load(file: &object::File<'_>, bytes: &Bytes) -> Result<Option<Self>, Malformed> {
+    /// The debug information of a parsed file, if it has any. `path` is the file's.
+    pub(crate) fn load(file: &object::File<'_>, bytes: &Bytes, path: &Path) -> Result<Option<Self>, Malformed> {
         if file.section_by_name(".debug_info").is_none() {
             return Ok(None);
         }
-        let sections = gimli::DwarfSections::load(|id| section(file, bytes, id.name()))?;
-        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let (supplementary, missing) = match split_dwarf::supplementary(file, path) {
+            Ok(found) => (found, None),
+            Err(missing) => (None, Some(missing)),
+        };
+        let sections = Sections {
+            own: DwarfSections::load(|id| section(file, bytes, id.name()))?,
+            supplementary,
+            path: path.to_owned(),
+            endian: if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big },
+            package: OnceCell::new(),
+            objects: FrozenVec::new(),
+        };
         let info_at = crate::elf::section_offset(file, ".debug_info");
         let indexed = Indexed::try_new(sections, |sections| {
-            let mut dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
+            let mut dwarf = sections
+                .own
+                .borrow_with_sup(sections.supplementary.as_ref(), |section| EndianSlice::new(section, sections.endian));
             dwarf_budget::check_abbreviations(&dwarf).map_err(|refused| malformed_by(&refused, info_at))?;
             dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-            let sections = Arc::new(dwarf);
-            let budget = Budget::of_units(&sections).map_err(|refused| malformed_by(&refused, info_at))?;
-            let context = Context::from_arc_dwarf(Arc::clone(&sections))
+            let own = Arc::new(dwarf);
+            let budget = Budget::of_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
+            let context = Context::from_arc_dwarf(Arc::clone(&own))
                 .map_err(|error| malformed(&error, bytes, info_at, "the units"))?;
-            Ok(Index { context, sections, budget })
+            Ok(Index { context, sections: own, package: OnceCell::new(), budget })
         })?;
-        Ok(Some(Self { indexed, file: bytes.clone(), info_at }))
+        let (missing, said_missing) = (RefCell::new(missing), Cell::new(false));
+        Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
     }
 
     /// The calls at an address; empty where no unit has it.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
-        self.indexed.with_dependent(|_, index| {
+        self.indexed.with_dependent(|sections, index| {
             index
                 .budget
                 .check_address(&index.sections, svma)
                 .map_err(|refused| malformed_by(&refused, self.info_at))?;
-            find(&index.context, svma)
-                .map_err(|error| malformed(&error, &self.file, self.info_at, &format!("what it says of {svma:#x}")))
+            let mut lookup = index.context.find_frames(svma);
+            let frames = loop {
+                lookup = match lookup {
+                    LookupResult::Output(frames) => break frames,
+                    LookupResult::Load { load, continuation } => {
+                        let unit = split_unit(sections, index, &load, svma)
+                            .map_err(|refused| malformed_by(&refused, self.info_at))?;
+                        if unit.is_none() && !self.said_missing.replace(true) {
+                            let name = load.path.as_ref().map_or_else(|| "?".into(), text);
+                            let what = format!(
+                                "the debug information of a unit is in `{name}`, which is not found (nor a .dwp with it): its inlined calls are missing"
+                            );
+                            *self.missing.borrow_mut() = Some(Malformed::new(self.info_at, what));
+                        }
+                        continuation.resume(unit.map(Arc::new))
+                    }
+                }
+            };
+            frames.and_then(collect).map_err(|error| {
+                malformed(&error, &self.file, self.info_at, &format!("what it says of {svma:#x}"))
+            })
         })
+    }
+
+    /// What of other files was not found since the last call.
+    pub(crate) fn take_missing(&self) -> Option<Malformed> {
+        self.missing.borrow_mut().take()
     }
 }
 
-fn find(context: &Context<Slice<'_>>, svma: u64) -> Result<Vec<DwarfFrame>, gimli::Error> {
-    let mut frames = context.find_frames(svma).skip_all_loads()?;
+/// The rest of a unit of which the file has only a skeleton, from the package or an object file of its own; `None` if there is none.
+fn split_unit<'a>(
+    sections: &'a Sections,
+    index: &Index<'a>,
+    load: &SplitDwarfLoad<Slice<'a>>,
+    svma: u64,
+) -> Result<Option<gimli::Dwarf<Slice<'a>>>, Refused> {
+    let slice = |section: &'a Bytes| EndianSlice::new(section, sections.endian);
+    let package = index.package.get_or_init(|| {
+        let package = sections.package.get_or_init(|| split_dwarf::package(&sections.path));
+        package.as_ref()?.borrow(slice, EndianSlice::new(&[], sections.endian)).ok()
+    });
+    let packed = package.as_ref().and_then(|package| package.find_cu(load.dwo_id, &load.parent).ok()?);
+    let unit = packed.or_else(|| {
+        let folder = load.comp_dir.as_ref().map(text).unwrap_or_default();
+        let object = split_dwarf::object(&sections.path, &folder, &text(load.path.as_ref()?), load.dwo_id)?;
+        let mut unit = sections.objects.push_get(Box::new(object)).borrow(slice);
+        unit.make_dwo(&load.parent);
+        Some(unit)
+    });
+    if let Some(unit) = &unit {
+        dwarf_budget::check_abbreviations(unit)?;
+        Budget::of_units(unit)?.check_address(unit, svma)?;
+    }
+    Ok(unit)
+}
+
+fn text(slice: &Slice<'_>) -> String {
+    slice.to_string_lossy().into_owned()
+}
+
+fn collect(mut frames: addr2line::FrameIter<'_, Slice<'_>>) -> Result<Vec<DwarfFrame>, gimli::Error> {
     let mut found = Vec::new();
     while let Some(frame) = frames.next()? {
         found.push(DwarfFrame {
@@ -126,7 +217,7 @@ fn malformed_by(refused: &Refused, info_at: u64) -> Malformed {
 }
 
 /// A debug section's bytes, unpacked where they are compressed; none for a section that isn't there.
-fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
+pub(crate) fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
     let none = || Bytes::owned(Vec::new());
     let Some(section) = file.section_by_name(name) else { return Ok(none()) };
     let at = section.file_range().map_or(0, |(offset, _)| offset);

@@ -16,9 +16,9 @@ type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 
 /// Entries nested deeper than this are refused. LLVM's own limit for expression nesting is 256; real units have below 100.
-const MAX_DEPTH: isize = 384;
+pub(crate) const MAX_DEPTH: isize = 384;
 /// So many units may claim one address.
-const MAX_UNITS: usize = 256;
+pub(crate) const MAX_UNITS: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
@@ -257,7 +257,7 @@ fn aranges(dwarf: &Dwarf<'_>, budget: &Budget) -> Result<HashMap<usize, Vec<(u64
 /// The bytes of the table of abbreviations at an offset; one more than `limit` where it is longer than that.
 ///
 /// `code, tag (LEB128), children (1 byte), pairs of name and form (LEB128) up to a pair of zeros`, up to a code of zero.
-fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
+pub(crate) fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
     let mut reader = *section;
     if reader.skip(offset).is_err() {
         return 0;

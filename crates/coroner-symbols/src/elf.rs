@@ -104,7 +104,8 @@ pub(crate) fn collect(
     add_plt(builder, file);
     builder.count(SymbolSource::Plt, builder.added() - before);
     add_section_ends(builder, file);
-    match mini_debug_info(file) {
+    let left = builder.left();
+    match mini_debug_info(file, left) {
         Ok(None) => {}
         Ok(Some(unpacked)) => match object::File::parse(&*unpacked) {
             Ok(mini) => add_tables(builder, &mini, &unpacked, &[SymbolSource::MiniDebugInfo]),
@@ -113,6 +114,7 @@ pub(crate) fn collect(
                 problems.push(Malformed::new(at, format!("the ELF file in .gnu_debugdata: {error}")));
             }
         },
+        Err(_) if left < MINI_NEEDS => builder.overflow(),
         Err(problem) => problems.push(problem),
     }
 }
@@ -211,15 +213,19 @@ fn unpack_limit(packed: usize) -> u64 {
     (packed as u64).saturating_mul(200).min(1 << 30)
 }
 
-fn mini_debug_info(file: &object::File<'_>) -> Result<Option<Bytes>, Malformed> {
+/// With so much memory, what `.gnu_debugdata` can't be unpacked in is broken.
+const MINI_NEEDS: usize = 128 << 20;
+
+fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Option<Bytes>, Malformed> {
     let Some(section) = file.section_by_name(".gnu_debugdata") else { return Ok(None) };
     let at = section_offset(file, ".gnu_debugdata");
     let malformed = |what: String| Malformed::new(at, what);
     let packed = section.data().map_err(|error| malformed(format!(".gnu_debugdata: {error}")))?;
-    let limit = unpack_limit(packed.len());
+    // A third is left for the dictionary and for growth.
+    let limit = unpack_limit(packed.len()).min(left as u64 / 3);
     let mut unpacked = Vec::new();
     // 64 MiB of dictionary is what `xz -9` asks for.
-    lzma_rust2::XzReader::new_mem_limit(packed, true, 80 << 10)
+    lzma_rust2::XzReader::new_mem_limit(packed, true, (80 << 10).min(u32::try_from(left / 3072).unwrap_or(u32::MAX)))
         .take(limit + 1)
         .read_to_end(&mut unpacked)
         .map_err(|error| malformed(format!(".gnu_debugdata is no XZ stream: {error}")))?;
@@ -244,7 +250,10 @@ fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
     for name in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
         let Some(section) = file.section_by_name(name) else { continue };
         let Ok(code) = section.data() else { continue };
-        let slots = slots.get_or_insert_with(|| bound_slots(file));
+        if slots.is_none() {
+            slots = bound_slots(file, builder.left());
+        }
+        let Some(slots) = &slots else { return builder.overflow() };
         for stub in stubs_of(code, section.address()) {
             let Some(target) = slots.get(&stub.slot) else { continue };
             let Some(name) = builder.make_name(&[target, &b"@plt"[..]].concat()) else { return };
@@ -253,21 +262,29 @@ fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
     }
 }
 
-/// What the dynamic linker writes to each slot: the symbol of its relocation.
-fn bound_slots(file: &object::File<'_>) -> HashMap<u64, Vec<u8>> {
+/// What an entry takes in a map that has just grown, without the bytes of the name.
+const SLOT_SIZE: usize = 128;
+
+/// What the dynamic linker writes to each slot: the symbol of its relocation. `None` if that takes more memory than is left.
+fn bound_slots(file: &object::File<'_>, left: usize) -> Option<HashMap<u64, Vec<u8>>> {
     let mut slots = HashMap::new();
+    let mut size = 0;
     let (Some(relocations), Some(symbols)) = (file.dynamic_relocations(), file.dynamic_symbol_table()) else {
-        return slots;
+        return Some(slots);
     };
     for (slot, relocation) in relocations {
         let RelocationTarget::Symbol(index) = relocation.target() else { continue };
         if let Ok(name) = symbols.symbol_by_index(index).and_then(|symbol| symbol.name_bytes())
             && !name.is_empty()
         {
+            size += SLOT_SIZE + name.len();
+            if size > left {
+                return None;
+            }
             slots.insert(slot, name.to_vec());
         }
     }
-    slots
+    Some(slots)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -336,47 +353,5 @@ fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn x86_64_plt_forms() {
-        // objdump -d of a .plt, a .plt.sec with endbr64 and bnd, and a .plt.got of 8-byte entries
-        let plt = [
-            0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25, 0xe4, 0x2f, 0, 0, 0x0f, 0x1f, 0x40, 0, // PLT0
-            0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0xe0, 0xff, 0xff, 0xff,
-        ];
-        // PLT0 is a `push` first, so no stub begins at it.
-        assert_eq!(x86_64_stubs(&plt, 0x1020), [Stub { start: 0x1030, size: 16, slot: 0x4018 }]);
-        let sec = [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0x75, 0x2f, 0, 0, 0x0f, 0x1f, 0x44, 0, 0];
-        assert_eq!(x86_64_stubs(&sec, 0x1050), [Stub { start: 0x1050, size: 16, slot: 0x3fd0 }]);
-        let got = [0xff, 0x25, 0xba, 0x2f, 0, 0, 0x66, 0x90];
-        assert_eq!(x86_64_stubs(&got, 0x1040), [Stub { start: 0x1040, size: 8, slot: 0x4000 }]);
-    }
-
-    #[test]
-    fn aarch64_plt_form() {
-        // adrp x16, 0x11000; ldr x17, [x16, #16]; add x16, x16, #0x10; br x17   at 0x5d0
-        let words: [u32; 4] = [0xb000_0090 & !(1 << 29) | (1 << 29), 0xf940_0a11, 0x9100_4210, 0xd61f_0220];
-        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(aarch64_stubs(&code, 0x5d0), [Stub { start: 0x5d0, size: 16, slot: 0x1_1010 }]);
-    }
-
-    #[test]
-    fn layout_errors_say_where() {
-        assert_eq!(check_layout(b"\x7fELF").unwrap_err().offset, 0);
-        let mut header = [0; 64];
-        header[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        assert_eq!(check_layout(&header[..40]).unwrap_err().offset, 40);
-        header[4] = 9;
-        assert_eq!(check_layout(&header).unwrap_err().offset, 4);
-        header[4] = 2;
-        assert_eq!(check_layout(&header), Ok(()));
-        // One section header at 1 TiB.
-        header[45] = 1;
-        header[58] = 64;
-        header[60] = 1;
-        let error = check_layout(&header).unwrap_err();
-        assert_eq!(error.offset, 40, "{error:?}");
-    }
-}
+#[path = "../tests/unit/elf.rs"]
+mod tests;

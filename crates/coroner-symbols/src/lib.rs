@@ -11,36 +11,49 @@
 //!
 //! # What it can't do
 //! A file is used only if its id (GNU build id, `LC_UUID`) is the report's. An image without an id is taken by its path
-//! and marked [`Match::Unverified`]. Split DWARF (`.dwo`, `.dwp`) and the object files of a Mach-O debug map are not
-//! opened: link with `dsymutil`. Files are mapped into memory: one that is truncated *in place* while it is read ends
+//! and marked [`Match::Unverified`]. Files are mapped into memory: one that is truncated *in place* while it is read ends
 //! the process with SIGBUS, as it does for every tool that maps files; a file that is replaced by `rename` is safe.
 
 #![deny(missing_docs)]
 
+mod archive;
 mod breakpad;
 mod debug_id;
+mod debug_map;
+#[cfg(feature = "debuginfod")]
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod dwarf_budget;
+mod dwarf_pass;
 mod elf;
 mod error;
+mod image_identity;
 mod locate;
 mod macho;
 mod mapped;
+mod naming_budget;
 mod objc;
 mod report;
 mod search_index;
 mod shared_cache;
+mod split_dwarf;
 mod symbol_file;
 mod symbolizer;
 mod table;
+mod within_budget;
 
 pub use coroner_scan::LookupAddress;
+#[cfg(feature = "debuginfod")]
+pub use debuginfod::Debuginfod;
 pub use {
     debug_id::DebugId,
     demangle::{Demangled, Language, demangle},
     error::SymbolError,
-    report::{ImageSymbols, demangle_exception_types},
+    image_identity::identify_images,
+    naming_budget::{Exhausted, NamingBudget},
+    report::{ImageSymbols, demangle_exception_types, name_by_report},
     symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
     symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
+    within_budget::{LeftOut, NAMING_CONTEXT},
 };

@@ -55,6 +55,8 @@ impl Locator {
         for path in places {
             take_matching(&path, key, &mut found, &mut seen);
         }
+        #[cfg(feature = "debuginfod")]
+        self.take_from_server(key, &mut found, &mut seen);
         if let Some(id) = &key.debug_id
             && let Some((path, image)) = self.index().in_shared_cache(id).cloned()
         {
@@ -68,6 +70,20 @@ impl Locator {
         found
     }
 
+    /// What a debuginfod server has of an image that is not found with lines on this machine.
+    #[cfg(feature = "debuginfod")]
+    fn take_from_server(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
+        let (Some(servers), Some(id)) = (&self.options.debuginfod, &key.debug_id) else { return };
+        if key.kind != FileKind::Elf || found.files.iter().any(SymbolFile::has_lines) {
+            return;
+        }
+        match servers.debug_file(id) {
+            Ok(Some(path)) => take_matching(&path, key, found, seen),
+            Ok(None) => {}
+            Err(error) => found.problems.push(error),
+        }
+    }
+
     /// The file at the image's own path, if it is still that image.
     fn take_image(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
         let path = on_disk(&key.path);
@@ -77,7 +93,8 @@ impl Locator {
             Err(error) => return found.problems.push(error),
         };
         let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
-        let image = files.into_iter().find(|file| file.is_of(key));
+        let is_other = key.replaced && key.debug_id.is_none();
+        let image = files.into_iter().find(|file| file.is_of(key) && !is_other);
         let Some(image) = image else {
             found.mismatched = Some((path, ids));
             return;
@@ -110,7 +127,7 @@ impl Locator {
                 places.push(root.join(".build-id").join(folder).join(format!("{name}.debug")));
             }
         }
-        if key.kind == FileKind::MachO && self.options.image_paths {
+        if key.kind == FileKind::MachO && self.options.image_paths && !(key.replaced && key.debug_id.is_none()) {
             places.extend(dsym_beside(&key.path));
         }
         let index = self.index();
@@ -152,7 +169,7 @@ fn own_vdso() -> Option<Vec<SymbolFile>> {
 }
 
 /// The path as the disk has it. Reports are text: what is not UTF-8 of a name is U+FFFD there, so that the name is looked for in its folder.
-fn on_disk(path: &Path) -> PathBuf {
+pub(crate) fn on_disk(path: &Path) -> PathBuf {
     let mut found = PathBuf::new();
     for component in path.iter() {
         let is_replaced = component.to_string_lossy().contains(char::REPLACEMENT_CHARACTER);

@@ -51,6 +51,14 @@ impl Bytes {
         Ok(Self { storage: Arc::new(Storage::Mapped(map)), range })
     }
 
+    /// How much memory of the process it keeps, which a mapping does not.
+    pub(crate) fn owned_size(&self) -> usize {
+        match &*self.storage {
+            Storage::Mapped(_) => 0,
+            Storage::Owned(bytes) => bytes.capacity(),
+        }
+    }
+
     pub(crate) fn owned(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
         Self { storage: Arc::new(Storage::Owned(bytes)), range }

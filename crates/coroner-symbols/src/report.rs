@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use coroner_report::{
     Report,
-    model::{Address, Frame, Image, ImageIndex, InlinedFrame},
+    model::{Address, Frame, Image, ImageIndex, InlinedFrame, Timestamp},
     wire::{AddressKind, FoundBy, ImageKind, Language, Monitor, Os},
 };
 use coroner_scan::LookupAddress;
@@ -12,8 +12,10 @@ use coroner_scan::LookupAddress;
 use crate::{
     debug_id::DebugId,
     demangle::{demangle, demangle_cpp_type},
+    image_identity::{identify_images, is_loaded_file},
     symbol_file::{Arch, FileKind},
     symbolizer::{ImageKey, SymbolFrame, Symbolizer},
+    within_budget::LeftOut,
 };
 
 /// What became of the frames of one image.
@@ -31,7 +33,8 @@ pub struct ImageSymbols {
 
 impl Symbolizer {
     /// Names all frames of a report: function, file, line and inlined calls, where symbols are found; else the name that
-    /// was found in the process as it died, demangled. Attributes the frames to their images first.
+    /// was found in the process as it died, demangled. Attributes the frames to their images first, and gives images without a build id
+    /// what stands for one ([`identify_images`]).
     ///
     /// Says for each image that has frames, in the order of the report, how far that went.
     pub fn symbolicate_report(&mut self, report: &mut Report) -> Vec<ImageSymbols> {
@@ -47,6 +50,7 @@ impl Symbolizer {
     ) -> Vec<ImageSymbols> {
         report.attribute_frames();
         let arch = arch_of(report);
+        let began = report.header.process_start;
         let images: Vec<Image> = report.images.clone();
         let index = ImageIndex::new(&images);
         let mut symbols: Vec<Option<ImageSymbols>> = vec![None; images.len()];
@@ -55,7 +59,7 @@ impl Symbolizer {
             if let Some(index) = at {
                 let image = &images[index];
                 let entry = symbols[index].get_or_insert_with(|| {
-                    let key = ImageKey::of_image(image, arch);
+                    let key = ImageKey { replaced: is_replaced(image, began), ..ImageKey::of_image(image, arch) };
                     about_to(&key, done);
                     ImageSymbols { key, frames: 0, named: 0, lines: 0 }
                 });
@@ -69,19 +73,47 @@ impl Symbolizer {
                 fill(frame, image, self.symbolicate(&entry.key, address));
                 entry.lines += usize::from(frame.line.is_some());
             }
-            if frame.function.is_none()
-                && let Some(raw) = &frame.raw_function
-            {
-                frame.function = Some(demangle(raw).name);
-            }
+            demangle_own_name(frame);
             if let Some(entry) = at.and_then(|index| symbols[index].as_mut()) {
                 entry.named += usize::from(frame.function.is_some());
             }
         }
-        name_signal_returns(report);
-        demangle_exception_types(report);
+        if self.debug_info {
+            // What an app had no time or room for is done now.
+            LeftOut::forget(report);
+        }
+        finish(report);
         symbols.into_iter().flatten().collect()
     }
+}
+
+/// Names the frames of a report by what it has itself, without a symbol file: the names that were found in the process as it died, demangled.
+/// For those who want no other symbols, or have no time for them; [`Symbolizer::symbolicate_report`] does it, too.
+pub fn name_by_report(report: &mut Report) {
+    report.attribute_frames();
+    report.frames_mut().for_each(demangle_own_name);
+    finish(report);
+}
+
+pub(crate) fn demangle_own_name(frame: &mut Frame) {
+    if frame.function.is_none()
+        && let Some(raw) = &frame.raw_function
+    {
+        frame.function = Some(demangle(raw).name);
+    }
+}
+
+/// Whether the file at an image's path can't be taken for the image: it was replaced while the process ran; or, of an image without an
+/// id, it may have been changed since.
+pub(crate) fn is_replaced(image: &Image, began: Timestamp) -> bool {
+    image.replaced || (image.kind == ImageKind::ELF && image.build_id.is_empty() && !is_loaded_file(image, began))
+}
+
+/// What needs no names of frames.
+pub(crate) fn finish(report: &mut Report) {
+    identify_images(report);
+    name_signal_returns(report);
+    demangle_exception_types(report);
 }
 
 /// Names the code that a signal handler returns to, on Linux, which stripped libraries have no symbol of.
@@ -147,12 +179,13 @@ impl ImageKey {
             kind: if image.kind == ImageKind::MACHO { FileKind::MachO } else { FileKind::Elf },
             arch,
             base_svma: image.to_svma(image.load_address),
+            replaced: image.replaced,
         }
     }
 }
 
 /// The processor, by the registers of the first thread that has some.
-fn arch_of(report: &Report) -> Arch {
+pub(crate) fn arch_of(report: &Report) -> Arch {
     use coroner_process::registers::Arch as Machine;
     match report.threads.iter().find_map(|thread| thread.registers.as_ref()?.arch) {
         Some(Machine::X86_64) => Arch::X86_64,
@@ -161,8 +194,12 @@ fn arch_of(report: &Report) -> Arch {
     }
 }
 
-fn fill(frame: &mut Frame, image: &Image, mut calls: Vec<SymbolFrame>) {
+pub(crate) fn fill(frame: &mut Frame, image: &Image, mut calls: Vec<SymbolFrame>) {
     let Some(function) = calls.pop() else { return };
+    if frame.line.is_some() && function.line.is_none() {
+        // It was named where there was more to read.
+        return;
+    }
     if function.raw_name.is_none() && frame.named_in_process {
         // A line without a name: that which the process found stays.
         (frame.file, frame.line, frame.column) = (function.file, function.line, function.column);

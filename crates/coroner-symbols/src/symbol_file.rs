@@ -12,14 +12,17 @@ use object::{Object, ObjectSegment};
 
 pub use crate::table::SymbolSource;
 use crate::{
+    archive,
     breakpad::Breakpad,
     debug_id::DebugId,
+    debug_map::DebugMap,
     demangle::is_of_source_name,
-    dwarf::Dwarf,
-    elf,
+    dwarf::{Dwarf, DwarfFrame},
+    dwarf_pass, elf,
     error::{Malformed, SymbolError},
     macho,
     mapped::Bytes,
+    naming_budget::Meter,
     shared_cache::SharedCache,
     symbolizer::ImageKey,
     table::{SymbolTable, TableBuilder},
@@ -87,6 +90,24 @@ impl fmt::Display for FileKind {
     }
 }
 
+/// Whether these are of an ELF file whose headers lie within it.
+pub(crate) fn is_elf(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\x7fELF") && elf::check_layout(bytes).is_ok()
+}
+
+/// Where a file's lines come from, the better first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LineSource {
+    /// The file itself.
+    Own,
+    /// The object files that its debug map names.
+    ObjectFiles,
+    None,
+}
+
+/// A symbol's name as the file has it, and where it begins (svma).
+pub(crate) type Symbol = (String, u64);
+
 /// How many symbols a file has from one source.
 pub type SourceCount = (SymbolSource, usize);
 
@@ -106,6 +127,7 @@ pub struct SymbolFile {
     has_dwarf: bool,
     tables: OnceCell<Tables>,
     dwarf: OnceCell<Option<Dwarf>>,
+    debug_map: OnceCell<Option<DebugMap>>,
     breakpad: OnceCell<Breakpad>,
     /// The image of a shared cache that this is, by its address without a slide.
     shared_cache: Option<(SharedCache, u64)>,
@@ -134,14 +156,65 @@ pub struct Call {
     pub inlined: bool,
 }
 
+impl Call {
+    /// Which call is not inlined is known by the whole list.
+    pub(crate) fn of_dwarf(call: DwarfFrame) -> Self {
+        let DwarfFrame { function: name, file, line, column } = call;
+        Self { name, symbol_address: None, file, line, column, inlined: true }
+    }
+
+    /// What debug information and the symbol table say together.
+    pub(crate) fn with_symbol(mut frames: Vec<Call>, symbol: Option<Symbol>) -> Vec<Call> {
+        let symbol_address = symbol.as_ref().map(|&(_, start)| start);
+        match (frames.last_mut(), symbol) {
+            (Some(outermost), symbol) => {
+                outermost.inlined = false;
+                outermost.symbol_address = symbol_address;
+                let says_more = |name: &str| outermost.name.as_ref().is_none_or(|dwarf| is_of_source_name(name, dwarf));
+                if let Some((name, _)) = symbol.filter(|(name, _)| says_more(name)) {
+                    outermost.name = Some(name);
+                }
+            }
+            (None, Some((name, start))) => frames.push(Call {
+                name: Some(name),
+                symbol_address: Some(start),
+                file: None,
+                line: None,
+                column: None,
+                inlined: false,
+            }),
+            (None, None) => {}
+        }
+        frames
+    }
+}
+
 impl SymbolFile {
-    /// Opens a file: one result for ELF, thin Mach-O and breakpad text, one for each 64-bit architecture of a fat Mach-O.
+    /// Opens a file: one result for ELF, thin Mach-O and breakpad text, one for each 64-bit architecture of a fat Mach-O, one for
+    /// each library with a build id that an archive (an APK) holds without compression. `base.apk!/lib/arm64-v8a/libapp.so` is that
+    /// library of the archive.
     ///
     /// # Errors
     /// [`SymbolError`] where it can't be read, is of no known format, or its headers are broken.
     pub fn open(path: &Path) -> Result<Vec<Self>, SymbolError> {
-        let bytes = Bytes::open(path)?;
-        Self::of_bytes(path, bytes)
+        match archive::split(path) {
+            Some((archive, name)) if !path.exists() => {
+                let files = Self::in_archive(archive, &Bytes::open(archive)?, Some(name))?;
+                let missing = || SymbolError::io(path, std::io::ErrorKind::NotFound.into());
+                if files.is_empty() { Err(missing()) } else { Ok(files) }
+            }
+            _ => Self::of_bytes(path, Bytes::open(path)?),
+        }
+    }
+
+    fn in_archive(path: &Path, bytes: &Bytes, name: Option<&str>) -> Result<Vec<Self>, SymbolError> {
+        let libraries = archive::libraries(path, bytes, name).map_err(|problem| problem.in_file(path))?;
+        let open = |library: archive::Library| {
+            let in_file = |problem: Malformed| problem.in_file(&library.path);
+            elf::check_layout(&library.bytes).map_err(in_file)?;
+            Self::of_object(&library.path, library.bytes, library.offset, FileKind::Elf)
+        };
+        libraries.into_iter().map(open).collect()
     }
 
     /// As [`Self::open`], from bytes that are in memory already; `path` is what errors and [`Self::path`] then say.
@@ -172,6 +245,12 @@ impl SymbolFile {
             file.breakpad_id = Some((module.image_kind, module.breakpad_id));
             return Ok(vec![file]);
         }
+        if archive::is_archive(&bytes) {
+            let files = Self::in_archive(path, &bytes, None)?;
+            if !files.is_empty() {
+                return Ok(files);
+            }
+        }
         let magic = bytes.iter().take(4).copied().collect();
         Err(SymbolError::UnknownFormat { path: path.into(), magic })
     }
@@ -195,6 +274,7 @@ impl SymbolFile {
             has_dwarf: false,
             tables: OnceCell::new(),
             dwarf: OnceCell::new(),
+            debug_map: OnceCell::new(),
             breakpad: OnceCell::new(),
             shared_cache: None,
             problems: std::cell::RefCell::default(),
@@ -280,12 +360,29 @@ impl SymbolFile {
             && (key.debug_id.is_some() || self.arch == key.arch || key.arch == Arch::Other)
     }
 
-    /// Whether it has the DWARF that file, line and inlined calls come from (or, in breakpad text, line records).
+    /// Whether it has the DWARF that file, line and inlined calls come from (or, in breakpad text, line records), or a debug map of object
+    /// files of which some are there.
     pub fn has_lines(&self) -> bool {
-        match self.kind {
+        self.line_source() != LineSource::None
+    }
+
+    /// Where its lines come from.
+    pub(crate) fn line_source(&self) -> LineSource {
+        let has_lines = match self.kind {
             FileKind::Breakpad => self.breakpad().has_lines(),
             _ => self.has_dwarf,
+        };
+        match has_lines {
+            true => LineSource::Own,
+            false if self.debug_map().is_some_and(DebugMap::has_objects) => LineSource::ObjectFiles,
+            false => LineSource::None,
         }
+    }
+
+    /// From now on names come from symbol tables alone.
+    pub(crate) fn leave_out_debug_info(&mut self) {
+        self.has_dwarf = false;
+        self.debug_map = OnceCell::from(None);
     }
 
     /// How many symbols it has, by source; sources without any are left out.
@@ -333,28 +430,78 @@ impl SymbolFile {
     fn tables(&self) -> &Tables {
         self.tables.get_or_init(|| {
             let mut builder = TableBuilder::default();
-            let mut problems = Vec::new();
-            match self.kind {
-                FileKind::Elf => {
-                    if let Ok(file) = object::File::parse(&*self.bytes) {
-                        elf::collect(&mut builder, &file, &self.bytes, &mut problems);
-                    }
-                }
-                FileKind::MachO if self.shared_cache.is_some() => {
-                    if let Some((cache, image)) = &self.shared_cache
-                        && let Err(error) = cache.collect(&mut builder, *image)
-                    {
-                        self.problems.borrow_mut().push(error);
-                    }
-                }
-                FileKind::MachO => macho::collect(&mut builder, &self.bytes, &mut problems),
-                FileKind::Breakpad => self.breakpad().collect(&mut builder, &self.bytes),
-            }
-            for problem in problems {
-                self.problem(problem);
-            }
+            self.collect(&mut builder);
             Tables { symbols: builder.build() }
         })
+    }
+
+    fn collect(&self, builder: &mut TableBuilder) {
+        let mut problems = Vec::new();
+        match self.kind {
+            FileKind::Elf => {
+                if let Ok(file) = object::File::parse(&*self.bytes) {
+                    elf::collect(builder, &file, &self.bytes, &mut problems);
+                }
+            }
+            FileKind::MachO if self.shared_cache.is_some() => {
+                if let Some((cache, image)) = &self.shared_cache
+                    && let Err(error) = cache.collect(builder, *image)
+                {
+                    self.problems.borrow_mut().push(error);
+                }
+            }
+            FileKind::MachO => macho::collect(builder, &self.bytes, &mut problems),
+            FileKind::Breakpad => self.breakpad().collect(builder, &self.bytes),
+        }
+        for problem in problems {
+            self.problem(problem);
+        }
+    }
+
+    /// Whether it has DWARF of its own.
+    pub(crate) fn has_dwarf(&self) -> bool {
+        self.has_dwarf
+    }
+
+    /// Whether its lines are in the object files that it was linked from.
+    pub(crate) fn has_object_files(&self) -> bool {
+        self.kind == FileKind::MachO
+            && !self.has_dwarf
+            && self.shared_cache.is_none()
+            && DebugMap::is_usable(&self.path, &self.bytes)
+    }
+
+    /// What the object files that it was linked from say of an address (svma), the innermost call first.
+    pub(crate) fn frames_in_object_files(&self, svma: u64) -> Vec<DwarfFrame> {
+        let Some(map) = self.debug_map() else { return Vec::new() };
+        map.frames(svma).unwrap_or_else(|problem| {
+            self.problems.borrow_mut().push(problem);
+            Vec::new()
+        })
+    }
+
+    /// The symbols at some addresses, by tables that are forgotten at once. `None` if there is too little memory for them.
+    pub(crate) fn symbols_within(&self, addresses: &[u64], meter: &Meter) -> Option<Vec<Option<Symbol>>> {
+        let mut builder = TableBuilder::within(meter.memory_left());
+        self.collect(&mut builder);
+        if builder.overflowed() {
+            meter.lacks_memory();
+            return None;
+        }
+        let symbols = builder.build();
+        let found = addresses.iter().map(|&address| {
+            let (name, start) = self.linker_symbol_of(&symbols, address)?;
+            Some((String::from_utf8_lossy(name).into_owned(), start))
+        });
+        Some(found.collect())
+    }
+
+    /// What its DWARF says of some addresses (sorted and distinct), by one pass over it that keeps nothing.
+    pub(crate) fn pass_within(&self, addresses: &[u64], meter: &Meter) -> Vec<dwarf_pass::Answer> {
+        match object::File::parse(&*self.bytes) {
+            Ok(file) if self.has_dwarf => dwarf_pass::frames(&file, &self.bytes, addresses, meter),
+            _ => vec![dwarf_pass::Answer::default(); addresses.len()],
+        }
     }
 
     fn breakpad(&self) -> &Breakpad {
@@ -374,7 +521,7 @@ impl SymbolFile {
         self.dwarf
             .get_or_init(|| {
                 let file = object::File::parse(&*self.bytes).ok()?;
-                match Dwarf::load(&file, &self.bytes) {
+                match Dwarf::load(&file, &self.bytes, &self.path) {
                     Ok(dwarf) => dwarf,
                     Err(problem) => {
                         self.problem(problem);
@@ -385,10 +532,22 @@ impl SymbolFile {
             .as_ref()
     }
 
+    /// Of a Mach-O image without DWARF: where its object files have it.
+    fn debug_map(&self) -> Option<&DebugMap> {
+        if self.kind != FileKind::MachO || self.has_dwarf || self.shared_cache.is_some() {
+            return None;
+        }
+        self.debug_map.get_or_init(|| DebugMap::read(&self.path, &self.bytes)).as_ref()
+    }
+
     /// The linker's name of the symbol at an address, without the underscore that Mach-O puts before all names, and the
     /// svma where the symbol begins. By symbol tables alone; DWARF isn't opened.
     pub fn linker_symbol(&self, address: LookupAddress) -> Option<(&[u8], u64)> {
-        let found = self.tables().symbols.find(address.svma())?;
+        self.linker_symbol_of(&self.tables().symbols, address.svma())
+    }
+
+    fn linker_symbol_of<'a>(&self, symbols: &'a SymbolTable, svma: u64) -> Option<(&'a [u8], u64)> {
+        let found = symbols.find(svma)?;
         // Others have no prefix, and none is stripped: comparing with an empty one took 100 ns (measured, glibc's `memcmp`, Zen 5),
         // half of the lookup.
         let name = match self.kind {
@@ -407,42 +566,20 @@ impl SymbolFile {
     /// The calls at an address, the innermost first, names still mangled; empty where the file has no name for it.
     pub fn calls(&self, address: LookupAddress) -> Vec<Call> {
         let symbol = self.symbol(address);
-        let symbol_address = symbol.as_ref().map(|&(_, start)| start);
         let mut frames: Vec<Call> = Vec::new();
         if let Some(dwarf) = self.dwarf() {
             match dwarf.frames(address.svma()) {
-                Ok(calls) => frames.extend(calls.into_iter().map(|call| Call {
-                    name: call.function,
-                    symbol_address: None,
-                    file: call.file,
-                    line: call.line,
-                    column: call.column,
-                    inlined: true,
-                })),
+                Ok(calls) => frames.extend(calls.into_iter().map(Call::of_dwarf)),
                 Err(error) => self.problem(error),
+            }
+            if let Some(missing) = dwarf.take_missing() {
+                self.problem(missing);
             }
         } else if self.kind == FileKind::Breakpad {
             frames = self.breakpad().frames(&self.bytes, address.svma());
+        } else {
+            frames.extend(self.frames_in_object_files(address.svma()).into_iter().map(Call::of_dwarf));
         }
-        match (frames.last_mut(), symbol) {
-            (Some(outermost), symbol) => {
-                outermost.inlined = false;
-                outermost.symbol_address = symbol_address;
-                let says_more = |name: &str| outermost.name.as_ref().is_none_or(|dwarf| is_of_source_name(name, dwarf));
-                if let Some((name, _)) = symbol.filter(|(name, _)| says_more(name)) {
-                    outermost.name = Some(name);
-                }
-            }
-            (None, Some((name, start))) => frames.push(Call {
-                name: Some(name),
-                symbol_address: Some(start),
-                file: None,
-                line: None,
-                column: None,
-                inlined: false,
-            }),
-            (None, None) => {}
-        }
-        frames
+        Call::with_symbol(frames, symbol)
     }
 }

@@ -29,6 +29,9 @@ pub struct ImageKey {
     /// The svma of the image's first byte: the lowest `PT_LOAD` of ELF (0 but for programs linked at a fixed address),
     /// `__TEXT` of Mach-O (0x1_0000_0000 for programs). Breakpad's addresses count from it.
     pub base_svma: u64,
+    /// Whether the file at its path is known, or has to be feared, to be another one than was loaded: it was replaced while the process ran, or
+    /// changed since. A file there is then used only if it has the image's id.
+    pub replaced: bool,
 }
 
 /// Where symbol files are looked for.
@@ -45,11 +48,25 @@ pub struct Options {
     /// A file that remembers what [`Self::search`] holds, so that the next call reads only what changed. `None`: nothing is
     /// remembered.
     pub index_cache: Option<PathBuf>,
+    /// Servers that are asked for the debug file of an ELF image that is not found with lines otherwise. `None`: no server is asked.
+    #[cfg(feature = "debuginfod")]
+    pub debuginfod: Option<crate::Debuginfod>,
+    /// Whether debug information is read, from which files, lines and inlined calls come. Without it symbol tables name functions, which
+    /// takes a tenth of the time.
+    pub debug_info: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { search: Vec::new(), debug_roots: vec!["/usr/lib/debug".into()], image_paths: true, index_cache: None }
+        Self {
+            search: Vec::new(),
+            debug_roots: vec!["/usr/lib/debug".into()],
+            image_paths: true,
+            index_cache: None,
+            #[cfg(feature = "debuginfod")]
+            debuginfod: None,
+            debug_info: true,
+        }
     }
 }
 
@@ -65,7 +82,7 @@ pub enum Match {
     Mismatched {
         /// What was found there.
         path: PathBuf,
-        /// Its ids: one, or one per architecture; none where it has no id at all.
+        /// Its ids: one, or one per architecture; none where it has no id at all, and was changed since the image was loaded.
         found: Vec<DebugId>,
     },
     /// Nothing was found.
@@ -109,7 +126,8 @@ pub struct SymbolFrame {
 /// Names addresses, and keeps the files it opened for the next ones.
 #[derive(Debug)]
 pub struct Symbolizer {
-    locator: Locator,
+    pub(crate) locator: Locator,
+    pub(crate) debug_info: bool,
     images: HashMap<ImageKey, Image>,
 }
 
@@ -122,7 +140,7 @@ struct Image {
 impl Symbolizer {
     /// A symbolizer that looks in these places. Nothing is opened yet.
     pub fn new(options: Options) -> Self {
-        Self { locator: Locator::new(options), images: HashMap::new() }
+        Self { debug_info: options.debug_info, locator: Locator::new(options), images: HashMap::new() }
     }
 
     /// The calls at an address of an image, the innermost first. Empty where it has no name: [`Self::status`] says why.
@@ -189,17 +207,20 @@ impl Symbolizer {
     fn image(&mut self, key: &ImageKey) -> &mut Image {
         // Two look-ups, because `entry` would need the key by value for every address.
         if !self.images.contains_key(key) {
-            let image = open(&mut self.locator, key);
+            let image = open(&mut self.locator, key, self.debug_info);
             self.images.insert(key.clone(), image);
         }
         self.images.get_mut(key).expect("it was inserted above")
     }
 }
 
-fn open(locator: &mut Locator, key: &ImageKey) -> Image {
+fn open(locator: &mut Locator, key: &ImageKey, debug_info: bool) -> Image {
     let Found { mut files, mismatched, unverified, mut problems } = locator.find(key);
+    if !debug_info {
+        files.iter_mut().for_each(SymbolFile::leave_out_debug_info);
+    }
     // The one with lines is asked first, and only where it doesn't know an address, the next.
-    files.sort_by_key(|file| !file.has_lines());
+    files.sort_by_key(SymbolFile::line_source);
     let matched = match (files.is_empty(), mismatched) {
         (true, Some((path, found))) => Match::Mismatched { path, found },
         (true, None) => Match::Missing,
@@ -214,7 +235,7 @@ fn open(locator: &mut Locator, key: &ImageKey) -> Image {
     Image { files, status }
 }
 
-fn named(raw: Call) -> SymbolFrame {
+pub(crate) fn named(raw: Call) -> SymbolFrame {
     let demangled = raw.name.as_deref().map(demangle);
     let language = demangled.as_ref().map_or(Language::Plain, |demangled| demangled.language);
     SymbolFrame {

@@ -82,16 +82,62 @@ struct Stated {
 const _: () = assert!(size_of::<Stated>() == 24);
 
 /// Collects what the parts of a file say; [`TableBuilder::build`] then settles it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TableBuilder {
     pools: Vec<Bytes>,
     /// Names that stand in no file: of PLT stubs and Objective-C methods.
     made: Vec<u8>,
     stated: Vec<Stated>,
     counts: BTreeMap<SymbolSource, usize>,
+    /// How many bytes building may take, the table itself included.
+    limit: usize,
+    overflowed: bool,
 }
 
+impl Default for TableBuilder {
+    fn default() -> Self {
+        Self::within(usize::MAX)
+    }
+}
+
+/// What a symbol takes while the table is built: as it was stated, and as the range that is made of it (of which an eighth more may be
+/// made, with the symbols that go on behind others).
+const SYMBOL_SIZE: usize = size_of::<Stated>() + 2 * size_of::<Range>();
+
 impl TableBuilder {
+    /// A builder that takes at most so many bytes.
+    pub(crate) fn within(limit: usize) -> Self {
+        let (pools, made, stated, counts) = Default::default();
+        Self { pools, made, stated, counts, limit, overflowed: false }
+    }
+
+    /// How many bytes it may still take.
+    pub(crate) fn left(&self) -> usize {
+        let held: usize = self.pools.iter().map(Bytes::owned_size).sum();
+        let stated = self.stated.capacity().saturating_mul(SYMBOL_SIZE);
+        self.limit.saturating_sub(held).saturating_sub(self.made.capacity()).saturating_sub(stated)
+    }
+
+    /// Says that something was left out, since there was too little room for it.
+    pub(crate) fn overflow(&mut self) {
+        self.overflowed = true;
+    }
+
+    /// Whether there was too little room for what the file says.
+    pub(crate) fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    fn push(&mut self, stated: Stated) {
+        // As much again is taken when there is no room left, and the old room is copied from.
+        let full = self.stated.len() == self.stated.capacity();
+        if full && self.limit != usize::MAX && self.left() < (self.stated.capacity() + 64).saturating_mul(SYMBOL_SIZE) {
+            self.overflowed = true;
+            return;
+        }
+        self.stated.push(stated);
+    }
+
     /// Adds a string table that symbols then refer to. `None` where there are 32,000 already.
     pub(crate) fn pool(&mut self, bytes: Bytes) -> Option<u16> {
         let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number < UNNAMED)?;
@@ -107,19 +153,32 @@ impl TableBuilder {
     /// Keeps a name that stands in no file. `None` where there are 4 GiB of them already.
     pub(crate) fn make_name(&mut self, name: &[u8]) -> Option<NameRef> {
         let offset = u32::try_from(self.made.len()).ok()?;
+        if self.made.capacity() - self.made.len() <= name.len()
+            && self.limit != usize::MAX
+            && self.left() < self.made.capacity() * 2 + name.len() + 64
+        {
+            self.overflowed = true;
+            return None;
+        }
         self.made.extend(name.iter().copied().filter(|&byte| byte != 0));
         self.made.push(0);
         Some(NameRef { pool: MADE, offset })
     }
 
     pub(crate) fn reserve(&mut self, symbols: usize) {
-        self.stated.reserve(symbols);
+        if self.limit == usize::MAX {
+            self.stated.reserve(symbols);
+        } else if self.left() < symbols.saturating_mul(SYMBOL_SIZE) {
+            self.overflowed = true;
+        } else {
+            self.stated.reserve_exact(symbols);
+        }
     }
 
     pub(crate) fn add(&mut self, start: u64, size: u64, source: SymbolSource, standing: Standing, name: NameRef) {
         let worth = 1 << 15 | u16::from(size > 0) << 14 | (source as u16) << 4 | standing as u16;
         let size = u32::try_from(size).unwrap_or(u32::MAX);
-        self.stated.push(Stated { start, size, name_offset: name.offset, name_pool: name.pool, worth });
+        self.push(Stated { start, size, name_offset: name.offset, name_pool: name.pool, worth });
     }
 
     /// Says how many symbols a source had.
@@ -136,7 +195,7 @@ impl TableBuilder {
 
     /// Here something begins (or a section ends) whose name isn't known: symbols without a size end before it.
     pub(crate) fn boundary(&mut self, at: u64) {
-        self.stated.push(Stated { start: at, size: 0, name_offset: 0, name_pool: UNNAMED, worth: 0 });
+        self.push(Stated { start: at, size: 0, name_offset: 0, name_pool: UNNAMED, worth: 0 });
     }
 
     pub(crate) fn build(mut self) -> SymbolTable {
@@ -374,20 +433,5 @@ impl SymbolTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_boundary_ends_a_symbol_without_size_but_does_not_hide_one_that_begins_there() {
-        let mut builder = TableBuilder::default();
-        for (start, name) in [(10, "a"), (30, "b")] {
-            let name = builder.make_name(name.as_bytes()).unwrap();
-            builder.add(start, 0, SymbolSource::Symtab, Standing::Global, name);
-        }
-        [20, 30, 40].into_iter().for_each(|at| builder.boundary(at));
-        let table = builder.build();
-        for (address, name) in [(19, "a"), (20, "-"), (29, "-"), (30, "b"), (39, "b"), (40, "-")] {
-            assert_eq!(table.find(address).map_or(&b"-"[..], |found| found.name), name.as_bytes(), "{address}");
-        }
-    }
-}
+#[path = "../tests/unit/table.rs"]
+mod tests;

@@ -60,7 +60,14 @@ fn the_module_says_which_image() {
     assert_eq!(Some(id.breakpad_of_elf()), file.breakpad_debug_id());
     let (kind, arch) = (FileKind::Elf, Arch::X86_64);
     assert_eq!(file.arch(), arch);
-    assert!(file.is_of(&ImageKey { path: "app".into(), debug_id: Some(id.clone()), kind, arch, base_svma: 0 }));
+    assert!(file.is_of(&ImageKey {
+        path: "app".into(),
+        debug_id: Some(id.clone()),
+        kind,
+        arch,
+        base_svma: 0,
+        replaced: false
+    }));
 }
 
 #[test]

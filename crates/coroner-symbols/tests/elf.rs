@@ -26,6 +26,7 @@ fn key_of(path: &Path) -> ImageKey {
         kind: file.kind(),
         arch: file.arch(),
         base_svma: 0,
+        replaced: false,
     }
 }
 
@@ -111,6 +112,24 @@ fn names_at(functions: &[(u64, u64, String)], address: u64) -> Vec<&str> {
         .collect()
 }
 
+/// Labels of code, of which `nm` says no size, by address: llvm-symbolizer takes one within a function of assembly for its name.
+fn nm_labels(path: &Path) -> Vec<(u64, String)> {
+    let text = command("nm", &["-n", "-S", path.to_str().unwrap()]);
+    text.lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let &[address, "t" | "T", name] = words.as_slice() else { return None };
+            Some((u64::from_str_radix(address, 16).unwrap(), name.to_owned()))
+        })
+        .collect()
+}
+
+/// The label in front of an address.
+fn label_at(labels: &[(u64, String)], address: u64) -> Option<&str> {
+    let behind = labels.partition_point(|label| label.0 <= address);
+    labels[..behind].last().map(|label| label.1.as_str())
+}
+
 fn check_names(path: &Path, nm_options: &[&str], count: usize) {
     let functions = nm_functions(path, nm_options);
     assert!(functions.len() > 5, "{} has only {} functions", path.display(), functions.len());
@@ -192,7 +211,7 @@ fn cpp_agrees_with_nm() {
 const ORACLES: [&[&str]; 2] = [&["addr2line"], &["llvm-symbolizer", "--output-style=GNU", "--no-demangle"]];
 
 fn compare_lines(path: &Path, count: usize) {
-    let functions = nm_functions(path, &[]);
+    let (functions, labels) = (nm_functions(path, &[]), nm_labels(path));
     let mut addresses = addresses_in(&functions, count);
     addresses.sort_unstable();
     addresses.dedup();
@@ -224,7 +243,9 @@ fn compare_lines(path: &Path, count: usize) {
         let mut different = Vec::new();
         for (ours, address) in ours.iter().zip(&addresses) {
             let theirs = &theirs[address];
-            if !same_calls(ours, theirs, &names_at(&functions, *address)) {
+            let mut names = names_at(&functions, *address);
+            names.extend(label_at(&labels, *address));
+            if !same_calls(ours, theirs, &names) {
                 different.push(format!("{address:#x}\n  ours   {ours:?}\n  theirs {theirs:?}"));
             }
         }

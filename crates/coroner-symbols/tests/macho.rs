@@ -78,6 +78,7 @@ fn program_key(arch: Arch) -> ImageKey {
         kind: FileKind::MachO,
         arch,
         base_svma: 0,
+        replaced: false,
     }
 }
 
@@ -243,6 +244,7 @@ fn rust_libraries_for_two_processors_agree_with_llvm() {
             kind: FileKind::MachO,
             arch: cpu,
             base_svma: 0,
+            replaced: false,
         };
         // The dSYM is found beside the library.
         let mut symbolizer = Symbolizer::new(Options::default());

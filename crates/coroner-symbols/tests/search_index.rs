@@ -22,6 +22,7 @@ fn finds(search_in: &[PathBuf], cache: &Path) -> bool {
         kind: FileKind::MachO,
         arch: Arch::Aarch64,
         base_svma: 0,
+        replaced: false,
     };
     search(search_in, Some(cache), &mut |_| {}).status(&key).matched == Match::Matched
 }

@@ -52,6 +52,7 @@ fn key_of(path: &Path) -> ImageKey {
         kind: FileKind::Elf,
         arch: file.arch(),
         base_svma: 0,
+        replaced: false,
     }
 }
 
@@ -301,6 +302,7 @@ fn the_vdso() {
         kind: FileKind::Elf,
         arch: file.arch(),
         base_svma: 0,
+        replaced: false,
     };
     // SAFETY: looks a symbol up; both names are constants.
     let handle = unsafe { libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -314,4 +316,60 @@ fn the_vdso() {
     // Of another kernel it says nothing.
     let other = ImageKey { debug_id: coroner_symbols::DebugId::new(&[1; 20]), ..key };
     assert!(Symbolizer::new(without_system_folders()).symbolicate(&other, address).is_empty());
+}
+
+/// An archive with these files, stored. (APPNOTE.TXT of PKWARE, 4.3.7, 4.3.12 and 4.3.16.)
+fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let (mut local, mut central) = (Vec::new(), Vec::new());
+    for (name, content) in files {
+        let offset = (local.len() as u32).to_le_bytes();
+        let size = (content.len() as u32).to_le_bytes();
+        let checksum = crc32fast::hash(content).to_le_bytes();
+        // Version, flags, method, time, date, checksum, sizes, lengths of the name and of what follows it.
+        let times = [10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let middle = [&times[..], &checksum, &size, &size, &(name.len() as u16).to_le_bytes(), &[0, 0]].concat();
+        central.extend([b"PK\x01\x02\x0a\0", &middle[..], &[0; 10], &offset, name.as_bytes()].concat());
+        local.extend([b"PK\x03\x04", &middle[..], name.as_bytes(), content].concat());
+    }
+    let count = (files.len() as u16).to_le_bytes();
+    let sizes = [central.len() as u32, local.len() as u32].map(u32::to_le_bytes).concat();
+    let end = [b"PK\x05\x06\0\0\0\0", &count[..], &count, &sizes, &[0, 0]].concat();
+    [local, central, end].concat()
+}
+
+#[test]
+fn a_library_inside_an_archive_is_named_from_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let apk = folder.path().join("base.apk");
+    let (own, other) = (std::fs::read(fixture("cpp.elf")).unwrap(), std::env::current_exe().unwrap());
+    let other = std::fs::read(other).unwrap();
+    let name = "lib/x86_64/libapp.so";
+    let files = [("classes.dex", &b"dex\n035"[..]), ("lib/x86_64/libother.so", &other), (name, &own)];
+    std::fs::write(&apk, archive(&files)).unwrap();
+    let inside = PathBuf::from(format!("{}!/{name}", apk.display()));
+    assert_eq!(SymbolFile::open(&inside).unwrap().len(), 1);
+    assert!(SymbolFile::open(&apk).unwrap().iter().any(|file| file.path() == inside));
+    let address = address_of("_Z4deepi", 0x11);
+    let expected = {
+        let key = key_of(&fixture("cpp.elf"));
+        Symbolizer::new(without_system_folders()).symbolicate(&key, address)
+    };
+    assert!(!expected.is_empty());
+    // As the linker names it; as it is named where an app opened the archive for it; and the archive as what a user names.
+    for (path, search) in [(&inside, None), (&apk, None), (&PathBuf::from("/gone.so"), Some(&apk))] {
+        let key = ImageKey { path: path.clone(), ..key_of(&fixture("cpp.elf")) };
+        assert!(key.debug_id.is_some());
+        let options = Options { search: search.into_iter().cloned().collect(), ..without_system_folders() };
+        let mut symbolizer = Symbolizer::new(options);
+        assert_eq!(symbolizer.symbolicate(&key, address), expected, "{}", path.display());
+        assert_eq!(symbolizer.status(&key).files, [inside.clone()]);
+    }
+    // What is in no archive, and archives that are cut.
+    let missing = format!("{}!/lib/x86_64/libmissing.so", apk.display());
+    assert!(SymbolFile::open(Path::new(&missing)).is_err());
+    let whole = std::fs::read(&apk).unwrap();
+    for length in [4, 30, whole.len() / 2, whole.len() - 30, whole.len() - 1] {
+        std::fs::write(&apk, &whole[..length]).unwrap();
+        assert!(SymbolFile::open(&apk).is_err() && SymbolFile::open(&inside).is_err(), "{length}");
+    }
 }

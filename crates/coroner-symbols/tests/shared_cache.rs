@@ -55,6 +55,7 @@ fn key(id: [u8; 16]) -> ImageKey {
         kind: FileKind::MachO,
         arch: Arch::Aarch64,
         base_svma: 0x1_8000_8000,
+        replaced: false,
     }
 }
 

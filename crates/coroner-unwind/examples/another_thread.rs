@@ -5,7 +5,7 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use coroner_unwind::{Options, Recorder, RuleCache, Walker};
+use coroner_unwind::{Options, RuleCache, Walker};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use support::{Loaded, Native, ThisProcess, context_registers};
 
@@ -58,19 +58,10 @@ fn main() {
     let mut cache = Box::new(RuleCache::new());
     let mut walker =
         Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default());
-    // The first and the last frames are kept, whatever the depth.
-    let none = walker.frame();
-    let (mut first, mut last) = ([none; 4], [none; 4]);
-    let mut recorder = Recorder::new(&mut first, &mut last);
-    let end = walker.record(&mut recorder);
-    for frame in recorder.first() {
+    while let Some(frame) = walker.next_frame() {
         println!("{:#014x} {}", frame.lookup_address(), frame.found.name());
     }
-    println!("… {} more", recorder.skipped());
-    for frame in recorder.last() {
-        println!("{:#014x} {}", frame.lookup_address(), frame.found.name());
-    }
-    println!("{end:?}");
+    println!("{:?}", walker.end());
     GO.store(1, Ordering::Release);
     assert_eq!(thread.join().ok(), Some(5));
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use coroner_unwind::{AddressKind, End, Found, Frame, Options, Recorder, RuleCache, Walker};
+use coroner_unwind::{AddressKind, End, Found, Frame, Options, RuleCache, Walker};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here, context_registers};
 
@@ -347,17 +347,17 @@ extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     let registers = if from_handler { capture_here() } else { context_registers(context) };
     let images = Loaded::now();
     let mut cache = Box::new(RuleCache::new());
-    let none = Frame { pc: 0, sp: 0, cfa: None, found: Found::Context, kind: AddressKind::InstructionPointer };
-    let (mut first, mut last) = (vec![none; 64], vec![none; 16]);
-    let mut recorder = Recorder::new(&mut first, &mut last);
     let mut walker =
         Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default());
-    let end = walker.record(&mut recorder);
+    let frames: Vec<Frame> = std::iter::from_fn(|| walker.next_frame()).collect();
+    let end = walker.end().unwrap_or(End::EndOfStack);
     let mut words = Vec::new();
-    for frame in recorder.first().iter().chain(recorder.last()) {
+    // The first and the last.
+    let (first, rest) = frames.split_at(frames.len().min(64));
+    for frame in first.iter().chain(&rest[rest.len().saturating_sub(16)..]) {
         words.extend([frame.pc, frame.found as u64, frame.kind as u64]);
     }
-    words.extend([end.number().into(), recorder.total()]);
+    words.extend([end.number().into(), frames.len() as u64]);
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     // SAFETY: writes the vector to the pipe and ends the child.
     unsafe {

@@ -54,9 +54,9 @@ fn the_current_thread() {
 fn another_thread() {
     let lines = output("another_thread");
     assert!(lines.last().unwrap().contains("EndOfStack"), "{lines:#?}");
-    assert!(lines.iter().any(|line| line.starts_with("… ")), "{lines:#?}");
     assert!(lines[0].starts_with("0x") && found(&lines[0]).contains("context"), "{lines:#?}");
-    assert_eq!(lines.iter().filter(|line| line.starts_with("0x")).count(), 8, "{lines:#?}");
+    // What the thread was in, and the functions of the program, the standard library and the C library that lead there.
+    assert!(lines.iter().filter(|line| line.starts_with("0x")).count() >= 8, "{lines:#?}");
 }
 
 #[test]

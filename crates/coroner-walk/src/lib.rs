@@ -7,6 +7,7 @@
 //! | [`LiveImages`] | the loaded images while the app runs: an immutable list that all threads share until the dynamic linker's changes |
 //! | [`LiveReader`] | memory of a live process: guarded loads where they are recovered, else copies by the kernel |
 //! | [`StackReader`] | the calling thread's own stack by plain loads, all else by a [`LiveReader`] |
+//! | [`loaded_image`] | which loaded image holds an address, in a signal handler |
 //! | [`rule_caches`] | caches of unwind rules, one for each walk that is under way |
 //! | [`stop_thread`] | stopping one thread of this process |
 //! | [`walker()`] | the unwinder's walker for this architecture, which asks the [registered ranges](RANGES) first |
@@ -39,6 +40,7 @@ mod current_registers;
 mod image_list;
 mod live_images;
 mod live_reader;
+pub mod loaded_image;
 pub mod recovery;
 mod registered_ranges;
 pub mod rule_caches;

@@ -74,17 +74,5 @@ impl Drop for Claimed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cache_has_one_owner_at_a_time() {
-        let claimed: [_; CACHES] = core::array::from_fn(|_| claim().expect("one is free"));
-        for (index, one) in claimed.iter().enumerate() {
-            assert!(claimed.iter().skip(index + 1).all(|other| !core::ptr::eq(one.0, other.0)));
-        }
-        assert!(claim().is_none(), "sixteen walks are under way");
-        drop(claimed);
-        assert!(claim().is_some());
-    }
-}
+#[path = "../tests/unit/rule_caches.rs"]
+mod tests;

@@ -11,22 +11,26 @@ const MAX_HEAD: usize = 9;
 
 /// The report file `report`, without the zeros that were reserved behind it, and the run state file `state` as its last
 /// section. A run state that is too long for a section is left out.
-pub(crate) fn pack(report: &[u8], state: &[u8]) -> Vec<u8> {
+///
+/// `system`, what the system said of the same death, becomes the section [`SYSTEM_REPORT`](SectionKind::SYSTEM_REPORT).
+pub(crate) fn pack(report: &[u8], state: &[u8], system: &[u8]) -> Vec<u8> {
     let mut packed = written(report).to_vec();
     // A run state is made of words of 8 bytes; its reader takes those that are not there for zeros.
     let words = without_zeros(state).len().next_multiple_of(8);
     let state = state.get(..words).unwrap_or(state);
-    if !is_written(state) {
-        return packed;
-    }
-    let mut payload = vec![0; state.len() + MAX_HEAD];
-    let mut encoder = Encoder::new(&mut payload);
-    encoder.bytes(state);
-    let length = encoder.position();
-    payload.truncate(length);
-    if let Some(header) = seal_header(SectionKind::RUN_STATE, &payload) {
-        packed.extend_from_slice(&header);
-        packed.extend_from_slice(&payload);
+    for (kind, bytes) in [(SectionKind::RUN_STATE, state), (SectionKind::SYSTEM_REPORT, system)] {
+        if !is_written(bytes) {
+            continue;
+        }
+        let mut payload = vec![0; bytes.len() + MAX_HEAD];
+        let mut encoder = Encoder::new(&mut payload);
+        encoder.bytes(bytes);
+        let length = encoder.position();
+        payload.truncate(length);
+        if let Some(header) = seal_header(kind, &payload) {
+            packed.extend_from_slice(&header);
+            packed.extend_from_slice(&payload);
+        }
     }
     packed
 }
@@ -52,43 +56,5 @@ pub(crate) fn is_written(report: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A report file with one section whose payload is `payload`, and 100 reserved zeros.
-    fn report(payload: &[u8]) -> Vec<u8> {
-        let mut report = FILE_PREFIX.to_vec();
-        report.extend_from_slice(&seal_header(SectionKind::HEADER, payload).unwrap());
-        report.extend_from_slice(payload);
-        report.resize(report.len() + 100, 0);
-        report
-    }
-
-    #[test]
-    fn only_reserved_zeros_are_left_out() {
-        // A map {0: 0}: its last byte is a zero that is part of it.
-        let file = report(&[0xA1, 0, 0]);
-        assert_eq!(written(&file), &file[..file.len() - 100]);
-        assert_eq!(pack(&file, &[0; 50]), written(&file));
-        assert_eq!(written(&[0; 100]), &[0; 3]);
-    }
-
-    #[test]
-    fn the_run_state_is_one_more_section() {
-        let file = report(&[0xA0]);
-        let packed = pack(&file, b"state\0more\0\0\0\0\0\0\0\0\0");
-        let rest = &packed[written(&file).len()..];
-        let header = parse_header(rest).unwrap();
-        assert_eq!(header.kind, SectionKind::RUN_STATE);
-        // Whole words of 8 bytes, in a byte string of 16: head 0x50.
-        assert_eq!(&rest[FRAME_HEADER_LEN..], b"\x50state\0more\0\0\0\0\0\0");
-    }
-
-    #[test]
-    fn a_torn_report_keeps_all_that_is_there() {
-        let whole = report(&[0xA1, 0, 7]);
-        let torn = &whole[..=FILE_PREFIX.len() + FRAME_HEADER_LEN];
-        assert_eq!(written(torn), torn);
-        assert!(pack(torn, b"s").starts_with(torn));
-    }
-}
+#[path = "../tests/unit/bundle.rs"]
+mod tests;

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coroner_capture::{AlternateStacks, ForkPolicy, SignalSet};
+use coroner_capture::{AlternateStacks, ForkPolicy, InstallOptions, SignalSet};
 use coroner_report::model::Report;
 
 use crate::last_run::LastRun;
 use crate::panic::PanicPolicy;
+use crate::processing::NamingBudget;
+use crate::scope::{BeforeBreadcrumb, Breadcrumb};
 use crate::sink::Sink;
 use crate::store::Limits;
+use crate::system_report::SystemReport;
 
 /// Sees each report before the sinks do: changes it, or drops it with `None`.
 pub(crate) type BeforeDeliver = dyn Fn(Report) -> Option<Report> + Send + Sync;
@@ -20,13 +23,14 @@ pub(crate) type Scrub = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
 /// Is called if the last run crashed.
 pub(crate) type OnCrashedLastRun = dyn FnOnce(&LastRun) + Send;
 
-/// Declares [`Config`]: the fields that have methods of their own, the texts, and the options that one value sets. An option stands
-/// once, with what it is, its type and its default.
+/// Declares [`Config`]: the fields that have methods of their own, the texts, the options of crash time, which [`InstallOptions`] has with
+/// their defaults, and the other options that one value sets. An option stands once, with what it is, its type and its default.
 macro_rules! config {
     (
         $(#[$doc:meta])*
         fields { $($(#[$field_doc:meta])* $field:ident: $field_type:ty = $initial:expr,)* }
         texts { $($(#[$text_doc:meta])* $text:ident,)* }
+        capture { $($(#[$capture_doc:meta])* $capture:ident: $capture_type:ty,)* }
         options { $($(#[$option_doc:meta])* $option:ident: $type:ty = $default:expr,)* }
     ) => {
         $(#[$doc])*
@@ -46,6 +50,11 @@ macro_rules! config {
 
             $($(#[$text_doc])* pub fn $text(mut self, $text: impl Into<String>) -> Self {
                 self.$text = Some($text.into());
+                self
+            })*
+
+            $($(#[$capture_doc])* pub fn $capture(mut self, $capture: $capture_type) -> Self {
+                self.capture.$capture = $capture;
                 self
             })*
 
@@ -71,6 +80,8 @@ config! {
     /// ```
     #[must_use = "a configuration does nothing until it is given to `install`"]
     fields {
+        capture: InstallOptions =
+            InstallOptions { symbol_names: cfg!(target_vendor = "apple"), ..InstallOptions::DEFAULT },
         store_dir: Option<PathBuf> = None,
         /// `None`: the default folder sink.
         sinks: Option<Vec<Arc<dyn Sink>>> = None,
@@ -78,7 +89,9 @@ config! {
         attempts: u32 = 3,
         scrub: Option<Arc<Scrub>> = None,
         before_deliver: Option<Arc<BeforeDeliver>> = None,
+        before_breadcrumb: Option<Arc<BeforeBreadcrumb>> = None,
         on_crashed_last_run: Option<Box<OnCrashedLastRun>> = None,
+        system_reports: Vec<SystemReport> = Vec::new(),
     }
     texts {
         /// The app's version, such as `env!("CARGO_PKG_VERSION")`.
@@ -91,23 +104,42 @@ config! {
         /// The distribution: one of several builds of a release.
         dist,
     }
-    options {
+    capture {
         /// The signals that are crashes. Default: [`SignalSet::CRASHES`] (SEGV, BUS, ILL, FPE, ABRT, TRAP, SYS).
-        signals: SignalSet = SignalSet::CRASHES,
+        signals: SignalSet,
         /// Whether a SIGTERM is noted, so that the run's outcome is [`Outcome::Terminated`](crate::Outcome::Terminated) and not
         /// an unexplained end. It is not a crash, and ends the process as it would have. Default: yes.
-        watch_sigterm: bool = true,
+        watch_sigterm: bool,
         /// Whether the handlers that were installed before are asked first about every fault, and a crash is reported only if they don't
         /// take it. Default: no. Faults of code that a runtime compiled while the app runs (JVM, .NET, Node, wasmtime), of Go code, and
         /// system calls that a seccomp filter traps are left to their handlers without this: it is for code that a runtime compiled ahead of
         /// time. `docs/neighbours.md` says what order is best for which app.
-        chain_first: bool = false,
+        chain_first: bool,
         /// Whether a crash signal that another handler has taken after the install, without calling Coroner's, is taken back; that handler
         /// is called after the report. Coroner looks when it delivers and when a breadcrumb is left, at most once a second, and logs in
         /// any case who has the signal. Default: no.
-        reinstall_handlers: bool = false,
+        reinstall_handlers: bool,
         /// What a crash of a child made by `fork` does. Default: it is reported, under a run of its own.
-        fork: ForkPolicy = ForkPolicy::default(),
+        fork: ForkPolicy,
+        /// Which threads get an alternate signal stack, without which a stack overflow can't be reported. Default: all.
+        alternate_stacks: AlternateStacks,
+        /// Whether all threads are in a report, or only the crashed one. Default: all.
+        all_threads: bool,
+        /// How many bytes of the crashed thread's stack, from its stack pointer up, are in a report. They may hold what users
+        /// typed. Default: 2048; 0 for none.
+        stack_memory: u32,
+        /// Whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump
+        /// made of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together.
+        /// They may hold what users typed. The reserved file is larger by 576 KiB. In the place of [`stack_memory`](Self::stack_memory).
+        /// Default: no.
+        stack_memory_all: bool,
+        /// Whether the dying process looks up names for the report's addresses in its own images, when everything else is on disk.
+        /// They are used where no symbol file is found at the next launch or at a server: for the system's libraries, above all.
+        /// It takes milliseconds, and longer in a large program. Default: only on Apple's systems, whose libraries have their
+        /// symbols nowhere but in memory.
+        symbol_names: bool,
+    }
+    options {
         /// Whether panics of Rust are taken in: those that end the process or a thread are reported with message, place and stack,
         /// those that the app catches become breadcrumbs. The panic hook that was there before is still called. Default: yes.
         panics: bool = true,
@@ -123,18 +155,6 @@ config! {
         /// Whether exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`) are reported, as ones that the
         /// process survives (macOS). It replaces that method by one that reports and goes on in it. Default: no.
         appkit_exceptions: bool = false,
-        /// Which threads get an alternate signal stack, without which a stack overflow can't be reported. Default: all.
-        alternate_stacks: AlternateStacks = AlternateStacks::default(),
-        /// Whether all threads are in a report, or only the crashed one. Default: all.
-        all_threads: bool = true,
-        /// How many bytes of the crashed thread's stack, from its stack pointer up, are in a report. They may hold what users
-        /// typed. Default: 2048; 0 for none.
-        stack_memory: u32 = 2048,
-        /// Whether the dying process looks up names for the report's addresses in its own images, when everything else is on disk.
-        /// They are used where no symbol file is found at the next launch or at a server: for the system's libraries, above all.
-        /// It takes milliseconds, and longer in a large program. Default: only on Apple's systems, whose libraries have their
-        /// symbols nowhere but in memory.
-        symbol_names: bool = cfg!(target_vendor = "apple"),
         /// How long writing a report may take before the process is ended with what there is. Default: 5 s.
         deadline: Duration = Duration::from_secs(5),
         /// How many reports, and runs without one, the store keeps of those that can't be delivered, how old, and how large together.
@@ -142,9 +162,16 @@ config! {
         /// Whether function names, files and lines are looked up on this machine, at the next launch. Default: yes. A server that
         /// has the app's debug files can do it as well, and reports are then a little smaller.
         symbolicate: bool = true,
-        /// Whether reports of earlier runs are delivered right from install on, in the background. Default: yes; if not, nothing
+        /// What naming one report may cost this app in memory and processor time. Default: 32 MiB and one second. What is left out, the
+        /// report says, and `coroner show` adds.
+        naming_budget: NamingBudget = NamingBudget::default(),
+        /// Whether reports of earlier runs are delivered right from install on, in the background, and what this one survives within
+        /// seconds. Default: yes; if not, nothing
         /// leaves the store before [`Coroner::flush`](crate::Coroner::flush).
         deliver_at_install: bool = true,
+        /// How many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once;
+        /// and as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
+        reports_per_hour: u32 = 16,
         /// Whether what is surely a secret by its form is hidden in texts of the app before the sinks get a report: see
         /// [`hide_secrets`](crate::hide_secrets). Default: yes.
         scrub_secrets: bool = true,
@@ -196,6 +223,14 @@ impl Config {
         self
     }
 
+    /// What the system says of the death of an earlier process of the app, such as an [`ExitInfo`](crate::ExitInfo) of Android. It is
+    /// joined with the report of that run and completes its outcome; a crash without a report becomes one. The same may be given at each
+    /// launch.
+    pub fn system_report(mut self, report: impl Into<SystemReport>) -> Self {
+        self.system_reports.push(report.into());
+        self
+    }
+
     /// A function that gives the text to stand in the place of one that the app or a library wrote (tags, user, contexts, extra,
     /// breadcrumbs, messages), and `None` for those that may stay. Its first argument is the key under which the text stands, such as
     /// the tag's, or empty. It comes after [`scrub_secrets`](Self::scrub_secrets), at the next launch, before [`before_deliver`](Self::before_deliver).
@@ -209,6 +244,15 @@ impl Config {
     /// on the delivery thread with names.
     pub fn before_deliver(mut self, hook: impl Fn(Report) -> Option<Report> + Send + Sync + 'static) -> Self {
         self.before_deliver = Some(Arc::new(hook));
+        self
+    }
+
+    /// A function that sees each breadcrumb before it is kept, on the thread that leaves it: it may change it, or drop it with `None`.
+    pub fn before_breadcrumb(
+        mut self,
+        hook: impl for<'a> Fn(Breadcrumb<'a>) -> Option<Breadcrumb<'a>> + Send + Sync + 'static,
+    ) -> Self {
+        self.before_breadcrumb = Some(Arc::new(hook));
         self
     }
 
@@ -227,10 +271,10 @@ impl fmt::Debug for Config {
             .field("environment", &self.environment)
             .field("store_dir", &self.store_dir)
             .field("sinks", &self.sinks)
-            .field("signals", &self.signals)
-            .field("chain_first", &self.chain_first)
-            .field("reinstall_handlers", &self.reinstall_handlers)
-            .field("fork", &self.fork)
+            .field("signals", &self.capture.signals)
+            .field("chain_first", &self.capture.chain_first)
+            .field("reinstall_handlers", &self.capture.reinstall_handlers)
+            .field("fork", &self.capture.fork)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }

@@ -13,29 +13,33 @@
 //! 4. The run is removed when all sinks have it, or never want it.
 //! 5. What has to stay is kept within the limits.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_report::model::{Id, Report, RunFacts, Value, hide_secrets};
+use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Value, hide_secrets};
 use coroner_report::run_state::{ProcessIdentity, RunState};
 
 use crate::bundle;
 use crate::config::{BeforeDeliver, Config, OnCrashedLastRun, Scrub};
 use crate::last_run::LastRun;
 use crate::outcome::{Outcome, crashes, is_of_child, outcome};
-use crate::processing::{self, SymbolSearch};
+use crate::processing::{self, Naming, NamingBudget, SymbolSearch};
 use crate::sink::{BegunRun, Delivery, FinishedRun, Sink, Submission};
-use crate::store::progress::{Progress, SinkState};
+use crate::store::progress::{Answers, Progress, SinkState};
 use crate::store::{Claim, EndedRun, Evicted, Limits, ListedRun, RawRun, Store};
+use crate::system_report::{self, SystemReport};
 
 mod evidence;
 mod intake;
+pub(crate) mod own_run;
 
-/// The context in a report that says how many reports were removed before it to keep the store within its limits.
-const EVICTED_CONTEXT: &str = "coroner_store";
+/// The context in a report that says how many reports were removed before it to keep the store within its limits, and how many of its run
+/// were not written, since there were too many.
+const STORE_CONTEXT: &str = "coroner_store";
 
 pub(crate) struct Deliverer {
     store: Store,
@@ -43,6 +47,12 @@ pub(crate) struct Deliverer {
     own: Id,
     /// Its run state.
     own_state: Option<RunState<'static>>,
+    /// The process whose own run that is; 0 without one.
+    pid: i32,
+    /// Whether what this process survives is delivered while it goes on.
+    lives: bool,
+    /// What sinks said of reports in it, by the reports' numbers.
+    own_answers: Mutex<BTreeMap<u32, Answers>>,
     /// The sinks have been notified of it.
     announced: AtomicBool,
     sinks: Vec<Arc<dyn Sink>>,
@@ -50,6 +60,7 @@ pub(crate) struct Deliverer {
     /// After how many attempts a run is set aside.
     attempts: u32,
     symbolicate: bool,
+    naming_budget: NamingBudget,
     scrub_secrets: bool,
     scrub: Option<Arc<Scrub>>,
     before_deliver: Option<Arc<BeforeDeliver>>,
@@ -67,15 +78,51 @@ pub(crate) struct Deliverer {
 #[derive(Debug, Default)]
 struct State {
     running: bool,
+    /// How many threads of the app wait for it.
+    waiting: usize,
+    /// How often something was asked for.
+    asked: u64,
+    /// How much of that the last round that came to its end had seen.
+    served: u64,
+    /// A look at all runs was asked for, and not only at this process's own.
+    all: bool,
+    /// When the next round is due.
+    due: Option<Instant>,
+    /// Reports of this process's own run that wait.
+    own_pending: usize,
     /// Known from the first round on.
     last_run: Option<LastRun>,
     /// Reports that are still in the store after the last round, because a sink wants to be asked again.
     pending: usize,
 }
 
+/// Gives the calling thread, the delivery thread, a low priority until it ends: a launch has better things to do than to name frames. On Linux
+/// there is no way back for a process without privileges.
+fn yield_to_the_app() {
+    #[cfg(target_vendor = "apple")]
+    // SAFETY: changes the calling thread alone.
+    let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
+    // Linux takes the calling thread for what POSIX calls the process. An app that is nicer already stays so.
+    #[cfg(not(target_vendor = "apple"))]
+    let refused = rustix::process::getpriority_process(None)
+        .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
+    if refused {
+        log::debug!("coroner: the delivery thread has the app's priority");
+    }
+}
+
+/// The priority of naming: of two threads that want one processor, the app's has nine tenths of it.
+#[cfg(not(target_vendor = "apple"))]
+const NICE: i32 = 10;
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing is done under these locks that leaves the value half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether every sink has finally answered.
+fn all_final(sinks: &[Arc<dyn Sink>], answers: Option<&Answers>) -> bool {
+    sinks.iter().all(|sink| answers.and_then(|answers| answers.get(sink.name())).is_some_and(SinkState::is_final))
 }
 
 impl Deliverer {
@@ -85,11 +132,15 @@ impl Deliverer {
             store,
             own,
             own_state: None,
+            pid: 0,
+            lives: config.deliver_at_install,
+            own_answers: Mutex::default(),
             announced: AtomicBool::new(false),
             sinks,
             limits: config.limits,
             attempts: config.attempts,
             symbolicate: config.symbolicate,
+            naming_budget: config.naming_budget,
             scrub_secrets: config.scrub_secrets,
             scrub: config.scrub,
             before_deliver: config.before_deliver,
@@ -102,9 +153,9 @@ impl Deliverer {
     }
 
     /// The same with the state of this process's own run: the sinks are notified of it in the first round, and it says what is
-    /// being processed.
-    pub(crate) fn announcing(self, state: RunState<'static>) -> Self {
-        Self { own_state: Some(state), ..self }
+    /// being processed. `pid` is this process.
+    pub(crate) fn announcing(self, state: RunState<'static>, pid: i32) -> Self {
+        Self { own_state: Some(state), pid, ..self }
     }
 
     /// The same with the run whose files this process's run uses, if there is one.
@@ -121,6 +172,8 @@ impl Deliverer {
             store: self.store.clone(),
             own,
             own_state: Some(state),
+            pid: coroner_process::threads::process_id(),
+            own_answers: Mutex::default(),
             announced: AtomicBool::new(false),
             sinks: self.sinks.clone(),
             before_deliver: self.before_deliver.clone(),
@@ -132,6 +185,13 @@ impl Deliverer {
             changed: Condvar::new(),
             ..*self
         }
+    }
+
+    /// Takes what the system says of earlier runs, and starts a round.
+    pub(crate) fn hand_over(self: &Arc<Self>, reports: Vec<SystemReport>) -> io::Result<()> {
+        system_report::hand_over(&self.store, self.own, reports)?;
+        self.start();
+        Ok(())
     }
 
     /// Whether a sink wants to know of runs, and so a round is to be made even if there is nothing to deliver.
@@ -151,6 +211,13 @@ impl Deliverer {
         }
     }
 
+    /// Gives the sinks what a user says. Whether one took it.
+    pub(crate) fn take_feedback(&self, feedback: &crate::Feedback) -> bool {
+        self.announce();
+        let take = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.feedback(feedback))).unwrap_or(false);
+        self.sinks.iter().filter(|sink| take(sink)).count() > 0
+    }
+
     /// Notifies every sink; that one panics changes nothing for the others.
     fn notify_sinks(&self, notify: impl Fn(&dyn Sink)) {
         for sink in &self.sinks {
@@ -162,47 +229,101 @@ impl Deliverer {
 
     /// Starts a round in the background, unless one is going on.
     pub(crate) fn start(self: &Arc<Self>) {
-        let mut state = locked(&self.state);
-        if state.running {
-            return;
-        }
-        let deliverer = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("coroner-delivery".into());
-        match thread.spawn(move || deliverer.run()) {
-            Ok(_) => state.running = true,
-            // No thread to be had: the reports wait for the next launch.
-            Err(error) => log::warn!("coroner: no delivery thread: {error}"),
-        }
+        self.ask(true, Duration::ZERO);
     }
 
-    /// The background thread.
-    fn run(&self) {
-        let done = catch_unwind(AssertUnwindSafe(|| self.round()));
+    /// Asks for a round in that time, and says which [`State::served`] tells that it is over; `None` where there is no thread to be
+    /// had: the reports wait for the next launch.
+    fn ask(self: &Arc<Self>, all: bool, within: Duration) -> Option<u64> {
+        let due = Instant::now() + within;
         let mut state = locked(&self.state);
-        state.running = false;
-        match done {
-            Ok(pending) => state.pending = pending,
-            // A panic of Coroner's own: no run was lost, and whoever waits must not wait for ever.
-            Err(_) => state.pending = state.pending.max(1),
+        state.asked += 1;
+        state.all |= all;
+        state.due = Some(state.due.map_or(due, |other| other.min(due)));
+        if !state.running {
+            let deliverer = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("coroner-delivery".into());
+            let started = thread.spawn(move || {
+                crate::hang::leave_signals_to_the_app();
+                deliverer.run();
+            });
+            match started {
+                Ok(_) => state.running = true,
+                Err(error) => {
+                    log::warn!("coroner: no delivery thread: {error}");
+                    return None;
+                }
+            }
         }
+        let asked = state.asked;
         drop(state);
         self.changed.notify_all();
+        Some(asked)
+    }
+
+    /// The background thread: it ends when nothing of this process's own run waits.
+    fn run(&self) {
+        let mut state = locked(&self.state);
+        while let Some(due) = state.due {
+            let wait = due.saturating_duration_since(Instant::now());
+            if !wait.is_zero() {
+                state = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            state.due = None;
+            let (asked, all) = (state.asked, std::mem::take(&mut state.all));
+            drop(state);
+            let done = all.then(|| catch_unwind(AssertUnwindSafe(|| self.round())));
+            let own = catch_unwind(AssertUnwindSafe(|| {
+                self.announce();
+                self.deliver_own()
+            }));
+            state = locked(&self.state);
+            state.served = asked;
+            match done {
+                Some(Ok(pending)) => state.pending = pending,
+                // A panic of Coroner's own: no run was lost, and whoever waits must not wait for ever.
+                Some(Err(_)) => state.pending = state.pending.max(1),
+                None => {}
+            }
+            let own = own.unwrap_or(own_run::Left { pending: 1, again: None });
+            state.own_pending = own.pending;
+            let again = own.again.filter(|_| self.lives).and_then(|again| Instant::now().checked_add(again));
+            state.due = [state.due, again].into_iter().flatten().min();
+            self.changed.notify_all();
+        }
+        state.running = false;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the delivery thread has done what it was asked for, at most `limit`. Not for what sinks go on with by themselves.
+    pub(crate) fn wait(&self, limit: Duration) {
+        let mut state = locked(&self.state);
+        state.waiting += 1;
+        let asked = state.asked;
+        let is_busy = |state: &mut State| state.running && state.served < asked;
+        let waited = self.changed.wait_timeout_while(state, limit, is_busy);
+        waited.unwrap_or_else(PoisonError::into_inner).0.waiting -= 1;
     }
 
     /// Makes a round, waits for its end and for the sinks, at most `timeout`. Says whether nothing is left to deliver.
     pub(crate) fn flush(self: &Arc<Self>, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        self.start();
+        let asked = self.ask(true, Duration::ZERO);
         let mut state = locked(&self.state);
-        while state.running {
+        state.waiting += 1;
+        while asked.is_some_and(|asked| state.served < asked) {
             let (guard, waited) = self.changed.wait_timeout(state, left()).unwrap_or_else(PoisonError::into_inner);
             state = guard;
-            if waited.timed_out() && state.running {
+            if waited.timed_out() && asked.is_some_and(|asked| state.served < asked) {
+                state.waiting -= 1;
                 return false;
             }
         }
-        let delivered = state.pending == 0;
+        state.waiting -= 1;
+        let delivered = asked.is_some() && state.pending == 0 && state.own_pending == 0;
         drop(state);
         self.sinks.iter().fold(delivered, |flushed, sink| sink.flush(left()) && flushed)
     }
@@ -224,7 +345,7 @@ impl Deliverer {
             log::warn!("coroner: `{}` {why}; it is left alone", path.display());
         }
         let process = ProcessIdentity::of_this_process();
-        self.count_evidence(&found.runs, &process);
+        self.count_evidence(&found.runs, &process, None);
         self.look(&found.runs, &process);
         // The app is notified of its last run before any is processed, which can take long.
         for listed in found.runs.iter().rev() {
@@ -253,8 +374,7 @@ impl Deliverer {
         match self.store.enforce(&self.limits, self.own, now) {
             Ok(Evicted { reports: 0, runs: 0 }) => {}
             Ok(Evicted { reports, runs }) => {
-                self.store.set_evicted(self.store.evicted().saturating_add(reports as u64));
-                self.notify_sinks(|sink| sink.reports_evicted(reports));
+                self.count_evicted(reports);
                 log::warn!(
                     "coroner: {reports} reports and {runs} runs without one were removed to keep the store within its limits"
                 );
@@ -262,6 +382,14 @@ impl Deliverer {
             Err(error) => log::warn!("coroner: the store's limits could not be kept: {error}"),
         }
         pending
+    }
+
+    /// Says to whom it matters that so many reports went.
+    fn count_evicted(&self, reports: usize) {
+        if reports > 0 {
+            self.store.set_evicted(self.store.evicted().saturating_add(reports as u64));
+            self.notify_sinks(|sink| sink.reports_evicted(reports));
+        }
     }
 
     /// Does something with a run if it can be taken; returns how many of its reports have to stay for another time.
@@ -359,6 +487,7 @@ impl Deliverer {
         }
         let mut pending = 0;
         let mut healthy = true;
+        let mut naming = None;
         for (index, file) in raw.reports.iter().enumerate() {
             if !bundle::is_written(file) {
                 continue;
@@ -367,7 +496,10 @@ impl Deliverer {
                 let said = run.progress.reports.get(&index).and_then(|sinks| sinks.get(sink.name()));
                 said.is_none_or(|state| state.may_be_asked(now))
             });
-            let read = due.then(|| catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, self.symbolicate))));
+            let read = due.then(|| {
+                let naming = *naming.get_or_insert_with(|| self.begin_naming(&mut run));
+                catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, naming)))
+            });
             match read {
                 None => pending += usize::from(!self.is_done(&run.progress, index)),
                 Some(Ok(Ok(report))) => {
@@ -393,6 +525,7 @@ impl Deliverer {
                 Ok(mut facts) => {
                     facts.scrub(&|key, text| self.scrubbed(key, text));
                     let crashes = crashes(&raw);
+                    let reports = reports.saturating_add(facts.lifecycle.reports_delivered as usize);
                     let finished = FinishedRun { run: run.id, facts: &facts, reports, crashes };
                     self.notify_sinks(|sink| sink.run_ended(&finished));
                 }
@@ -401,30 +534,62 @@ impl Deliverer {
         }
         if pending > 0 || !healthy {
             run.progress.notified = true;
+            // It was named; a sink wants it later.
+            run.progress.unnamed = 0;
             // An end without a fault takes back the attempts that ended in one.
             run.progress.attempts = if healthy { 0 } else { run.progress.attempts + 1 };
             self.record(&run);
             return pending.max(1);
         }
         let id = run.id;
+        let left_out = RunFacts::read(&raw.state).map_or(0, |facts| facts.lifecycle.reports_left_out);
+        if left_out > 0 && !is_of_child(&raw) {
+            self.notify_sinks(|sink| sink.reports_left_out(left_out));
+        }
         if let Err(error) = self.store.remove(run) {
             log::warn!("coroner: run {id} is done but can't be removed: {error}");
         }
         0
     }
 
-    /// The report `index` of a run as the hook leaves it, with names if so asked; `Ok(None)` if the hook dropped it.
-    fn read(&self, raw: &RawRun, index: usize, symbolicate: bool) -> Result<Option<Report>, String> {
+    /// How the reports of a run are named now. Launches that are too short for it have less to do each, so that what they deliver does not
+    /// wait for names that never come.
+    fn begin_naming(&self, run: &mut EndedRun) -> Naming {
+        // Most launches that were too short did not get as far as to begin with names.
+        let cut_short = run.progress.cut_short / 4;
+        let unfinished = run.progress.unnamed.max(cut_short);
+        let naming = if self.symbolicate { Naming::after(unfinished) } else { Naming::None };
+        if naming != Naming::None {
+            run.progress.unnamed += 1;
+            self.record(run);
+        }
+        naming
+    }
+
+    /// The report `index` of a run as the hook leaves it, with such names; `Ok(None)` if the hook dropped it.
+    fn read(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
         let mut report = processing::report(raw, index).map_err(|error| error.to_string())?;
-        let evicted = self.store.evicted();
-        if let Some(run) = report.run.as_mut().filter(|_| evicted > 0) {
-            let count = (Value::from("evicted_reports"), Value::Unsigned(evicted));
-            run.contexts.insert(EVICTED_CONTEXT.to_owned(), Value::Map(vec![count]));
+        if raw.run == Some(self.own)
+            && let Some(crash) = report.crash.as_mut().filter(|crash| !crash.has(CrashFlag::NotFatal))
+        {
+            // A hang that goes on would have been the end of a run that is over.
+            crash.flags.push(CrashFlag::NotFatal);
+        }
+        if let Some(run) = &mut report.run {
+            let counts =
+                [("evicted_reports", self.store.evicted()), ("left_out_reports", run.lifecycle.reports_left_out)];
+            let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+            let counts: Vec<_> = counts.map(|(name, count)| (Value::from(name), Value::Unsigned(count))).collect();
+            if !counts.is_empty() {
+                run.contexts.insert(STORE_CONTEXT.to_owned(), Value::Map(counts));
+            }
         }
         report.scrub(&|key, text| self.scrubbed(key, text));
-        if symbolicate {
-            SymbolSearch::default().symbolicate(&mut report);
+        // Nobody is helped by an app that waits for a thread of low priority.
+        if naming != Naming::None && locked(&self.state).waiting == 0 {
+            yield_to_the_app();
         }
+        SymbolSearch::default().name(&mut report, naming, self.naming_budget);
         Ok(match &self.before_deliver {
             Some(hook) => hook(report),
             None => Some(report),
@@ -438,11 +603,27 @@ impl Deliverer {
         own.or(hidden)
     }
 
-    /// Asks each sink that has not finally answered. Says whether none panicked.
+    /// Asks each sink that has not finally answered, and notes what they say. Says whether none panicked.
     fn submit(&self, run: &mut EndedRun, raw: &RawRun, index: usize, report: Option<&Report>, now: SystemTime) -> bool {
+        let mut answers = run.progress.reports.remove(&index).unwrap_or_default();
+        self.ask_sinks(run.id, &mut answers, (raw, index, report), now, |answers| {
+            run.progress.reports.insert(index, answers.clone());
+            self.record(run);
+        })
+    }
+
+    /// Asks each sink that has not finally answered about the report `index` of a run. What one said is noted before the next is asked.
+    /// Says whether none panicked.
+    fn ask_sinks(
+        &self,
+        run: Id,
+        answers: &mut Answers,
+        (raw, index, report): (&RawRun, usize, Option<&Report>),
+        now: SystemTime,
+        mut note: impl FnMut(&Answers),
+    ) -> bool {
         let mut healthy = true;
         for sink in &self.sinks {
-            let answers = run.progress.reports.entry(index).or_default();
             let tries = match answers.get(sink.name()) {
                 Some(said) if !said.may_be_asked(now) => continue,
                 Some(SinkState::Retry { tries, .. }) => *tries,
@@ -451,7 +632,7 @@ impl Deliverer {
             let answer = match report {
                 None => Delivery::Rejected { reason: "the before_deliver hook dropped it".into() },
                 Some(report) => {
-                    let submission = Submission { run: run.id, report, index, raw, tries };
+                    let submission = Submission { run, report, index, raw, tries };
                     catch_unwind(AssertUnwindSafe(|| sink.deliver(&submission))).unwrap_or_else(|_| {
                         healthy = false;
                         Delivery::Retry { after: Duration::ZERO, reason: "the sink panicked".into() }
@@ -461,14 +642,14 @@ impl Deliverer {
             let said = match answer {
                 Delivery::Delivered => SinkState::Delivered,
                 Delivery::Rejected { reason } => {
-                    log::info!("coroner: sink `{}` rejected report {index} of run {}: {reason}", sink.name(), run.id);
+                    log::info!("coroner: sink `{}` rejected report {index} of run {run}: {reason}", sink.name());
                     SinkState::Rejected { reason }
                 }
                 Delivery::Retry { after, reason } => {
                     log::warn!(
                         "coroner: sink `{}` can't take report {index} of run {} now: {reason}",
                         sink.name(),
-                        run.id
+                        run
                     );
                     let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
                     // A clock that was set back meanwhile must not hold back what may be asked at once.
@@ -477,17 +658,14 @@ impl Deliverer {
                 }
             };
             answers.insert(sink.name().to_owned(), said);
-            self.record(run);
+            note(answers);
         }
         healthy
     }
 
     /// Whether every sink has finally answered for the report `index`.
     fn is_done(&self, progress: &Progress, index: usize) -> bool {
-        let answers = progress.reports.get(&index);
-        self.sinks
-            .iter()
-            .all(|sink| answers.and_then(|answers| answers.get(sink.name())).is_some_and(SinkState::is_final))
+        all_final(&self.sinks, progress.reports.get(&index))
     }
 
     /// Writes what is known of the run, so that the next launch goes on from here.
@@ -514,4 +692,5 @@ impl Deliverer {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/delivery.rs"]
 mod tests;

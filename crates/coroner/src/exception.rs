@@ -9,6 +9,7 @@ use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Monitor};
 pub use coroner_report::wire::Language;
 
 use crate::backtrace::Backtrace;
+use crate::delivery::own_run;
 
 /// A handled exception of any language, for [`report_exception`].
 #[derive(Debug, Clone, Copy)]
@@ -24,9 +25,11 @@ pub struct HandledException<'a> {
 }
 
 /// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack as the
-/// exception's. The app goes on; all threads stand still for some milliseconds. The report is delivered at the next launch.
+/// exception's. The app goes on; all threads stand still for some milliseconds. The report is delivered within seconds by this process, or by the next launch.
 ///
-/// `false` if there is no report: Coroner is not installed, or 16 of this run were written already, which is the most.
+/// `false` if there is no report: Coroner is not installed, there are more than
+/// [`Config::reports_per_hour`](crate::Config::reports_per_hour) allows, or 16 wait for their delivery. Those that are left out are
+/// counted, and the next report says how many.
 ///
 /// ```no_run
 /// let exception = coroner::HandledException {
@@ -47,7 +50,16 @@ pub fn report_exception(handled: &HandledException<'_>) -> bool {
 #[doc(hidden)]
 pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
     let frames = frames_above(registers);
-    exception::report(registers, Monitor::USER, &[wire(handled, &frames)], Ending::NonFatal)
+    survive(registers, &[wire(handled, &frames)])
+}
+
+/// Writes the report of what was handled, and has it delivered.
+fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
+    let reported = exception::report(registers, Monitor::USER, exceptions, Ending::NonFatal);
+    if reported {
+        own_run::survived();
+    }
+    reported
 }
 
 #[doc(hidden)]
@@ -75,7 +87,46 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
             wire(&handled, if index == 0 { &frames } else { &[] })
         })
         .collect();
-    exception::report(&registers, Monitor::USER, &all, Ending::NonFatal)
+    survive(&registers, &all)
+}
+
+/// An exception of a managed runtime, such as Java's, for [`report_uncaught_exception`] and [`report_managed_exception`].
+#[derive(Debug, Clone, Copy)]
+pub struct ManagedException<'a> {
+    /// Its type, such as `java.lang.IllegalStateException`.
+    pub kind: &'a str,
+    /// What it says of itself; may be empty.
+    pub message: &'a str,
+    /// Its stack trace with its causes, as `Throwable.printStackTrace` writes it.
+    pub stack_trace: &'a str,
+}
+
+/// The longest stack trace that fits into a report, in bytes.
+const MAX_STACK_TRACE: usize = 24 << 10;
+
+/// Reports an exception of Java that nobody caught, on the thread that threw it, just before its runtime ends the process: a report of all
+/// threads with their native stacks, as of a crash, and the exception with the frames of its stack trace.
+///
+/// `false` if there is no report: Coroner is not installed, or this thread is dying already.
+#[inline(never)]
+pub fn report_uncaught_exception(exception: &ManagedException<'_>) -> bool {
+    exception::report(&current_registers(), Monitor::USER, &[managed(exception)], Ending::Fatal)
+}
+
+/// Reports an exception of Java that the app has handled, with the frames of its stack trace. Otherwise like [`report_exception`].
+#[inline(never)]
+pub fn report_managed_exception(exception: &ManagedException<'_>) -> bool {
+    survive(&current_registers(), &[managed(exception)])
+}
+
+fn managed<'a>(exception: &ManagedException<'a>) -> Exception<'a> {
+    let ManagedException { kind, message, stack_trace } = *exception;
+    let handled = HandledException { language: Language::JAVA, kind, message, location: None };
+    let mut end = stack_trace.len().min(MAX_STACK_TRACE);
+    while !stack_trace.is_char_boundary(end) {
+        end -= 1;
+    }
+    Exception { user_info: Some(&stack_trace.as_bytes()[..end]), ..wire(&handled, &[]) }
 }
 
 fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a> {

@@ -4,8 +4,9 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coroner_capture::{InstallLimits, InstallOptions, RunStep};
 use coroner_report::model::Id;
@@ -13,20 +14,24 @@ use coroner_report::run_state::ExitKind;
 
 use crate::config::Config;
 use crate::data_dir::default_store_dir;
-use crate::delivery::Deliverer;
+use crate::delivery::{Deliverer, own_run};
 use crate::facts;
 use crate::hang::Watchdog;
 use crate::last_run::LastRun;
 use crate::outcome::Outcome;
-use crate::scope::Scope;
+use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
-use crate::store::{CLEAN, REPORTS, RUNS, Store, StoreError, has_other_runs};
+use crate::store::directory::Directory;
+use crate::store::{CLEAN, REPORTS, RUNS, Store, StoreError};
+use crate::system_report::{self, SystemReport};
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
 /// delivered before install returns, for [`MAX_START`] at most (develop.sentry.dev, *Start-up crash detection*).
 const STARTUP: Duration = Duration::from_secs(2);
 /// How long install waits at most for the report of a crash at the start.
 const MAX_START: Duration = Duration::from_secs(5);
+/// The largest attachment that is kept in a run's directory.
+const MAX_KEPT: usize = 20 << 20;
 /// How long install stores reports at most that wait in the store; the one that it is at by then is the last.
 const MAX_INTAKE: Duration = Duration::from_millis(4);
 
@@ -43,6 +48,11 @@ struct Inner {
     is_on_disk: bool,
     scope: Scope,
     deliverer: Arc<Deliverer>,
+    /// Files were kept in the run's directory.
+    keeps: AtomicBool,
+    /// A clean end of this run is to be noted at once: nothing says so yet, and nothing else waits in the store. With a time before the run
+    /// began, so that if it crashes in a destructor after all, that is the later word.
+    notes_end: Option<SystemTime>,
     /// Taken out by `uninstall`.
     watchdog: Mutex<Option<Watchdog>>,
 }
@@ -119,12 +129,13 @@ impl std::error::Error for InstallError {
 ///
 /// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver, or a sink
 /// follows runs; that thread ends when that is done. What waits is stored by sinks that can ([`Sink::store_early`]) before install returns,
-/// in some milliseconds, however short the launch is. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
+/// in some milliseconds, however short the launch is; where ten launches were too short to be done with a report, one waits for that for a
+/// tenth of a second at most. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
 /// wait for that report to be delivered, for five seconds at most.
 ///
 /// # Errors
 /// See [`InstallError`]. Nothing is changed in the process then.
-pub fn install(config: Config) -> Result<Coroner, InstallError> {
+pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let mut installed = slot();
     if installed.is_some() {
         return Err(InstallError::AlreadyInstalled);
@@ -138,18 +149,11 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     let (store, runs) = Store::open_with_runs(&directory).map_err(InstallError::Store)?;
     // A path with a NUL in it could not have been opened.
     let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
+    let began = SystemTime::now();
     let options = InstallOptions {
-        signals: config.signals,
-        watch_sigterm: config.watch_sigterm,
-        chain_first: config.chain_first,
-        reinstall_handlers: config.reinstall_handlers,
-        fork: config.fork,
-        alternate_stacks: config.alternate_stacks,
-        all_threads: config.all_threads,
-        stack_memory: config.stack_memory,
-        symbol_names: config.symbol_names,
+        non_fatal_per_hour: config.reports_per_hour,
         deadline_ms: u32::try_from(config.deadline.as_millis()).unwrap_or(u32::MAX),
-        ..InstallOptions::DEFAULT
+        ..config.capture
     };
     let run = coroner_capture::install(&path, &options).map_err(|error| match error {
         coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
@@ -160,6 +164,7 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
         objc: config.objc_exceptions,
         appkit: config.appkit_exceptions,
         deadline_ms: options.deadline_ms,
+        on_survived: Some(own_run::survived),
     });
     if stacks == coroner_exceptions::ThrowStacks::OwnedByRuntime {
         log::warn!(
@@ -170,10 +175,11 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
     for sentence in run.limits.sentences() {
         log::warn!("coroner: {sentence}");
     }
-    facts::write(&run.state, &config);
+    facts::write(&run, &config);
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
     scope.activate();
+    set_before_breadcrumb(config.before_breadcrumb.clone());
     if config.panics {
         crate::panic::install(config.panic_policy);
     }
@@ -182,43 +188,74 @@ pub fn install(config: Config) -> Result<Coroner, InstallError> {
         Some(sinks) => sinks.clone(),
         None => vec![Arc::new(FolderSink::new(directory.join(REPORTS)))],
     };
+    #[cfg(feature = "sentry-client")]
+    crate::sink::beside_sentry_client(config.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")));
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     let deliver = config.deliver_at_install;
-    let pending = has_other_runs(&runs, (!run.limits.in_memory).then_some(id));
-    drop(runs);
+    let said = std::mem::take(&mut config.system_reports);
+    // The store has `runs` and, where files are used again, had `clean`: who counted them counts well.
+    let is_alone = runs == Some(0) && run.previous.is_some() && said.is_empty();
+    if !said.is_empty()
+        && let Err(error) = system_report::hand_over(&store, id, said)
+    {
+        log::warn!("coroner: what the system says of earlier runs can't be put to them: {error}");
+    }
+    let pending = !is_alone && store.has_other_runs(id);
     let hurry = deliver && pending && store.crashed_within(STARTUP, id);
     let previous = run.previous.map(|clean| {
         let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
         LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH }
     });
+    let mut is_noted = false;
     if let Some(previous) = &previous {
-        // For another process of the app that starts while this one runs, and finds neither that run nor its files.
-        let _ = previous.write_in_place(&directory);
+        // For another process of the app that starts while this one runs, and finds neither that run nor its files. If there was
+        // none since the last note that a run ended by itself, that one says the same.
+        is_noted = run.previous.is_some_and(|clean| clean.is_noted) && !pending;
+        is_noted = is_noted || previous.write_in_place(&directory).is_ok() && !pending;
+        scope.set_clean_exit_noted(is_noted);
     }
-    let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state).after(previous, pending);
+    let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state, run.pid).after(previous, pending);
     let deliverer = Arc::new(deliverer);
+    own_run::activate(&deliverer);
     let watchdog = Mutex::new(watchdog);
     let is_on_disk = !run.limits.in_memory;
-    let inner = Inner { run: id, limits: run.limits, store: directory, is_on_disk, scope, deliverer, watchdog };
+    let inner = Inner {
+        run: id,
+        limits: run.limits,
+        store: directory,
+        is_on_disk,
+        scope,
+        deliverer,
+        keeps: AtomicBool::new(false),
+        notes_end: (!is_noted && !pending).then_some(began),
+        watchdog,
+    };
     let coroner = Coroner { inner: Arc::new(inner) };
     *installed = Some(coroner.clone());
     drop(installed);
     register_exit_handler();
     let deliverer = &coroner.inner.deliverer;
-    let mut unstored = false;
+    let (mut unstored, mut waits) = (false, None);
     let mut left = deliverer.follows_runs();
     if deliver && pending {
         let intake = deliverer.intake(Instant::now() + MAX_INTAKE);
         left |= intake.left;
-        unstored = intake.unstored;
+        (unstored, waits) = (intake.unstored, intake.waits);
     }
     if deliver && left {
         deliverer.start();
     }
+    if let Some(time) = waits {
+        deliverer.wait(time);
+    }
     if hurry && unstored {
+        let begin = Instant::now();
         if !coroner.flush(MAX_START) {
-            log::warn!("coroner: the report of a crash at the start could not be delivered in {MAX_START:?}");
+            let waited = begin.elapsed();
+            log::warn!(
+                "coroner: the report of a crash at the start is not delivered yet, after {waited:.1?}; it is kept"
+            );
         }
         // The wait is none of the app's time: a crash right after it is one at the start, too.
         coroner_capture::begin_anew();
@@ -262,8 +299,11 @@ pub fn after_fork() -> Result<bool, InstallError> {
             is_on_disk: true,
             scope: *scope,
             deliverer: Arc::new(deliverer.of_child(Id(run.id), run.state)),
+            keeps: AtomicBool::new(false),
+            notes_end: None,
             watchdog: Mutex::new(None),
         };
+        own_run::activate(&inner.deliverer);
         *installed = Some(Coroner { inner: Arc::new(inner) });
         return Ok(true);
     }
@@ -287,7 +327,7 @@ pub fn ignore_next_signal(signal: i32) -> bool {
     coroner_capture::ignore_next_signal(signal)
 }
 
-/// Registers, once in a process, what is done at its end by `exit` or by the return of `main`.
+/// Registers, once in a process, what is done at its end by `exit`, `quick_exit` or the return of `main`.
 fn register_exit_handler() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -303,9 +343,18 @@ fn register_exit_handler() {
                 }
             }
         }
+        // C11's, which Apple's systems have not.
+        #[cfg(not(target_vendor = "apple"))]
+        unsafe extern "C" {
+            fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
+        }
         // SAFETY: registers a function without arguments that does not unwind. Where no more can be registered, clean exits
         // count as unexplained ends.
-        unsafe { libc::atexit(at_exit) };
+        unsafe {
+            libc::atexit(at_exit);
+            #[cfg(not(target_vendor = "apple"))]
+            at_quick_exit(at_exit);
+        }
     });
 }
 
@@ -325,6 +374,15 @@ impl Coroner {
         &self.inner.store
     }
 
+    /// Takes what the system says of deaths of the app that it tells only by and by, as
+    /// [`Config::system_report`] does at install, and starts delivery. How the last run ended may be known by then, and stays so.
+    ///
+    /// # Errors
+    /// The store can't be read or written.
+    pub fn add_system_reports(&self, reports: Vec<SystemReport>) -> std::io::Result<()> {
+        self.inner.deliverer.hand_over(reports)
+    }
+
     /// How the last run ended. Waits for nothing: not for names of a report, nor for a server.
     pub fn last_run(&self) -> LastRun {
         self.inner.deliverer.last_run()
@@ -338,8 +396,8 @@ impl Coroner {
         self.inner.deliverer.flush(timeout)
     }
 
-    /// Notes that the app has ended well, for apps that then leave otherwise than by `exit` or the end of `main`: by `_exit`,
-    /// `quick_exit`, or by being killed by their system, as mobile apps are.
+    /// Notes that the app has ended well, for apps that then leave otherwise than by `exit` or the end of `main`: by `_exit`
+    /// or by being killed by their system, as mobile apps are.
     pub fn mark_clean_exit(&self) {
         self.inner.scope.note_exit(ExitKind::CLEAN);
     }
@@ -347,11 +405,49 @@ impl Coroner {
     /// Leaves the files of this run, which ends by itself, to the next one, if nothing is in them. The lock stays with this process
     /// until its end, and a crash in a destructor that is still to come goes into these files.
     fn leave_clean(&self) {
-        let Inner { run, store, is_on_disk, deliverer, .. } = &*self.inner;
-        if *is_on_disk && !deliverer.follows_runs() && coroner_capture::is_unused() {
+        let Inner { run, store, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
+        if *is_on_disk && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && coroner_capture::is_unused() {
             // Another one is there already if two end at once: this one's is removed by the next launch.
-            let _ = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
+            let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
+            // Or the next launch notes it, and all after that have less to do.
+            if notes_end.is_some() && renamed.is_ok() {
+                let (outcome, began) = (Outcome::CleanExit, *notes_end);
+                let last = LastRun { outcome, run: Some(*run), began, ..LastRun::FIRST_LAUNCH };
+                scope.set_clean_exit_noted(last.write_in_place(store).is_ok());
+            }
         }
+    }
+
+    pub(crate) fn take_feedback(&self, feedback: &crate::Feedback) -> bool {
+        self.inner.deliverer.take_feedback(feedback)
+    }
+
+    /// Keeps a file in this run's directory, to go with its reports: a screenshot or a view tree of the app's last moment. It replaces one
+    /// with the same name, and is removed with the run.
+    ///
+    /// # Errors
+    /// [`ScopeError::InvalidName`], [`ScopeError::TooLarge`] beyond 20 MiB, [`ScopeError::NotWritten`], and those of
+    /// [`Scope::add_attachment`].
+    pub fn keep_attachment(&self, name: &str, bytes: &[u8], content_type: Option<&str>) -> Result<(), ScopeError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        if !name.bytes().all(is_plain) || !name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) {
+            return Err(ScopeError::InvalidName);
+        }
+        if bytes.len() > MAX_KEPT {
+            return Err(ScopeError::TooLarge);
+        }
+        // From here on the directory is no other run's to use.
+        self.inner.keeps.store(true, Ordering::Release);
+        let Inner { run, store, scope, .. } = &*self.inner;
+        let directory = store.join(RUNS).join(run.to_string());
+        let file = format!("attachment-{name}");
+        // Who crashes meanwhile has the one before.
+        let written = Directory::open(&directory).and_then(|run| run.write_quickly(file.as_ref(), bytes));
+        written.map_err(|error| {
+            log::warn!("coroner: the attachment `{name}` can't be kept: {error}");
+            ScopeError::NotWritten
+        })?;
+        scope.add_attachment(name, &directory.join(file), content_type)
     }
 
     /// Takes the scope of this run: tags, user, contexts, breadcrumbs.
@@ -372,6 +468,7 @@ impl Coroner {
             }
             self.inner.scope.note_exit(ExitKind::UNINSTALLED);
             Scope::deactivate();
+            own_run::deactivate();
             crate::panic::uninstall();
             coroner_exceptions::uninstall();
             coroner_capture::uninstall();

@@ -26,6 +26,8 @@ mod data_dir;
 mod delivery;
 mod exception;
 mod facts;
+mod feedback;
+mod foreign_exception;
 mod hang;
 mod install;
 mod last_run;
@@ -36,11 +38,15 @@ mod scope;
 mod signal_owners;
 mod sink;
 mod store;
+mod system_report;
 mod unwind_range;
 
 pub use backtrace::Backtrace;
 pub use config::Config;
 pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet};
+/// Options and records of [`OtlpSink`].
+#[cfg(feature = "otlp")]
+pub use coroner_otlp as otlp;
 pub use coroner_report::model::{Id, Report, hide_secrets};
 pub use coroner_report::reader::ReadError;
 pub use coroner_report::run_state::Level;
@@ -48,19 +54,29 @@ pub use coroner_report::run_state::Level;
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;
 pub use data_dir::default_store_dir;
-pub use exception::{HandledException, Language, report_error, report_exception};
+pub use exception::{
+    HandledException, Language, ManagedException, report_error, report_exception, report_managed_exception,
+    report_uncaught_exception,
+};
 #[doc(hidden)]
 pub use exception::{current_registers, report_exception_above};
+pub use feedback::{Feedback, feedback};
+#[doc(hidden)]
+pub use foreign_exception::report_foreign_exception_above;
+pub use foreign_exception::{ForeignException, ForeignFrame, report_foreign_exception};
 pub use hang::{Busy, HangWatch};
 pub use install::{Coroner, InstallError, after_fork, attach_current_thread, ignore_next_signal, install, installed};
 pub use last_run::LastRun;
 pub use outcome::Outcome;
 pub use panic::PanicPolicy;
-pub use processing::{InvalidReport, SymbolSearch};
+pub use processing::{InvalidReport, NamingBudget, SymbolSearch};
 pub use scope::{
-    Breadcrumb, Scope, ScopeError, User, add_breadcrumb, count_error, remove_context, remove_extra, remove_tag, scope,
-    set_context, set_extra, set_fingerprint, set_level, set_tag, set_user,
+    Breadcrumb, Scope, ScopeError, User, add_attachment, add_breadcrumb, configure_scope, count_error,
+    remove_attachment, remove_context, remove_extra, remove_tag, remove_trace, scope, set_context, set_environment,
+    set_extra, set_fingerprint, set_flag, set_level, set_release, set_tag, set_trace, set_user,
 };
+#[cfg(feature = "otlp")]
+pub use sink::OtlpSink;
 #[cfg(feature = "sentry")]
 pub use sink::SentrySink;
 pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
@@ -69,6 +85,9 @@ pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
 #[doc(hidden)]
 pub use store::reread_progress;
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
+#[doc(hidden)]
+pub use system_report::complete_report;
+pub use system_report::{ExitInfo, SystemEnd, SystemReport};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 /// The README's examples are compiled with the documentation's.

@@ -3,7 +3,6 @@
 //! | the run state says | a report of a crash | outcome |
 //! |---|---|---|
 //! | a crash record, and no other end since | any or none | crashed |
-//! | exit `crashed` (layout version 1) | any or none | crashed |
 //! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
 //! | a clean exit, SIGTERM, uninstalled | any or none: the process went on after it | as it says |
 //! | a hang that goes on | none | hung |
@@ -22,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
-use crate::processing::report;
+use crate::processing::own_report as report;
 use crate::store::RawRun;
+use crate::system_report::{SystemEnd, SystemReport};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +43,12 @@ pub enum Outcome {
     Hung,
     /// Coroner was uninstalled while it ran; what came after is not known.
     Uninstalled,
+    /// The system ended it to have its memory ([`ExitInfo`](crate::ExitInfo)).
+    OutOfMemory,
+    /// Its user ended it, as the system says.
+    EndedByUser,
+    /// The system ended it for another reason, as it says: an update of the app, a permission that was taken back, too much load.
+    EndedBySystem,
     /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
     Unknown,
 }
@@ -51,12 +57,15 @@ impl Outcome {
     /// The outcome in words that complete "the last run …".
     pub fn describe(self) -> &'static str {
         match self {
-            Self::FirstLaunch => "does not exist: this is the first launch",
+            Self::FirstLaunch => "has not been yet: this is the first launch",
             Self::CleanExit => "ended by itself",
             Self::Terminated => "was asked to end (SIGTERM)",
             Self::Crashed => "crashed",
             Self::Hung => "did not answer any more when it was ended",
             Self::Uninstalled => "uninstalled Coroner before it ended",
+            Self::OutOfMemory => "was ended by the system, which needed its memory",
+            Self::EndedByUser => "was ended by its user",
+            Self::EndedBySystem => "was ended by the system",
             Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
         }
     }
@@ -67,10 +76,6 @@ impl fmt::Display for Outcome {
         out.write_str(self.describe())
     }
 }
-
-/// How far the times of a crash in its report and in its record can be apart, in nanoseconds: they are taken within a
-/// millisecond, but the clock may be set in between.
-const SAME_CRASH_NS: u64 = 1_000_000_000;
 
 /// Whether the run is that of a crashed child made by fork, which is not a launch of the app.
 pub(crate) fn is_of_child(raw: &RawRun) -> bool {
@@ -91,10 +96,10 @@ fn is_of_crash(reports: &[Vec<u8>], index: usize, report: Option<&Report>) -> bo
     }
 }
 
-/// Whether the report, which is in the place `index`, is of the crash in the record.
+/// Whether the report, which is in the place `index`, is of the crash in the record: the two have one time, which is taken once.
 pub(crate) fn is_of_record(reports: &[Vec<u8>], index: usize, report: &Report, record: &CrashRecord) -> bool {
     let Some(crash) = &report.crash else { return is_of_crash(reports, index, Some(report)) };
-    let is_same = crash.tid == record.tid && crash.time.0.abs_diff(record.time.0) < SAME_CRASH_NS;
+    let is_same = crash.tid == record.tid && crash.time == record.time;
     is_same || crash.concurrent_crashes.iter().any(|concurrent| concurrent.tid == record.tid)
 }
 
@@ -104,10 +109,32 @@ fn is_fatal_hang(report: &Report) -> bool {
     crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
 }
 
+/// Which report of a run is of the death that the system speaks of, if one is.
+pub(crate) fn of_death(raw: &RawRun) -> Option<usize> {
+    if raw.made_of_system.is_some() {
+        return raw.made_of_system;
+    }
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    let reports: Vec<_> = written.filter_map(|index| Some((index, report(raw, index).ok()?))).collect();
+    let facts = RunFacts::read(&raw.state).ok();
+    let record = facts.as_ref().and_then(RunFacts::fatal_crash);
+    let of_record = |(index, report): &&(usize, Report)| {
+        record.is_some_and(|record| is_of_record(&raw.reports, *index, report, record))
+    };
+    let is_of_crash = |(index, report): &&(usize, Report)| is_of_crash(&raw.reports, *index, Some(report));
+    let found = reports.iter().find(of_record).or_else(|| reports.iter().find(is_of_crash));
+    found.or_else(|| reports.iter().rfind(|(_, report)| is_fatal_hang(report))).map(|(index, _)| *index)
+}
+
 /// How many reports of crashes a run has left that could have ended it.
 pub(crate) fn crashes(raw: &RawRun) -> usize {
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
-    written.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()
+    let is_hang = |index: usize| {
+        raw.made_of_system == Some(index)
+            && SystemReport::read(&raw.system).is_some_and(|system| system.end == SystemEnd::Hung)
+    };
+    let crashes = written.filter(|index| !is_hang(*index));
+    crashes.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()
 }
 
 /// The threads that crashed at the end of a run.
@@ -131,11 +158,15 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
     let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
     // A report of a non-fatal crash (a handled exception) says nothing of the run's end.
-    let mut of_crash = reports.iter().filter(|(index, report)| is_of_crash(&raw.reports, *index, report.as_ref()));
+    let made_of_system = SystemReport::read(&raw.system).filter(|_| raw.made_of_system.is_some());
+    let is_of_system = |index: usize| raw.made_of_system == Some(index);
+    let mut of_crash = reports.iter().filter(|(index, report)| match &made_of_system {
+        Some(system) if is_of_system(*index) => system.end == SystemEnd::Crashed,
+        _ => is_of_crash(&raw.reports, *index, report.as_ref()),
+    });
     let first = of_crash.clone().next();
     let exit = lifecycle.map(|lifecycle| lifecycle.exit);
-    // In layout version 1 a whole report is noted in the run state, and that is taken back if the process goes on after it. A
-    // report without that note was cut short by the end of the process.
+    // A crash that the process survived has a record that says so. A report without a record was cut short by the end of the process.
     let noted = lifecycle.is_some_and(|lifecycle| lifecycle.crashed_by.is_some());
     let crashed = exit == Some(ExitKind::CRASHED) || (first.is_some() && !noted);
     let outcome = match exit {
@@ -146,13 +177,17 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         _ if lifecycle.is_some_and(|lifecycle| lifecycle.hang_since.is_some()) => Outcome::Hung,
         _ => Outcome::Unknown,
     };
+    let outcome = SystemReport::read(&raw.system).map_or(outcome, |system| system.end.complete(outcome));
     let of_record = |(index, report): &&(usize, Option<Report>)| {
         let report = report.as_ref();
         record.zip(report).is_some_and(|(record, report)| is_of_record(&raw.reports, *index, report, record))
     };
     let report = match outcome {
         Outcome::Crashed => of_crash.find(of_record).or(first).and_then(|(_, report)| report.as_ref()),
-        Outcome::Hung => reports.iter().filter_map(|(_, report)| report.as_ref()).find(|report| is_fatal_hang(report)),
+        Outcome::Hung => {
+            let mut hangs = reports.iter().filter_map(|(index, report)| Some((*index, report.as_ref()?)));
+            hangs.find(|(index, report)| is_fatal_hang(report) || is_of_system(*index)).map(|(_, report)| report)
+        }
         _ => None,
     };
     LastRun {

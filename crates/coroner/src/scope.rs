@@ -7,12 +7,15 @@
 //! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and fingerprint of 4 KiB each, and
 //! the last 100 breadcrumbs of 512 bytes.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+mod known;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{Id, Value};
 use coroner_report::run_state::{self, ExitKind, Kind, Level, Refused, RunState, Scalar};
-use coroner_report::wire::Encoder;
 
 /// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
@@ -33,6 +36,27 @@ pub enum ScopeError {
     /// All places for values of its kind are taken by other keys.
     #[error("there is no room for another key (64 tags, 32 others)")]
     Full,
+    /// The tag's key is empty, or has spaces or control characters in it: a server would drop the tag.
+    #[error("the key of a tag is not empty, and has no spaces or control characters")]
+    InvalidKey,
+    /// The tag's key is a field of an event, which has a setting of its own: a server would drop the tag.
+    #[error("`{0}` is no tag but a field of an event, which is set another way")]
+    Reserved(&'static str),
+    /// A context with a name that servers know must be a map in which the named field is of the type that they know: text, number,
+    /// boolean. A server would drop it.
+    #[error("the context must be a map, and of its fields `{0}` is of another type")]
+    WrongType(&'static str),
+    /// A trace id is not 32 hexadecimal digits, or a span id not 16, or all of them are 0.
+    #[error("a trace id has 32 hexadecimal digits and a span id 16, and neither is 0")]
+    InvalidTrace,
+    /// The name of a file is empty, or has other characters than letters, digits, `.`, `-` and `_`.
+    #[error(
+        "the name of a file to keep has letters, digits, `.`, `-` and `_` only, and begins with none of the latter"
+    )]
+    InvalidName,
+    /// A file could not be written to the run's directory.
+    #[error("the file could not be written to the run's directory")]
+    NotWritten,
 }
 
 /// What the run state said to an update. A thread that set the same key at the same time and won is as good as one that came
@@ -49,49 +73,39 @@ fn answer<T>(result: Result<T, Refused>) -> Result<(), ScopeError> {
 /// A user of the app.
 ///
 /// ```
-/// let user = coroner::User::new("4711").name("Ada").email("ada@example.com");
+/// let user = coroner::User::new("4711").name("Ada").email("ada@example.com").field("plan", "free");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct User {
-    fields: Vec<(&'static str, String)>,
+    fields: serde_json::Map<String, serde_json::Value>,
 }
 
 impl User {
     /// A user by the id that the app has for them.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { fields: vec![("id", id.into())] }
+        Self { fields: serde_json::Map::new() }.field("id", id.into())
     }
 
     /// The name by which they know themselves.
     pub fn name(self, name: impl Into<String>) -> Self {
-        self.with("username", name.into())
+        self.field("username", name.into())
     }
 
     /// The address by which they can be asked.
     pub fn email(self, email: impl Into<String>) -> Self {
-        self.with("email", email.into())
+        self.field("email", email.into())
     }
 
-    fn with(mut self, field: &'static str, value: String) -> Self {
-        self.fields.retain(|(other, _)| *other != field);
-        self.fields.push((field, value));
+    /// The address of their network connection (IP).
+    pub fn ip_address(self, address: impl Into<String>) -> Self {
+        self.field("ip_address", address.into())
+    }
+
+    /// Something else that the app knows of them.
+    pub fn field(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
+        self.fields.insert(name.into(), value.into());
         self
-    }
-
-    fn to_cbor(&self) -> Vec<u8> {
-        // The head of a text, and of the map, has nine bytes at most (RFC 8949, section 3).
-        let sizes = self.fields.iter().map(|(field, value)| field.len() + value.len() + 18);
-        let mut cbor = vec![0; sizes.sum::<usize>() + 9];
-        let mut encoder = Encoder::new(&mut cbor);
-        encoder.map(self.fields.len());
-        for (field, value) in &self.fields {
-            encoder.text(field.as_bytes());
-            encoder.text(value.as_bytes());
-        }
-        let length = encoder.position();
-        cbor.truncate(length);
-        cbor
     }
 }
 
@@ -109,12 +123,13 @@ pub struct Breadcrumb<'a> {
     category: &'a str,
     kind: &'a str,
     level: Level,
+    data: Option<&'a serde_json::Value>,
 }
 
 impl<'a> Breadcrumb<'a> {
     /// What happened, of level [`Level::INFO`]. It is cut where it is longer than about 480 bytes.
     pub fn new(message: &'a str) -> Self {
-        Self { message, category: "", kind: "", level: Level::INFO }
+        Self { message, category: "", kind: "", level: Level::INFO, data: None }
     }
 
     /// Where it belongs, such as `ui.click`.
@@ -131,6 +146,57 @@ impl<'a> Breadcrumb<'a> {
     pub fn level(self, level: Level) -> Self {
         Self { level, ..self }
     }
+
+    /// More of it, such as the status of an HTTP request: a map. It is left out where message and data together are longer than about
+    /// 480 bytes. Leaving a breadcrumb with data allocates.
+    pub fn data(self, data: &'a serde_json::Value) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// What happened.
+    pub fn get_message(&self) -> &'a str {
+        self.message
+    }
+
+    /// Where it belongs; may be empty.
+    pub fn get_category(&self) -> &'a str {
+        self.category
+    }
+}
+
+/// Sees each breadcrumb before it is kept: changes it, or drops it with `None`.
+pub(crate) type BeforeBreadcrumb = dyn for<'a> Fn(Breadcrumb<'a>) -> Option<Breadcrumb<'a>> + Send + Sync;
+
+static BEFORE_BREADCRUMB: AtomicPtr<Arc<BeforeBreadcrumb>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Feature flags, in the order in which they were evaluated last, with what came of it.
+static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
+
+/// Held by the thread that changes several things at once.
+static CHANGE: Mutex<()> = Mutex::new(());
+
+/// Which thread is in [`Scope::configure`], as pthread_self(3) says; 0 if none is. (A thread-local variable may allocate at a thread's
+/// first look at it, and an app's signal handler may set a tag.)
+static CHANGING: AtomicUsize = AtomicUsize::new(0);
+
+fn this_thread() -> usize {
+    // SAFETY: it has no requirements.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// Whether this thread is in [`Scope::configure`].
+fn is_changing() -> bool {
+    let thread = CHANGING.load(Ordering::Relaxed);
+    thread != 0 && thread == this_thread()
+}
+
+/// Most flags that are kept.
+const MAX_FLAGS: usize = 100;
+
+/// From here on that hook, if there is one, sees each breadcrumb. The one before is never freed: another thread may be using it.
+pub(crate) fn set_before_breadcrumb(hook: Option<Arc<BeforeBreadcrumb>>) {
+    let hook = hook.map_or(std::ptr::null_mut(), |hook| Box::into_raw(Box::new(hook)));
+    BEFORE_BREADCRUMB.store(hook, Ordering::Release);
 }
 
 /// What the app says of itself in one run. Most apps use the functions of this crate with the same names, which do nothing
@@ -156,6 +222,29 @@ impl Scope {
         ACTIVE.store(std::ptr::null_mut(), Ordering::Release);
     }
 
+    /// Changes several things at once: until `change` has returned, a crash has none of them in its report, and afterwards all. What is set
+    /// by this crate's functions meanwhile on this thread belongs to it, too; breadcrumbs, the level and counts are left at once. If `change`
+    /// panics, what it has set counts.
+    ///
+    /// It waits for another thread that is just doing the same. Within another change it is a part of that one.
+    pub fn configure<R>(&self, change: impl FnOnce(&Scope) -> R) -> R {
+        /// Ends the change, however that comes.
+        struct Commit(RunState<'static>);
+        impl Drop for Commit {
+            fn drop(&mut self) {
+                CHANGING.store(0, Ordering::Relaxed);
+                self.0.commit();
+            }
+        }
+        if is_changing() {
+            return change(&Self { state: self.state.together() });
+        }
+        let _one_at_a_time = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
+        CHANGING.store(this_thread(), Ordering::Relaxed);
+        let _commit = Commit(self.state);
+        change(&Self { state: self.state.together() })
+    }
+
     fn active() -> Result<Self, ScopeError> {
         // A child made by fork that says something of itself goes on as an app does.
         #[cfg(not(target_vendor = "apple"))]
@@ -164,7 +253,8 @@ impl Scope {
         }
         let state = ACTIVE.load(Ordering::Acquire);
         // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
-        unsafe { state.as_ref() }.map(|state| Self { state: *state }).ok_or(ScopeError::NotInstalled)
+        let state = unsafe { state.as_ref() }.ok_or(ScopeError::NotInstalled)?;
+        Ok(Self { state: if is_changing() { state.together() } else { *state } })
     }
 
     /// Begins the run's session, by which servers count how many runs crash: its id is the run's.
@@ -187,11 +277,18 @@ impl Scope {
         self.state.set_scalar(Scalar::EXIT, exit.0.into());
     }
 
+    /// Says whether the store's note of the last run is of one that ended by itself.
+    pub(crate) fn set_clean_exit_noted(&self, is_noted: bool) {
+        self.state.set_scalar(Scalar::CLEAN_EXIT_NOTED, is_noted.into());
+    }
+
     /// Sets a tag: a short text by which reports can be searched.
     ///
     /// # Errors
-    /// [`ScopeError::Full`] when 64 other tags are set, [`ScopeError::KeyTooLong`]. A value that is too long is cut.
+    /// [`ScopeError::Full`] when 64 other tags are set, [`ScopeError::KeyTooLong`], [`ScopeError::InvalidKey`], [`ScopeError::Reserved`]. A value that is too
+    /// long is cut.
     pub fn set_tag(&self, key: &str, value: &str) -> Result<(), ScopeError> {
+        known::check_tag(key)?;
         answer(self.state.set_text(Kind::TAG, key, value))
     }
 
@@ -209,16 +306,18 @@ impl Scope {
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
     pub fn set_user(&self, user: Option<&User>) -> Result<(), ScopeError> {
         match user {
-            Some(user) => answer(self.state.set_cbor(Kind::USER, "", &user.to_cbor())),
+            Some(user) => answer(self.state.set_cbor(Kind::USER, "", &convert_map(&user.fields).to_cbor())),
             None => answer(self.state.remove(Kind::USER, "")),
         }
     }
 
-    /// Sets a context: something that belongs together, such as `document` with its size and kind. Values may be nested.
+    /// Sets a context: something that belongs together, such as `document` with its size and kind. Values may be nested. Of one
+    /// that Coroner fills itself (`app`, `device`, `os`, `runtime`, `culture`) the fields that it does not know are added.
     ///
     /// # Errors
-    /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
+    /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`], [`ScopeError::WrongType`].
     pub fn set_context(&self, name: &str, value: &serde_json::Value) -> Result<(), ScopeError> {
+        known::check_context(name, value)?;
         answer(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
     }
 
@@ -258,16 +357,108 @@ impl Scope {
         answer(self.state.set_cbor(Kind::FINGERPRINT, "", &parts.to_cbor()))
     }
 
-    /// Sets how grave the app takes its events to be, where that is not the crash's own level.
-    pub fn set_level(&self, level: Level) {
-        self.state.set_scalar(Scalar::LEVEL, level.0.into());
+    /// Sets how grave the app takes its events to be, `None` for their own level. The end of the process is fatal in any case.
+    pub fn set_level(&self, level: impl Into<Option<Level>>) {
+        self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| level.0.into()));
+    }
+
+    /// Sets which trace the app is at work on, so that a report is linked to it: ids of W3C Trace Context and OpenTelemetry, in hexadecimal
+    /// digits.
+    ///
+    /// # Errors
+    /// [`ScopeError::InvalidTrace`], [`ScopeError::Full`].
+    pub fn set_trace(&self, trace_id: &str, span_id: &str) -> Result<(), ScopeError> {
+        let is_id = |id: &str, digits| {
+            id.len() == digits && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
+        };
+        if !is_id(trace_id, 32) || !is_id(span_id, 16) {
+            return Err(ScopeError::InvalidTrace);
+        }
+        let (trace_id, span_id) = (trace_id.to_ascii_lowercase(), span_id.to_ascii_lowercase());
+        let trace = serde_json::json!({ "type": "trace", "trace_id": trace_id, "span_id": span_id });
+        answer(self.state.set_cbor(Kind::CONTEXT, "trace", &to_cbor(&trace)))
+    }
+
+    /// The app is at work on no trace any more.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn remove_trace(&self) -> Result<(), ScopeError> {
+        answer(self.state.remove(Kind::CONTEXT, "trace"))
+    }
+
+    /// Notes what a feature flag was evaluated to. The last 100 flags are kept, in the order of their last evaluation; fewer if their names
+    /// need more than 4 KiB. It waits for another thread that is just doing the same.
+    ///
+    /// # Errors
+    /// [`ScopeError::Full`].
+    pub fn set_flag(&self, flag: &str, result: bool) -> Result<(), ScopeError> {
+        // The list is valid at each point where a panic could happen.
+        let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+        flags.retain(|(other, _)| other != flag);
+        flags.push((flag.to_owned(), result));
+        let excess = flags.len().saturating_sub(MAX_FLAGS);
+        flags.drain(..excess);
+        loop {
+            let values: Vec<_> =
+                flags.iter().map(|(flag, result)| serde_json::json!({ "flag": flag, "result": result })).collect();
+            let context = to_cbor(&serde_json::json!({ "values": values }));
+            match answer(self.state.set_cbor(Kind::CONTEXT, "flags", &context)) {
+                Err(ScopeError::TooLarge) if !flags.is_empty() => drop(flags.remove(0)),
+                done => return done,
+            }
+        }
+    }
+
+    /// Changes the release of this run, where the app learns it only after install.
+    ///
+    /// # Errors
+    /// [`ScopeError::Full`].
+    pub fn set_release(&self, release: &str) -> Result<(), ScopeError> {
+        answer(self.state.set_text(Kind::CHANGED_FACT, "release", release))
+    }
+
+    /// Changes the environment of this run, such as `production`.
+    ///
+    /// # Errors
+    /// [`ScopeError::Full`].
+    pub fn set_environment(&self, environment: &str) -> Result<(), ScopeError> {
+        answer(self.state.set_text(Kind::CHANGED_FACT, "environment", environment))
+    }
+
+    /// Declares a file that goes with this run's reports. It is read when a report is sent, as it is then: at the next launch, after a crash.
+    /// It replaces one with the same name.
+    ///
+    /// # Errors
+    /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
+    pub fn add_attachment(&self, name: &str, path: &Path, content_type: Option<&str>) -> Result<(), ScopeError> {
+        // The app's working directory may be another by then.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut declared = serde_json::json!({ "path": path.to_string_lossy() });
+        if let Some(content_type) = content_type {
+            declared["content_type"] = content_type.into();
+        }
+        answer(self.state.set_cbor(Kind::ATTACHMENT, name, &to_cbor(&declared)))
+    }
+
+    /// A file does not go with this run's reports any more.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn remove_attachment(&self, name: &str) -> Result<(), ScopeError> {
+        answer(self.state.remove(Kind::ATTACHMENT, name))
     }
 
     /// Leaves a breadcrumb, in the place of the oldest if there are 100.
     pub fn add_breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
-        let Breadcrumb { message, category, kind, level } = *breadcrumb;
+        // SAFETY: null, or from `Box::into_raw` in `set_before_breadcrumb`, and never freed or changed.
+        let hook = unsafe { BEFORE_BREADCRUMB.load(Ordering::Acquire).as_ref() };
+        let kept = hook.map_or(Some(*breadcrumb), |hook| hook(*breadcrumb));
+        let Some(Breadcrumb { message, category, kind, level, data }) = kept else { return };
         let time_ns = now_ns();
-        self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data: None });
+        let data = data.map(to_cbor);
+        let data = data.as_deref();
+        self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data });
         crate::signal_owners::look(time_ns);
     }
 
@@ -299,10 +490,12 @@ fn convert(value: &serde_json::Value) -> Value {
         },
         serde_json::Value::String(text) => Value::from(text.as_str()),
         serde_json::Value::Array(items) => Value::Array(items.iter().map(convert).collect()),
-        serde_json::Value::Object(map) => {
-            Value::Map(map.iter().map(|(key, value)| (Value::from(key.as_str()), convert(value))).collect())
-        }
+        serde_json::Value::Object(map) => convert_map(map),
     }
+}
+
+fn convert_map(map: &serde_json::Map<String, serde_json::Value>) -> Value {
+    Value::Map(map.iter().map(|(key, value)| (Value::from(key.as_str()), convert(value))).collect())
 }
 
 macro_rules! of_the_installed_run {
@@ -320,6 +513,20 @@ macro_rules! of_the_installed_run {
 of_the_installed_run! {
     /// Sets a tag of the installed run: a short text by which reports can be searched.
     set_tag(key: &str, value: &str);
+    /// Sets which trace the installed run is at work on: ids in hexadecimal digits.
+    set_trace(trace_id: &str, span_id: &str);
+    /// The installed run is at work on no trace any more.
+    remove_trace();
+    /// Notes what a feature flag was evaluated to in the installed run.
+    set_flag(flag: &str, result: bool);
+    /// Changes the release of the installed run.
+    set_release(release: &str);
+    /// Changes the environment of the installed run.
+    set_environment(environment: &str);
+    /// Declares a file that goes with the reports of the installed run, read when a report is sent.
+    add_attachment(name: &str, path: &Path, content_type: Option<&str>);
+    /// A file does not go with the reports of the installed run any more.
+    remove_attachment(name: &str);
     /// Removes a tag of the installed run.
     remove_tag(key: &str);
     /// Sets who is using the app; `None` for nobody.
@@ -344,8 +551,25 @@ pub fn scope() -> Result<Scope, ScopeError> {
     Scope::active()
 }
 
-/// Sets how grave the app takes its events to be. Does nothing if Coroner is not installed.
-pub fn set_level(level: Level) {
+/// Changes several things of the installed run at once, see [`Scope::configure`]:
+///
+/// ```no_run
+/// coroner::configure_scope(|scope| {
+///     scope.set_user(Some(&coroner::User::new("4711")))?;
+///     scope.set_tag("plan", "free")
+/// })??;
+/// # Ok::<(), coroner::ScopeError>(())
+/// ```
+///
+/// # Errors
+/// [`ScopeError::NotInstalled`].
+pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeError> {
+    Ok(Scope::active()?.configure(change))
+}
+
+/// Sets how grave the app takes its events to be, `None` for their own level. The end of the process is fatal in any case. Does
+/// nothing if Coroner is not installed.
+pub fn set_level(level: impl Into<Option<Level>>) {
     if let Ok(scope) = Scope::active() {
         scope.set_level(level);
     }
@@ -366,60 +590,5 @@ pub fn add_breadcrumb(breadcrumb: &Breadcrumb<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use coroner_report::RunFacts;
-    use coroner_report::run_state::{Limits, ProcessIdentity};
-    use serde_json::json;
-    use std::sync::atomic::AtomicU64;
-
-    fn scope() -> Scope {
-        let limits = Limits::default();
-        let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-        Scope::new(RunState::create(words.leak(), &limits, [1; 16], &ProcessIdentity::default()).unwrap())
-    }
-
-    #[test]
-    fn what_was_set_is_in_the_run_state() {
-        let scope = scope();
-        scope.set_tag("kept", "yes").unwrap();
-        scope.set_tag("removed", "yes").unwrap();
-        scope.remove_tag("removed").unwrap();
-        scope.set_user(Some(&User::new("7").name("Ada").email("old").email("ada@example.com"))).unwrap();
-        let context = json!({"size": 3, "below": -2, "ratio": 0.5, "nested": {"list": [true, null, "text"]}});
-        scope.set_context("document", &context).unwrap();
-        scope.set_extra("note", &json!("shown")).unwrap();
-        scope.set_fingerprint(&["a", "b"]).unwrap();
-        scope.set_level(Level::WARNING);
-        scope.add_breadcrumb(&Breadcrumb::new("opened").category("ui").kind("navigation").level(Level::ERROR));
-        scope.begin_session(Id([0xab; 16]));
-        scope.count_error();
-        scope.note_exit(ExitKind::CLEAN);
-
-        let facts = RunFacts::read(&scope.state.to_bytes()).unwrap();
-        assert_eq!(facts.tags, [("kept".to_owned(), "yes".to_owned())].into());
-        let user = json!({"id": "7", "username": "Ada", "email": "ada@example.com"});
-        assert_eq!(facts.user.unwrap().to_json(), user);
-        assert_eq!(facts.contexts["document"].to_json(), context);
-        assert_eq!(facts.extra["note"].to_json(), json!("shown"));
-        assert_eq!(facts.fingerprint, ["a", "b"]);
-        assert_eq!(facts.level, Some(Level::WARNING));
-        let breadcrumb = &facts.breadcrumbs[0];
-        assert_eq!((breadcrumb.message.as_deref(), breadcrumb.category.as_deref()), (Some("opened"), Some("ui")));
-        assert_eq!((breadcrumb.kind.as_deref(), breadcrumb.level), (Some("navigation"), Level::ERROR));
-        assert_eq!(facts.lifecycle.exit, ExitKind::CLEAN);
-        let session = facts.session.unwrap();
-        assert_eq!((session.id, session.errors), (Id([0xab; 16]), 1));
-        assert!(facts.problems.is_empty(), "{:?}", facts.problems);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused_and_says_why() {
-        let scope = scope();
-        assert_eq!(scope.set_tag(&"k".repeat(300), "v"), Err(ScopeError::KeyTooLong));
-        assert_eq!(scope.set_extra("big", &json!("x".repeat(10_000))), Err(ScopeError::TooLarge));
-        let taken = (0..100).flat_map(|number| scope.set_tag(&format!("tag{number}"), "v")).count();
-        assert_eq!(taken, 64);
-        assert_eq!(scope.set_tag("one more", "v"), Err(ScopeError::Full));
-    }
-}
+#[path = "../tests/unit/scope.rs"]
+mod tests;

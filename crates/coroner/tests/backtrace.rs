@@ -84,9 +84,31 @@ fn in_app_only_leaves_the_libraries_out() {
     let options = CaptureOptions { in_app_only: true, ..CaptureOptions::default() };
     let backtrace = Backtrace::current_with(&options);
     let names = backtrace.names();
-    assert!(names.frames().iter().all(|frame| frame.in_app), "{backtrace:#?}");
+    let program = names.frames()[0].image.clone().expect("the program's own");
+    assert!(names.frames().iter().all(|frame| frame.image.as_ref() == Some(&program)), "{backtrace:#?}");
+    let function = |frame: &&coroner::backtrace::NamedFrame| {
+        frame.function.as_ref().is_some_and(|function| function.contains("in_app_only_leaves"))
+    };
+    assert!(names.frames().iter().find(function).is_some_and(|frame| frame.in_app), "{backtrace:#?}");
+    assert!(
+        names.frames().iter().any(|frame| !frame.in_app),
+        "the standard library is in the program, too: {backtrace:#?}"
+    );
     let all = Backtrace::current().names();
     assert!(all.frames().iter().any(|frame| !frame.in_app), "a thread's start is the C library's");
+}
+
+#[test]
+fn as_text_it_has_lines() {
+    LazyLock::force(&INSTALLED);
+    let mut taken = None;
+    outer(1, &mut || taken = Some(Backtrace::current()));
+    let text = taken.unwrap().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("   0 backtrace-") && lines[0].contains("as_text_it_has_lines"), "{text}");
+    assert!(lines[0].contains("tests/backtrace.rs:"), "{text}");
+    let inner = lines.iter().find(|line| line.contains("backtrace::inner")).unwrap();
+    assert!(inner.contains("tests/backtrace.rs:"), "{text}");
 }
 
 #[test]
@@ -122,7 +144,11 @@ fn another_thread_and_all_threads() {
     let backtrace = Backtrace::of_thread(id, &CaptureOptions::default()).unwrap();
     assert_in_order(&functions(&backtrace), &["backtrace::inner", "backtrace::outer"]);
     let all = Backtrace::of_all_threads(&CaptureOptions::default());
-    assert!(all.iter().any(|(thread, _)| *thread == thread_id()), "the asking thread too");
+    let (_, own) = all.iter().find(|(thread, _)| *thread == thread_id()).expect("the asking thread too");
+    let own = functions(own.as_ref().unwrap());
+    assert!(own[0].contains("another_thread_and_all_threads"), "it begins with who asked: {own:#?}");
+    let own = functions(&Backtrace::of_thread(thread_id(), &CaptureOptions::default()).unwrap());
+    assert!(own[0].contains("another_thread_and_all_threads"), "{own:#?}");
     let (_, of_that) = all.iter().find(|(thread, _)| *thread == id).expect("that thread");
     assert_in_order(&functions(of_that.as_ref().unwrap()), &["backtrace::outer"]);
     stop.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use coroner::{Config, Coroner, Delivery, Sink, Submission};
 use serde_json::Value;
@@ -73,6 +73,24 @@ impl Sink for Crashes {
     }
 }
 
+/// A sink that takes so long, and says when it has done.
+struct Takes(Duration);
+
+impl Sink for Takes {
+    fn name(&self) -> &'static str {
+        "takes"
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+        std::thread::sleep(self.0);
+        println!("\napp: delivered");
+        Delivery::Delivered
+    }
+}
+
+/// How long [`Takes`] takes: more than a process needs to start.
+const TAKEN: Duration = Duration::from_secs(1);
+
 /// A sink that takes its time.
 struct Slow;
 
@@ -107,6 +125,22 @@ fn app() {
             coroner::set_tag("kind", "test").unwrap();
             store_to_null();
         }
+        "lives-and-crashes" => {
+            install(config.deliver_at_install(false));
+            let begun = Instant::now();
+            meet("lives");
+            println!("\napp: {}", begun.elapsed().as_nanos());
+            store_to_null();
+        }
+        "waits-for-delivery-and-crashes" => {
+            install(config.sink(Takes(TAKEN)));
+            store_to_null();
+        }
+        "ran-for" => {
+            let coroner = install(config);
+            coroner.flush(WAIT);
+            println!("\napp: {}", coroner.last_run().ran_for.map_or(0, |ran_for| ran_for.as_nanos()));
+        }
         "exit" => drop(install(config)),
         "exits-at-once" => {
             install(config.symbolicate(true));
@@ -123,6 +157,16 @@ fn app() {
                 install(config);
                 libc::exit(0);
             }
+        }
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        "crashes-traced" => {
+            install(config.deliver_at_install(false));
+            // SAFETY: the test, which started this process, traces this thread from here on.
+            unsafe {
+                assert_eq!(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0), 0);
+                println!("\napp: {}", libc::gettid());
+            }
+            store_to_null();
         }
         "loses-its-state" => {
             let store = PathBuf::from(std::env::var_os(STORE).unwrap());
@@ -378,9 +422,34 @@ fn a_crash_becomes_one_report_with_names_and_scope() {
     assert_eq!(reports[0]["run"]["tags"]["kind"], "test");
     assert_eq!(reports[0]["run"]["app"]["release"], "next-launch-test@1.0");
     assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
+    for key in ["memory_used", "memory_available"] {
+        let bytes = reports[0]["run"]["lifecycle"][key].as_u64();
+        assert!(bytes.is_some_and(|bytes| bytes > 1 << 20), "{key}: {bytes:?}");
+    }
     // Delivered once: later launches find nothing.
     assert_eq!(bench.outcome(), "CleanExit");
     assert_eq!((bench.reports().len(), bench.runs()), (1, 0));
+}
+
+/// Launches that end while they read names leave less for the next to do, so that the report goes out.
+#[test]
+fn what_launches_had_no_time_to_name_is_delivered_with_fewer_names() {
+    let delivered_after = |unfinished: u32| {
+        let bench = Bench::new();
+        bench.crash();
+        let run = std::fs::read_dir(bench.store().join("runs")).unwrap().next().unwrap().unwrap().path();
+        std::fs::write(run.join("progress.json"), format!("{{\"unnamed\": {unfinished}}}")).unwrap();
+        assert!(bench.deliver().2);
+        bench.reports().pop().unwrap()
+    };
+    let has_lines = |report: &Value| report["threads"][0]["frames"][0]["line"].is_number();
+    let report = delivered_after(4);
+    assert!(functions(&report)[0] == "next_launch::store_to_null" && has_lines(&report), "{report}");
+    let report = delivered_after(5);
+    assert!(functions(&report)[0] == "next_launch::store_to_null" && !has_lines(&report), "{report}");
+    let report = delivered_after(10);
+    let named_by_crash = cfg!(target_vendor = "apple");
+    assert!(functions(&report).is_empty() != named_by_crash && !has_lines(&report), "{report}");
 }
 
 #[test]
@@ -399,6 +468,35 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
     assert!(bench.run("uninstall").success());
     assert_eq!(bench.outcome(), "Uninstalled");
     assert_eq!(bench.reports().len(), 0);
+}
+
+#[test]
+fn how_long_a_run_lived_is_known_and_a_wait_for_an_earlier_crash_is_none_of_it() {
+    let bench = Bench::new();
+    let ran_for = || {
+        let mut app = bench.start("ran-for");
+        let said = app.says().expect("it says how long the last run lived");
+        assert!(app.end().success());
+        Duration::from_nanos(said.parse().unwrap())
+    };
+    let begun = Instant::now();
+    let mut app = bench.start("lives-and-crashes");
+    assert_eq!(app.says().as_deref(), Some("lives"));
+    app.input.take().unwrap().write_all(b"\n").unwrap();
+    let lived = Duration::from_nanos(app.says().unwrap().parse().unwrap());
+    assert_eq!(app.end().signal(), Some(libc::SIGSEGV));
+    let most = begun.elapsed();
+    let ran = ran_for();
+    assert!(lived <= ran && ran <= most, "{ran:?}, and not from {lived:?} to {most:?}");
+
+    bench.crash();
+    let begun = Instant::now();
+    let mut app = bench.start("waits-for-delivery-and-crashes");
+    assert_eq!(app.says().as_deref(), Some("delivered"), "install waits");
+    assert_eq!(app.end().signal(), Some(libc::SIGSEGV));
+    let most = begun.elapsed() - TAKEN;
+    let ran = ran_for();
+    assert!(!ran.is_zero() && ran <= most, "{ran:?}, and not at most {most:?}");
 }
 
 #[test]
@@ -471,6 +569,46 @@ fn a_run_has_ended_when_its_process_executes_another_program_or_uninstalls() {
     }
 }
 
+/// The thread stands still for more than a second each time that it has asked for the date: as on a disk that takes so long to
+/// give a page of the report, or where others have the processor.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn a_process_that_stands_still_while_it_crashes_has_one_report() {
+    /// Offsets in `struct user`, sys/user.h.
+    const ORIG_RAX: usize = std::mem::offset_of!(libc::user_regs_struct, orig_rax);
+    const RDI: usize = std::mem::offset_of!(libc::user_regs_struct, rdi);
+    let bench = Bench::new();
+    let mut app = bench.start("crashes-traced");
+    let thread: i32 = app.says().unwrap().parse().unwrap();
+    let mut stood = 0;
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` lives here; the thread is of our child.
+        if unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) } != thread || !libc::WIFSTOPPED(status) {
+            break;
+        }
+        let signal = libc::WSTOPSIG(status);
+        // SAFETY: words of the stopped thread's registers; then it goes on.
+        unsafe {
+            if signal == libc::SIGTRAP {
+                let call = libc::ptrace(libc::PTRACE_PEEKUSER, thread, ORIG_RAX, 0);
+                let clock = libc::ptrace(libc::PTRACE_PEEKUSER, thread, RDI, 0);
+                if (call, clock) == (libc::SYS_clock_gettime, libc::CLOCK_REALTIME.into()) {
+                    stood += 1;
+                    // Before and after the call: once is enough.
+                    std::thread::sleep(Duration::from_millis(if stood % 2 == 0 { 1100 } else { 0 }));
+                }
+            }
+            let deliver = if signal == libc::SIGTRAP { 0 } else { signal };
+            libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, deliver);
+        }
+    }
+    assert_eq!(app.end().signal(), Some(libc::SIGSEGV));
+    assert!(stood >= 2, "the date is asked for by a system call");
+    assert_eq!(bench.outcome(), "Crashed");
+    assert_eq!(bench.reports().len(), 1);
+}
+
 #[test]
 fn many_processes_at_once_deliver_each_report_once() {
     let bench = Bench::new();
@@ -486,7 +624,8 @@ fn many_processes_at_once_deliver_each_report_once() {
     let mut events: Vec<String> = reports.iter().map(|report| report["header"]["event_id"].to_string()).collect();
     events.sort();
     events.dedup();
-    assert_eq!((reports.len(), events.len(), bench.runs()), (4, 4, 0));
+    let of: Vec<_> = reports.iter().map(|report| [&report["header"], &report["crash"]]).collect();
+    assert_eq!((reports.len(), events.len(), bench.runs()), (4, 4, 0), "{of:#?}");
 }
 
 #[test]
@@ -656,6 +795,18 @@ fn the_shortest_launch_stores_what_waits_and_names_come_later() {
     let reports = bench.reports();
     assert_eq!(reports.len(), 1);
     assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
+}
+
+#[test]
+fn launches_that_are_too_short_for_its_delivery_come_to_the_end_of_a_crash() {
+    let bench = Bench::new();
+    bench.crash();
+    let run = std::fs::read_dir(bench.store().join("runs")).unwrap().next().unwrap().unwrap().path();
+    // So many that names are no longer looked for, which can take longer than a launch waits.
+    std::fs::write(run.join("progress.json"), r#"{"stored_early": true, "cut_short": 39}"#).unwrap();
+    let ends = |_| bench.run("exits-at-once").success() && !run.exists();
+    assert!((0..100).any(ends), "after a hundred launches the run is still there");
+    assert_eq!(bench.reports().len(), 1);
 }
 
 #[test]

@@ -4,6 +4,9 @@
 //! export SENTRY_DSN=https://KEY@HOST/PROJECT
 //! cargo run -p with-sentry -- crash     # dies
 //! cargo run -p with-sentry              # its client sends the report
+//! cargo run -p with-sentry -- panic     # the same with a panic, of which the client's own event gives way
+//! cargo run -p with-sentry -- logout crash
+//! cargo run -p with-sentry -- trace crash
 //! ```
 
 use std::time::Duration;
@@ -13,7 +16,7 @@ use sentry::ClientOptions;
 
 fn main() {
     // The set-up that was there before, with one more integration. Without `SENTRY_DSN` nothing is sent.
-    let options = ClientOptions::new().maybe_release(sentry::release_name!());
+    let options = ClientOptions::new().maybe_release(sentry::release_name!()).auto_session_tracking(true);
     let _sentry = sentry::init(options.add_integration(SentryIntegration::new()));
     let config = Config::new("com.example.with-sentry").sink(SentryClientSink::new());
     let installed = coroner::install(config);
@@ -23,15 +26,42 @@ fn main() {
 
     sentry::configure_scope(|scope| {
         scope.set_tag("channel", "beta");
-        scope.set_user(Some(sentry::User { id: Some("4711".into()), ..Default::default() }));
+        scope.set_transaction(Some("editor"));
+        let plan = ("plan".to_owned(), "free".into());
+        let address = "192.0.2.7".parse().ok();
+        scope.set_user(Some(sentry::User {
+            id: Some("4711".into()),
+            ip_address: address,
+            other: [plan].into(),
+            ..Default::default()
+        }));
     });
     coroner::mirror_scope();
-    sentry::add_breadcrumb(sentry::Breadcrumb { message: Some("opened the document".into()), ..Default::default() });
+    let pages = ("pages".to_owned(), 3.into());
+    let message = Some("opened the document".into());
+    sentry::add_breadcrumb(sentry::Breadcrumb { message, data: [pages].into(), ..Default::default() });
 
-    if std::env::args().any(|argument| argument == "crash") {
+    let words: Vec<String> = std::env::args().collect();
+    let has = |word: &str| words.iter().any(|given| given == word);
+    if has("logout") {
+        sentry::configure_scope(|scope| {
+            scope.set_user(None);
+            scope.remove_tag("channel");
+        });
+        coroner::mirror_scope();
+    }
+    if has("trace") {
+        // A crash is linked to the trace that the app was at work on.
+        let transaction = sentry::start_transaction(sentry::TransactionContext::new("open", "task"));
+        println!("trace {}", transaction.get_trace_context().trace_id);
+        sentry::configure_scope(|scope| scope.set_span(Some(transaction.into())));
+        coroner::mirror_scope();
+    }
+    if has("crash") {
         // SAFETY: none: this is the crash.
         unsafe { std::ptr::null_mut::<u32>().write_volatile(7) };
     }
+    assert!(!has("panic"), "the app panics");
     if let Ok(coroner) = installed {
         println!("delivered: {}", coroner.flush(Duration::from_secs(60)));
     }

@@ -2,29 +2,90 @@
 #![cfg(target_os = "linux")]
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use coroner_tests::server::{Reply, Server};
+use serde_json::{Value, json};
+
+struct App {
+    server: Server,
+    home: tempfile::TempDir,
+}
+
+impl App {
+    fn new() -> Self {
+        Self { server: Server::start(|_, _| Reply::ok()).unwrap(), home: tempfile::tempdir().unwrap() }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_with-sentry"));
+        command.args(words).env("HOME", self.home.path()).env_remove("XDG_STATE_HOME");
+        command.env("SENTRY_DSN", self.server.dsn()).env("RUST_BACKTRACE", "0").output().unwrap()
+    }
+
+    /// The one event that there is, once the next launch has delivered it.
+    fn event(&self) -> Value {
+        let again = self.run(&[]);
+        assert!(String::from_utf8_lossy(&again.stdout).contains("delivered: true"), "{again:?}");
+        let mut events = self.server.items("event");
+        assert_eq!(events.len(), 1, "{events:?}");
+        events.remove(0)
+    }
+
+    /// Sessions that a server counts, and those of them that crashed.
+    fn sessions(&self) -> (usize, usize) {
+        let sessions = self.server.sessions();
+        let number = |what: &dyn Fn(&Value) -> bool| sessions.iter().filter(|update| what(update)).count();
+        (number(&|update| update["init"] == true), number(&|update| update["status"] == "crashed"))
+    }
+}
 
 #[test]
 fn the_apps_own_client_sends_the_crash_with_its_scope() {
-    let server = Server::start(|_, _| Reply::ok()).unwrap();
-    let home = tempfile::tempdir().unwrap();
-    let app = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_with-sentry"));
-        command.args(arguments).env("HOME", home.path()).env_remove("XDG_STATE_HOME").env("SENTRY_DSN", server.dsn());
-        command.output().unwrap()
-    };
-    let crashed = app(&["crash"]);
+    let app = App::new();
+    let crashed = app.run(&["crash"]);
     assert_eq!(crashed.status.signal(), Some(11), "{crashed:?}");
-    let again = app(&[]);
-    assert!(String::from_utf8_lossy(&again.stdout).contains("delivered: true"), "{again:?}");
-
-    let events = server.items("event");
-    let [event] = events.as_slice() else { panic!("{} events: {again:?}", events.len()) };
+    let event = app.event();
     assert_eq!(event["exception"]["values"][0]["type"], "SIGSEGV");
     assert_eq!((&event["release"], &event["tags"]["channel"]), (&"with-sentry@1.0.0".into(), &"beta".into()));
-    assert_eq!(event["user"]["id"], "4711");
-    assert_eq!(event["breadcrumbs"]["values"][0]["message"], "opened the document");
+    assert_eq!(event["user"], json!({"id": "4711", "ip_address": "192.0.2.7", "data": {"plan": "free"}}));
+    let breadcrumb = &event["breadcrumbs"]["values"][0];
+    assert_eq!((&breadcrumb["message"], &breadcrumb["data"]["pages"]), (&"opened the document".into(), &3.into()));
+    assert_eq!(event["transaction"], "editor");
     assert_eq!(event["debug_meta"]["images"][0]["type"], "elf", "which the client's own types don't have");
+    let contexts: Vec<&String> = event["contexts"].as_object().unwrap().keys().collect();
+    assert!(!contexts.iter().any(|name| name.starts_with("app.")), "{contexts:?}");
+    // Its own run, which crashed, and that of the launch that delivered.
+    assert_eq!(app.sessions(), (2, 1), "{:?}", app.server.sessions());
+}
+
+#[test]
+fn who_logged_out_is_not_in_a_crash() {
+    let app = App::new();
+    app.run(&["logout", "crash"]);
+    let event = app.event();
+    assert!(event.get("user").is_none() && event["tags"].get("channel").is_none(), "{event}");
+    assert_eq!(event["transaction"], "editor", "which is still there");
+}
+
+#[test]
+fn a_crash_is_linked_to_the_trace_of_the_clients_scope() {
+    let app = App::new();
+    let crashed = app.run(&["trace", "crash"]);
+    let said = String::from_utf8_lossy(&crashed.stdout).into_owned();
+    let trace = said.strip_prefix("trace ").expect("it says which").trim_end();
+    let event = app.event();
+    assert_eq!((trace.len(), &event["contexts"]["trace"]["trace_id"]), (32, &trace.into()), "{event}");
+}
+
+#[test]
+fn a_panic_is_one_event_and_its_run_one_session() {
+    let app = App::new();
+    let panicked = app.run(&["panic"]);
+    assert_eq!(panicked.status.code(), Some(101), "{panicked:?}");
+    let event = app.event();
+    let exception = &event["exception"]["values"][0];
+    assert_eq!((&exception["value"], &exception["mechanism"]["handled"]), (&"the app panics".into(), &false.into()));
+    assert_eq!(event["sdk"]["name"], "coroner.rust", "which has all threads");
+    assert_eq!(app.sessions(), (2, 1), "{:?}", app.server.sessions());
 }

@@ -25,7 +25,7 @@ fn main() {
     let threshold = Duration::from_millis(arguments.next().and_then(|text| text.parse().ok()).expect("a threshold"));
     let words: Vec<String> = arguments.collect();
     let config = Config::new("hang-program").version("1.2.3").store_dir(&store).hang_threshold(threshold);
-    let coroner = coroner::install(config.symbolicate(true)).expect("installed");
+    let coroner = coroner::install(config.symbolicate(true).deliver_at_install(false)).expect("installed");
     let run = store.join("runs").join(coroner.run_id().to_string());
     let last = coroner.last_run();
     println!("last run: {:?} {}", last.outcome, last.event_id.map_or_else(String::new, |id| id.to_string()));

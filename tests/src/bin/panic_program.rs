@@ -48,8 +48,19 @@ fn main() {
         "caught" | "caught-and-reported" => drop(catch_unwind(|| panics("cheese"))),
         "caught-then-abort" => {
             drop(catch_unwind(|| panics("cheese")));
+            std::thread::sleep(std::time::Duration::from_millis(1500));
             std::process::abort();
         }
+        "caught-by-another-then-abort" => {
+            drop(named_thread("baker", || drop(catch_unwind(|| panics("cheese")))));
+            std::process::abort();
+        }
+        // As rayon does with a panic of what it spawned.
+        "aborts-for-it" => drop(named_thread("worker", || {
+            if catch_unwind(|| panics("cheese")).is_err() {
+                std::process::abort();
+            }
+        })),
         "thread" => drop(named_thread("baker", || panics("bread"))),
         "thread-unwrapped" => named_thread("baker", || panics("bread")).unwrap(),
         // As rayon does: a worker's panic is caught there, and raised again where its result is waited for.

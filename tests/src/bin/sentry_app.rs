@@ -2,7 +2,7 @@
 //!
 //! Words: `fault=NAME` to die of a fault, `kill` to be killed, `exit=CODE`, `flush=SECONDS` to wait for delivery, `sleep=MS`,
 //! `retry=MS`, `tries=NUMBER` and `timeout=MS` for sending, `require-consent`, `consent=true`, `attach=PATH`,
-//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `handled` for an error that is reported, `no-symbols`, `aggregate`,
+//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `handled` for an error that is reported, `linger=MS` to go on after it, `no-symbols`, `aggregate`,
 //! `attempts=NUMBER`, `minidump`, `stack=BYTES` of stack memory, `watchdog`, `version=TEXT`, `hang` until it is killed,
 //! `watch=MS` to be watched for hangs of such a length: `hang` then waits until that is written down, and `stall` is one that ends.
 //! It prints what it learns.
@@ -97,6 +97,9 @@ fn main() {
     }
     if has("handled") {
         assert!(coroner::report_error(&std::io::Error::other("the paper ran out")), "it is reported");
+    }
+    if let Some(ms) = number("linger") {
+        std::thread::sleep(Duration::from_millis(ms));
     }
     let run = std::path::Path::new(&store).join("runs").join(coroner.run_id().to_string());
     let watch = coroner::HangWatch::new();

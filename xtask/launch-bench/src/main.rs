@@ -1,11 +1,11 @@
-//! A small command-line tool with a crash reporter: `launch-bench FOLDER [crash|rss|sleep]`.
+//! A small command-line tool with a crash reporter: `launch-bench FOLDER [crash|memory|sleep]`.
 //!
 //! The reporter is chosen when it is built, by a feature, and set up as its own README says: `coroner`, `minidumper`
 //! (crash-handler with a server in a process of its own, which the first line of `main` is for), `sentry`, `human-panic`; without
 //! one there is none.
 //!
-//! It prints a word and ends; `crash` stores to address 0, `rss` prints its resident memory in KiB, `sleep` takes two
-//! milliseconds, as a short tool does.
+//! It prints a word and ends; `crash` stores to address 0, `memory` prints its resident memory in KiB and how much of that is the
+//! process's own (`Anonymous` of proc(5)), `sleep` takes two milliseconds, as a short tool does.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn main() {
         [_, folder] => (folder, ""),
         [_, folder, what] => (folder, what.as_str()),
         _ => {
-            eprintln!("usage: launch-bench FOLDER [crash|rss|sleep]");
+            eprintln!("usage: launch-bench FOLDER [crash|memory|sleep]");
             std::process::exit(2);
         }
     };
@@ -25,10 +25,13 @@ fn main() {
             // SAFETY: none; it crashes.
             unsafe { std::ptr::null_mut::<u32>().write_volatile(1) };
         }
-        "rss" => {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-            println!("{}", resident.unwrap_or_default().trim().trim_end_matches(" kB"));
+        "memory" => {
+            let summary = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+            let of = |name: &str| -> u64 {
+                let value = summary.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+                value.trim().trim_end_matches(" kB").parse().unwrap_or_default()
+            };
+            println!("{} {}", of("Rss:"), of("Anonymous:"));
         }
         "sleep" => std::thread::sleep(std::time::Duration::from_millis(2)),
         _ => println!("done"),
@@ -51,7 +54,7 @@ mod reporter {
 
     pub(crate) fn install(_folder: &Path, _what: &str) -> sentry::ClientInitGuard {
         // Nobody listens there: nothing is to be sent either.
-        let options = sentry::ClientOptions { release: Some("tool@1.0".into()), ..Default::default() };
+        let options = sentry::ClientOptions::new().release("tool@1.0");
         sentry::init(("http://key@127.0.0.1:9/1", options))
     }
 }
@@ -85,7 +88,7 @@ mod reporter {
             .spawn()
             .expect("the server starts");
         let client = loop {
-            match minidumper::Client::with_name(minidumper::SocketName::path(&name)) {
+            match minidumper::Client::with_name(minidumper::SocketName::from(name.as_path())) {
                 Ok(client) => break client,
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -122,7 +125,7 @@ mod reporter {
             }
         }
 
-        let mut server = minidumper::Server::with_name(minidumper::SocketName::path(name)).expect("a socket");
+        let mut server = minidumper::Server::with_name(minidumper::SocketName::from(name)).expect("a socket");
         let stop = std::sync::atomic::AtomicBool::new(false);
         let _ = server.run(Box::new(Handler(folder.to_owned())), &stop, None);
         std::process::exit(0)

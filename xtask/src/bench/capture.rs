@@ -6,6 +6,8 @@
 //! what happened and the crashed thread's registers in the report. With `--names` the dying process looks for names, as it does by default on Apple's systems; what
 //! they took of our time is stated by itself: the peer finds none, and everything else is on disk before them.
 //!
+//! With `--bionic` the peer is Coroner itself in an Android program on a device's C library, beside the one on this system's.
+//!
 //! The program (`xtask/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
 //! writes to the report file, and takes the time of the last; the end of the process it has from a pidfd.
 
@@ -19,6 +21,7 @@ use anyhow::{Context, bail, ensure};
 use coroner_report::wire::Phase;
 use serde::Serialize;
 
+use crate::android::{self, Arch};
 use crate::tools;
 
 /// What to do.
@@ -36,9 +39,13 @@ pub(crate) struct Arguments {
     /// Let the dying process look for names, as on Apple's systems; the peer finds none.
     #[arg(long)]
     names: bool,
+    /// Compare with Coroner on a device's bionic instead, in the bed of `cargo xtask android`.
+    #[arg(long)]
+    bionic: bool,
 }
 
-const REPORTERS: [&str; 3] = ["coroner", "minidump-writer", "none"];
+/// The peer with `--bionic`.
+const ON_BIONIC: &str = "coroner on bionic";
 
 /// How long a process may take.
 const LIMIT_MS: i32 = 30_000;
@@ -86,7 +93,19 @@ struct Row {
 /// Where a program can't be built or run, hangs, or leaves no report.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0 && !arguments.threads.is_empty(), "nothing to measure");
-    let programs = [build("coroner")?, build("minidump-writer")?, build("none")?];
+    let (peer_name, peer_program) = if arguments.bionic {
+        let bed = match android::set_up()? {
+            Ok(bed) => bed,
+            Err(why) => bail!("there is no bionic to measure: {why}"),
+        };
+        let program = build_for_bionic(&bed)?;
+        android::enter_device(&bed.join("device/x86_64/system")).context("entering the device")?;
+        (ON_BIONIC, program)
+    } else {
+        ("minidump-writer", build("minidump-writer")?)
+    };
+    let reporters = ["coroner", peer_name, "none"];
+    let programs = [build("coroner")?, peer_program, build("none")?];
     let mut rows: Vec<Row> = Vec::new();
     println!(
         "{:>7}  {:<16} {:>28} {:>10} {:>12} {:>14} {:>18}",
@@ -95,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for threads in &arguments.threads {
         let mut samples: [Vec<Sample>; 3] = Default::default();
         for round in 0..=arguments.rounds {
-            for ((reporter, program), samples) in REPORTERS.iter().zip(&programs).zip(&mut samples) {
+            for ((reporter, program), samples) in reporters.iter().zip(&programs).zip(&mut samples) {
                 let sample = crash(program, reporter, *threads, arguments.names)
                     .with_context(|| format!("{reporter} with {threads} threads"))?;
                 if round > 0 {
@@ -103,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 }
             }
         }
-        for (reporter, samples) in REPORTERS.iter().zip(&samples) {
+        for (reporter, samples) in reporters.iter().zip(&samples) {
             let (report, range) = times(samples, |sample| sample.report);
             let (exit, _) = times(samples, |sample| sample.exit);
             let bytes = median(samples.iter().map(|sample| sample.bytes));
@@ -112,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             } else {
                 let times = format!("{report:.2} [{:.2}..{:.2}]", range[0], range[1]);
                 let names = times_of_names(samples);
-                let first = if *reporter == "coroner" { format_first(samples) } else { String::new() };
+                let first = if is_ours(reporter) { format_first(samples) } else { String::new() };
                 println!("{threads:>7}  {reporter:<16} {times:>28} {exit:>10.2} {bytes:>12} {names:>14.2} {first:>18}");
             }
         }
@@ -123,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let bytes = [ours, peer].map(|samples| median(samples.iter().map(|sample| sample.bytes)));
         println!("{:>7}  ratio {:.1}", "", peer_report / our_report);
         rows.push(Row {
-            name: format!("fault to report, {threads} threads: coroner / minidump-writer"),
+            name: format!("fault to report, {threads} threads: coroner / {peer_name}"),
             threads: *threads,
             ours: our_report,
             ours_range,
@@ -145,7 +164,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     {
         let more = (most.threads - least.threads) as u64;
         let per_thread = [0, 1].map(|which| most.bytes[which].saturating_sub(least.bytes[which]) / more);
-        println!("bytes for each further thread: {} (minidump-writer {})", per_thread[0], per_thread[1]);
+        println!("bytes for each further thread: {} ({peer_name} {})", per_thread[0], per_thread[1]);
         bytes_per_thread = Some(per_thread);
     }
     if arguments.json {
@@ -195,6 +214,21 @@ pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
     let status = command.status().context("running cargo")?;
     ensure!(status.success(), "capture-bench could not be built with {reporter}");
     Ok(folder.join("release/capture-bench"))
+}
+
+/// As [`build`], Coroner's program for the bed's bionic.
+fn build_for_bionic(bed: &Path) -> anyhow::Result<PathBuf> {
+    let folder = tools::target_dir().join("bench-capture").join("bionic");
+    let mut command = android::cargo(bed, Arch::X86_64, &["build", "--quiet", "--release", "--features", "coroner"]);
+    command.arg("--manifest-path").arg(tools::workspace_root().join("xtask/capture-bench/Cargo.toml"));
+    let status = command.arg("--target-dir").arg(&folder).status().context("running cargo")?;
+    ensure!(status.success(), "capture-bench could not be built for bionic");
+    Ok(folder.join(Arch::X86_64.target()).join("release/capture-bench"))
+}
+
+/// Whether a program has Coroner in it, on whatever C library.
+fn is_ours(reporter: &str) -> bool {
+    matches!(reporter, "coroner" | ON_BIONIC)
 }
 
 /// Lets one process crash.
@@ -251,7 +285,7 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     };
     let (started, started_wall) = (word(0)?, word(8)?);
     let exit = exit.saturating_sub(started);
-    if reporter == "coroner" {
+    if is_ours(reporter) {
         // A mapped file makes no events: the report says itself how long it took, from the handler's first look at the clock.
         // That look lies between the fault and the time in the crash record: so all of it is counted from the fault, and the record's time
         // comes on top.

@@ -7,7 +7,9 @@
 //!
 //! Processor time is that of the process and of all that it starts and waits for, as the kernel accounts it; of minidumper's server
 //! that is not all, since nobody waits for it. System calls are counted by a tracer in a launch of their own (of the process
-//! itself and its threads), memory is what the program reads of itself at its end.
+//! itself and its threads). Memory is what the program reads of itself at its end, and is of two kinds: its own, which it has written, and
+//! pages of files: code and constants, which all processes of a program share, and of which the kernel maps 16 where one is used and drops what
+//! it needs; of Coroner's also 32 KiB of the run's files.
 
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -67,6 +69,8 @@ struct Row {
     wall_ms: f64,
     system_calls: i64,
     memory_kib: i64,
+    /// Of that, its own.
+    own_kib: i64,
 }
 
 /// Runs the benchmark.
@@ -91,36 +95,39 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut rows: Vec<Row> = Vec::new();
     println!(
-        "{:<13} {:<12} {:>14} {:>10} {:>13} {:>12}",
-        "reporter", "launch", "processor, ms", "wall, ms", "system calls", "memory, KiB"
+        "{:<13} {:<12} {:>14} {:>10} {:>13} {:>12} {:>13} {:>13}",
+        "reporter", "launch", "processor, ms", "wall, ms", "system calls", "memory, KiB", "own, KiB", "of files, KiB"
     );
-    let mut none = [(0.0, 0.0, 0, 0); 3];
+    let mut none = [(0.0, 0.0, 0, (0, 0)); 3];
     for ((reporter, program), samples) in reporters.iter().zip(&programs).zip(&samples) {
         for (index, launch) in LAUNCHES.into_iter().enumerate() {
             let of = |part: fn(&Sample) -> u64| milliseconds(median(samples[index].iter().map(part)));
-            let calls = system_calls(program, prepared(program, launch)?.path())?;
+            let calls = system_calls(command(program, prepared(program, launch)?.path(), "run"), &mut |_| ())?;
             let memory = memory(program, prepared(program, launch)?.path())?;
             let all = (of(|sample| sample.processor), of(|sample| sample.wall), calls, memory);
             if *reporter == "none" {
                 none[index] = all;
             }
-            let base = if *reporter == "none" { (0.0, 0.0, 0, 0) } else { none[index] };
+            let base = if *reporter == "none" { (0.0, 0.0, 0, (0, 0)) } else { none[index] };
             let row = Row {
                 reporter,
                 launch,
                 processor_ms: all.0 - base.0,
                 wall_ms: all.1 - base.1,
                 system_calls: all.2 - base.2,
-                memory_kib: all.3 - base.3,
+                memory_kib: all.3.0 - base.3.0,
+                own_kib: all.3.1 - base.3.1,
             };
             println!(
-                "{:<13} {:<12} {:>14.2} {:>10.2} {:>13} {:>12}",
+                "{:<13} {:<12} {:>14.2} {:>10.2} {:>13} {:>12} {:>13} {:>13}",
                 row.reporter,
                 format!("{launch:?}"),
                 row.processor_ms,
                 row.wall_ms,
                 row.system_calls,
-                row.memory_kib
+                row.memory_kib,
+                row.own_kib,
+                row.memory_kib - row.own_kib
             );
             rows.push(row);
         }
@@ -189,16 +196,16 @@ fn empty_usage() -> libc::rusage {
     unsafe { std::mem::zeroed() }
 }
 
-/// Resident memory of the program at its end, in KiB.
-fn memory(program: &Path, folder: &Path) -> anyhow::Result<i64> {
-    let output = command(program, folder, "rss").stdout(Stdio::piped()).stderr(Stdio::null()).output()?;
+/// Resident memory of the program at its end, and how much of it is its own, in KiB.
+fn memory(program: &Path, folder: &Path) -> anyhow::Result<(i64, i64)> {
+    let output = command(program, folder, "memory").stdout(Stdio::piped()).stderr(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    said.trim().parse().with_context(|| format!("{} said {said:?}", program.display()))
+    let parsed = said.trim().split_once(' ').and_then(|(all, own)| Some((all.parse().ok()?, own.parse().ok()?)));
+    parsed.filter(|(all, _)| *all > 0).with_context(|| format!("{} said {said:?}", program.display()))
 }
 
-/// System calls of one launch, threads included, processes that it starts not.
-fn system_calls(program: &Path, folder: &Path) -> anyhow::Result<i64> {
-    let mut command = command(program, folder, "run");
+/// System calls of one launch, threads included, processes that it starts not; `each` gets their numbers.
+pub(crate) fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::Result<i64> {
     command.stderr(Stdio::null());
     // SAFETY: one system call between fork and exec.
     unsafe {
@@ -224,6 +231,15 @@ fn system_calls(program: &Path, folder: &Path) -> anyhow::Result<i64> {
         let mut forward = 0;
         if signal == libc::SIGTRAP | 0x80 {
             stops += 1;
+            // SAFETY: all zeroes is one; the kernel writes as much at most.
+            let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+            let size = size_of_val(&info);
+            // SAFETY: a child of ours that has stopped; as above.
+            unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, &raw mut info) };
+            if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
+                // SAFETY: the kernel has written an entry.
+                each(unsafe { info.u.entry.nr } as i64);
+            }
         } else if signal == libc::SIGTRAP && status >> 16 == 0 {
             // The program begins.
             let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;

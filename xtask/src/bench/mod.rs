@@ -9,7 +9,7 @@ mod backtrace;
 mod capture;
 mod handled_faults;
 mod install;
-mod launch;
+pub(crate) mod launch;
 mod scope;
 mod symbols;
 mod throw;

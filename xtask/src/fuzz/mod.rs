@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         texts::collect(&corpus)?;
         return corpus::collect(&corpus);
     }
-    let driver = build(&root)?;
+    let driver = build(&root, arguments.seconds <= SHORT_SECONDS)?;
     let mut targets: Vec<String> = fs::read_dir(&corpus)
         .with_context(|| format!("reading {}", corpus.display()))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -131,14 +131,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let folder = tools::target_dir().join("fuzz");
+/// Runs of at most so many seconds in all take less time than an optimised build.
+const SHORT_SECONDS: f64 = 60.0;
+
+fn build(root: &Path, is_short: bool) -> anyhow::Result<PathBuf> {
+    let folder = tools::target_dir().join(if is_short { "fuzz/short" } else { "fuzz" });
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "coroner-fuzz", "--target-dir"]).arg(&folder);
     command.env("RUSTFLAGS", "-Cinstrument-coverage").env("CORONER_FUZZ_COVERAGE", "1");
     // Build scripts are instrumented too; what they would leave behind is not wanted.
     command.env("LLVM_PROFILE_FILE", "/dev/null");
     command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true").env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
+    if is_short {
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+    }
     let status = command.current_dir(root).status().context("running cargo")?;
     ensure!(status.success(), "the fuzz targets could not be built");
     Ok(folder.join("release/coroner-fuzz"))

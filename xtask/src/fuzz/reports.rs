@@ -9,8 +9,8 @@ use coroner_report::{
     wire::{
         self, Access, AddressKind, Annotation, ConcurrentCrash, Crash, CrashFlags, Encoder, End, Exception,
         FILE_PREFIX, FORMAT_VERSION, FRAME_HEADER_LEN, Fault, FoundBy, Frame, Header, Image, ImageKind, Language,
-        Monitor, Os, Phase, PhaseDuration, Registers, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread,
-        ThreadEncoder, ThreadFlags, WalkEnd,
+        Monitor, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment, Signal, StackMemory,
+        SymbolName, Thread, ThreadEncoder, ThreadFlags, WalkEnd,
     },
 };
 
@@ -186,6 +186,12 @@ fn sections() -> Vec<(SectionKind, Vec<u8>)> {
             list(&|encoder| {
                 SymbolName { address: 0x7F12_0000_0010, name: b"read", symbol_address: Some(0x7F12_0000_0000) }
                     .encode(encoder);
+            }),
+        ),
+        (
+            SectionKind::REPLACED_IMAGES,
+            list(&|encoder| {
+                ReplacedImage { load_address: 0x5555_0000_0000 }.encode(encoder);
             }),
         ),
         (

@@ -1,6 +1,7 @@
 //! Identities of images, as `sentry-cli` says them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use coroner_report::model::{Bytes, Image};
@@ -15,7 +16,8 @@ use crate::tools;
 /// Compares for an ELF program of ours and the images that it loads, and for Mach-O libraries and their dSYM.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let store = bench.folder("debug-ids")?;
-    bench.program("crash_program").arg(&store).args(["null-store", "0"]).output()?;
+    let library = library_without_build_id(bench)?;
+    bench.program("crash_program").arg(&store).args(["null-store", "0"]).env("LD_PRELOAD", &library).output()?;
     let run = std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path();
     let event = output(bench.program("coroner").arg("convert").arg(run).args(["--to", "sentry"]))?;
     let event: Value = serde_json::from_str(&event)?;
@@ -31,6 +33,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         }
     }
     ensure!(rows.len() >= 2, "only {} images are files", rows.len());
+    let derived = images.iter().any(|image| image["code_file"].as_str().is_some_and(|path| Path::new(path) == library));
+    ensure!(derived, "the library without a build id has no identity");
     let fixtures = tools::workspace_root().join("fixtures/symbols");
     for file in [
         "program.dylib",
@@ -48,6 +52,21 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+/// A library that its linker gave no build id.
+fn library_without_build_id(bench: &Bench) -> anyhow::Result<PathBuf> {
+    let folder = bench.folder("debug-ids-library")?;
+    let (source, library) = (folder.join("unidentified.c"), folder.join("libunidentified.so"));
+    // More than the page of code that counts.
+    std::fs::write(
+        &source,
+        "#define T(n) int f##n(int a) { return a * n ? a ^ n : f(a); }\nint f(int a) { return a; }\nT(1) T(2)\n__asm__(\".rept 1500\\n.long 0x12345678\\n.endr\");\nT(3)\n",
+    )?;
+    output(
+        Command::new("cc").args(["-shared", "-fPIC", "-O1", "-Wl,--build-id=none", "-o"]).arg(&library).arg(&source),
+    )?;
+    Ok(library)
 }
 
 /// The `LC_UUID` of each architecture in a Mach-O file.

@@ -51,7 +51,7 @@ fn both(bench: &Bench, fault: &str) -> anyhow::Result<(Value, Value)> {
 }
 
 /// The address that a frame's name is looked up by.
-fn lookup(frame: &Value) -> Option<u64> {
+pub(super) fn lookup(frame: &Value) -> Option<u64> {
     let address = u64::from_str_radix(frame["address"].as_str()?.trim_start_matches("0x"), 16).ok()?;
     Some(if frame["address_kind"] == "instruction" { address } else { address.wrapping_sub(1) })
 }

@@ -7,14 +7,23 @@
 //! * **debug ids**: `sentry-cli` (PyPI) says the same of the images' identities as our events, for ELF and Mach-O, and uploads
 //!   debug files to that server;
 //! * **minidump**: Breakpad's processor (PyPI `symbolic`) walks the stacks of the minidumps that are made of our reports, and finds
-//!   the frames that the reports have.
+//!   the frames that the reports have;
+//! * **offline**: an app crashes at forty launches while its network fails in each way, then every event arrives, once; **sessions**: of
+//!   runs of which many are killed between a request and its answer, a server counts as many of each kind as there were;
+//! * **symbolic**: `symbolic` (crates.io) names the frames of our events as a server does that has the debug files, and finds the same
+//!   number of frames and the same names.
 //!
 //! The packages are test instruments under licences of their own (Bugsink's is PolyForm Shield); nothing of them is in Coroner.
 
 mod bugsink;
 mod debug_ids;
 mod minidump;
+#[cfg(target_os = "linux")]
+mod offline;
 mod relay;
+#[cfg(target_os = "linux")]
+mod sessions;
+mod symbolic;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +42,7 @@ pub(crate) struct Arguments {
     /// Only the check of that name
     #[arg(long)]
     only: Option<String>,
-    /// Also what takes minutes: an outage of two minutes (in the check `bugsink`)
+    /// Also what takes minutes: an outage of two minutes (in the check `bugsink`), 500 runs (in the check `sessions`)
     #[arg(long)]
     long: bool,
 }
@@ -70,6 +79,11 @@ const CHECKS: &[(&str, Check)] = &[
     ("relay-darwin", relay::check_darwin),
     ("debug-ids", debug_ids::check),
     ("minidump", minidump::check),
+    ("symbolic", symbolic::check),
+    #[cfg(target_os = "linux")]
+    ("offline", offline::check),
+    #[cfg(target_os = "linux")]
+    ("sessions", sessions::check),
     ("bugsink", bugsink::check),
 ];
 

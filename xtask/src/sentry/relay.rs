@@ -71,7 +71,7 @@ const PANICS: [&str; 3] = ["main", "twice", "cannot-unwind"];
 const CPP_EXCEPTIONS: [&[&str]; 2] = [&["passes", "0"], &["nests", "0"]];
 
 /// That program, built with this machine's C++ compiler.
-fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
+pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     output(Command::new(cargo).args(["build", "--quiet", "-p", "coroner-ffi"]).current_dir(tools::workspace_root()))?;
     let sources = tools::workspace_root().join("crates/coroner-ffi");

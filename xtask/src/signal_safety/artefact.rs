@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::{darwin, tools};
+use crate::{android, darwin, tools};
 
 /// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
 const PROFILE: &str = "ship";
@@ -67,13 +67,17 @@ fn environment(target: &str) -> anyhow::Result<Option<(String, String)>> {
     Ok(linker(target)?.map(|linker| (name, linker)))
 }
 
-/// The linker of a foreign target: Debian's cross compiler, or Zig's for Mach-O.
+/// The linker of a foreign target: Debian's cross compiler, Zig's for Mach-O, or that of the Android bed.
 ///
 /// # Errors
 /// Where it can't be had.
 pub(super) fn linker(target: &str) -> anyhow::Result<Option<String>> {
     if let Some(arch) = darwin::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
         return darwin::linker(arch).map(|path| Some(path.to_string_lossy().into_owned()));
+    }
+    if let Some(arch) = android::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
+        let bed = android::unpacked_bed()?.map_err(|why| anyhow::anyhow!("{why}"))?;
+        return Ok(Some(android::compiler(&bed, arch).to_string_lossy().into_owned()));
     }
     let foreign = target == "aarch64-unknown-linux-gnu" && !cfg!(target_arch = "aarch64");
     if !foreign {

@@ -6,6 +6,8 @@ public class Host {
 
     static native void reportErrors();
 
+    static native void touchGuard();
+
     int field;
 
     static int read(Host host) {
@@ -30,6 +32,9 @@ public class Host {
                     } catch (StackOverflowError error) {
                         break;
                     }
+                    break;
+                case "guard":
+                    touchGuard();
                     break;
                 case "errors":
                     reportErrors();

@@ -36,6 +36,8 @@ pub(super) enum Neighbour {
     DotNet,
     /// Mono.
     Mono,
+    /// A program in C with Boehm's garbage collector, whose write barrier is a handler of SIGSEGV.
+    Collector,
     /// redis, into which Coroner is preloaded, and whose own handlers come later and call nobody.
     Redis,
     /// redis, with `Config::reinstall_handlers`.
@@ -50,6 +52,7 @@ impl Neighbour {
 }
 
 const C_SOURCE: &str = include_str!("host.c");
+const COLLECTOR_SOURCE: &str = include_str!("host_gc.c");
 const PYTHON_SOURCE: &str = include_str!("host.py");
 const NODE_SOURCE: &str = include_str!("host.js");
 const GO_SOURCE: &str = include_str!("host.go");
@@ -125,6 +128,7 @@ impl Hosts {
             }
             Neighbour::DotNet => vec![place("dotnet/dotnetcore2/bin/dotnet"), place("Host.dll")],
             Neighbour::Mono => vec!["mono".into(), place("Host.exe")],
+            Neighbour::Collector => vec![place("collector-host")],
             Neighbour::Redis | Neighbour::RedisReinstalled => {
                 let named = |name: &str, value: OsString| {
                     let mut variable = OsString::from(name);
@@ -245,6 +249,16 @@ impl Hosts {
                 compile_c_sharp("Host.exe", &[])?;
                 addon("libhost.so", "-DLIBRARY_OF_FUNCTIONS")?;
                 first_line(Command::new("mono").arg("--version"))
+            }
+            Neighbour::Collector => {
+                if !said(Command::new("/sbin/ldconfig").arg("-p"))?.contains("libgc.so.1") {
+                    tools::install_debian_package("libgc1")?;
+                }
+                fs::write(file("host_gc.c"), COLLECTOR_SOURCE)?;
+                let mut gcc = Command::new("gcc");
+                gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file("collector-host")).arg(file("host_gc.c"));
+                said(gcc.arg("-ldl"))?;
+                Ok("Boehm's garbage collector, libgc.so.1".to_owned())
             }
             Neighbour::Redis | Neighbour::RedisReinstalled => {
                 tools::debian_package("redis-server", "redis-server")?;

@@ -90,6 +90,7 @@ const fn beside(neighbour: Neighbour, name: &'static str, fault: &'static [&'sta
 /// All rows.
 pub(super) const ROWS: &[Row] = &[
     alone("plain", &["null-store"], Environment::Plain, SEGV),
+    alone("quick-exit", &["quick-exit"], Environment::Plain, Expected::NoCrash),
     alone("handled-errors-go-unnoticed", &["handled-errors"], Environment::Plain, Expected::NoCrash),
     alone("handled-errors-unprivileged", &["handled-errors"], Environment::Unprivileged, Expected::NoCrash),
     alone(
@@ -256,6 +257,14 @@ pub(super) const ROWS: &[Row] = &[
         Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
     ),
     beside(Neighbour::Java, "java-stack-overflow-caught", &["overflow"], Expected::NoCrash),
+    // Native code of an app's library touches the guard pages of its thread, which HotSpot then opens.
+    beside(Neighbour::Java, "java-stack-guard", &["guard"], Expected::NoCrash),
+    beside(
+        Neighbour::Java,
+        "java-stack-guard-then-crash",
+        &["guard", "crash"],
+        Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
+    ),
     beside(Neighbour::Java, "java-handled-errors", &["errors"], Expected::NoCrash),
     beside(Neighbour::DotNet, "dotnet", &["crash"], SEGV),
     beside(Neighbour::DotNet, "dotnet-null-references", &["null-references"], Expected::NoCrash),
@@ -266,6 +275,8 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::Mono, "mono-null-references", &["null-references"], Expected::NoCrash),
     beside(Neighbour::Mono, "mono-null-references-then-crash", &["null-references", "crash"], SEGV_AS_ABORT),
     beside(Neighbour::Mono, "mono-handled-errors", &["null-references", "errors"], Expected::NoCrash),
+    // Its faults go on; what it blocks while it repairs one stays blocked, on whatever stack Coroner's handler is.
+    beside(Neighbour::Collector, "collector-then-fpe", &[], LAST_FPE),
     beside(Neighbour::Redis, "redis", &[], Expected::Unreported(End::Signal(libc::SIGSEGV), " 11 are handled by ")),
     beside(Neighbour::RedisReinstalled, "redis-reinstalled", &[], SEGV),
 ];

@@ -218,6 +218,7 @@ fn key_of(path: &Path) -> ImageKey {
         kind: file.kind(),
         arch: file.arch(),
         base_svma: 0,
+        replaced: false,
     }
 }
 

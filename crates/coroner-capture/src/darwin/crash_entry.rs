@@ -2,15 +2,15 @@
 
 use core::sync::atomic::Ordering;
 
-use coroner_process::context::{self, Context};
+use coroner_process::context::Context;
 use coroner_process::registers::Registers;
 use coroner_process::threads::{self, Tid, monotonic_now};
-use coroner_report::wire::{Access, ExtraRegister, Mach, Monitor, Signal};
+use coroner_report::wire::{Mach, Monitor, Signal};
 use mach2::port::mach_port_t;
 
 use super::handed_over::HandedOver;
 use super::other_threads::OtherThreads;
-use crate::crash_context::CrashContext;
+use crate::crash_context::{CrashContext, EXTRA, access, extra};
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
 use crate::report_lock::{Claim, REPORT_LOCK};
@@ -56,28 +56,6 @@ pub(crate) fn signal_of(exception: i32, codes: [i64; 2]) -> i32 {
     }
 }
 
-/// The exception state's registers.
-pub(crate) fn extra(context: &Context) -> [(ExtraRegister, u64); 3] {
-    let fault = context.fault();
-    #[cfg(target_arch = "x86_64")]
-    return [
-        (ExtraRegister::TRAPNO, fault.trap),
-        (ExtraRegister::ERR, fault.error),
-        (ExtraRegister::CR2, fault.address),
-    ];
-    #[cfg(target_arch = "aarch64")]
-    [(ExtraRegister::ESR, fault.error), (ExtraRegister::FAR, fault.address), (ExtraRegister::EXCEPTION, fault.trap)]
-}
-
-/// How the instruction touched memory, as the report has it.
-pub(crate) fn access(context: &Context) -> Option<Access> {
-    context.access().map(|access| match access {
-        context::Access::Read => Access::READ,
-        context::Access::Write => Access::WRITE,
-        context::Access::Execute => Access::EXECUTE,
-    })
-}
-
 /// What happened, from an exception's message.
 pub(crate) fn crash_context(request: &Request, context: &Context) -> CrashContext {
     let is_memory_fault = request.exception == EXC_BAD_ACCESS;
@@ -98,11 +76,12 @@ pub(crate) fn crash_context(request: &Request, context: &Context) -> CrashContex
             ..Signal::default()
         }),
         mach: Some(Mach { exception: request.exception, code: request.codes[0], subcode: request.codes[1] }),
+        time_ns: threads::wall_now(),
         pid: threads::process_id(),
         tid: request.tid,
         registers,
         extra: extra(context),
-        extra_count: 3,
+        extra_count: EXTRA,
         address,
         access: if is_memory_fault { access(context) } else { None },
         is_memory_fault,

@@ -1,19 +1,20 @@
 //! An image in the report, and what images say of the death.
 
 use coroner_process::images::{self, ImageKind, MAX_PATH};
-use coroner_process::memory::{LoadGuarded, Memory};
+use coroner_process::memory::{LoadGuarded, Memory, read_text};
 use coroner_process::path::Path;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
 use coroner_walk::ImageList;
 
 use crate::image_encoding::{segments, unwind_sections};
+use crate::installed::Installed;
 
 /// The most bytes that are kept of an image's message.
 const MAX_MESSAGE: usize = 4096;
 
 /// Encodes what images say of the death: the messages in their `__DATA,__crash_info` sections, which libSystem's `abort`,
 /// Swift's runtime, libdispatch and others fill in (`crashreporter_annotations_t` of CrashReporterClient.h).
-pub(crate) fn encode_annotations(images: &ImageList, encoder: &mut Encoder<'_>) {
+pub(crate) fn encode_annotations(_: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
     /// The layout has been the same since this version.
     const VERSION: u64 = 4;
     /// Where `message` and `message2` stand.
@@ -26,7 +27,7 @@ pub(crate) fn encode_annotations(images: &ImageList, encoder: &mut Encoder<'_>) 
             for offset in MESSAGES {
                 let mut text = [0; MAX_MESSAGE];
                 let address = memory.read_u64(at.wrapping_add(offset)).unwrap_or(0);
-                let text = images::read_text(&mut memory, address, &mut text);
+                let text = read_text(&mut memory, address, &mut text);
                 if !text.is_empty() {
                     let mut path = [0; MAX_PATH];
                     let source = images.table.path(image, &mut memory, &mut path);
@@ -76,13 +77,5 @@ pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::Addres
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_version_is_written_as_people_write_it() {
-        assert_eq!(version_text(0x0527_6403).as_c_str(), c"1319.100.3");
-        assert_eq!(version_text(0x0001_0000).as_c_str(), c"1.0.0");
-        assert_eq!(version_text(0xffff_ffff).as_c_str(), c"65535.255.255");
-    }
-}
+#[path = "../../tests/unit/darwin/image_encoding.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
+use coroner_process::alternate_stack;
 use coroner_process::exception_messages::{self, Own};
 use coroner_process::exception_ports::{destroy_port, make_port, set_of_thread};
 use coroner_process::identity::is_traced;
@@ -13,11 +14,11 @@ use mach2::port::mach_port_t;
 
 use super::other_threads::Table;
 use super::platform_state::PlatformState;
-use super::threads;
 use crate::install::{InstallError, InstallLimits};
 use crate::install_options::{AlternateStacks, ExceptionSet, InstallOptions};
 use crate::installed::{self, Installed};
 use crate::monitor;
+use crate::report_lock::ReportOwner;
 use coroner_process::signals::{bit, block_exactly};
 
 /// The stack of each of Coroner's threads: the unwinder and the sections need a few KiB, the largest locals are messages.
@@ -43,7 +44,7 @@ fn label_offset() -> u32 {
 
 impl PlatformState {
     /// Makes everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, _page: usize) -> Result<PlatformState, InstallError> {
+    pub(crate) fn new(options: &InstallOptions, _page: usize, _pid: i32) -> Result<PlatformState, InstallError> {
         let threads = Table::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
             make_port().map(|secondary| (primary, secondary)).inspect_err(|_| destroy_port(primary))
@@ -67,6 +68,11 @@ impl PlatformState {
     }
 }
 
+/// The path of the program's file.
+pub(crate) fn program_path<'p>(_owner: &mut ReportOwner, into: &'p mut [u8]) -> &'p [u8] {
+    coroner_process::identity::program_path(into)
+}
+
 /// What was missing: nothing here can be.
 pub(crate) fn limits(_platform: &PlatformState) -> InstallLimits {
     InstallLimits::default()
@@ -75,17 +81,17 @@ pub(crate) fn limits(_platform: &PlatformState) -> InstallLimits {
 /// What is done once in a process, whatever the setup.
 pub(crate) fn prepare() {
     coroner_process::pointers::prepare();
-    threads::prepare();
+    alternate_stack::prepare();
     #[cfg(target_os = "macos")]
     crate::fork::prepare();
 }
 
 /// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.
-pub(crate) fn undisturbed<R>(run: impl FnOnce() -> R) -> R {
+pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     let size = bit(libc::SIGXFSZ);
     let before = block_exactly(u32::MAX);
     block_exactly(before | size);
-    let result = run();
+    let (result, _) = run();
     let (mut pending, mut taken) = (0, 0);
     // SAFETY: writes one set; then takes one signal that is pending, without waiting.
     unsafe {
@@ -153,10 +159,10 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     coroner_walk::recovery::set_owner(takes_faults.then_some(platform.primary_port));
     if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
-        let _ = threads::attach();
+        let _ = alternate_stack::attach();
     }
     // Whether who had an exception before is asked first is found out while the thread waits.
-    crate::loaded_image::prepare();
+    coroner_walk::loaded_image::prepare();
     monitor::signal::install(options.signals, options.watch_sigterm)
         .map_err(|(signal, errno)| failed(InstallError::Signal { signal, errno }))?;
     Ok(())

@@ -7,13 +7,10 @@
 //! the crash path runs on a stack that may be full or with a mask that may block.
 
 pub(crate) mod crash_entry;
-pub(crate) mod deadline;
 pub(crate) mod handed_over;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod names;
 pub(crate) mod other_threads;
 pub(crate) mod platform_state;
-pub(crate) mod process;
 pub(crate) mod signal_death;
-pub(crate) mod threads;

@@ -10,13 +10,27 @@ use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
 #[derive(Debug)]
 pub(crate) struct Source;
 
+/// Room for paths: none is needed.
+pub(crate) type Paths = ();
+
 impl Source {
     /// Nothing.
     pub(crate) const NONE: Source = Source;
 
     /// Gives back what is open.
     #[expect(clippy::unused_self, reason = "the other systems have something to give back")]
-    pub(crate) fn close(self) {}
+    pub(crate) fn close(&mut self) {}
+
+    /// Whether the file at an image's path is no longer the one that is mapped. Not asked: every image's names are in memory.
+    #[expect(clippy::unused_self, reason = "as above")]
+    pub(crate) fn is_replaced(
+        &mut self,
+        _images: &coroner_walk::ImageList,
+        _image: &Image,
+        _paths: &mut Paths,
+    ) -> bool {
+        false
+    }
 
     /// Scans an image's symbols.
     #[expect(clippy::unused_self, reason = "as above")]
@@ -24,6 +38,8 @@ impl Source {
         &mut self,
         _images: &coroner_walk::ImageList,
         image: &Image,
+        _is_replaced: bool,
+        _paths: &mut Paths,
         scan: &mut NameScan<AT_ONCE>,
         memory: &mut M,
     ) -> Result<(), ScanError> {

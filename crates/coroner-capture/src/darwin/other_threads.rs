@@ -4,7 +4,7 @@
 //! kernel and guarded loads.
 
 use coroner_process::context::Context;
-use coroner_process::memory::Memory;
+use coroner_process::memory::{Memory, read_text};
 use coroner_process::syscall::Result;
 use coroner_process::threads::{self, RunState, ThreadList, Tid};
 use coroner_report::wire::{self, CaptureMethod, ConcurrentCrash, ThreadState};
@@ -267,16 +267,9 @@ impl QueueName {
         }
         let queue = memory.read_u64(queue_at).ok().filter(|queue| *queue != 0)?;
         let label = memory.read_u64(queue.wrapping_add(label_offset.into())).ok().filter(|label| *label != 0)?;
-        let mut name = QueueName { bytes: [0; LABEL], length: 0 };
-        for (index, place) in name.bytes.iter_mut().enumerate() {
-            let mut byte = [0];
-            if memory.read(label.wrapping_add(index as u64), &mut byte).is_err() || byte[0] == 0 {
-                break;
-            }
-            *place = byte[0];
-            name.length = index + 1;
-        }
-        (name.length > 0).then_some(name)
+        let mut bytes = [0; LABEL];
+        let length = read_text(memory, label, &mut bytes).len();
+        (length > 0).then_some(QueueName { bytes, length })
     }
 }
 
@@ -293,6 +286,12 @@ impl OtherThread<'_> {
     /// Whether there are registers of it.
     pub(crate) fn is_captured(&self) -> bool {
         self.context.is_some()
+    }
+
+    /// Its stack pointer, if it stands.
+    pub(crate) fn stack_pointer(&self, installed: &Installed) -> Option<u64> {
+        let handed = installed.platform.handed_over.of_thread(self.entry.tid).map(|context| context.registers);
+        handed.or_else(|| self.context.map(|context| context.registers())).map(|registers| registers.sp())
     }
 
     /// What there is to say of it. `given_up` says why its registers are not to be used.

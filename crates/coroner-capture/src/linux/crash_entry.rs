@@ -4,16 +4,16 @@
 use core::ffi::c_void;
 
 use coroner_process::context::{Context, SignalInfo, SignalStack};
+use coroner_process::deadline::{self, Deadline};
+use coroner_process::process;
 use coroner_process::registers::Registers;
-use coroner_process::signals::{block_exactly, blocked};
-use coroner_process::stack::{alternate_stack, set_alternate_stack};
-use coroner_process::threads::{monotonic_now, this_thread};
+use coroner_process::signals::{bit, block_exactly, blocked};
+use coroner_process::stack::set_alternate_stack;
+use coroner_process::threads::{monotonic_now, this_thread, wall_now};
 use coroner_report::wire::ConcurrentCrash;
 
-use super::deadline::{self, Deadline};
-use super::process;
 use crate::concurrent_crashes::CONCURRENT;
-use crate::crash_context::CrashContext;
+use crate::crash_context::{CrashContext, address_of};
 use crate::install_options::ForkPolicy;
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
@@ -40,7 +40,7 @@ impl Source<'_> {
     /// As another thread's report has it.
     fn concurrent(self, tid: i32, now: u64) -> ConcurrentCrash {
         let (signal, code, address) = match self {
-            Source::Signal(info) => (info.signo, info.code, signal::address_of(info)),
+            Source::Signal(info) => (info.signo, info.code, address_of(info)),
             Source::Noticed(_) => (0, 0, None),
         };
         ConcurrentCrash { tid: tid as u64, signal, code, address, after_ns: Some(now) }
@@ -60,6 +60,8 @@ struct Entering<'a> {
     next: Next,
     /// Of the crash record, 0 for none.
     number: u64,
+    /// The wall clock at that record.
+    time_ns: u64,
     /// Given back with the report written, unless the process dies of the crash.
     owner: Option<ReportOwner>,
     /// A handler of the app is asked while the lock is owned.
@@ -90,7 +92,8 @@ pub(crate) fn report(
             Err(elsewhere) => return elsewhere,
         }
     };
-    let number = record(installed, source, interrupted, ids);
+    let time_ns = wall_now();
+    let number = record(installed, source, interrupted, ids, time_ns);
     let mut entering = Entering {
         installed,
         source,
@@ -99,6 +102,7 @@ pub(crate) fn report(
         started,
         next,
         number,
+        time_ns,
         owner: Some(owner),
         is_forwarding: false,
         reported: None,
@@ -123,12 +127,18 @@ pub(crate) fn report(
 ///
 /// Up to here the handler calls functions of this crate and inlined ones alone, and has no constants: in a program whose table of
 /// functions' addresses or whose constants are overwritten this is what still runs.
-pub(crate) fn record(installed: &Installed, source: Source<'_>, interrupted: &Context, (pid, tid): (i32, i32)) -> u64 {
+pub(crate) fn record(
+    installed: &Installed,
+    source: Source<'_>,
+    interrupted: &Context,
+    (pid, tid): (i32, i32),
+    time_ns: u64,
+) -> u64 {
     if source.is_non_fatal() || pid != installed.run.pid {
         return 0;
     }
     let record = match source {
-        Source::Signal(info) => signal::crash_record(info, interrupted, tid),
+        Source::Signal(info) => signal::crash_record(info, interrupted, tid, time_ns),
         Source::Noticed(context) => context.record(),
     };
     installed.run.state.set_crash(&record)
@@ -165,10 +175,10 @@ fn own_lock(
                     return Err(Reported::Elsewhere);
                 }
             }
-            Claim::Taken | Claim::TakenByNonFatal => {
-                if wait(interrupted, releases, until) == WaitEnd::TimeOver {
+            Claim::Taken | Claim::TakenByNonFatal | Claim::TakenByOtherProcess => {
+                if wait(installed, interrupted, releases, until) == WaitEnd::TimeOver {
                     // The next launch makes a report of the record.
-                    record(installed, source, interrupted, (pid, tid));
+                    record(installed, source, interrupted, (pid, tid), wall_now());
                     return Err(Reported::Not);
                 }
             }
@@ -176,9 +186,11 @@ fn own_lock(
     }
 }
 
-/// Waits for the end of the report that is being written, open to the signal that stops threads.
-fn wait(interrupted: &Context, releases: u32, until: u64) -> WaitEnd {
-    let mask = block_exactly(interrupted.signal_mask());
+/// Waits for the end of the report that is being written, open to the signal that stops threads, and to no other that the handler
+/// blocks: the app's handlers are not to find the thread on this stack.
+fn wait(installed: &Installed, interrupted: &Context, releases: u32, until: u64) -> WaitEnd {
+    let open = bit(installed.platform.stopper.signal()) & !interrupted.signal_mask();
+    let mask = block_exactly(blocked() & !open);
     let end = REPORT_LOCK.wait(releases, until);
     block_exactly(mask);
     end
@@ -206,19 +218,18 @@ pub(crate) fn report_context(
 unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     // SAFETY: by the contract.
     let entering = unsafe { &mut *entering.cast::<Entering<'_>>() };
-    let Entering { installed, source, interrupted, ids, started, next, number, .. } = *entering;
+    let Entering { installed, source, interrupted, ids, started, next, number, time_ns, .. } = *entering;
     let Some(owner) = entering.owner.take() else { return };
     // Faults of the crash path are handled on a stack of their own.
-    let before = alternate_stack().ok();
     // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
-    let _ = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) };
+    let before = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) }.ok();
     // The crash path's own faults and its deadline, and nothing else.
     block_exactly(!signal::NEEDED);
     let of_signal;
     let context = match source {
         Source::Noticed(context) => context,
         Source::Signal(info) => {
-            of_signal = signal::crash_context(info, interrupted, ids);
+            of_signal = CrashContext::of_signal(info, interrupted, ids, time_ns);
             &of_signal
         }
     };
@@ -285,7 +296,7 @@ pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
         return;
     }
     // SAFETY: as above.
-    let left = unsafe { RECRASH.leave_section(info.signo, info.code, signal::address_of(info), context) };
+    let left = unsafe { RECRASH.leave_section(info.signo, info.code, address_of(info), context) };
     if !left {
         // Between sections: there is nothing to go on with. The report stands as far as it was written.
         previous_handler::die(info, context);

@@ -1,10 +1,23 @@
 //! An image in the report.
 
 use coroner_process::images::{self, ImageKind};
+use coroner_process::memory::LoadGuarded;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
 use coroner_walk::ImageList;
 
 use crate::image_encoding::{segments, unwind_sections};
+use crate::installed::Installed;
+use crate::os::abort_message::MAX_MESSAGE;
+
+/// Encodes what images say of the death: the C library's abort message.
+pub(crate) fn encode_annotations(installed: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
+    let mut text = [0; MAX_MESSAGE];
+    // SAFETY: Coroner's handler recovers guarded loads while a report is written.
+    let mut memory = unsafe { LoadGuarded::new() };
+    if let Some((source, text)) = installed.platform.abort_message.read(&mut memory, images, &mut text) {
+        wire::Annotation { source, text }.encode(encoder);
+    }
+}
 
 /// Encodes one image. False if it does not fit.
 pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {

@@ -1,18 +1,21 @@
 //! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
 
+use coroner_process::alternate_stack;
 use coroner_process::signals::{bit, block_exactly, take_pending};
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
 use coroner_process::threads::TaskDirectory;
 use coroner_process::tracer::Tracer;
 
+use super::abort_message::AbortMessage;
 use super::platform_state::PlatformState;
-use super::threads;
 use crate::forwarding::Forwarding;
 use crate::install::{InstallError, InstallLimits};
 use crate::install_options::{AlternateStacks, InstallOptions};
 use crate::installed::Installed;
 use crate::monitor;
+use crate::report_lock::ReportOwner;
+use crate::workspace::Workspace;
 
 /// Where a report is written: the unwinder and the sections need a few KiB; the rest is for handlers of the app that are
 /// called on it.
@@ -26,9 +29,9 @@ const THREADS: usize = 4096;
 
 impl PlatformState {
     /// Makes everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, page: usize) -> Result<PlatformState, InstallError> {
+    pub(crate) fn new(options: &InstallOptions, page: usize, pid: i32) -> Result<PlatformState, InstallError> {
         let mut limits = InstallLimits::default();
-        let tasks = TaskDirectory::open().unwrap_or_else(|_| {
+        let tasks = TaskDirectory::open_by(pid).unwrap_or_else(|_| {
             limits.no_thread_list = true;
             TaskDirectory::unopened()
         });
@@ -46,6 +49,7 @@ impl PlatformState {
         Ok(PlatformState {
             forwarding: Forwarding::new(),
             limits,
+            abort_message: AbortMessage::find(),
             stopper,
             tasks,
             tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
@@ -64,6 +68,15 @@ impl PlatformState {
     }
 }
 
+/// The path of the program's file, as the list of images has it.
+pub(crate) fn program_path<'p>(owner: &mut ReportOwner, into: &'p mut [u8]) -> &'p [u8] {
+    let images = Workspace::of(owner).and_then(|workspace| workspace.images.as_ref());
+    let path = images.map_or(&[][..], |images| images.table.program_path());
+    let length = path.len().min(into.len());
+    into[..length].copy_from_slice(&path[..length]);
+    &into[..length]
+}
+
 /// What was missing.
 pub(crate) fn limits(platform: &PlatformState) -> InstallLimits {
     platform.limits
@@ -71,18 +84,18 @@ pub(crate) fn limits(platform: &PlatformState) -> InstallLimits {
 
 /// What is done once in a process, whatever the setup.
 pub(crate) fn prepare() {
-    threads::prepare();
+    alternate_stack::prepare();
     crate::fork::prepare();
 }
 
 /// Runs an install with all signals blocked but those of faults: what is sent meanwhile would come to a thread that owns the
 /// report lock, and waits. A limit of the process's file sizes raises SIGXFSZ, of which the app would die: it is to go on without
-/// Coroner.
-pub(crate) fn undisturbed<R>(run: impl FnOnce() -> R) -> R {
+/// Coroner. That can only come where files were made, which `run` says.
+pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
     let before = block_exactly(!faults);
-    let result = run();
-    if before & bit(libc::SIGXFSZ) == 0 {
+    let (result, made_files) = run();
+    if made_files && before & bit(libc::SIGXFSZ) == 0 {
         take_pending(libc::SIGXFSZ);
     }
     block_exactly(before);
@@ -97,14 +110,17 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     let platform = &installed.platform;
     if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
-        let _ = threads::attach();
+        let _ = alternate_stack::attach();
     }
     if options.alternate_stacks == AlternateStacks::Everywhere {
-        threads::sweep(&platform.stopper, &platform.tasks);
+        alternate_stack::attach_new_threads(true);
+        alternate_stack::attach_threads(&platform.stopper, &platform.tasks);
     }
     // Whether a handler is asked first is found out in the handler.
-    crate::loaded_image::prepare();
-    monitor::signal::install(options.signals, options.watch_sigterm, platform.stopper.signal())
+    coroner_walk::loaded_image::prepare();
+    monitor::signal::hold(platform.stopper.signal());
+    monitor::signal::install(options.signals, options.watch_sigterm)
+        .inspect_err(|_| alternate_stack::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
     coroner_walk::recovery::set_owner(monitor::signal::recovers_loads());
     coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
@@ -115,5 +131,6 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
 pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
     coroner_walk::recovery::set_owner(None);
+    alternate_stack::attach_new_threads(false);
     monitor::signal::uninstall();
 }

@@ -1,13 +1,11 @@
 //! Linux and Android: what of crash time only they know. The other systems' folders have the same interface, see `lib.rs`.
 
+pub(crate) mod abort_message;
 pub(crate) mod crash_entry;
-pub(crate) mod deadline;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod names;
 pub(crate) mod other_threads;
 pub(crate) mod parent;
 pub(crate) mod platform_state;
-pub(crate) mod process;
 pub(crate) mod signal_death;
-pub(crate) mod threads;

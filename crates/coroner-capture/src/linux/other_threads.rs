@@ -1,12 +1,12 @@
 //! The threads besides the crashed one: asked to stop, waited for, traced where they are silent, described for the report.
 
 use coroner_process::memory::Memory;
+use coroner_process::process;
 use coroner_process::stop_the_world::{self, Capture, NotCaptured, StoppedThreads};
 use coroner_process::threads::{Activity, KernelState, monotonic_now, this_thread_name};
 use coroner_report::wire::{self, CaptureMethod, ThreadFlags, ThreadState};
 
 use super::platform_state::PlatformState;
-use super::{deadline, process};
 use crate::crash_context::CrashContext;
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
@@ -34,7 +34,7 @@ impl OtherThreads {
             // A filter may kill the process for asking whether it may be traced, and for a timer.
             let threads = stopper.begin(tasks, &[])?;
             let limit = u64::from(installed.options.deadline_ms).saturating_mul(1_000_000);
-            stopper.watch_asker(monotonic_now().saturating_add(limit), deadline::MARK);
+            stopper.watch_asker(monotonic_now().saturating_add(limit));
             return Some(OtherThreads { threads, traced: false });
         }
         let traced = context.ending() == Ending::NonFatal;
@@ -113,6 +113,11 @@ impl OtherThread<'_> {
     /// Whether there are registers of it.
     pub(crate) fn is_captured(&self) -> bool {
         self.0.capture.registers().is_some()
+    }
+
+    /// Its stack pointer, if it stands.
+    pub(crate) fn stack_pointer(&self, _installed: &Installed) -> Option<u64> {
+        self.0.capture.registers().map(|registers| registers.sp())
     }
 
     /// What there is to say of it. `given_up` says why its registers are not to be used.

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use coroner_process::threads::monotonic_now;
+use coroner_process::threads::{monotonic_now, process_id};
 use coroner_report::run_state::ProcessIdentity;
 
 use crate::install_options::ForkPolicy;
@@ -40,7 +40,7 @@ pub fn settle_parent() {
         FORKED.store(0, Ordering::Relaxed);
         return;
     };
-    let own = ProcessIdentity::of_this_process_in_this_boot();
+    let own = ProcessIdentity::in_this_boot(process_id());
     let is_gone = parent.run.identity.lives(&own) == Some(false);
     let is_only = IS_ONLY_CHILD.load(Ordering::Relaxed);
     if is_gone && is_only {

@@ -7,12 +7,14 @@ use coroner_process::tracer::Tracer;
 
 use crate::forwarding::Forwarding;
 use crate::install::InstallLimits;
+use crate::os::abort_message::AbortMessage;
 
 /// See the module.
 pub(crate) struct PlatformState {
     pub forwarding: Forwarding,
     /// What was missing at install.
     pub limits: InstallLimits,
+    pub abort_message: AbortMessage,
     pub stopper: ThreadStopper,
     pub tasks: TaskDirectory,
     pub tracer: Tracer,

@@ -1,14 +1,13 @@
 //! Letting the process die of a signal that nobody else wants.
 
-pub(crate) use coroner_process::context::Context as SignalContext;
+pub(crate) use coroner_process::context::SignalContext;
 use coroner_process::context::SignalInfo;
 #[cfg(target_arch = "x86_64")]
 use coroner_process::memory::{KernelCopy, Memory};
+use coroner_process::process;
 use coroner_process::signals::{SignalAction, bit};
 use coroner_process::syscall::syscall;
 use coroner_process::threads::{process_id, this_thread};
-
-use super::process;
 
 /// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
 /// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. A real-time signal that nobody uses

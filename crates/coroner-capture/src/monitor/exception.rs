@@ -8,7 +8,8 @@
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use coroner_process::registers::Registers;
-use coroner_process::threads::{Tid, process_id, this_thread};
+use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
+use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Exception, Monitor};
 
 use crate::crash_context::CrashContext;
@@ -31,6 +32,15 @@ pub enum Ending {
     NonFatal,
 }
 
+/// Whose stacks a report has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Those of the threads that Coroner was installed to report.
+    AsInstalled,
+    /// The calling thread's alone; the others are not stopped.
+    This,
+}
+
 /// An exception for a report: what [`crate::session`] needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncaught<'a> {
@@ -38,6 +48,7 @@ pub(crate) struct Uncaught<'a> {
     /// The one that nobody caught, then what caused it.
     pub exceptions: &'a [Exception<'a>],
     pub ending: Ending,
+    pub threads: Threads,
 }
 
 /// The process and thread that dies of an exception which is reported already, as one word; 0 for none.
@@ -85,15 +96,47 @@ pub(crate) fn is_dying(pid: i32, tid: Tid) -> bool {
     DYING.load(Ordering::Acquire) == thread_word(pid, tid)
 }
 
-/// Reports that exceptions which the process goes on after may make in one run: they must not take the place of a crash's.
-const MAX_NON_FATAL: u32 = 16;
+/// Reports of exceptions which the process went on after that may wait in its run for their delivery: they must not take the place
+/// of a crash's.
+const MAX_WAITING: u32 = 16;
 
-static NON_FATAL: AtomicU32 = AtomicU32::new(0);
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+static BUDGET: Budget = Budget::new();
+
+/// So many reports an hour, as many of them at once: each stops all threads for a moment, and is sent.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// The generic cell rate algorithm: when, by the monotonic clock, all that was taken will have been refilled.
+    refilled: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) const fn new() -> Self {
+        Self { refilled: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.refilled.store(0, Ordering::Release);
+    }
+
+    /// Takes one report of `per_hour` at `now`, nanoseconds; false if there is none left.
+    pub(crate) fn take(&self, per_hour: u32, now: u64) -> bool {
+        const HOUR: u64 = 3_600_000_000_000;
+        let Some(each) = HOUR.checked_div(per_hour.into()) else { return false };
+        let taken = self.refilled.fetch_update(Ordering::AcqRel, Ordering::Acquire, |refilled| {
+            let refilled = refilled.max(now).saturating_add(each);
+            (refilled <= now.saturating_add(HOUR)).then_some(refilled)
+        });
+        taken.is_ok()
+    }
+}
 
 /// A run begins (not async-signal-safe).
 pub(crate) fn begin_run() {
     DYING.store(0, Ordering::Release);
-    NON_FATAL.store(0, Ordering::Release);
+    WAITING.store(0, Ordering::Release);
+    BUDGET.begin();
     REPORTED.store(0, Ordering::Release);
 }
 
@@ -104,24 +147,53 @@ pub(crate) fn begin_run() {
 /// Not async-signal-safe: it may be called anywhere but in a signal handler. Other threads are stopped while it writes.
 ///
 /// False where there is no report of it: Coroner is not installed, the process is a child made by fork that is to stay silent,
-/// sixteen exceptions were reported already as non-fatal in this run, or the report can't be written.
+/// the report can't be written, or it would be one more non-fatal than [`InstallOptions::non_fatal_per_hour`] allows or than
+/// sixteen that wait for their delivery. One beyond these limits is counted in the run state.
+///
+/// [`InstallOptions::non_fatal_per_hour`]: crate::InstallOptions::non_fatal_per_hour
 pub fn report(registers: &Registers, monitor: Monitor, exceptions: &[Exception<'_>], ending: Ending) -> bool {
+    report_with(Threads::AsInstalled, registers, monitor, exceptions, ending)
+}
+
+/// The same, with the stacks of `threads`.
+pub fn report_with(
+    threads: Threads,
+    registers: &Registers,
+    monitor: Monitor,
+    exceptions: &[Exception<'_>],
+    ending: Ending,
+) -> bool {
     let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());
     if exceptions.is_empty() || (is_dying(pid, tid) && ending != Ending::FatalAgain) || monitor::signal::is_dying(pid) {
         return false;
     }
-    if ending == Ending::NonFatal && NON_FATAL.fetch_add(1, Ordering::AcqRel) >= MAX_NON_FATAL {
-        return false;
+    if ending == Ending::NonFatal {
+        let wait = |waiting: u32| (waiting < MAX_WAITING).then(|| waiting.wrapping_add(1));
+        let waits = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, wait).is_ok();
+        if !waits || !BUDGET.take(installed.options.non_fatal_per_hour, monotonic_now()) {
+            if waits {
+                delivered();
+            }
+            installed.run.state.add_scalar(Scalar::REPORTS_LEFT_OUT, 1);
+            return false;
+        }
     }
-    let uncaught = Uncaught { monitor, exceptions, ending };
+    let uncaught = Uncaught { monitor, exceptions, ending, threads };
     // SAFETY: the caller waits here for longer than the report may take.
     let context = unsafe { CrashContext::of_exception(&uncaught, registers, pid, tid) };
     let reported = report_context(installed, registers, (pid, tid), &context);
-    if reported && ending != Ending::NonFatal {
-        REPORTED.store(pid, Ordering::Release);
+    match ending {
+        Ending::NonFatal if !reported => delivered(),
+        Ending::Fatal | Ending::FatalAgain if reported => REPORTED.store(pid, Ordering::Release),
+        _ => {}
     }
     reported
+}
+
+/// A non-fatal report of an exception does not wait in this process's run any more: another may.
+pub fn delivered() {
+    let _ = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| waiting.checked_sub(1));
 }
 
 /// An earlier handler of the runtime is called next, by a function of the calling thread whose stack pointer is `sp`: what it raises is

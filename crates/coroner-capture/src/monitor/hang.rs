@@ -4,16 +4,42 @@
 //! It is the session's, but that the thread that it is about is none that came here by itself: it is stopped as the others are,
 //! before it is walked, and the thread that watches writes.
 
-use coroner_process::threads::{Tid, process_id, this_thread};
+use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
+use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Hang, Monitor};
 
-use super::exception::{self, Ending, Uncaught};
+use super::exception::{self, Ending, Threads, Uncaught};
 use crate::crash_context::{CrashContext, Hung};
 use crate::os::crash_entry::report_context;
 use crate::{installed, monitor};
 
+static BUDGET: exception::Budget = exception::Budget::new();
+
+/// A run begins (not async-signal-safe).
+pub(crate) fn begin_run() {
+    BUDGET.begin();
+}
+
+/// Whether one more hang may be reported now. One that may not is counted in the run state.
+pub fn is_within_budget() -> bool {
+    let Some(installed) = installed::get() else { return false };
+    let taken = BUDGET.take(installed.options.non_fatal_per_hour, monotonic_now());
+    if !taken {
+        left_out();
+    }
+    taken
+}
+
+/// Counts a hang that is not reported.
+pub fn left_out() {
+    if let Some(installed) = installed::get() {
+        installed.run.state.add_scalar(Scalar::REPORTS_LEFT_OUT, 1);
+    }
+}
+
 /// What the session is given of every hang.
-static NON_FATAL: Uncaught<'static> = Uncaught { monitor: Monitor::HANG, exceptions: &[], ending: Ending::NonFatal };
+static NON_FATAL: Uncaught<'static> =
+    Uncaught { monitor: Monitor::HANG, exceptions: &[], ending: Ending::NonFatal, threads: Threads::AsInstalled };
 
 /// Writes a report of another thread of this process, which does not answer. All threads but the calling one stand still while
 /// it is written.

@@ -6,9 +6,7 @@ use coroner_report::wire::{ConcurrentCrash, Crash, CrashFlags, SectionKind};
 
 use super::SectionResult;
 use crate::concurrent_crashes::{self, CONCURRENT};
-use crate::report_file::ReportWriter;
 use crate::session::CrashSession;
-use coroner_process::threads::wall_now;
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     const NO_CRASH: ConcurrentCrash = ConcurrentCrash { tid: 0, signal: 0, code: 0, address: None, after_ns: None };
@@ -27,7 +25,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let flags = set.fold(CrashFlags::default(), |flags, (_, flag)| flags.with(flag));
     let uncaught = context.uncaught.and_then(|uncaught| uncaught.exceptions.first());
     let crash = Crash {
-        time_ns: wall_now(),
+        time_ns: context.time_ns,
         since_install_ns: session.started.saturating_sub(session.installed.run.installed_at.load(Ordering::Relaxed)),
         monitor: context.monitor,
         signal: context.signal,
@@ -42,8 +40,5 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
         location: uncaught.and_then(|exception| exception.location),
         hang: context.hung.map(|hung| hung.hang),
     };
-    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
-    crash.encode(&mut encoder);
-    let length = encoder.position();
-    session.seal(SectionKind::CRASH, length)
+    session.section(SectionKind::CRASH, |encoder| crash.encode(encoder))
 }

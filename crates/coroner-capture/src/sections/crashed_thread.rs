@@ -6,8 +6,8 @@ use coroner_report::wire::{CaptureMethod, Registers, SectionKind, Thread, Thread
 use super::SectionResult;
 use super::frames::{CRASHED, Walk};
 use crate::os::other_threads as platform;
-use crate::report_file::ReportWriter;
 use crate::session::{CrashSession, memory};
+use coroner_run::ReportWriter;
 
 pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
@@ -18,12 +18,11 @@ pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
         registers: Some(Registers::from(&context.registers).with_extra(context.extra())),
         ..Thread::default()
     };
-    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
-    encoder.begin_array();
-    thread.encode(&mut encoder, &[], WalkEnd::default());
-    encoder.end();
-    let length = encoder.position();
-    session.seal(SectionKind::THREADS, length)
+    session.section(SectionKind::THREADS, |encoder| {
+        encoder.begin_array();
+        thread.encode(encoder, &[], WalkEnd::default());
+        encoder.end();
+    })
 }
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {

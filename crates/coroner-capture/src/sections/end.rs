@@ -5,8 +5,8 @@ use coroner_report::wire::{Dropped, End, SectionKind};
 
 use super::SectionResult;
 use crate::recrash::RECRASH;
-use crate::report_file::ReportWriter;
 use crate::session::CrashSession;
+use coroner_run::ReportWriter;
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let late = RECRASH.is_expired();

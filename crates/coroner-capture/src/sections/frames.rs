@@ -9,8 +9,8 @@ use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadE
 use coroner_unwind::{End, Found, Options, RuleCache, SwiftAsync};
 
 use super::symbol_names::Addresses;
-use crate::report_file::BUFFER;
 use crate::workspace::Workspace;
+use coroner_run::BUFFER;
 use coroner_walk::ImageList;
 
 /// The last frames of a deep stack.

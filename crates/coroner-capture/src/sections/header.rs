@@ -3,8 +3,6 @@
 use coroner_report::wire::{FORMAT_VERSION, Header, Os, SectionKind};
 
 use super::SectionResult;
-use crate::os::process;
-use crate::report_file::ReportWriter;
 use crate::session::CrashSession;
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
@@ -12,19 +10,16 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let header = Header {
         format_version: FORMAT_VERSION,
         run_id: session.run_id,
-        event_id: crate::run::random_id(),
+        event_id: coroner_run::random_id(),
         pid: session.context.pid as u32,
-        ppid: process::parent_pid() as u32,
+        ppid: coroner_process::process::parent_pid() as u32,
         arch: coroner_process::registers::Arch::NATIVE,
         os: Os::NATIVE,
         page_size: run.page_size,
-        pointer_auth_mask: process::authentication_mask(),
+        pointer_auth_mask: coroner_walk::authentication_mask(),
         sdk_version: env!("CARGO_PKG_VERSION").as_bytes(),
         process_start_ns: run.process_start,
-        process_name: run.name.as_bytes(),
+        process_name: run.program.rsplit(|byte| *byte == b'/').next().unwrap_or_default(),
     };
-    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
-    header.encode(&mut encoder);
-    let length = encoder.position();
-    session.seal(SectionKind::HEADER, length)
+    session.section(SectionKind::HEADER, |encoder| header.encode(encoder))
 }

@@ -2,11 +2,10 @@
 
 use coroner_report::wire::SectionKind;
 
-#[cfg(target_vendor = "apple")]
 use super::SectionResult;
 use crate::os::image_encoding;
-use crate::report_file::{ROOM, ReportWriter};
 use crate::session::{CrashSession, memory};
+use coroner_run::{ROOM, ReportWriter};
 
 /// Lists the images as they are now.
 pub(super) fn list(session: &mut CrashSession<'_>) {
@@ -50,14 +49,13 @@ pub(super) fn write(session: &mut CrashSession<'_>) {
 }
 
 /// What the images themselves say of the death.
-#[cfg(target_vendor = "apple")]
 pub(super) fn write_annotations(session: &mut CrashSession<'_>) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);
     encoder.begin_array();
     let empty = encoder.position();
-    image_encoding::encode_annotations(images, &mut encoder);
+    image_encoding::encode_annotations(session.installed, images, &mut encoder);
     if encoder.position() == empty {
         return SectionResult::Empty;
     }

@@ -11,17 +11,20 @@ pub(crate) mod frames;
 mod header;
 mod images;
 pub(crate) mod other_threads;
-mod stack_memory;
+pub(crate) mod stack_memory;
 pub(crate) mod symbol_names;
 
-use coroner_report::wire::{Phase, SectionKind};
+use coroner_process::memory_use::{available, used};
+use coroner_report::run_state::Scalar;
+use coroner_report::wire::{Encoder, Phase, SectionKind};
 
 use crate::concurrent_crashes::CONCURRENT;
+use crate::installed::Installed;
 use crate::monitor::exception::Ending;
 use crate::os::other_threads::OtherThreads;
-use crate::report_file::ReportWriter;
 use crate::session::{CrashSession, guarded};
 use crate::stack_overflow;
+use coroner_run::ReportWriter;
 
 /// What became of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +61,7 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         exceptions::write(session);
     });
     write_fault(session);
-    if session.installed.options.all_threads || hangs {
+    if session.wants_all_threads() || hangs {
         session.threads = OtherThreads::begin(session.installed, session.context);
     }
     guarded(session, SectionKind::IMAGES, None, images::list);
@@ -79,20 +82,17 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     session.phases.end(Phase::CRASHED_THREAD);
     guarded(session, SectionKind::IMAGES, None, images::write);
     write_fault(session);
-    #[cfg(target_vendor = "apple")]
-    {
-        guarded(session, SectionKind::ANNOTATIONS, None, |session| {
-            images::write_annotations(session);
-        });
-        write_fault(session);
-    }
+    guarded(session, SectionKind::ANNOTATIONS, None, |session| {
+        images::write_annotations(session);
+    });
+    write_fault(session);
     session.phases.end(Phase::IMAGES);
     if let Some(threads) = &mut session.threads {
         if !hangs {
             threads.stop(session.installed);
             session.phases.end(Phase::STOP_THREADS);
         }
-        if session.installed.options.all_threads {
+        if session.wants_all_threads() {
             other_threads::write(session);
             session.phases.end(Phase::OTHER_THREADS);
         }
@@ -111,14 +111,24 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         stack_memory::write(session);
     });
     write_fault(session);
+    stack_memory::write_others(session);
     session.phases.end(Phase::STACK_MEMORY);
-    if session.installed.options.symbol_names {
-        symbol_names::write_all(session);
-        session.phases.end(Phase::SYMBOL_NAMES);
-    }
+    symbol_names::write_all(session);
+    session.phases.end(Phase::SYMBOL_NAMES);
     guarded(session, SectionKind::END, None, |session| {
         end::write(session);
     });
+    // In the run state, for which nothing of the report has to wait.
+    if session.context.pid == session.installed.run.pid {
+        guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
+    }
+}
+
+/// How much memory the process had, and could still have had.
+fn note_memory(installed: &Installed) {
+    for (scalar, bytes) in [(Scalar::MEMORY_USED, used()), (Scalar::MEMORY_AVAILABLE, available())] {
+        installed.run.state.set_scalar(scalar, bytes.unwrap_or(0));
+    }
 }
 
 /// What the mappings and the stack say of the crash. Reads memory of the app.
@@ -137,14 +147,19 @@ fn classify(session: &mut CrashSession<'_>) {
 pub(crate) fn write_fault(session: &mut CrashSession<'_>) {
     let Some(fault) = session.workspace.fault.take() else { return };
     guarded(session, SectionKind::FAULT, None, |session| {
-        let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
-        fault.encode(&mut encoder);
-        let length = encoder.position();
-        session.seal(SectionKind::FAULT, length);
+        session.section(SectionKind::FAULT, |encoder| fault.encode(encoder));
     });
 }
 
 impl CrashSession<'_> {
+    /// Encodes a section's payload and writes it.
+    fn section(&mut self, kind: SectionKind, encode: impl FnOnce(&mut Encoder<'_>)) -> SectionResult {
+        let mut encoder = ReportWriter::payload(&mut self.workspace.buffer);
+        encode(&mut encoder);
+        let length = encoder.position();
+        self.seal(kind, length)
+    }
+
     /// Seals and writes the payload of `length` bytes that was just encoded into the workspace's buffer.
     pub(crate) fn seal(&mut self, kind: SectionKind, length: usize) -> SectionResult {
         if self.report.section(&mut self.workspace.buffer, kind, length) {

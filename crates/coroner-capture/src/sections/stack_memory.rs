@@ -1,15 +1,28 @@
-//! The crashed thread's stack from its stack pointer upwards.
+//! The stacks' memory, each from its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
 
 use coroner_process::memory::Memory as _;
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
-use super::SectionResult;
+use super::{SectionResult, write_fault};
+use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
-use crate::report_file::ReportWriter;
-use crate::session::{CrashSession, memory};
+use crate::session::{CrashSession, guarded, memory};
+use coroner_run::ReportWriter;
 
-/// The most stack memory that is kept.
-const STACK_MEMORY: usize = 32 << 10;
+/// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
+const PIECE: usize = 32 << 10;
+
+/// Of the crashed thread, or the one that hangs, where the stacks of all threads are wanted.
+const CRASHED: usize = 64 << 10;
+
+/// Of each other thread.
+const OTHER: usize = 16 << 10;
+
+/// Of all others together: with more threads than it is enough for, each has its equal part.
+const OTHERS: usize = 448 << 10;
+
+/// What a report may need more room for where the stacks of all threads are wanted: the bytes, and some of their sections' own.
+pub(crate) const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
 
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;
@@ -19,18 +32,67 @@ const STEP: usize = 256;
 const SEARCHED: u64 = 64;
 const PAGE: u64 = 4096;
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
-    let wanted = session.installed.options.stack_memory as usize;
-    if wanted == 0 || RECRASH.is_expired() || session.context.hung.is_some() {
-        return SectionResult::Empty;
+/// Writes the crashed thread's.
+pub(super) fn write(session: &mut CrashSession<'_>) {
+    let options = &session.installed.options;
+    let wanted = if options.stack_memory_all { CRASHED } else { (options.stack_memory as usize).min(PIECE) };
+    if session.context.hung.is_none() {
+        write_stack(session, session.context.tid as u64, session.context.registers.sp(), wanted);
     }
-    let Some(address) = first_readable(session.context.registers.sp() & !15) else { return SectionResult::Empty };
+}
+
+/// Writes those of the other threads, which still stand.
+pub(super) fn write_others(session: &mut CrashSession<'_>) {
+    if !session.installed.options.stack_memory_all || !session.wants_all_threads() {
+        return;
+    }
+    let Some(threads) = session.threads.take() else { return };
+    write_each(session, &threads);
+    session.threads = Some(threads);
+}
+
+/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+#[inline(never)]
+fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
+    let captured = threads.threads().filter(crate::os::other_threads::OtherThread::is_captured).count().max(1);
+    let each = OTHERS.checked_div(captured).unwrap_or_default().min(OTHER) & !(STEP - 1);
+    for thread in threads.threads() {
+        if RECRASH.is_expired() {
+            return;
+        }
+        let Some(sp) = thread.stack_pointer(session.installed) else { continue };
+        let tid = thread.tid();
+        let wanted = if session.is_hung(tid) { CRASHED } else { each };
+        guarded(session, SectionKind::STACK_MEMORY, Some(tid), |session| {
+            write_stack(session, tid, sp, wanted);
+        });
+        write_fault(session);
+    }
+}
+
+/// Writes a stack from its stack pointer on, as far as it can be read, by pieces.
+fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize) {
+    if wanted == 0 || RECRASH.is_expired() {
+        return;
+    }
+    let Some(start) = first_readable(sp & !15) else { return };
+    let mut written = 0;
+    while written < wanted {
+        let piece = (wanted - written).min(PIECE);
+        let filled = write_piece(session, tid, start.wrapping_add(written as u64), piece);
+        written += filled;
+        if filled < piece {
+            return;
+        }
+    }
+}
+
+/// Writes so many bytes of a stack, or as many as can be read; returns how many, 0 where the report has no room.
+fn write_piece(session: &mut CrashSession<'_>, tid: u64, address: u64, wanted: usize) -> usize {
     // The bytes wait at the end of the buffer, and are encoded in front of them.
     let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);
-    let Some((front, into)) = payload.split_at_mut_checked(payload.len().saturating_sub(STACK_MEMORY)) else {
-        return SectionResult::Empty;
-    };
-    let into = into.get_mut(..wanted.min(into.len())).unwrap_or_default();
+    let Some((front, into)) = payload.split_at_mut_checked(payload.len().saturating_sub(PIECE)) else { return 0 };
+    let into = into.get_mut(..wanted.min(PIECE)).unwrap_or_default();
     let mut filled = 0;
     for step in into.chunks_mut(STEP) {
         if memory().read(address.wrapping_add(filled as u64), step).is_err() {
@@ -39,15 +101,15 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
         filled += step.len();
     }
     if filled == 0 {
-        return SectionResult::Empty;
+        return 0;
     }
     let bytes = into.get(..filled).unwrap_or_default();
     let mut encoder = Encoder::new(front);
     encoder.begin_array();
-    StackMemory { tid: session.context.tid as u64, address, bytes }.encode(&mut encoder);
+    StackMemory { tid, address, bytes }.encode(&mut encoder);
     encoder.end();
     let length = encoder.position();
-    session.seal(SectionKind::STACK_MEMORY, length)
+    if session.seal(SectionKind::STACK_MEMORY, length) == SectionResult::Written { filled } else { 0 }
 }
 
 /// The stack pointer, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is

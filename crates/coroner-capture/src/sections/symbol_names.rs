@@ -5,14 +5,14 @@
 //! each once; then each image that has some is scanned in one pass ([`coroner_scan`]), the crashed thread's images first.
 
 use coroner_process::threads::monotonic_now;
-use coroner_report::wire::{AddressKind, Frame, SectionKind, SymbolName};
+use coroner_report::wire::{AddressKind, Frame, ReplacedImage, SectionKind, SymbolName};
 use coroner_scan::{LookupAddress, NameScan};
 
 use super::{SectionResult, write_fault};
-use crate::os::names::Source;
+use crate::os::names::{Paths, Source};
 use crate::recrash::RECRASH;
-use crate::report_file::ReportWriter;
 use crate::session::{CrashSession, guarded, memory};
+use coroner_run::ReportWriter;
 
 /// Addresses of one report that can be named. A thousand threads that wait in the same function have one there.
 const CAPACITY: usize = 4096;
@@ -109,15 +109,66 @@ impl Addresses {
     }
 }
 
+/// Images of one report of which it can be said that their files were replaced.
+const REPLACED: usize = 64;
+
+/// The load addresses of images whose files are not what is mapped any more. All zero is a valid value: none.
+#[derive(Debug)]
+struct Replaced {
+    images: [u64; REPLACED],
+    count: usize,
+}
+
+impl Replaced {
+    /// Notes an image, once.
+    fn note(&mut self, address: u64) {
+        if self.iter().any(|noted| noted == address) {
+            return;
+        }
+        if let Some(to) = self.images.get_mut(self.count) {
+            *to = address;
+            self.count = self.count.wrapping_add(1);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        self.images.iter().take(self.count).copied()
+    }
+}
+
 /// What naming works with.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) addresses: Addresses,
+    replaced: Replaced,
     scan: NameScan<AT_ONCE>,
     buffer: [u8; MAX_LENGTH],
+    paths: Paths,
 }
 
-/// Writes the names, a section for each image.
+impl Names {
+    /// Touches what every report's addresses need, at install: of the rest only a report of many threads needs more, or one that has
+    /// something to name.
+    pub(crate) fn touch(&mut self) {
+        self.clear();
+        let addresses = &mut self.addresses;
+        if let Some(place) = addresses.addresses.first_mut() {
+            *place = 0;
+        }
+        if let Some(state) = addresses.states.first_mut() {
+            *state = 0;
+        }
+    }
+
+    /// Forgets all: another report begins.
+    pub(crate) fn clear(&mut self) {
+        self.addresses.clear();
+        self.replaced.count = 0;
+    }
+}
+
+/// Writes the names, a section for each image: of all images where the app wants it, else of those whose files were replaced while the
+/// process ran, which nobody can name later by the file at their path.
 ///
 /// Not inlined, so that `xtask signal-safety` knows its loop by name.
 #[inline(never)]
@@ -139,9 +190,32 @@ pub(super) fn write_all(session: &mut CrashSession<'_>) {
             break;
         }
     }
+    guarded(session, SectionKind::REPLACED_IMAGES, None, |session| {
+        write_replaced(session);
+    });
     let Some(Names { addresses, .. }) = session.workspace.names.as_deref() else { return };
+    if !session.installed.options.symbol_names {
+        return;
+    }
     let counts = &mut session.counts;
     counts.dropped_names = counts.dropped_names.saturating_add(addresses.left()).saturating_add(addresses.dropped);
+}
+
+/// Says which images' files were replaced.
+fn write_replaced(session: &mut CrashSession<'_>) -> SectionResult {
+    let workspace = &mut *session.workspace;
+    let Some(replaced) = workspace.names.as_ref().map(|names| &names.replaced).filter(|replaced| replaced.count > 0)
+    else {
+        return SectionResult::Empty;
+    };
+    let mut encoder = ReportWriter::payload(&mut workspace.buffer);
+    encoder.begin_array();
+    for load_address in replaced.iter() {
+        ReplacedImage { load_address }.encode(&mut encoder);
+    }
+    encoder.end();
+    let length = encoder.position();
+    session.seal(SectionKind::REPLACED_IMAGES, length)
 }
 
 /// Addresses that are left to ask for.
@@ -169,6 +243,17 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
         *first = first.wrapping_add(1);
     };
     let (range, slide) = (image.range, image.slide);
+    let is_replaced = source.is_replaced(images, image, &mut names.paths);
+    if is_replaced {
+        names.replaced.note(range.start);
+    } else if !session.installed.options.symbol_names {
+        for index in *first..names.addresses.used {
+            if names.addresses.unasked(index).is_some_and(|lookup| range.contains(lookup)) {
+                names.addresses.set_asked(index);
+            }
+        }
+        return SectionResult::Written;
+    }
     names.scan.clear();
     for index in *first..names.addresses.used {
         let Some(lookup) = names.addresses.unasked(index).filter(|lookup| range.contains(*lookup)) else { continue };
@@ -178,7 +263,7 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
         }
         names.addresses.set_asked(index);
     }
-    if source.scan(images, image, &mut names.scan, &mut memory()).is_err() {
+    if source.scan(images, image, is_replaced, &mut names.paths, &mut names.scan, &mut memory()).is_err() {
         return SectionResult::Written;
     }
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);
@@ -208,46 +293,5 @@ fn image_at(images: &coroner_walk::ImageList, address: u64) -> Option<&coroner_p
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-    use std::boxed::Box;
-
-    use super::*;
-
-    fn frame(pc: u64, address_kind: AddressKind) -> Frame {
-        Frame { pc, address_kind, ..Frame::default() }
-    }
-
-    #[test]
-    fn each_address_is_noted_once_and_asked_for_once() {
-        let mut addresses = Box::new(Addresses::new());
-        for _ in 0..3 {
-            addresses.note(&frame(0x1000, AddressKind::INSTRUCTION));
-            addresses.note(&frame(0x2000, AddressKind::RETURN));
-            addresses.note(&frame(0x1000, AddressKind::RETURN));
-        }
-        assert_eq!((addresses.used, addresses.left()), (2, 2));
-        assert_eq!(
-            (addresses.unasked(0), addresses.unasked(1), addresses.unasked(2)),
-            (Some(0x1000), Some(0x1fff), None)
-        );
-        addresses.set_asked(0);
-        assert_eq!((addresses.unasked(0), addresses.left()), (None, 1));
-        addresses.clear();
-        assert_eq!(addresses.unasked(1), None);
-        addresses.note(&frame(0x2000, AddressKind::INSTRUCTION));
-        assert_eq!((addresses.used, addresses.unasked(0)), (1, Some(0x2000)));
-    }
-
-    #[test]
-    fn what_finds_no_room_is_counted() {
-        let mut addresses = Box::new(Addresses::new());
-        for number in 0..CAPACITY as u64 + 10 {
-            addresses.note(&frame(0x40_0000 + number * 16, AddressKind::RETURN));
-        }
-        assert_eq!((addresses.used, addresses.dropped), (CAPACITY, 10));
-        // Those that are known are found all the same.
-        addresses.note(&frame(0x40_0000, AddressKind::RETURN));
-        assert_eq!(addresses.dropped, 10);
-    }
-}
+#[path = "../../tests/unit/sections/symbol_names.rs"]
+mod tests;

@@ -430,7 +430,15 @@ fn futex([word, operation, value, timeout, second, _]: [usize; 6]) -> Answer {
         match operation {
             libc::FUTEX_WAKE => libc::syscall(libc::SYS_futex, word, operation, value as i32),
             libc::FUTEX_WAIT => libc::syscall(libc::SYS_futex, word, operation, value as u32, timeout),
-            _ => libc::syscall(libc::SYS_futex, word, operation, value as u32, timeout, 0_usize, u32::MAX),
+            _ => libc::syscall(
+                libc::SYS_futex,
+                word,
+                operation,
+                value as u32,
+                timeout,
+                std::ptr::null_mut::<u32>(),
+                u32::MAX,
+            ),
         }
     };
     usize::try_from(result).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))

@@ -252,12 +252,40 @@ mod next {
         unsafe {
             let next = is_other(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize);
             let in_runtime = |runtime: &CStr| {
+                if !is_loaded(runtime) {
+                    return None;
+                }
                 let library = libc::dlopen(runtime.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 let found = if library.is_null() { 0 } else { libc::dlsym(library, name.as_ptr()) as usize };
                 is_other(found)
             };
             next.or_else(|| RUNTIMES.into_iter().find_map(in_runtime)).unwrap_or(0)
         }
+    }
+
+    /// Whether a library of that name may be loaded. The dynamic linker of glibc looks for one that is not in every folder, though it is not
+    /// to load it: a hundred system calls.
+    #[cfg(not(target_vendor = "apple"))]
+    fn is_loaded(library: &CStr) -> bool {
+        unsafe extern "C" fn looks(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut libc::c_void) -> i32 {
+            // SAFETY: the dynamic linker's entry of an image, and the name that `is_loaded` handed over.
+            let (path, wanted) = unsafe { ((*info).dlpi_name, CStr::from_ptr(wanted.cast_const().cast())) };
+            if path.is_null() {
+                return 0;
+            }
+            // SAFETY: a path that ends in NUL, for as long as the image is loaded.
+            let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            // By its whole version, too: `libstdc++.so.6.0.30`.
+            name.starts_with(wanted.to_bytes()).into()
+        }
+        // SAFETY: the function reads what it is given, and nobody keeps it.
+        unsafe { libc::dl_iterate_phdr(Some(looks), library.as_ptr().cast_mut().cast()) != 0 }
+    }
+
+    #[cfg(target_vendor = "apple")]
+    fn is_loaded(_library: &CStr) -> bool {
+        true
     }
 
     fn find_throw() -> usize {

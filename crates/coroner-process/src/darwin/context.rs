@@ -301,6 +301,11 @@ impl SignalInfo {
         self.address
     }
 
+    /// `si_addr`: nothing here asks XNU for tags of pointers.
+    pub fn untagged_address(&self) -> u64 {
+        self.address
+    }
+
     /// The sender's process and user ids, for signals that a process sent.
     pub fn sender(&self) -> Option<(i32, u32)> {
         (!self.is_fault() && self.pid != 0).then_some((self.pid, self.uid))
@@ -314,26 +319,5 @@ const _: () = assert!(size_of::<Context>() == 16 + 21 * 8);
 const _: () = assert!(size_of::<Context>() == 16 + 33 * 8 + 8);
 
 #[cfg(all(test, target_arch = "aarch64"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_codes_are_removed_where_it_says_that_it_signed() {
-        const CODE: u64 = 0x00a5_8000_0000_0000;
-        let mut context = Context::default();
-        let signed = |address: u64| CODE | address;
-        context.thread.__pc = signed(0x1_0000_1000);
-        context.thread.__lr = signed(0x1_0000_2000);
-        context.thread.__fp = signed(0x16_0000_0010);
-        context.thread.__sp = signed(0x16_0000_0000);
-        context.thread.__x[0] = signed(8);
-        assert_eq!(context.pc(), signed(0x1_0000_1000), "as it is, where the kernel says nothing");
-        for flag in [2, 4, 8] {
-            context.thread.__pad = flag;
-            let registers = context.registers();
-            assert_eq!((registers.pc, registers.sp), (0x1_0000_1000, 0x16_0000_0000));
-            assert_eq!((registers.fp(), registers.lr()), (0x16_0000_0010, 0x1_0000_2000));
-            assert_eq!(registers.x[0], signed(8), "the others are the app's own");
-        }
-    }
-}
+#[path = "../../tests/unit/darwin/context.rs"]
+mod tests;

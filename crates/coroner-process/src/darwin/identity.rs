@@ -6,7 +6,9 @@ use crate::identity::ProcessIdentity;
 /// `sizeof(struct kinfo_proc)` (`<sys/sysctl.h>`).
 const KINFO_PROC: usize = 648;
 
-pub(crate) use of_this_process as of_this_process_in_this_boot;
+pub(crate) fn in_this_boot(_pid: i32) -> ProcessIdentity {
+    of_this_process()
+}
 
 pub(crate) fn of_this_process() -> ProcessIdentity {
     let pid = process_id();

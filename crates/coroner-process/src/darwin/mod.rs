@@ -4,7 +4,9 @@
 //! kernel at once is called at crash time (Mach traps and MIG's stubs of them, `pwrite` and its like), never what locks or
 //! allocates. Layouts and numbers are those of Apple's headers, named where they stand; behaviour is XNU's.
 
+pub(crate) mod alternate_stack;
 pub mod context;
+pub mod deadline;
 pub mod exception_messages;
 pub mod exception_ports;
 pub(crate) mod files;
@@ -12,7 +14,9 @@ pub(crate) mod identity;
 pub mod images;
 mod interrupted;
 pub(crate) mod memory;
+pub mod memory_use;
 pub mod pointers;
+pub mod process;
 pub mod signals;
 pub mod syscall;
 pub mod threads;

@@ -218,6 +218,11 @@ pub fn wall_now() -> u64 {
     unsafe { clock_gettime_nsec_np(libc::CLOCK_REALTIME) }
 }
 
+/// The monotonic clock and nanoseconds since the epoch.
+pub fn clocks() -> [u64; 2] {
+    [monotonic_now(), wall_now()]
+}
+
 unsafe extern "C" {
     /// <mach/thread_act.h>.
     fn thread_abort_safely(thread: mach_port_t) -> kern_return_t;

@@ -74,7 +74,16 @@ struct Layout {
 #[repr(transparent)]
 pub struct Context(Layout);
 
+/// What a signal's handler is given: the same here.
+pub type SignalContext = Context;
+
 impl Context {
+    /// The interrupted thread's state.
+    #[inline(always)]
+    pub fn machine(&self) -> &Context {
+        self
+    }
+
     /// The context at the third argument of a handler installed with `SA_SIGINFO`.
     ///
     /// # Safety
@@ -105,7 +114,7 @@ impl Context {
         {
             let [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15] = registers.gpr;
             let r8_to_r15 = [r8, r9, r10, r11, r12, r13, r14, r15];
-            layout = Layout { rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8_to_r15, ..layout };
+            layout = Layout { r8_to_r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, ..layout };
             (layout.rip, layout.eflags) = (registers.pc, registers.flags);
         }
         #[cfg(target_arch = "aarch64")]
@@ -285,6 +294,25 @@ impl SignalInfo {
         self.fields[0]
     }
 
+    /// `si_addr` without the tag that an arm64 pointer may have in its top byte: what is mapped there is found by it.
+    #[inline(always)]
+    pub fn untagged_address(&self) -> u64 {
+        untagged(self.fields[0])
+    }
+
+    /// Takes the tag from `si_addr`, as the kernel does where a handler has not asked for tags (`SA_EXPOSE_TAGBITS`). Returns the address
+    /// with the tag, for [`set_address`](Self::set_address).
+    pub fn hide_tag(&mut self) -> u64 {
+        let address = self.fields[0];
+        self.fields[0] = untagged(address);
+        address
+    }
+
+    /// Sets `si_addr`.
+    pub fn set_address(&mut self, address: u64) {
+        self.fields[0] = address;
+    }
+
     /// The sender's process and user ids, for signals that a process sent.
     pub fn sender(&self) -> Option<(i32, u32)> {
         (!self.is_fault()).then_some((self.fields[0] as i32, (self.fields[0] >> 32) as u32))
@@ -300,6 +328,22 @@ impl SignalInfo {
     pub fn system_call(&self) -> i32 {
         self.fields[1] as i32
     }
+
+    /// The system call's architecture, for SIGSYS (`si_arch`), where it is not the process's own: `int 0x80` of a 64-bit process, or a
+    /// 32-bit one.
+    pub fn foreign_system_call_arch(&self) -> Option<u32> {
+        // linux/audit.h: EM_X86_64 or EM_AARCH64, 64 bits, little endian.
+        const NATIVE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
+        let arch = (self.fields[1] >> 32) as u32;
+        (arch != NATIVE).then_some(arch)
+    }
+}
+
+/// `untagged_addr` of Linux's arch/arm64/include/asm/uaccess.h: a user's address has a top byte that the processor ignores, or in which it
+/// has a memory tag; one of the kernel's stays as it is.
+#[inline(always)]
+const fn untagged(address: u64) -> u64 {
+    if cfg!(target_arch = "aarch64") { address & ((address << 8).cast_signed() >> 8).cast_unsigned() } else { address }
 }
 
 const _: () = assert!(size_of::<SignalInfo>() == 128);

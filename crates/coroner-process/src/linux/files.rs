@@ -32,6 +32,25 @@ pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> Result<()> 
     unsafe { syscall!(libc::SYS_mremap, from, length, length, MOVE_TO, to) }.map(|_| ())
 }
 
+/// Memory that nobody can access, at an address where nothing is mapped; none elsewhere.
+pub(crate) fn map_inaccessible(address: usize, length: usize) {
+    /// `MAP_FIXED_NOREPLACE` of asm-generic/mman-common.h. Before Linux 4.17 the address is a wish.
+    const AT_FREE_ADDRESS: i32 = 0x10_0000;
+    // Miri maps where it likes.
+    if cfg!(miri) {
+        return;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | AT_FREE_ADDRESS;
+    // SAFETY: nothing that is mapped is replaced. Async-signal-safe: one system call.
+    let mapped = unsafe { syscall!(libc::SYS_mmap, address, length, libc::PROT_NONE, flags, -1_isize, 0) };
+    if let Ok(elsewhere) = mapped
+        && elsewhere != address
+    {
+        // SAFETY: mapped above, and nobody has it.
+        let _ = unsafe { syscall!(libc::SYS_munmap, elsewhere, length) };
+    }
+}
+
 /// False if the file system can't.
 pub(crate) fn zero_range(file: i32, bytes: u32) -> bool {
     /// `FALLOC_FL_ZERO_RANGE` (linux/falloc.h).

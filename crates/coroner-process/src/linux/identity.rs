@@ -2,7 +2,7 @@
 
 use super::proc::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
-use super::threads::process_id;
+use super::threads::{now_by_library, process_id};
 use crate::identity::ProcessIdentity;
 use crate::path::Path;
 use core::ffi::CStr;
@@ -17,12 +17,12 @@ pub struct Stat {
 }
 
 pub(crate) fn of_this_process() -> ProcessIdentity {
-    ProcessIdentity { boot_id: boot_id().unwrap_or_default(), ..of_this_process_in_this_boot() }
+    ProcessIdentity { boot_id: boot_id().unwrap_or_default(), ..in_this_boot(process_id()) }
 }
 
-pub(crate) fn of_this_process_in_this_boot() -> ProcessIdentity {
+pub(crate) fn in_this_boot(pid: i32) -> ProcessIdentity {
     ProcessIdentity {
-        pid: process_id().unsigned_abs(),
+        pid: pid.unsigned_abs(),
         start: read_stat(c"/proc/self/stat").map_or(0, |stat| stat.start),
         boot_id: [0; 16],
         pid_namespace: pid_namespace().unwrap_or(0),
@@ -107,14 +107,8 @@ pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     // SAFETY: only asks (not async-signal-safe).
     let per_second = u128::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
     let started = (u128::from(identity.start) * 1_000_000_000).checked_div(per_second)?;
-    // By the C library, which mostly needs no system call for it.
-    let now = |clock| {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the library writes one `struct timespec` (not async-signal-safe: what it calls may not be bound yet).
-        unsafe { libc::clock_gettime(clock, &raw mut time) };
-        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
-    };
-    Some(now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME).saturating_sub(started as u64)))
+    let age = now_by_library(libc::CLOCK_BOOTTIME).saturating_sub(started as u64);
+    Some(now_by_library(libc::CLOCK_REALTIME).saturating_sub(age))
 }
 
 /// The path of the program's file, as far as it fits; empty if `/proc` does not say.
@@ -123,20 +117,5 @@ pub fn program_path(into: &mut [u8]) -> &[u8] {
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use super::*;
-
-    #[test]
-    fn a_stat_line_with_any_name() {
-        let line = |name: &str, state: &str, threads: u32| {
-            std::format!("77 ({name}) {state} 1 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 987654 9 9 9\n")
-        };
-        let stat = |state, threads| parse_stat(line("a) Z (b c", state, threads).as_bytes());
-        assert_eq!(stat("S", 3), Some(Stat { start: 987_654, ended: false }));
-        assert_eq!(stat("Z", 1), Some(Stat { start: 987_654, ended: true }));
-        assert_eq!(stat("Z", 2), Some(Stat { start: 987_654, ended: false }), "only its first thread has ended");
-        assert_eq!(parse_stat(b"77 (cut) S 1 2"), None);
-    }
-}
+#[path = "../../tests/unit/linux/identity.rs"]
+mod tests;

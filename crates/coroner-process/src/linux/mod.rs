@@ -1,11 +1,17 @@
 //! Linux and Android.
 
+pub(crate) mod alternate_stack;
 pub mod context;
+pub mod deadline;
 pub(crate) mod files;
 pub(crate) mod identity;
 pub mod images;
 pub(crate) mod memory;
+pub mod memory_use;
 mod proc;
+pub mod process;
+#[cfg(interpose)]
+mod pthread_create;
 pub mod signals;
 pub mod stop_the_world;
 pub mod syscall;
@@ -17,5 +23,5 @@ pub mod tracer;
 pub mod proc_text {
     pub use super::identity::{Stat, parse_stat};
     pub use super::images::each_of_text as each_mapping;
-    pub use super::threads::{blocked_by_status, is_worker_by_stat, number_of_syscall, state_of_stat};
+    pub use super::threads::{is_worker_by_stat, state_of_stat};
 }

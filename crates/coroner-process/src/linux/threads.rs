@@ -215,7 +215,12 @@ impl TaskDirectory {
     /// # Errors
     /// What open answered: `ENOENT` where `/proc` is not mounted, `EACCES` where a sandbox hides it.
     pub fn open() -> Result<TaskDirectory> {
-        Ok(TaskDirectory { descriptor: Some(OwnedDescriptor::adopt(open_task()?)?), pid: process_id() })
+        Self::open_by(process_id())
+    }
+
+    /// As [`open`](Self::open), by who knows the process id.
+    pub fn open_by(pid: i32) -> Result<TaskDirectory> {
+        Ok(TaskDirectory { descriptor: Some(OwnedDescriptor::adopt(open_task()?)?), pid })
     }
 
     /// The directory of a process that can't open it now: it is tried again at each use.
@@ -341,28 +346,6 @@ impl TaskDirectory {
         is_worker_by_stat(buffer.get(..filled).unwrap_or(&[]))
     }
 
-    /// The number of the system call in which a thread waits, from `syscall`; nothing if it runs. Needs a free
-    /// descriptor, and rights like those of ptrace.
-    ///
-    /// # Errors
-    /// What open or read answered: `ENOENT` for a thread that has ended or a kernel without the file, `EPERM` or
-    /// `EACCES` where the process may not be traced.
-    pub fn system_call(&self, tid: Tid) -> Result<Option<u32>> {
-        let mut buffer = [0; 24];
-        let filled = self.read_file(tid, b"syscall", &mut buffer)?;
-        Ok(number_of_syscall(buffer.get(..filled).unwrap_or(&[])))
-    }
-
-    /// The signals that a thread blocks (bit 0 is signal 1), from `status`. Needs a free descriptor.
-    ///
-    /// # Errors
-    /// What open or read answered; `ENODATA` if the file has no such line.
-    pub fn blocked_signals(&self, tid: Tid) -> Result<u64> {
-        let mut buffer = [0; 2048];
-        let filled = self.read_file(tid, b"status", &mut buffer)?;
-        blocked_by_status(buffer.get(..filled).unwrap_or(&[])).ok_or(Errno(libc::ENODATA))
-    }
-
     /// Reads the start of `/proc/self/task/TID/NAME`; returns how many bytes.
     fn read_file(&self, tid: Tid, name: &[u8], into: &mut [u8]) -> Result<usize> {
         let path = Path::new().push_decimal(tid.unsigned_abs()).push(b"/").push(name);
@@ -385,21 +368,6 @@ pub fn is_worker_by_stat(text: &[u8]) -> bool {
     // Behind the name's parenthesis: a space, then field 3.
     let mut fields = text.get(close.saturating_add(2)..).unwrap_or(&[]).split(|byte| *byte == b' ');
     fields.nth(6).and_then(decimal).unwrap_or(0) & WORKER != 0
-}
-
-/// The system call of a thread's `syscall`: "running", "-1 SP PC" where it waits outside a system call, "NR ARGS… SP PC".
-pub fn number_of_syscall(text: &[u8]) -> Option<u32> {
-    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
-    text.get(..end).and_then(decimal).map(|number| number as u32)
-}
-
-/// The mask of blocked signals in a `status`.
-pub fn blocked_by_status(text: &[u8]) -> Option<u64> {
-    const KEY: &[u8] = b"\nSigBlk:\t";
-    let at = text.windows(KEY.len()).position(|window| window == KEY)?;
-    let digits = text.get(at.saturating_add(KEY.len())..).unwrap_or(&[]);
-    let digits = digits.iter().map_while(|byte| hexadecimal(*byte));
-    Some(digits.fold(0_u64, |mask, digit| mask << 4 | u64::from(digit)))
 }
 
 /// getdents64 writes 8-byte words.
@@ -440,6 +408,20 @@ pub fn wall_now() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
+/// The monotonic clock and nanoseconds since the epoch, by the C library, which mostly needs no system call for it (not
+/// async-signal-safe: what it calls may not be bound yet).
+pub fn clocks() -> [u64; 2] {
+    // Miri's tests have a kernel, and so a clock, of their own.
+    [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME].map(if cfg!(miri) { now } else { now_by_library })
+}
+
+pub(crate) fn now_by_library(clock: i32) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the library writes one `struct timespec`.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
 /// A clock's time, by system call: the C library's vdso pointer may not be touched yet when a crash asks.
 #[inline(always)]
 pub(crate) fn now(clock: i32) -> u64 {
@@ -458,23 +440,6 @@ fn thread_id(name: &[u8]) -> Option<Tid> {
     name.split(|byte| *byte == 0).next().and_then(decimal).and_then(|number| Tid::try_from(number).ok())
 }
 
-fn hexadecimal(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit & 0xf),
-        b'a'..=b'f' => Some((digit & 0xf).wrapping_add(9)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_ends_at_its_first_nul() {
-        let words = [u64::from_le_bytes(*b"worker\0x"), 0];
-        assert_eq!(ThreadName::from_words(words).as_bytes(), b"worker");
-        let words = [u64::from_le_bytes(*b"01234567"), u64::from_le_bytes(*b"89abcdef")];
-        assert_eq!(ThreadName::from_words(words).as_bytes(), b"0123456789abcde");
-    }
-}
+#[path = "../../tests/unit/linux/threads.rs"]
+mod tests;

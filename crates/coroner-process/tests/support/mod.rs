@@ -178,3 +178,32 @@ pub(crate) fn strangers() -> &'static [i32] {
     assert!(strangers.is_empty() || is_emulated(), "{strangers:?}");
     strangers.leak()
 }
+
+/// The start of `/proc/self/task/TID/NAME`. Allocates nothing: threads that stand still may hold the allocator's lock.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn task_file<'a>(tid: i32, name: &[u8], into: &'a mut [u8]) -> Option<&'a str> {
+    use coroner_process::path::Path;
+    let path = Path::new().push(b"/proc/self/task/").push_decimal(tid.unsigned_abs()).push(b"/").push(name);
+    // SAFETY: a path; as many bytes are read as there is room for; the descriptor is this function's own.
+    let read = unsafe {
+        let file = libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY);
+        let read = libc::read(file, into.as_mut_ptr().cast(), into.len());
+        libc::close(file);
+        read
+    };
+    std::str::from_utf8(into.get(..usize::try_from(read).ok()?)?).ok()
+}
+
+/// The number of the system call in which a thread waits; `None` if it runs.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn system_call(tid: i32) -> Option<u32> {
+    task_file(tid, b"syscall", &mut [0; 24])?.split(' ').next()?.parse().ok()
+}
+
+/// The signals that a thread blocks (bit 0 is signal 1).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn blocked_signals(tid: i32) -> Option<u64> {
+    let mut buffer = [0; 2048];
+    let line = task_file(tid, b"status", &mut buffer)?.lines().find_map(|line| line.strip_prefix("SigBlk:\t"))?;
+    u64::from_str_radix(line, 16).ok()
+}

@@ -1,18 +1,18 @@
 //! Addresses, identities, times and bytes, with their textual forms.
 
-use serde_with::SerializeDisplay;
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 use std::fmt;
 use std::str::FromStr;
 
 /// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct Address(pub u64);
 
 /// An address relative to the load address of its image (avma − load address). In JSON `"0x1f"`.
 ///
 /// For an address in the image's file (a "stated virtual memory address", svma) use
 /// [`Image::to_svma`](super::Image::to_svma).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct RelativeAddress(pub u64);
 
 macro_rules! hexadecimal {
@@ -20,6 +20,15 @@ macro_rules! hexadecimal {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&format!("{:#x}", self.0))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = std::num::ParseIntError;
+
+            /// Hexadecimal digits, with or without `0x`.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).map($name)
             }
         }
 
@@ -48,13 +57,21 @@ hexadecimal!(RelativeAddress);
 
 /// The identity of a run or an event: 16 bytes, written as 32 lower-case hexadecimal digits (an UUID without hyphens,
 /// as Sentry wants event ids).
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct Id(pub [u8; 16]);
 
 impl Id {
     /// Whether it is all zero, which stands for "unknown".
     pub fn is_nil(self) -> bool {
         self.0 == [0; 16]
+    }
+}
+
+impl Id {
+    /// As a UUID is written, with hyphens.
+    pub fn hyphenated(self) -> String {
+        let digits = self.to_string();
+        format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
     }
 }
 
@@ -90,7 +107,7 @@ impl FromStr for Id {
 }
 
 /// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -116,6 +133,16 @@ impl From<std::time::SystemTime> for Timestamp {
     }
 }
 
+impl FromStr for Timestamp {
+    type Err = jiff::Error;
+
+    /// RFC 3339. A time before 1970 becomes 1970.
+    fn from_str(text: &str) -> Result<Self, jiff::Error> {
+        let time: jiff::Timestamp = text.parse()?;
+        Ok(Timestamp(u64::try_from(time.as_nanosecond()).unwrap_or(0)))
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.to_jiff().to_string())
@@ -123,8 +150,26 @@ impl fmt::Display for Timestamp {
 }
 
 /// Bytes; in JSON lower-case hexadecimal digits.
-#[derive(Clone, Default, PartialEq, Eq, Hash, SerializeDisplay)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct Bytes(pub Vec<u8>);
+
+/// A text is no [`Bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes are pairs of hexadecimal digits")]
+pub struct BytesError;
+
+impl FromStr for Bytes {
+    type Err = BytesError;
+
+    fn from_str(text: &str) -> Result<Self, BytesError> {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8).ok_or(BytesError);
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(BytesError);
+        }
+        pairs.iter().map(|[high, low]| Ok(digit(high)? << 4 | digit(low)?)).collect::<Result<_, _>>().map(Bytes)
+    }
+}
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,16 +2,18 @@
 
 use super::address::{Address, Id, Timestamp};
 use super::names;
+use super::system_calls::system_call_name;
 use super::thread::{Frame, Skipped};
 use super::value::Extra;
 use crate::wire::{Access, Language, Monitor, Os, Phase, SectionKind};
 use coroner_process::registers::Arch;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::skip_serializing_none;
 use std::time::Duration;
 
 /// Identity of a report.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Header {
     /// Version of the format that it was written in.
     pub format_version: u32,
@@ -26,7 +28,7 @@ pub struct Header {
     /// Name of the process.
     pub process_name: String,
     /// Architecture; `None` if this version does not know it.
-    #[serde(serialize_with = "arch_name")]
+    #[serde(serialize_with = "arch_name", deserialize_with = "arch_of_name")]
     pub arch: Option<Arch>,
     /// Operating system.
     pub os: Os,
@@ -48,8 +50,13 @@ fn arch_name<S: Serializer>(arch: &Option<Arch>, serializer: S) -> Result<S::Ok,
     arch.map(Arch::name).serialize(serializer)
 }
 
+fn arch_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arch>, D::Error> {
+    let name = Option::<String>::deserialize(deserializer)?;
+    Ok([Arch::X86_64, Arch::Aarch64].into_iter().find(|arch| Some(arch.name()) == name.as_deref()))
+}
+
 /// A fact of a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CrashFlag {
     /// The stack had no room left.
@@ -66,7 +73,8 @@ pub enum CrashFlag {
 
 /// What happened.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Crash {
     /// When.
     pub time: Timestamp,
@@ -104,7 +112,8 @@ pub struct Crash {
 }
 
 /// A thread that did not answer. Times are those in which the process ran: neither suspension nor the system's sleep counts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Hang {
     /// Which hang of the run it is, 0 being the first.
     pub number: u8,
@@ -144,15 +153,18 @@ impl Crash {
 
 /// A POSIX signal.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Signal {
     /// Its number on the system that the report is from.
     pub number: i32,
     /// Its name, such as `SIGSEGV`.
+    #[serde(skip_deserializing)]
     pub name: Option<&'static str>,
     /// `si_code`.
     pub code: i32,
     /// The code's name, such as `SEGV_MAPERR`.
+    #[serde(skip_deserializing)]
     pub code_name: Option<&'static str>,
     /// `si_errno`.
     pub errno: i32,
@@ -168,6 +180,11 @@ pub struct Signal {
     pub error_code: Option<u64>,
     /// SIGSYS: the system call.
     pub syscall: Option<i32>,
+    /// The system call's name, such as `openat`.
+    #[serde(skip_deserializing)]
+    pub syscall_name: Option<&'static str>,
+    /// The system call's architecture (`AUDIT_ARCH_…`), where it is not the process's own.
+    pub syscall_arch: Option<u32>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
@@ -175,23 +192,29 @@ pub struct Signal {
 
 impl Signal {
     /// Fills in the names that the numbers have on `os`.
-    pub(crate) fn name_for(&mut self, os: Os) {
+    pub(crate) fn name_for(&mut self, os: Os, arch: Option<Arch>) {
         self.name = names::signal_name(os, self.number);
         self.code_name = names::signal_code_name(os, self.number, self.code);
+        if let (Some(number), Some(arch), None) = (self.syscall, arch, self.syscall_arch) {
+            self.syscall_name = system_call_name(os, arch, number.into());
+        }
     }
 }
 
 /// A Mach exception.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Mach {
     /// Its number.
     pub exception: i32,
     /// Its name, such as `EXC_BAD_ACCESS`.
+    #[serde(skip_deserializing)]
     pub name: Option<&'static str>,
     /// The code.
     pub code: i64,
     /// The code's name, such as `KERN_INVALID_ADDRESS`.
+    #[serde(skip_deserializing)]
     pub code_name: Option<&'static str>,
     /// The subcode.
     pub subcode: i64,
@@ -201,21 +224,30 @@ pub struct Mach {
 }
 
 impl Mach {
+    /// Fills in the names that the numbers have.
+    pub(super) fn name(&mut self) {
+        self.name = names::mach_exception_name(self.exception);
+        self.code_name = names::mach_code_name(self.exception, self.code);
+    }
+
     pub(crate) fn of(exception: i32, code: i64, subcode: i64) -> Mach {
-        let (name, code_name) = (names::mach_exception_name(exception), names::mach_code_name(exception, code));
-        Mach { exception, name, code, code_name, subcode, extra: Extra::new() }
+        let mut mach = Mach { exception, code, subcode, ..Mach::default() };
+        mach.name();
+        mach
     }
 }
 
 /// Another thread that crashed.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ConcurrentCrash {
     /// The thread.
     pub tid: u64,
     /// Its signal.
     pub signal: i32,
     /// The signal's name.
+    #[serde(skip_deserializing)]
     pub name: Option<&'static str>,
     /// Its `si_code`.
     pub code: i32,
@@ -230,7 +262,8 @@ pub struct ConcurrentCrash {
 
 /// An exception of a language's runtime.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Exception {
     /// The language.
     pub language: Language,
@@ -257,7 +290,8 @@ pub struct Exception {
 }
 
 /// A text that an image or the system left for a crash reporter.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Annotation {
     /// Where it was found.
     pub source: String,
@@ -270,13 +304,15 @@ pub struct Annotation {
 
 /// A fault of the crash path itself.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Fault {
     /// The section that was being written.
     pub section: SectionKind,
     /// The signal of the fault.
     pub signal: i32,
     /// The signal's name.
+    #[serde(skip_deserializing)]
     pub name: Option<&'static str>,
     /// Its `si_code`.
     pub code: i32,
@@ -292,7 +328,8 @@ pub struct Fault {
 }
 
 /// How writing the report went.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct End {
     /// Whether everything that was asked for is there.
     pub complete: bool,
@@ -323,7 +360,7 @@ impl End {
 }
 
 /// How long a phase took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseDuration {
     /// The phase.
     pub phase: Phase,
@@ -332,7 +369,7 @@ pub struct PhaseDuration {
 }
 
 /// A number of elements of a kind of section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SectionCount {
     /// The kind.
     pub section: SectionKind,

@@ -3,12 +3,13 @@
 use super::address::{Address, Bytes};
 use super::value::Extra;
 use crate::wire::{ImageKind, UnwindKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 /// A loaded image.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Image {
     /// Format.
     pub kind: ImageKind,
@@ -24,6 +25,10 @@ pub struct Image {
     pub text: TextRange,
     /// GNU build id or `LC_UUID`; empty where it has none.
     pub build_id: Bytes,
+    /// What stands for the build id of an ELF image that has none, where its file was found: 16 bytes, derived from its code
+    /// (`coroner_symbols::identify_images`). No report file has it.
+    #[serde(skip_serializing_if = "<[u8]>::is_empty")]
+    pub text_id: Bytes,
     /// Loaded segments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<Segment>,
@@ -32,6 +37,9 @@ pub struct Image {
     pub unwind: Vec<UnwindSection>,
     /// Whether it is the program itself.
     pub is_main: bool,
+    /// Whether its file was replaced or deleted while the process ran: a file at its path is not the one that ran.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replaced: bool,
     /// Its version.
     pub version: Option<String>,
     /// Mach-O: CPU type and subtype.
@@ -61,17 +69,24 @@ impl Image {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
+    /// What its debug information is found by: the build id, else what stands for one; empty without either.
+    pub fn identity(&self) -> &Bytes {
+        if self.build_id.is_empty() { &self.text_id } else { &self.build_id }
+    }
+
     /// The debug id: the identity of the image's debug information as Breakpad and Sentry write it, a UUID with
     /// hyphens.
     ///
     /// For Mach-O the `LC_UUID`; for ELF the first 16 bytes of the build id (zero-filled if shorter) read as a
-    /// little-endian GUID, as Breakpad's `ConvertIdentifierToUUIDString` does. `None` without a build id.
+    /// little-endian GUID, as Breakpad's `ConvertIdentifierToUUIDString` does, or of what stands for it. `None` without
+    /// [`identity`](Self::identity).
     pub fn debug_id(&self) -> Option<String> {
-        if self.build_id.is_empty() {
+        let identity = self.identity();
+        if identity.is_empty() {
             return None;
         }
         let mut id = [0; 16];
-        for (to, from) in id.iter_mut().zip(self.build_id.iter()) {
+        for (to, from) in id.iter_mut().zip(identity.iter()) {
             *to = *from;
         }
         if self.kind == ImageKind::ELF {
@@ -140,7 +155,8 @@ impl ImageIndex {
 }
 
 /// A range of code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TextRange {
     /// Where it starts.
     pub address: Address,
@@ -149,7 +165,8 @@ pub struct TextRange {
 }
 
 /// A loaded segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Segment {
     /// Where it starts.
     pub address: Address,
@@ -162,7 +179,7 @@ pub struct Segment {
 }
 
 /// A source of unwind rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnwindSection {
     /// Which one.
     pub kind: UnwindKind,
@@ -173,7 +190,8 @@ pub struct UnwindSection {
 }
 
 /// A piece of a thread's stack.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StackMemory {
     /// The thread.
     pub tid: u64,
@@ -187,7 +205,8 @@ pub struct StackMemory {
 }
 
 /// The name of the function that holds an address, as found in the process itself.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SymbolName {
     /// The address that was looked up.
     pub address: Address,

@@ -8,6 +8,7 @@
 //! part's `extra`, unknown sections in [`Report::unknown_sections`], unknown numbers as numbers.
 
 mod address;
+mod cause;
 mod crash;
 mod image;
 mod names;
@@ -15,10 +16,11 @@ mod run;
 mod runtime;
 mod scrub;
 mod stitch;
+mod system_calls;
 mod thread;
 mod value;
 
-pub use address::{Address, Bytes, Id, IdError, RelativeAddress, Timestamp};
+pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress, Timestamp};
 pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,
@@ -26,20 +28,23 @@ pub use crash::{
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{
-    AppFacts, Breadcrumb, CrashRecord, DeviceFacts, Lifecycle, OsFacts, ProcessIdentity, Processing, RunFacts, Session,
+    AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, Lifecycle, OsFacts, ProcessIdentity, Processing,
+    RunFacts, Session,
 };
-pub use runtime::is_runtime_function;
-pub use scrub::{Scrub, hide_secrets};
+pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
+pub use scrub::{Scrub, hide_home, hide_secrets};
+pub use system_calls::system_call_name;
 pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 
 use crate::wire::SectionKind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 /// One report of one death (or of a handled error or a hang).
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// Whether the report says all that it was meant to: it was finished, nothing in it is damaged, and its writer left
     /// nothing out.
@@ -81,7 +86,7 @@ pub struct Report {
 }
 
 /// Something that is missing or damaged in a report file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The section that it concerns, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +107,7 @@ impl core::fmt::Display for Problem {
 }
 
 /// A section of a later version.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnknownSection {
     /// Its kind.
     pub kind: SectionKind,
@@ -113,6 +118,20 @@ pub struct UnknownSection {
 }
 
 impl Report {
+    /// The names that numbers have on the report's system, which its JSON has and texts of this program's are.
+    pub(crate) fn name_numbers(&mut self) {
+        let (os, arch) = (self.header.os, self.header.arch);
+        for thread in &mut self.threads {
+            thread.syscall_name = thread.syscall.zip(arch).and_then(|(call, arch)| system_call_name(os, arch, call));
+        }
+        if let Some(crash) = &mut self.crash {
+            crash.signal.iter_mut().for_each(|signal| signal.name_for(os, arch));
+            crash.mach.iter_mut().for_each(Mach::name);
+            crash.concurrent_crashes.iter_mut().for_each(|other| other.name = signal_name(os, other.signal));
+        }
+        self.faults.iter_mut().for_each(|fault| fault.name = signal_name(os, fault.signal));
+    }
+
     /// The thread that crashed; where several did, the one that the report is about.
     pub fn crashed_thread(&self) -> Option<&Thread> {
         let tid = self.crash.as_ref().map(|crash| crash.tid);
@@ -120,6 +139,24 @@ impl Report {
             .iter()
             .find(|thread| thread.crashed && Some(thread.tid) == tid)
             .or_else(|| self.threads.iter().find(|thread| thread.crashed))
+    }
+
+    /// The id of its event: of one that does not say, its run's.
+    pub fn event_id(&self) -> Id {
+        let of_run = self.run.as_ref().map_or(Id::default(), |run| run.run_id);
+        let ids = [self.header.event_id, self.header.run_id, of_run];
+        ids.into_iter().find(|id| !id.is_nil()).unwrap_or_default()
+    }
+
+    /// What the C library or another image said of an abort: a failed assertion, a corrupt heap, a smashed stack. `None` of what is
+    /// no abort (there it is an annotation like others), and of what has a message of its own.
+    pub fn abort_message(&self) -> Option<&str> {
+        let crash = self.crash.as_ref().filter(|crash| crash.message.is_none())?;
+        let aborts = crash.signal.as_ref().is_some_and(|signal| signal.name == Some("SIGABRT"));
+        // Others have notes of the system's: of a tombstone, of ART.
+        let of_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("lib"));
+        let mut said = self.annotations.iter().filter(|annotation| aborts && of_library(&annotation.source));
+        said.next().map(|annotation| annotation.text.trim())
     }
 
     /// The image whose memory holds `address`. For many addresses make an [`ImageIndex`].

@@ -5,7 +5,7 @@
 
 use crate::wire::Os;
 
-fn is_linux(os: Os) -> bool {
+pub(super) fn is_linux(os: Os) -> bool {
     matches!(os, Os::LINUX | Os::ANDROID)
 }
 

@@ -6,13 +6,14 @@ use super::value::{Extra, Value};
 use crate::reader::Fields;
 use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus};
 use crate::wire::Monitor;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::collections::BTreeMap;
 
 /// The content of a run state file.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunFacts {
     /// The run.
     pub run_id: Id,
@@ -31,6 +32,10 @@ pub struct RunFacts {
     pub crash: Option<CrashRecord>,
     /// The session, for release health.
     pub session: Option<Session>,
+    /// The release that the app changed to after install. The session keeps the one that it began with.
+    pub release: Option<String>,
+    /// The environment that it changed to.
+    pub environment: Option<String>,
     /// Level that the app set for its events.
     pub level: Option<Level>,
     /// Tags.
@@ -47,6 +52,9 @@ pub struct RunFacts {
     /// The fingerprint, by which a server groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fingerprint: Vec<String>,
+    /// Files that go with the run's reports, in the order in which they were declared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
     /// Breadcrumbs, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breadcrumbs: Vec<Breadcrumb>,
@@ -63,8 +71,22 @@ pub struct RunFacts {
     pub problems: Vec<Problem>,
 }
 
+/// A file that goes with the reports of a run.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Attachment {
+    /// Under which name.
+    pub name: String,
+    /// Where it lies.
+    pub path: String,
+    /// Its media type.
+    pub content_type: Option<String>,
+}
+
 /// Which process a run was, for as long as the machine is not started again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ProcessIdentity {
     /// Process id, in its own pid namespace.
     pub pid: u32,
@@ -85,7 +107,8 @@ impl From<ProcessIdentity> for crate::run_state::ProcessIdentity {
 }
 
 /// What is known of a crash before anything of the app is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CrashRecord {
     /// What noticed it.
     pub monitor: Monitor,
@@ -114,7 +137,8 @@ pub struct CrashRecord {
 macro_rules! facts {
     ($(#[$doc:meta])* $name:ident { $($(#[$fact_doc:meta])* $fact:ident: $type:ty = $read:ident $key:ident,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct $name {
             $($(#[$fact_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $fact: Option<$type>,)*
         }
@@ -214,7 +238,8 @@ facts! {
 
 /// How a run went.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Lifecycle {
     /// How it ended, as far as the process recorded. [`ExitKind::RUNNING`]: it recorded nothing, so it is still running,
     /// or was killed, or the machine stopped.
@@ -236,20 +261,32 @@ pub struct Lifecycle {
     /// How long the hangs lasted that ended, in nanoseconds, by the number that is in their reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hang_durations_ns: BTreeMap<u8, u64>,
-    /// Memory that the process used, bytes, when it was last asked.
+    /// Memory that the process used, bytes, at its last report.
     pub memory_used: Option<u64>,
-    /// Memory that it could still have had, bytes.
+    /// Memory that it could still have had, bytes: up to its own limit, else the machine's.
     pub memory_available: Option<u64>,
     /// Whether a debugger was attached.
     pub debugged: bool,
     /// Address of the last fault that was handed on to another handler, where that is recorded.
     pub forwarded_fault: Option<Address>,
+    /// Reports of what the process survived that were not written, since there were too many, and that no sink was notified of yet.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reports_left_out: u64,
+    /// Reports that the process delivered itself while it went on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reports_delivered: u64,
     /// What the process was processing, which is the reports of another run.
     pub processing: Option<Processing>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The processing of an earlier run's reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Processing {
     /// The run whose reports they are.
     pub run: Id,
@@ -258,7 +295,8 @@ pub struct Processing {
 }
 
 /// A session of release health.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Session {
     /// Its identity.
     pub id: Id,
@@ -280,7 +318,8 @@ fn is_unset(level: &Level) -> bool {
 
 /// Something that happened before.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Breadcrumb {
     /// When.
     pub time: Timestamp,

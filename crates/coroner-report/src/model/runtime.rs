@@ -45,10 +45,56 @@ const START: [&str; 12] = [
 pub fn is_runtime_function(function: &str) -> bool {
     let is_theirs = |path: &str| CRATES.iter().any(|prefix| path.starts_with(prefix));
     let Some(implementation) = function.strip_prefix('<') else {
-        return is_theirs(function) || START.contains(&function);
+        return is_theirs(without_return_type(function)) || START.contains(&function);
     };
     let (implementor, of) = implementation.split_once(" as ").unwrap_or((implementation, ""));
     let implementor = implementor.trim_start_matches(['&', '*', '[', '(']);
     let implementor = implementor.strip_prefix("mut ").unwrap_or(implementor);
     is_theirs(implementor) || (!implementor.contains("::") && is_theirs(of))
+}
+
+/// A template's instance of C++ without the return type that its demangled name begins with: `void std::swap<int>(int&, int&)`.
+fn without_return_type(function: &str) -> &str {
+    let mut depth = 0_usize;
+    let mut start = 0;
+    for (place, character) in function.char_indices() {
+        match character {
+            '(' if depth == 0 => break,
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => start = place + 1,
+            _ => {}
+        }
+    }
+    &function[start..]
+}
+
+/// Where the sources of others are kept, as parts of a path: Rust's standard library as it is built and as a component of the
+/// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs.
+const SOURCES: [&str; 7] = [
+    "/rustc/",
+    "/rustlib/src/rust/library/",
+    "/registry/src/",
+    "/git/checkouts/",
+    "/include/c++/",
+    "/sysdeps/",
+    "/Developer/Platforms/",
+];
+/// And as beginnings of one.
+const SOURCE_ROOTS: [&str; 6] =
+    ["/usr/include/", "/usr/lib/gcc/", "/usr/lib/llvm", "library/core/", "library/alloc/", "library/std/"];
+
+/// Whether a source file is none of the app's: of a language's runtime, of a crate from a registry, of a folder `vendor` as `cargo
+/// vendor` makes it.
+pub fn is_runtime_source(path: &str) -> bool {
+    let is_vendored = path.split("/vendor/").skip(1).any(|below| below.split('/').nth(1) == Some("src"));
+    SOURCES.iter().any(|source| path.contains(source))
+        || SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
+        || is_vendored
+}
+
+/// Whether code is none of the app's, whatever image it is in: by the file that it was compiled from, where that is known, and by
+/// its function's name. The one rule for events, summaries and texts.
+pub fn is_runtime_code(function: Option<&str>, file: Option<&str>) -> bool {
+    file.is_some_and(is_runtime_source) || is_runtime_function(function.unwrap_or_default())
 }

@@ -217,3 +217,17 @@ fn replace_in(key: &str, value: &mut Value, scrub: Scrub<'_>) {
         _ => {}
     }
 }
+
+/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`: the home directory would tell the user's name.
+pub fn hide_home(path: &mut String) {
+    if let Some(rest) = path.strip_prefix("/root/") {
+        *path = format!("~/{rest}");
+        return;
+    }
+    for parent in ["/home/", "/Users/"] {
+        if let Some((_, rest)) = path.strip_prefix(parent).and_then(|below| below.split_once('/')) {
+            *path = format!("~/{rest}");
+            return;
+        }
+    }
+}

@@ -51,7 +51,7 @@ impl Report {
             let code = i32::try_from(record.code).unwrap_or(0);
             let mut signal = Signal { number: record.signal, code, errno: record.errno, ..Signal::default() };
             signal.address = record.address;
-            signal.name_for(self.header.os);
+            signal.name_for(self.header.os, self.header.arch);
             signal
         });
         self.crash = Some(Crash {

@@ -6,12 +6,14 @@ use super::value::Extra;
 use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
 use coroner_process::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::skip_serializing_none;
+use std::collections::BTreeMap;
 
 /// A thread of the process that died.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Thread {
     /// The system's number of the thread.
     pub tid: u64,
@@ -31,6 +33,9 @@ pub struct Thread {
     pub state: Option<ThreadState>,
     /// The system call that it was blocked in.
     pub syscall: Option<i64>,
+    /// The system call's name, such as `futex`.
+    #[serde(skip_deserializing)]
+    pub syscall_name: Option<&'static str>,
     /// Where its registers came from.
     pub captured_by: Option<CaptureMethod>,
     /// Why there are none.
@@ -54,13 +59,17 @@ pub struct Thread {
 impl Thread {
     /// Whether its stack is the exception's, which then needs to be shown once only: it was reported where it was thrown.
     pub fn has_frames_of(&self, exception: &Exception) -> bool {
-        let addresses = |frames: &[Frame]| frames.iter().map(|frame| frame.address).collect::<Vec<_>>();
+        // Frames of a managed runtime have no addresses.
+        let addresses = |frames: &[Frame]| -> Vec<_> {
+            let key = |frame: &Frame| (frame.address, (frame.address.0 == 0).then(|| frame.function.clone()));
+            frames.iter().map(key).collect()
+        };
         !self.frames.is_empty() && addresses(&self.frames) == addresses(&exception.frames)
     }
 }
 
 /// A thread's processor time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// Nanoseconds in its own code.
     pub user_ns: u64,
@@ -69,7 +78,7 @@ pub struct CpuTime {
 }
 
 /// Frames that are not in the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// How many of the report's frames come before them.
     pub after: usize,
@@ -82,7 +91,8 @@ pub struct Skipped {
 /// The first five fields are what the crash path wrote. The others are filled in at the next launch: `module` and
 /// `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames), the rest by a symbolicator.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Frame {
     /// The address. To look a name up use [`lookup_address`](Self::lookup_address).
     pub address: Address,
@@ -123,7 +133,8 @@ pub struct Frame {
 
 /// A function inlined into another.
 #[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct InlinedFrame {
     /// Its name, demangled.
     pub function: Option<String>,
@@ -155,7 +166,7 @@ impl Frame {
             FoundBy::CONTEXT => "context",
             FoundBy::CFI | FoundBy::COMPACT | FoundBy::CODE | FoundBy::SIGNAL_FRAME | FoundBy::REGISTERED => "cfi",
             FoundBy::FRAME_POINTER => "fp",
-            FoundBy::ASYNC => "prewalked",
+            FoundBy::ASYNC | FoundBy::MANAGED => "prewalked",
             _ => "scan",
         }
     }
@@ -176,13 +187,18 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Every general register that is known with its name, in the usual order.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let (names, more): (&[&'static str], &[&'static str]) = match self.arch {
+    /// The names of the general registers, in the usual order.
+    fn names(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self.arch {
             Some(Arch::X86_64) => (&X86_64_NAMES, &["rip", "rflags"]),
             Some(Arch::Aarch64) => (&AARCH64_NAMES, &["sp", "pc", "pstate"]),
             None => (&[], &[]),
-        };
+        }
+    }
+
+    /// Every general register that is known with its name, in the usual order.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let (names, more) = self.names();
         let is_known = |name: &str| match self.arch {
             Some(Arch::X86_64) => matches!(name, "rbx" | "rbp" | "rsp" | "r12" | "r13" | "r14" | "r15" | "rip"),
             _ => AARCH64_NAMES[19..].contains(&name) || matches!(name, "sp" | "pc"),
@@ -242,5 +258,34 @@ impl Serialize for Registers {
             map.serialize_entry(&register.to_string(), &Address(*value))?;
         }
         map.end()
+    }
+}
+
+/// By the names: those of an architecture are no other's.
+impl<'de> Deserialize<'de> for Registers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut written = BTreeMap::<String, Address>::deserialize(deserializer)?;
+        let arch = match () {
+            () if written.contains_key("rip") => Some(Arch::X86_64),
+            () if written.contains_key("pc") => Some(Arch::Aarch64),
+            () => None,
+        };
+        let mut registers = Registers { arch, ..Registers::default() };
+        let (names, more) = registers.names();
+        for name in names.iter().chain(more) {
+            let value = written.remove(*name);
+            registers.only_preserved |= value.is_none();
+            registers.general.push(value.unwrap_or_default().0);
+        }
+        while let Some(value) = written.remove(&format!("r{}", registers.general.len())).filter(|_| arch.is_none()) {
+            registers.general.push(value.0);
+        }
+        let number = |name: &str| name.parse().ok().map(ExtraRegister);
+        let extra = written
+            .into_iter()
+            .filter_map(|(name, value)| Some((ExtraRegister::from_name(&name).or_else(|| number(&name))?, value.0)));
+        registers.extra = extra.collect();
+        registers.extra.sort_by_key(|(register, _)| *register);
+        Ok(registers)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::address::Bytes;
 use serde::ser::{SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// Keys of a map that this version does not know, with their values.
@@ -148,5 +148,31 @@ impl Serialize for Value {
             }
             Value::Tag(_, value) => value.serialize(serializer),
         }
+    }
+}
+
+/// The item that stands for a JSON value. What JSON has no word for was lost when it was written: bytes are text.
+impl From<serde_json::Value> for Value {
+    fn from(json: serde_json::Value) -> Self {
+        match json {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(value) => Value::Bool(value),
+            serde_json::Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => Value::Unsigned(value),
+                (None, Some(value)) => Value::Negative(!value as u64),
+                (None, None) => Value::Float(number.as_f64().unwrap_or_default()),
+            },
+            serde_json::Value::String(text) => Value::Text(text),
+            serde_json::Value::Array(items) => Value::Array(items.into_iter().map(Value::from).collect()),
+            serde_json::Value::Object(pairs) => {
+                Value::Map(pairs.into_iter().map(|(key, value)| (Value::Text(key), value.into())).collect())
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde_json::Value::deserialize(deserializer).map(Value::from)
     }
 }

@@ -6,6 +6,7 @@ use crate::model::{
     Address, Annotation, Bytes, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Hang,
     Header, Id, Image, Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SectionCount, Segment, Signal,
     Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value, signal_name,
+    system_call_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -24,6 +25,8 @@ pub(super) struct Builder<'a> {
     has_header: bool,
     frames: usize,
     tids: HashSet<u64>,
+    /// Load addresses of images whose files were replaced.
+    replaced: HashSet<u64>,
     /// Sections seen, to find repeated ones.
     seen: HashMap<(SectionKind, &'a [u8]), u64>,
     problems_left_out: usize,
@@ -37,6 +40,7 @@ impl Default for Builder<'_> {
             has_header: false,
             frames: 0,
             tids: HashSet::new(),
+            replaced: HashSet::new(),
             seen: HashMap::new(),
             problems_left_out: 0,
         }
@@ -106,6 +110,7 @@ impl<'a> Builder<'a> {
             SectionKind::IMAGES => self.list(section, |report| &mut report.images, image),
             SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
             SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
+            SectionKind::REPLACED_IMAGES => self.elements(section, Self::replaced_image),
             SectionKind::ANNOTATIONS => self.list(section, |report| &mut report.annotations, annotation),
             SectionKind::EXCEPTIONS => self.elements(section, Self::exception),
             SectionKind::RUN_STATE => self.run_state(section),
@@ -134,10 +139,16 @@ impl<'a> Builder<'a> {
             self.report.problems.push(Problem { section: None, offset: end, what });
         }
         let mut report = self.report;
-        let os = report.header.os;
+        for image in &mut report.images {
+            image.replaced = self.replaced.contains(&image.load_address.0);
+        }
+        let (os, arch) = (report.header.os, report.header.arch);
+        for thread in &mut report.threads {
+            thread.syscall_name = thread.syscall.zip(arch).and_then(|(call, arch)| system_call_name(os, arch, call));
+        }
         if let Some(crash) = &mut report.crash {
             if let Some(signal) = &mut crash.signal {
-                signal.name_for(os);
+                signal.name_for(os, arch);
             }
             for concurrent in &mut crash.concurrent_crashes {
                 concurrent.name = signal_name(os, concurrent.signal);
@@ -264,6 +275,14 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn replaced_image(&mut self, fields: &mut Fields, offset: u64) -> bool {
+        let has_room = self.has_room(self.replaced.len(), limits::ELEMENTS, offset, SectionKind::REPLACED_IMAGES);
+        if let Some(address) = fields.address(keys::replaced_images::LOAD_ADDRESS).filter(|_| has_room) {
+            self.replaced.insert(address.0);
+        }
+        has_room
+    }
+
     fn thread(&mut self, fields: &mut Fields, offset: u64) -> bool {
         let kind = SectionKind::THREADS;
         if !self.has_room(self.report.threads.len(), limits::THREADS, offset, kind) {
@@ -301,6 +320,8 @@ impl<'a> Builder<'a> {
             main: flags.has(ThreadFlags::MAIN),
             state: fields.number(keys::thread::STATE).map(ThreadState),
             syscall: fields.i64(keys::thread::SYSCALL),
+            // Named when the header is known for good.
+            syscall_name: None,
             captured_by: fields.number(keys::thread::CAPTURED_BY).map(CaptureMethod),
             not_captured: fields.number(keys::thread::NOT_CAPTURED).map(NotCaptured),
             stack: fields.pair(keys::thread::STACK).map(|(low, size)| (Address(low), Address(low.wrapping_add(size)))),
@@ -568,6 +589,7 @@ fn signal(fields: &mut Fields) -> Signal {
         trap_number: fields.u64(keys::signal::TRAP_NUMBER),
         error_code: fields.u64(keys::signal::ERROR_CODE),
         syscall: fields.i32(keys::signal::SYSCALL),
+        syscall_arch: fields.number(keys::signal::SYSCALL_ARCH),
         extra: fields.rest(),
         ..Signal::default()
     }
@@ -644,9 +666,11 @@ fn image(fields: &mut Fields) -> Image {
         size: fields.u64(keys::image::SIZE).unwrap_or(0),
         text: TextRange { address: Address(text.0), size: text.1 },
         build_id: fields.bytes(keys::image::BUILD_ID).unwrap_or_default(),
+        text_id: Bytes::default(),
         segments: segments.iter().filter_map(segment).collect(),
         unwind: unwind.iter().filter_map(unwind_section).collect(),
         is_main: fields.bool(keys::image::IS_MAIN).unwrap_or(false),
+        replaced: false,
         version: fields.text(keys::image::VERSION),
         cpu: fields.take(keys::image::CPU, |value| {
             let Value::Array(items) = value else { return None };

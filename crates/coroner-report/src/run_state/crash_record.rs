@@ -54,7 +54,7 @@ impl RunState<'_> {
         let Some(counter) = self.words.get(CRASH_WORD) else { return 0 };
         // The numbers begin at 1: 0 says that there is no record.
         let number = counter.fetch_add(1, AcqRel).wrapping_add(1);
-        let Some(at) = self.layout.crash_record(number) else { return 0 };
+        let at = self.layout.crash_record(number);
         let Some(words) = self.words.get(at..at.wrapping_add(CRASH_RECORD_WORDS)) else { return 0 };
         let [number_word, check_word, content @ ..] = words else { return 0 };
         number_word.store(0, Relaxed);
@@ -77,7 +77,10 @@ impl RunState<'_> {
     ///
     /// Async-signal-safe, and as [`set_crash`](Self::set_crash) for the process whose run it is alone.
     pub fn set_crash_not_fatal(&self, number: u64) {
-        let Some(at) = self.layout.crash_record(number).filter(|_| number != 0) else { return };
+        if number == 0 {
+            return;
+        }
+        let at = self.layout.crash_record(number);
         if self.load(at) == number
             && let Some(word) = self.words.get(at.wrapping_add(NOT_FATAL_WORD))
         {

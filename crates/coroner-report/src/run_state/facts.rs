@@ -37,6 +37,16 @@ impl<'a> FactsEncoder<'a> {
         self.pair(fact, |encoder| encoder.bool(value));
     }
 
+    /// Facts as they were written before, the bytes between two [positions](Self::position).
+    pub fn written_before(&mut self, bytes: &[u8]) {
+        self.encoder.element(|encoder| encoder.raw(bytes));
+    }
+
+    /// Bytes that were written so far.
+    pub fn position(&self) -> usize {
+        self.encoder.position()
+    }
+
     /// Facts that did not fit.
     pub fn left_out(&self) -> u32 {
         self.left_out

@@ -10,11 +10,10 @@ const WORDS: usize = 5;
 impl RunState<'_> {
     /// Writes the identity. In a copy of another process's state it takes the place of that one's.
     pub fn set_identity(&self, process: &ProcessIdentity) {
-        let Some(at) = self.layout.identity else { return };
         let (low, high) = process.boot_id.split_at(8);
         let content = [process.pid.into(), process.start, word(low), word(high), process.pid_namespace];
         const { assert!(WORDS == 5) };
-        let mut index = at;
+        let mut index = self.layout.identity;
         for value in content {
             self.store(index, value);
             index = index.wrapping_add(1);

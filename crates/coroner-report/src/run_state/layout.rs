@@ -3,12 +3,8 @@
 /// The first eight bytes of a run state file. Written last when it is created.
 pub const MAGIC: &[u8; 8] = b"CRNRRUN\x1A";
 
-/// Version of the layout that is written. A reader refuses a greater one and reads the smaller ones; words that are
-/// reserved may get a meaning without a new version.
+/// Version of the layout. A reader refuses another one; words that are reserved may get a meaning without a new version.
 pub const VERSION: u32 = 2;
-
-/// The version without process identity and crash records.
-pub(super) const VERSION_WITHOUT_RECORDS: u32 = 1;
 
 /// Longest key, in bytes.
 pub const MAX_KEY: usize = 200;
@@ -35,6 +31,8 @@ pub(super) const BREADCRUMB_WORD: usize = 11;
 pub(super) const CLEARED_WORD: usize = 12;
 /// Counts crash records: the number of the last one.
 pub(super) const CRASH_WORD: usize = 13;
+/// Versions of slots that belong to a change of several keys count up to this sequence number.
+pub(super) const COMMITTED_WORD: usize = 14;
 
 /// Words for [`Scalar`](super::Scalar)s.
 pub(super) const SCALAR_WORDS: usize = 64;
@@ -107,12 +105,7 @@ impl Limits {
 
     /// The size in bytes of a file with these limits.
     pub fn size(&self) -> usize {
-        self.size_in(VERSION)
-    }
-
-    /// The size in bytes of a file of that version of the layout.
-    pub(super) fn size_in(&self, version: u32) -> usize {
-        Layout::of(self, version).words.saturating_mul(8)
+        Layout::of(self).words.saturating_mul(8)
     }
 
     /// The nearest limits that can be: sizes rounded up to 8 bytes, nothing beyond [`MAX`](Self::MAX).
@@ -161,10 +154,10 @@ impl Limits {
 pub(super) struct Layout {
     /// [`Scalar`](super::Scalar)s.
     pub(super) scalars: usize,
-    /// The process identity; `None` in a version without it.
-    pub(super) identity: Option<usize>,
-    /// The crash records; `None` in a version without them.
-    pub(super) crash_records: Option<usize>,
+    /// The process identity.
+    pub(super) identity: usize,
+    /// The crash records.
+    pub(super) crash_records: usize,
     /// A word of length and checksum, then the facts.
     pub(super) facts: usize,
     pub(super) facts_words: usize,
@@ -216,15 +209,13 @@ impl Table {
 }
 
 impl Layout {
-    /// The layout of [allowed](Limits::allowed) limits in a version. Below 2³² bytes, so nothing here can overflow.
-    pub(super) fn of(limits: &Limits, version: u32) -> Layout {
+    /// The layout of [allowed](Limits::allowed) limits. Below 2³² bytes, so nothing here can overflow.
+    pub(super) fn of(limits: &Limits) -> Layout {
         let limits = limits.allowed();
         let scalars = HEADER_WORDS;
-        let after_scalars = scalars + SCALAR_WORDS;
-        let has_records = version > VERSION_WITHOUT_RECORDS;
-        let identity = has_records.then_some(after_scalars);
-        let crash_records = has_records.then_some(after_scalars + IDENTITY_WORDS);
-        let facts = if has_records { FIXED_BYTES as usize / 8 } else { after_scalars };
+        let identity = scalars + SCALAR_WORDS;
+        let crash_records = identity + IDENTITY_WORDS;
+        let facts = FIXED_BYTES as usize / 8;
         let facts_words = limits.facts_bytes as usize / 8;
         let table = |directory, slots: u32, bytes: u32, in_order| Table {
             directory,
@@ -256,9 +247,9 @@ impl Layout {
 
     /// Index of the record of crash `number`, in the place of the one before the last.
     #[inline(always)]
-    pub(super) fn crash_record(&self, number: u64) -> Option<usize> {
+    pub(super) fn crash_record(&self, number: u64) -> usize {
         let place = number as usize % CRASH_RECORDS;
-        self.crash_records.map(|records| records.wrapping_add(place.wrapping_mul(CRASH_RECORD_WORDS)))
+        self.crash_records.wrapping_add(place.wrapping_mul(CRASH_RECORD_WORDS))
     }
 
     /// Index of breadcrumb slot `number`.

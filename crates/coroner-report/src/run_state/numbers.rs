@@ -81,10 +81,6 @@ open_numbers! {
         EXIT = 0 "exit",
         /// When that was set, nanoseconds since the Unix epoch.
         EXIT_TIME = 1 "exit_time",
-        /// The [`Monitor`](crate::wire::Monitor) that saw a crash; 0 while none did. In version 2 the crash record says it.
-        CRASHED_BY = 2 "crashed_by",
-        /// When, nanoseconds since the Unix epoch. In version 2 the crash record says it.
-        CRASH_TIME = 3 "crash_time",
         /// [`Foreground`].
         FOREGROUND = 4 "foreground",
         /// When that was set, nanoseconds since the Unix epoch.
@@ -121,6 +117,18 @@ open_numbers! {
         PROCESSING_RUN_LOW = 20 "processing_run_low",
         /// The thread that processes them; 0 while none does.
         PROCESSING_THREAD = 21 "processing_thread",
+        /// Reports of what the process survived that were not written, since there were too many.
+        REPORTS_LEFT_OUT = 22 "reports_left_out",
+        /// How many of those the process itself has notified sinks of.
+        LEFT_OUT_NOTIFIED = 23 "left_out_notified",
+        /// Reports that the process itself has delivered while it went on, which are not in its run any more.
+        REPORTS_DELIVERED = 24 "reports_delivered",
+        /// 1: the store's note of the last run says that one ended by itself.
+        CLEAN_EXIT_NOTED = 25 "clean_exit_noted",
+        /// Another number for each machine and each of its boots; 0: not known.
+        MACHINE = 26 "machine",
+        /// Bytes of facts, from the first one on, that are the same for all runs of that machine.
+        MACHINE_FACTS = 27 "machine_facts",
     }
 }
 
@@ -206,5 +214,9 @@ open_numbers! {
         USER = 4 "user",
         /// The fingerprint: key empty, a CBOR array of texts.
         FINGERPRINT = 5 "fingerprint",
+        /// A file that goes with the run's reports: its name, and a CBOR map of texts (`path`, `content_type`).
+        ATTACHMENT = 6 "attachment",
+        /// A text that takes the place of a fact's: `release` or `environment`.
+        CHANGED_FACT = 7 "changed_fact",
     }
 }

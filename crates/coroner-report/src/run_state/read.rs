@@ -5,17 +5,17 @@ use super::checksum::mix;
 use super::crash_record::{NotWhole, read_crash};
 use super::identity::read_identity;
 use super::layout::{
-    BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, CRASH_RECORDS, HEADER_WORDS, LIMITS_WORD,
-    Layout, Limits, MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
+    BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, COMMITTED_WORD, CRASH_RECORDS, HEADER_WORDS,
+    LIMITS_WORD, Layout, Limits, MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
 };
 use super::numbers::{ExitKind, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus};
 use super::slots::form;
 use crate::model::{
-    Address, AppFacts, Breadcrumb, DeviceFacts, Id, Lifecycle, OsFacts, Problem, Processing, RunFacts, Session,
-    Timestamp, Value,
+    Address, AppFacts, Attachment, Breadcrumb, DeviceFacts, Id, Lifecycle, OsFacts, Problem, Processing, RunFacts,
+    Session, Timestamp, Value,
 };
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
-use crate::wire::{Monitor, crc32c, keys};
+use crate::wire::{crc32c, keys};
 use minicbor::Decoder;
 use std::collections::HashMap;
 use std::path::Path;
@@ -39,9 +39,9 @@ pub enum RunStateError {
     /// It is of another format.
     #[error("not a Coroner run state: its first 8 bytes are others")]
     NotARunState,
-    /// It is of a later version.
-    #[error("the run state is of version {version}; this program reads up to version {VERSION}")]
-    Newer {
+    /// It is of another version.
+    #[error("the run state is of version {version}; this program reads version {VERSION}")]
+    OtherVersion {
         /// That version.
         version: u32,
     },
@@ -75,15 +75,15 @@ impl RunFacts {
             return Err(damaged(bytes.len() / 8, "it ends within its header"));
         }
         let version = file.at(VERSION_WORD) as u32;
-        if version > VERSION {
-            return Err(RunStateError::Newer { version });
+        if version != VERSION {
+            return Err(RunStateError::OtherVersion { version });
         }
         let check = (VERSION_WORD..CHECK_WORD).fold(0, |check, index| crc32c(check, &file.at(index).to_le_bytes()));
         if u64::from(check) != file.at(CHECK_WORD) {
             return Err(damaged(CHECK_WORD, "the checksum of its header is wrong"));
         }
         let limits = Limits::from_words(std::array::from_fn(|index| file.at(LIMITS_WORD + index)));
-        let size = limits.size_in(version);
+        let size = limits.size();
         if limits != limits.allowed() || file.at(SIZE_WORD) != size as u64 {
             return Err(damaged(LIMITS_WORD, "its limits are none that can be"));
         }
@@ -98,14 +98,14 @@ impl RunFacts {
         let mut run_id = [0; 16];
         run_id.copy_from_slice(&bytes[RUN_ID_WORD * 8..][..16]);
         let mut reading = Reading { file, facts: RunFacts { run_id: Id(run_id), ..RunFacts::default() } };
-        let layout = Layout::of(&limits, version);
+        let layout = Layout::of(&limits);
         reading.scalars(&layout);
-        reading.facts.process = layout.identity.and_then(|at| read_identity(at, |index| file.at(index)));
+        reading.facts.process = read_identity(layout.identity, |index| file.at(index));
         reading.crash_record(&layout);
         reading.facts(&layout);
         // The facts of a child made by fork are its parent's.
-        if let (Some(pid), Some(process)) = (&mut reading.facts.app.pid, &reading.facts.process) {
-            *pid = process.pid;
+        if let Some(process) = &reading.facts.process {
+            reading.facts.app.pid = Some(process.pid);
         }
         let mut values = reading.slots(&layout.small);
         values.extend(reading.slots(&layout.large));
@@ -144,6 +144,8 @@ struct Version<'a> {
     sequence: u64,
     kind: Kind,
     form: u8,
+    /// It counts only if the change that it is part of was committed.
+    pending: bool,
     key: &'a [u8],
     value: &'a [u8],
     at: usize,
@@ -171,8 +173,6 @@ impl<'a> Reading<'a> {
         self.facts.lifecycle = Lifecycle {
             exit: ExitKind(number(Scalar::EXIT)),
             exit_time: time(Scalar::EXIT_TIME),
-            crashed_by: Some(Monitor(number(Scalar::CRASHED_BY))).filter(|monitor| monitor.0 != 0),
-            crash_time: time(Scalar::CRASH_TIME),
             foreground: Foreground(number(Scalar::FOREGROUND)),
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),
@@ -185,7 +185,10 @@ impl<'a> Reading<'a> {
             memory_available: Some(scalar(Scalar::MEMORY_AVAILABLE)).filter(|bytes| *bytes > 0),
             debugged: scalar(Scalar::DEBUGGED) != 0,
             forwarded_fault: Some(scalar(Scalar::FORWARDED_FAULT)).filter(|address| *address > 0).map(Address),
+            reports_left_out: scalar(Scalar::REPORTS_LEFT_OUT).saturating_sub(scalar(Scalar::LEFT_OUT_NOTIFIED)),
+            reports_delivered: scalar(Scalar::REPORTS_DELIVERED),
             processing: Some(processing).filter(|processing| processing.tid != 0),
+            ..Lifecycle::default()
         };
         self.facts.level = Some(Level(number(Scalar::LEVEL))).filter(|level| level.0 != 0);
         if let Some(started) = time(Scalar::SESSION_STARTED) {
@@ -202,7 +205,7 @@ impl<'a> Reading<'a> {
     /// The newest crash that ended the process; if none did, the newest that did not.
     fn crash_record(&mut self, layout: &Layout) {
         let mut records = Vec::new();
-        for at in (0..CRASH_RECORDS as u64).filter_map(|number| layout.crash_record(number)) {
+        for at in (0..CRASH_RECORDS as u64).map(|number| layout.crash_record(number)) {
             match read_crash(at, |index| self.file.at(index)) {
                 Ok(record) => records.extend(record),
                 Err(NotWhole) => self.problem(at, "a crash record is not whole".to_owned()),
@@ -248,11 +251,14 @@ impl<'a> Reading<'a> {
         for number in 0..table.slots {
             let versions = [0, 1].map(|version| self.version(table, table.version(number, version)));
             let touched = (0..2).any(|version| self.file.at(table.version(number, version)) != 0);
-            let current = versions.into_iter().flatten().max_by_key(|version| version.sequence);
+            let committed = self.file.at(COMMITTED_WORD);
+            let counts = |version: &Version<'_>| !version.pending || version.sequence <= committed;
+            let damaged = touched && versions.iter().all(Option::is_none);
+            let current = versions.into_iter().flatten().filter(counts).max_by_key(|version| version.sequence);
             let Some(current) = current else {
                 // Killed while a new key was being written, the one version that there is is not valid: that is no
                 // damage. A sequence number says that a version was whole.
-                if touched {
+                if damaged {
                     self.problem(table.slot(number), "both versions of a value are damaged".to_owned());
                 }
                 continue;
@@ -283,7 +289,9 @@ impl<'a> Reading<'a> {
             return None;
         }
         let (key, value) = (self.file.bytes(data, key_len), self.file.bytes(data + key_words, value_len));
-        Some(Version { sequence, kind: Kind(meta as u8), form: (meta >> 8) as u8, key, value, at })
+        let form = (meta >> 8) as u8;
+        let (form, pending) = (form & !form::PENDING, form & form::PENDING != 0);
+        Some(Version { sequence, kind: Kind(meta as u8), form, pending, key, value, at })
     }
 
     fn values(&mut self, mut values: Vec<Version<'a>>) {
@@ -310,6 +318,22 @@ impl<'a> Reading<'a> {
                 (Kind::USER, value) => self.facts.user = Some(value),
                 (Kind::FINGERPRINT, Value::Array(parts)) => {
                     self.facts.fingerprint = parts.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                }
+                (Kind::ATTACHMENT, Value::Map(pairs)) => {
+                    let text = |name: &str| {
+                        let pair = pairs.iter().find(|(key, _)| key.as_str() == Some(name))?;
+                        pair.1.as_str().map(str::to_owned)
+                    };
+                    // Without a path it says nothing.
+                    self.facts.attachments.extend(text("path").map(|path| Attachment {
+                        name: key,
+                        path,
+                        content_type: text("content_type"),
+                    }));
+                }
+                (Kind::CHANGED_FACT, Value::Text(text)) if key == "release" => self.facts.release = Some(text),
+                (Kind::CHANGED_FACT, Value::Text(text)) if key == "environment" => {
+                    self.facts.environment = Some(text);
                 }
                 (kind, value) => {
                     let map = self.facts.unknown_values.entry(kind.0.into()).or_insert_with(|| Value::Map(Vec::new()));

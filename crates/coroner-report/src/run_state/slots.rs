@@ -4,11 +4,15 @@
 //! becomes 0 (not valid), then come data and checksum, then the new sequence number. A process killed at any store
 //! leaves the other version as it was, and a reader takes the valid version with the greatest sequence number.
 //!
+//! A change of several keys ([`RunState::together`]) marks its versions as pending. A reader leaves a pending version out if its sequence
+//! number is greater than the number that the last commit stored: so of a change that the process did not live to commit
+//! nothing counts. An update in such a change overwrites its own earlier version of the key, and never the last committed one.
+//!
 //! Two threads that set one key at one moment: the second finds the slot claimed and leaves. That is as if it had set
 //! its value just before the other, which neither can distinguish from what happened; so nobody waits.
 
 use super::checksum::mix;
-use super::layout::{MAX_KEY, SEQUENCE_WORD, Table, VERSION_HEADER_WORDS};
+use super::layout::{COMMITTED_WORD, MAX_KEY, SEQUENCE_WORD, Table, VERSION_HEADER_WORDS};
 use super::numbers::Kind;
 use super::writer::{Refused, RunState, put, word};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -31,6 +35,8 @@ pub(super) mod form {
     pub(in super::super) const CBOR: u8 = 2;
     /// The key was removed.
     pub(in super::super) const REMOVED: u8 = 3;
+    /// Added to the form of a version that counts only if its change was committed.
+    pub(in super::super) const PENDING: u8 = 0x80;
 }
 
 /// The second word of a version: kind, form, length of the key (16 bits), length of the value (32 bits).
@@ -39,13 +45,30 @@ fn meta(kind: Kind, form: u8, key_len: usize, value_len: usize) -> u64 {
 }
 
 fn form_of(meta: u64) -> u8 {
-    (meta >> 8) as u8
+    (meta >> 8) as u8 & !form::PENDING
+}
+
+fn is_pending(meta: u64) -> bool {
+    (meta >> 8) as u8 & form::PENDING != 0
 }
 
 /// How often to look again for a slot that was taken from under us by a new key.
 const ATTEMPTS: usize = 4;
 
-impl RunState<'_> {
+impl<'a> RunState<'a> {
+    /// A copy through which several keys are set and removed in one change: none of it counts until [`commit`](Self::commit). Only one
+    /// such copy may be in use at a time.
+    pub fn together(&self) -> RunState<'a> {
+        RunState { together: true, ..*self }
+    }
+
+    /// Makes everything that was set through [`together`](Self::together) count, at once.
+    pub fn commit(&self) {
+        if let Some(committed) = self.words.get(COMMITTED_WORD) {
+            committed.store(self.load(SEQUENCE_WORD).to_le(), Release);
+        }
+    }
+
     /// Sets a text. Where it is too long it is cut at a character.
     ///
     /// # Errors
@@ -93,18 +116,6 @@ impl RunState<'_> {
         Ok(())
     }
 
-    /// Removes all keys of a kind.
-    pub fn remove_all(&self, kind: Kind) {
-        let table = self.table(kind);
-        for number in 0..table.slots {
-            let hash = self.load(table.directory.wrapping_add(number));
-            if hash != 0 && self.current(table, number).is_some_and(|(_, meta)| meta as u8 == kind.0) {
-                // The key is not needed: a removed version is never shown. Overtaken: somebody set it after.
-                let _ = self.update(table, number, hash, kind, form::REMOVED, &[], &[]);
-            }
-        }
-    }
-
     fn table(&self, kind: Kind) -> &Table {
         if kind == Kind::TAG { &self.layout.small } else { &self.layout.large }
     }
@@ -150,8 +161,12 @@ impl RunState<'_> {
         }
         // All have an owner: one whose key was removed can have another.
         for number in order {
-            let removed =
-                |state: &Self| state.current(table, number).is_some_and(|(_, meta)| form_of(meta) == form::REMOVED);
+            let removed = |state: &Self| {
+                let current = state.current(table, number);
+                current.is_some_and(|(version, meta)| {
+                    form_of(meta) == form::REMOVED && state.is_committed(table, number, version, meta)
+                })
+            };
             if removed(self) && self.claim(table, number) {
                 // Looked at again under the claim, since it may have been set again before.
                 let ours = removed(self);
@@ -173,6 +188,11 @@ impl RunState<'_> {
         let (first, second) = (sequence(0), sequence(1));
         let version = usize::from(second > first);
         (first.max(second) > 0).then(|| (version, self.load(table.version(number, version).wrapping_add(1))))
+    }
+
+    /// Whether a version counts.
+    fn is_committed(&self, table: &Table, number: usize, version: usize, meta: u64) -> bool {
+        !is_pending(meta) || self.load(table.version(number, version)) <= self.load(COMMITTED_WORD)
     }
 
     fn claim(&self, table: &Table, number: usize) -> bool {
@@ -202,6 +222,7 @@ impl RunState<'_> {
         }
         let ours = self.load(table.directory.wrapping_add(number)) == hash;
         if ours {
+            let form = if self.together { form | form::PENDING } else { form };
             self.write_version(table, number, meta(kind, form, key.len(), value.len()), key, value);
         }
         self.release(table, number);
@@ -209,8 +230,11 @@ impl RunState<'_> {
     }
 
     fn write_version(&self, table: &Table, number: usize, meta: u64, key: &[u8], value: &[u8]) {
-        let current = self.current(table, number).map_or(1, |(version, _)| version);
-        let at = table.version(number, 1 - current);
+        // The version that counts must outlive this one's being written.
+        let kept = self.current(table, number).map_or(1, |(version, meta)| {
+            if self.is_committed(table, number, version, meta) { version } else { 1 - version }
+        });
+        let at = table.version(number, 1 - kept);
         let sequence = match self.words.get(SEQUENCE_WORD) {
             Some(counter) => counter.fetch_add(1, Relaxed).wrapping_add(1),
             None => return,

@@ -3,8 +3,8 @@
 use super::checksum::mix;
 use super::facts::FactsEncoder;
 use super::layout::{
-    CHECK_WORD, CRASH_RECORDS, CRASH_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits, MAGIC, MAGIC_WORD, RUN_ID_WORD,
-    SIZE_WORD, VERSION, VERSION_WORD,
+    BREADCRUMB_WORD, CHECK_WORD, CRASH_RECORDS, CRASH_WORD, HEADER_WORDS, LIMITS_WORD, Layout, Limits, MAGIC,
+    MAGIC_WORD, RUN_ID_WORD, SEQUENCE_WORD, SIZE_WORD, VERSION, VERSION_WORD,
 };
 use super::numbers::{ExitKind, Scalar};
 use crate::wire::{Encoder, crc32c};
@@ -19,6 +19,8 @@ use coroner_process::identity::ProcessIdentity;
 pub struct RunState<'a> {
     pub(super) words: &'a [AtomicU64],
     pub(super) layout: Layout,
+    /// What is set through this copy counts only from [`commit`](RunState::commit) on.
+    pub(super) together: bool,
 }
 
 /// Why a run state can't be created.
@@ -93,11 +95,11 @@ impl<'a> RunState<'a> {
         process: &ProcessIdentity,
     ) -> Result<RunState<'a>, CreateError> {
         let limits = limits.allowed();
-        let layout = Layout::of(&limits, VERSION);
+        let layout = Layout::of(&limits);
         if words.len() < layout.words {
             return Err(CreateError::TooSmall { needed: limits.size() });
         }
-        let state = RunState { words, layout };
+        let state = RunState { words, layout, together: false };
         let (low, high) = run_id.split_at(8);
         let mut header = [0; CHECK_WORD - VERSION_WORD];
         let content = [u64::from(VERSION) | (HEADER_WORDS as u64) << 32, limits.size() as u64, word(low), word(high)];
@@ -120,7 +122,7 @@ impl<'a> RunState<'a> {
 
     /// The run state that `words` hold already, made by [`RunState::create`] with these limits: a copy of another process's, say.
     pub fn reopen(words: &'a [AtomicU64], limits: &Limits) -> RunState<'a> {
-        RunState { words, layout: Layout::of(&limits.allowed(), VERSION) }
+        RunState { words, layout: Layout::of(&limits.allowed()), together: false }
     }
 
     /// Makes a copy of another process's state one of this process's own run, which begins now: what the app said of itself stays,
@@ -135,9 +137,7 @@ impl<'a> RunState<'a> {
             }
         }
         for number in 0..CRASH_RECORDS as u64 {
-            if let Some(at) = self.layout.crash_record(number) {
-                self.store(at, 0);
-            }
+            self.store(self.layout.crash_record(number), 0);
         }
         self.store(CRASH_WORD, 0);
         RunState::create(self.words, limits, run_id, process).map(|_| ())
@@ -162,6 +162,30 @@ impl<'a> RunState<'a> {
             *to = from;
         }
         id
+    }
+
+    /// Makes the state zero, as of a file that was just made. `false`, and nothing is changed, if the app said something of itself: then
+    /// more of the file is in use than is worth touching.
+    pub fn wipe(&self) -> bool {
+        let is_unused = self.load(SEQUENCE_WORD) == 0 && self.load(BREADCRUMB_WORD) == 0;
+        if is_unused {
+            (0..self.layout.breadcrumbs).for_each(|index| self.store(index, 0));
+        }
+        is_unused
+    }
+
+    /// Writes what the facts begin with to `into`, as far as it fits. `false` if there are none, or damaged ones.
+    pub fn facts_start(&self, into: &mut [u8]) -> bool {
+        let head = self.load(self.layout.facts);
+        let length = head as u32 as usize;
+        let mut check = 0;
+        for at in (0..length.min(self.layout.facts_words.saturating_mul(8))).step_by(8) {
+            let word = self.load(self.layout.facts.wrapping_add(1 + at / 8)).to_le_bytes();
+            let bytes = word.get(..(length - at).min(8)).unwrap_or_default();
+            check = crc32c(check, bytes);
+            into.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
+        }
+        head != 0 && u64::from(check) == head >> 32
     }
 
     /// Whether the run ended by itself, and had no crash.

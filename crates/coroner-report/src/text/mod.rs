@@ -6,7 +6,7 @@
 mod registers;
 mod report;
 
-use crate::model::{Report, Thread};
+use crate::model::{Frame, Report, Skipped, Thread};
 use std::fmt;
 use std::str::FromStr;
 
@@ -114,6 +114,23 @@ impl Default for TextOptions {
     }
 }
 
+/// Writes the frames of a stack, the innermost first, a line for each and for each function that is inlined into it, as reports show
+/// them.
+///
+/// # Errors
+/// What the sink returns.
+pub fn write_frames(sink: &mut dyn Sink, frames: &[Frame]) -> fmt::Result {
+    write_stack(sink, frames, &[])
+}
+
+/// The same, of a stack of which frames were left out.
+///
+/// # Errors
+/// What the sink returns.
+pub fn write_stack(sink: &mut dyn Sink, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+    report::Writer { sink, report: &Report::default(), options: &TextOptions::default() }.frames(frames, skipped)
+}
+
 impl Report {
     /// Writes the report as text, piece by piece.
     ///
@@ -136,6 +153,20 @@ impl Report {
     pub fn to_json(&self) -> String {
         // It fails for map keys that are no text alone, of which there are none.
         serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// The report whose JSON form this is, as far as JSON has it: registers of unknown architectures lose their order, bytes among the app's
+    /// values are text.
+    ///
+    /// # Errors
+    /// It is no JSON, or none of a report.
+    pub fn from_json(json: &str) -> serde_json::Result<Report> {
+        let mut report: Report = serde_json::from_str(json)?;
+        if report.header.event_id.is_nil() {
+            return Err(serde::de::Error::custom("it has no event id of a Coroner report (`header.event_id`)"));
+        }
+        report.name_numbers();
+        Ok(report)
     }
 
     /// Leaves only the threads that `filter` lets through. `false` (and nothing changed) where that would be none.

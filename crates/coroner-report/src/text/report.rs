@@ -2,9 +2,9 @@
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
 use crate::model::{
-    Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread, is_runtime_function,
+    Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread, is_runtime_code,
 };
-use crate::wire::{FoundBy, WalkEnd};
+use crate::wire::{FoundBy, Monitor, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ impl Writer<'_> {
         let shown = threads.len();
         if shown < self.report.threads.len() {
             let others = self.report.threads.len() - shown;
-            self.line(Style::Faint, &format!("\n{others} of {} threads not shown\n", self.report.threads.len()))?;
+            let all = count(self.report.threads.len() as u64, "thread");
+            self.line(Style::Faint, &format!("\n{others} of {all} not shown\n"))?;
         }
         if self.options.registers {
             self.registers()?;
@@ -79,11 +80,18 @@ impl Writer<'_> {
         self.field("Report", Style::Heading, &header.event_id.to_string())?;
         let process = match (header.process_name.as_str(), header.pid) {
             ("", 0) => String::new(),
+            (name, pid) if header.ppid == 0 => format!("{name} [{pid}]"),
             (name, pid) => format!("{name} [{pid}], child of [{}]", header.ppid),
         };
         self.field("Process", Style::Plain, process.trim_start())?;
         if let Some(main) = report.images.iter().find(|image| image.is_main) {
             self.field("Path", Style::Plain, &main.path)?;
+        }
+        let replaced: Vec<&str> =
+            report.images.iter().filter(|image| image.replaced).map(|image| &*image.path).collect();
+        if !replaced.is_empty() {
+            let what = format!("while it ran, its file was replaced or deleted: {}", replaced.join(", "));
+            self.field("Note", Style::Warning, &what)?;
         }
         let app = report.run.as_ref().map(|run| &run.app);
         if let Some(app) = app {
@@ -110,7 +118,10 @@ impl Writer<'_> {
         self.field("System", Style::Plain, &system)?;
         if let Some(crash) = &report.crash {
             let mut when = crash.time.to_string();
-            write!(when, ", {} after install", duration(crash.since_install_ns))?;
+            // Of the system's own account of a crash that is not known.
+            if !header.sdk_version.is_empty() || crash.since_install_ns > 0 {
+                write!(when, ", {} after install", duration(crash.since_install_ns))?;
+            }
             let start = header.process_start.0;
             if start > 0 && start <= crash.time.0 {
                 write!(when, ", {} after the process started", duration(crash.time.0 - start))?;
@@ -148,7 +159,7 @@ impl Writer<'_> {
                 write!(text, ", errno {}", signal.errno)?;
             }
             if let Some(syscall) = signal.syscall {
-                write!(text, ", system call {syscall}")?;
+                write!(text, ", system call {}", system_call(signal.syscall_name, syscall.into()))?;
             }
             self.field("Signal", fatal, &text)?;
         }
@@ -156,7 +167,12 @@ impl Writer<'_> {
             let access = crash.access.map_or_else(String::new, |access| format!(" ({access})"));
             let place =
                 self.report.image_at(address).map_or_else(String::new, |image| format!(", in {}", image.name()));
-            self.field("Address", Style::Address, &format!("{address}{access}{place}"))?;
+            // arm64: the top byte of a pointer is no part of the address.
+            let pointer = crash.signal.as_ref().and_then(|signal| signal.address);
+            let tagged = pointer.filter(|pointer| *pointer != address && pointer.0 << 8 == address.0 << 8);
+            let tag = tagged
+                .map_or_else(String::new, |pointer| format!(", by a pointer with the tag {:#04x}", pointer.0 >> 56));
+            self.field("Address", Style::Address, &format!("{address}{access}{tag}{place}"))?;
         } else if crash.is_address_unknown() {
             self.field("Address", Style::Address, "not known: the kernel does not say it")?;
         }
@@ -166,18 +182,23 @@ impl Writer<'_> {
                 (lasted, false) => format!("for {} at least", duration(lasted.as_nanos() as u64)),
             };
             let end = if crash.has(CrashFlag::NotFatal) { "" } else { ", until the process was ended" };
-            self.field("Hang", fatal, &format!("the thread did not answer {how_long}{end}"))?;
+            // The system's own account of a hang does not say how long it was.
+            let how_long =
+                if hang.lasted_ns == 0 && hang.duration_ns.is_none() { String::new() } else { format!(" {how_long}") };
+            self.field("Hang", fatal, &format!("the thread did not answer{how_long}{end}"))?;
         }
         if let Some(kind) = &crash.exception_type {
             self.field("Type", fatal, kind)?;
         }
-        if let Some(message) = &crash.message {
+        let abort_message = self.report.abort_message();
+        if let Some(message) = crash.message.as_deref().or(abort_message) {
             self.field("Message", fatal, message)?;
         }
         if let Some(location) = &crash.location {
             self.field("Location", Style::Source, location)?;
         }
-        for annotation in &self.report.annotations {
+        let is_said = |text: &str| abort_message == Some(text) || crash.message.as_deref().map(str::trim) == Some(text);
+        for annotation in self.report.annotations.iter().filter(|annotation| !is_said(annotation.text.trim())) {
             self.field("Annotation", Style::Plain, &format!("{} ({})", annotation.text.trim_end(), annotation.source))?;
         }
         let place = self.report.threads.iter().position(|thread| thread.tid == crash.tid);
@@ -207,10 +228,14 @@ impl Writer<'_> {
     }
 
     fn exception(&mut self, exception: &Exception) -> fmt::Result {
-        let kind = exception.type_name.as_deref().unwrap_or("exception");
-        self.heading(&format!("Thrown: {kind} ({})", exception.language))?;
-        if let Some(message) = &exception.message {
-            self.field("Message", Style::Alarm, message)?;
+        match (&exception.type_name, &exception.message) {
+            // Nothing was thrown: `std::terminate` was called.
+            (None, Some(message)) if exception.frames.is_empty() => self.heading(message)?,
+            (kind, message) => {
+                let kind = kind.as_deref().unwrap_or("exception");
+                self.heading(&format!("Thrown: {kind} ({})", exception.language))?;
+                self.field("Message", Style::Alarm, message.as_deref().unwrap_or_default())?;
+            }
         }
         if let Some(location) = &exception.location {
             self.field("Location", Style::Source, location)?;
@@ -224,33 +249,47 @@ impl Writer<'_> {
     /// Frames from the call of the app on, if it is known.
     fn frames_of_exception(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         let is_of_app = |frame: &Frame| {
-            let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.as_deref());
-            let mut functions = inlined.chain(frame.function.as_deref()).peekable();
+            let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
+            let all = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
+            let mut functions = all.filter(|(function, _)| function.is_some()).peekable();
             if functions.peek().is_none() {
                 // The runtime's own functions have no names where it is stripped.
                 return !CPP_RUNTIME.iter().any(|name| module_name(frame).starts_with(name));
             }
-            functions.any(|function| !is_runtime_function(function))
+            functions.any(|(function, file)| !is_runtime_code(function, file))
         };
         let first = frames.iter().position(is_of_app).unwrap_or(0);
         let first = if skipped.iter().any(|skipped| skipped.after < first) { 0 } else { first };
         if first > 0 {
-            self.line(Style::Faint, &format!("     … {first} frames of the runtime …\n"))?;
+            self.line(Style::Faint, &format!("     … {} of the runtime …\n", count(first as u64, "frame")))?;
         }
         self.frames_from(first, frames, skipped)
+    }
+
+    /// What is said of the thread that the report is of.
+    fn what_it_did(&self) -> &'static str {
+        match &self.report.crash {
+            Some(crash) if crash.monitor == Monitor::HANG => " hung",
+            // A signal that a handler repaired is a crash all the same.
+            Some(crash) if crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none() => {
+                " reported"
+            }
+            _ => " crashed",
+        }
     }
 
     fn thread(&mut self, place: usize, thread: &Thread) -> fmt::Result {
         self.line(Style::Plain, "\n")?;
         let style = if thread.crashed { Style::Alarm } else { Style::Heading };
-        let crashed = if thread.crashed { " crashed" } else { "" };
-        self.line(style, &format!("Thread {place}{crashed}"))?;
+        let did = if thread.crashed { self.what_it_did() } else { "" };
+        self.line(style, &format!("Thread {place}{did}"))?;
         self.line(Style::Plain, &format!(": {}", thread_name(thread)))?;
         if let Some(queue) = &thread.queue {
             self.line(Style::Plain, &format!(", queue {queue}"))?;
         }
         if let Some(state) = thread.state {
-            let syscall = thread.syscall.map_or_else(String::new, |number| format!(" in system call {number}"));
+            let name = |number| format!(" in system call {}", system_call(thread.syscall_name, number));
+            let syscall = thread.syscall.map_or_else(String::new, name);
             self.line(Style::Faint, &format!(", {state}{syscall}"))?;
         }
         self.line(Style::Plain, "\n")?;
@@ -278,7 +317,7 @@ impl Writer<'_> {
         }
     }
 
-    fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+    pub(super) fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         self.frames_from(0, frames, skipped)
     }
 
@@ -290,7 +329,7 @@ impl Writer<'_> {
         for skipped in skipped {
             let end = skipped.after.clamp(begin, frames.len());
             self.run_of_frames(number, &frames[begin..end], width)?;
-            self.line(Style::Faint, &format!("     … {} frames left out …\n", skipped.count))?;
+            self.line(Style::Faint, &format!("     … {} left out …\n", count(skipped.count, "frame")))?;
             number += (end - begin) as u64 + skipped.count;
             begin = end;
         }
@@ -329,7 +368,10 @@ impl Writer<'_> {
         self.line(Style::Plain, &format!("{number:4} "))?;
         self.line(Style::Module, &format!("{:width$}", module_name(frame)))?;
         self.line(Style::Plain, " ")?;
-        self.line(Style::Address, &format!("{:#018x}", frame.address.0))?;
+        // A frame of a managed runtime has no address.
+        let has_address = frame.address.0 != 0 || frame.function.is_none();
+        let address = if has_address { format!("{:#018x}", frame.address.0) } else { format!("{:18}", "") };
+        self.line(Style::Address, &address)?;
         self.line(Style::Plain, " ")?;
         match frame.function.as_deref().or(frame.raw_function.as_deref()) {
             Some(function) => {
@@ -429,7 +471,8 @@ impl Writer<'_> {
         let report = self.report;
         if let Some(end) = &report.end {
             self.heading("How it was captured")?;
-            let threads = format!("{} of {} threads, {}", end.threads_captured, end.threads, duration(end.total_ns));
+            let all = count(end.threads, "thread");
+            let threads = format!("{} of {all}, {}", end.threads_captured, duration(end.total_ns));
             self.field("Captured", Style::Plain, &threads)?;
             let phases: Vec<String> = end
                 .phases
@@ -458,8 +501,11 @@ impl Writer<'_> {
             }
         }
         if !report.unknown_sections.is_empty() {
-            let count = report.unknown_sections.len();
-            self.line(Style::Faint, &format!("\n{count} sections of a later version are not shown\n"))?;
+            let (sections, are) = match report.unknown_sections.len() {
+                1 => ("1 section".to_owned(), "is"),
+                more => (format!("{more} sections"), "are"),
+            };
+            self.line(Style::Faint, &format!("\n{sections} of a later version {are} not shown\n"))?;
         }
         Ok(())
     }
@@ -471,9 +517,10 @@ fn recursion(frames: &[Frame]) -> (usize, usize) {
     /// Functions that call each other in a circle.
     const MAX_LENGTH: usize = 8;
     const WORTH: usize = 5;
+    let is_same = |a: &Frame, b: &Frame| a.address == b.address && (a.address.0 != 0 || a == b);
     for round in 1..=MAX_LENGTH.min(frames.len()) {
         let first = &frames[..round];
-        let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| a.address == b.address);
+        let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| is_same(a, b));
         let times = frames.chunks_exact(round).take_while(|other| same(other)).count();
         if times >= WORTH {
             return (round, times);
@@ -482,9 +529,19 @@ fn recursion(frames: &[Frame]) -> (usize, usize) {
     (1, 1)
 }
 
+/// `1 frame`, `2 frames`.
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// What is not empty, with spaces between.
 fn joined(parts: &[String]) -> String {
     parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// A system call's name with its number, or that alone.
+fn system_call(name: Option<&str>, number: i64) -> String {
+    name.map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
 }
 
 /// A thread's number, name and role.
@@ -496,6 +553,9 @@ fn thread_name(thread: &Thread) -> String {
 
 /// The last component of the path of a frame's image.
 fn module_name(frame: &Frame) -> &str {
+    if frame.found_by == FoundBy::MANAGED && frame.module.is_none() {
+        return "java";
+    }
     frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path))
 }
 

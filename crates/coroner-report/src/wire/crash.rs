@@ -77,6 +77,8 @@ pub struct Signal {
     pub error_code: Option<u64>,
     /// SIGSYS: number of the system call that a filter refused.
     pub syscall: Option<i32>,
+    /// SIGSYS: `si_arch` (`AUDIT_ARCH_…`), where it is not the process's own: the number is of another table then.
+    pub syscall_arch: Option<u32>,
 }
 
 impl Signal {
@@ -94,6 +96,7 @@ impl Signal {
         optional_uint(encoder, signal::TRAP_NUMBER, self.trap_number);
         optional_uint(encoder, signal::ERROR_CODE, self.error_code);
         optional_int(encoder, signal::SYSCALL, self.syscall.map(i64::from));
+        optional_uint(encoder, signal::SYSCALL_ARCH, self.syscall_arch.map(u64::from));
         encoder.end();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::crash::{optional_text, optional_uint};
 use super::encoder::Encoder;
-use super::keys::{image, symbol_names};
+use super::keys::{image, replaced_images, symbol_names};
 use super::numbers::{ImageKind, UnwindKind};
 
 /// A loaded segment.
@@ -109,6 +109,23 @@ impl Image<'_> {
                 encoder.int(subtype.into());
             }
             encoder.end();
+        })
+    }
+}
+
+/// An image whose file is no longer what is mapped: another one was put in its place while the process ran, or it was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplacedImage {
+    /// Where the image's first segment starts (avma).
+    pub load_address: u64,
+}
+
+impl ReplacedImage {
+    /// Encodes one element of a replaced images section; `false` (and nothing written) if it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.map(replaced_images::REQUIRED);
+            encoder.uint_pair(replaced_images::LOAD_ADDRESS, self.load_address);
         })
     }
 }

@@ -77,6 +77,7 @@ keys! {
         TRAP_NUMBER = 6,
         ERROR_CODE = 7,
         SYSCALL = 8,
+        SYSCALL_ARCH = 9,
     }
     /// In the crash section.
     mach_exception {
@@ -138,6 +139,10 @@ keys! {
         TID = 0,
         ADDRESS = 1,
         BYTES = 2,
+    }
+    /// An element of a replaced images section.
+    replaced_images {
+        LOAD_ADDRESS = 0,
     }
     /// An element of a symbol names section.
     symbol_names {

@@ -36,7 +36,7 @@ pub use frame::{
     FILE_PREFIX, FORMAT_VERSION, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, HeaderError, MAX_PAYLOAD, checksum,
     parse_header, seal, seal_header,
 };
-pub use image::{Image, Segment, SymbolName, UnwindSection};
+pub use image::{Image, ReplacedImage, Segment, SymbolName, UnwindSection};
 pub use numbers::{
     Access, AddressKind, CaptureMethod, ExtraRegister, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os, Phase,
     SectionKind, ThreadState, UnwindKind, WalkEnd,

@@ -28,6 +28,12 @@ open_numbers! {
         /// The run's [run state](crate::run_state) file, a byte string; zeros at its end may be left out. The crash
         /// path does not write it: it is added when a report leaves its run's directory.
         RUN_STATE = 11 "run_state",
+        /// What the system said of the death at the next launch, a byte string: a line of JSON, and behind it the trace that
+        /// came with it. Added as the run state is; a reader keeps it among
+        /// [`unknown_sections`](crate::model::Report::unknown_sections), and the crate `coroner` completes the report by it.
+        SYSTEM_REPORT = 12 "system_report",
+        /// A batch of [`ReplacedImage`](super::ReplacedImage)s, an array.
+        REPLACED_IMAGES = 13 "replaced_images",
     }
 }
 
@@ -185,6 +191,9 @@ open_numbers! {
         STACK_TOP = 10 "stack_top",
         /// A word on the stack that looks like a return address.
         SCAN = 11 "scan",
+        /// A managed runtime (Java, JavaScript) said it: a method and a line, without an address. Never in a report file: the next launch
+        /// finds them in the runtime's own words.
+        MANAGED = 12 "managed",
     }
 }
 
@@ -284,6 +293,22 @@ open_numbers! {
         RUST = 3 "rust",
         /// Swift.
         SWIFT = 4 "swift",
+        /// Java, Kotlin and what else runs on a Java virtual machine or ART.
+        JAVA = 5 "java",
+        /// JavaScript.
+        JAVASCRIPT = 6 "javascript",
+        /// C# and what else runs on .NET.
+        CSHARP = 7 "csharp",
+        /// Dart.
+        DART = 8 "dart",
+        /// Lua.
+        LUA = 9 "lua",
+        /// Python.
+        PYTHON = 10 "python",
+        /// Ruby.
+        RUBY = 11 "ruby",
+        /// PHP.
+        PHP = 12 "php",
     }
 }
 

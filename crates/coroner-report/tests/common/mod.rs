@@ -5,8 +5,8 @@ use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
     self, Access, AddressKind, Annotation, CaptureMethod, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder, End,
     Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language, Mach,
-    Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, SectionKind, Segment, Signal, StackMemory, SymbolName,
-    Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
+    Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment, Signal,
+    StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
 };
 
 /// A report file being made.
@@ -82,6 +82,7 @@ pub fn crash() -> Crash<'static> {
             trap_number: Some(14),
             error_code: Some(6),
             syscall: Some(59),
+            syscall_arch: None,
         }),
         mach: Some(Mach { exception: 1, code: 1, subcode: -24 }),
         tid: 4322,
@@ -231,6 +232,9 @@ pub fn full_report() -> File {
             for (address, name) in [(0x5555_0000_1234, &b"_ZN6victim4mainE"[..]), (0x7F12_0000_0010, b"read")] {
                 assert!(SymbolName { address, name, symbol_address: Some(address - 0x14) }.encode(encoder));
             }
+        })
+        .list(SectionKind::REPLACED_IMAGES, |encoder| {
+            assert!(ReplacedImage { load_address: 0x5555_0000_0000 }.encode(encoder));
         })
         .list(SectionKind::ANNOTATIONS, |encoder| {
             assert!(Annotation { source: b"libsystem_c.dylib", text: b"abort() called" }.encode(encoder));

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::time_text;
 
-/// Contexts whose shape the protocol knows, and Coroner's own.
-const KNOWN: [&str; 6] = ["app", "device", "os", "runtime", "culture", "coroner"];
+/// The contexts that Coroner fills.
+pub const OWN_CONTEXTS: [&str; 6] = ["app", "device", "os", "runtime", "culture", "coroner"];
 
 /// A context being filled: only what is known is in it.
 struct Context(Map<String, Value>);
@@ -25,10 +25,12 @@ impl Context {
         self
     }
 
-    /// Puts it into the contexts unless it says nothing.
+    /// Puts it into the contexts unless it says nothing. What it knows itself stands before what the app set.
     fn add(self, contexts: &mut Map<String, Value>, name: &str) {
-        if self.0.len() > 1 {
-            contexts.insert(name.to_owned(), Value::Object(self.0));
+        match contexts.get_mut(name) {
+            Some(Value::Object(set)) => set.extend(self.0),
+            _ if self.0.len() > 1 => drop(contexts.insert(name.to_owned(), Value::Object(self.0))),
+            _ => {}
         }
     }
 }
@@ -38,14 +40,13 @@ pub(super) fn of(report: &Report, unidentified: Vec<String>, left_out: Map<Strin
     let mut contexts = Map::new();
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);
-    // What the app set, first: the names of the protocol are Coroner's to fill.
+    // What the app set, first: what Coroner knows comes over it.
     for (name, value) in &run.contexts {
         let value = match value.to_json() {
             Value::Object(map) => map,
             other => Map::from_iter([("value".to_owned(), other)]),
         };
-        let name = if KNOWN.contains(&name.as_str()) { format!("app.{name}") } else { name.clone() };
-        contexts.insert(name, Value::Object(value));
+        contexts.insert(name.clone(), Value::Object(value));
     }
     app(run).add(&mut contexts, "app");
     os(report, run).add(&mut contexts, "os");

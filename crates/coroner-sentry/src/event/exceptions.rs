@@ -1,11 +1,11 @@
 //! What happened, in the protocol's words: exceptions and the mechanisms that caught them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
 
-use coroner_report::model::{Crash, CrashFlag, Exception as Thrown, Hang, Report, RunFacts};
+use coroner_report::model::{Crash, Exception as Thrown, Report, RunFacts};
 use coroner_report::run_state::Foreground;
-use coroner_report::wire::{Language, Monitor};
+use coroner_report::wire::{Access, Monitor};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -32,8 +32,8 @@ pub struct Exception {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
-    /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`]; `chained` for what
-    /// caused another.
+    /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`], `generic` for what the
+    /// app reported; `chained` for what caused another.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether the app went on.
@@ -114,7 +114,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
     }
     let chain = report.exceptions.iter().enumerate().map(|(place, thrown)| {
         let mut exception = from_thrown(thrown);
-        let mut mechanism = if place == 0 { mechanism(crash) } else { chained(place) };
+        let mut mechanism = if place == 0 { mechanism(report, crash) } else { chained(report, place) };
         if report.exceptions.len() > 1 {
             mechanism.exception_id = Some(place as u64);
         }
@@ -155,93 +155,27 @@ fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
 
 /// The exception of a report without one of a language: a signal, a Mach exception, a hang.
 fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception {
-    let mut mechanism = mechanism(crash);
-    let typed = crash.exception_type.is_some() || matches!(crash.monitor, Monitor::PANIC | Monitor::USER);
-    // A type that a program gave is one to group by; a signal says as good as nothing.
-    mechanism.synthetic = (!typed).then_some(true);
+    let mut mechanism = mechanism(report, crash);
+    let named = matches!(crash.monitor, Monitor::PANIC | Monitor::USER | Monitor::HANG);
+    // A type that a program gave is one to group by; a signal says as good as nothing. A hang is not to be put together with a
+    // crash at the same place.
+    mechanism.synthetic = (crash.exception_type.is_none() && !named).then_some(true);
     Exception {
-        kind: kind(crash),
-        value: value(report, crash),
+        kind: crash.kind(),
+        value: report.cause(),
         thread_id: Some(crash.tid),
         mechanism: Some(mechanism),
-        stacktrace: stacks.of_thread_with_id(crash.tid),
-    }
-}
-
-fn kind(crash: &Crash) -> String {
-    if let Some(name) = &crash.exception_type {
-        return name.clone();
-    }
-    match crash.monitor {
-        Monitor::HANG if crash.has(CrashFlag::NotFatal) => return "App Hanging".to_owned(),
-        Monitor::HANG => return "Fatal App Hang".to_owned(),
-        Monitor::PANIC => return "panic".to_owned(),
-        _ => {}
-    }
-    if let Some(mach) = &crash.mach {
-        return mach.name.map_or_else(|| format!("EXC_{}", mach.exception), ToOwned::to_owned);
-    }
-    match &crash.signal {
-        Some(signal) => signal.name.map_or_else(|| format!("SIG{}", signal.number), ToOwned::to_owned),
-        None => crash.monitor.name().unwrap_or("Crash").to_owned(),
-    }
-}
-
-fn value(report: &Report, crash: &Crash) -> Option<String> {
-    let mut parts: Vec<String> = Vec::new();
-    if crash.has(CrashFlag::StackOverflow) {
-        parts.push("stack overflow".to_owned());
-    }
-    if crash.has(CrashFlag::Recrash) {
-        parts.push("the crash reporter itself crashed".to_owned());
-    }
-    let code = crash.mach.as_ref().and_then(|mach| mach.code_name);
-    let code = code.or_else(|| crash.signal.as_ref().and_then(|signal| signal.code_name));
-    let mut place = code.unwrap_or_default().to_owned();
-    if let Some(address) = crash.address {
-        let access = crash.access.and_then(|access| access.name()).unwrap_or_default();
-        let access = match access {
-            "" => String::new(),
-            access => format!("{access} "),
-        };
-        let space = if place.is_empty() { "" } else { ": " };
-        let _ = write!(place, "{space}{access}at {address}");
-    } else if crash.is_address_unknown() {
-        place.push_str(": the address is not known");
-    }
-    if !place.is_empty() && crash.message.is_none() {
-        parts.push(place);
-    }
-    parts.extend(crash.hang.as_ref().map(|hang| hang_value(crash, hang)));
-    parts.extend(crash.message.clone());
-    if parts.is_empty() {
-        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message.
-        parts.extend(report.annotations.first().map(|annotation| annotation.text.clone()));
-    }
-    (!parts.is_empty()).then(|| parts.join(": "))
-}
-
-/// How long a hang was, in sentry-cocoa's manner.
-fn hang_value(crash: &Crash, hang: &Hang) -> String {
-    let (lasted, whole) = hang.duration();
-    let seconds = lasted.as_secs_f64();
-    match (crash.has(CrashFlag::NotFatal), whole) {
-        (true, true) => format!("the app did not answer for {seconds:.1} s"),
-        (true, false) => format!("the app did not answer for at least {seconds:.1} s"),
-        (false, _) => format!("the app was ended while it did not answer, after at least {seconds:.1} s"),
+        stacktrace: stacks.of_thread_with_id(crash.tid).map(|stack| Stacktrace {
+            // Where a thread is that hangs was looked at from outside.
+            snapshot: (crash.monitor == Monitor::HANG).then_some(true),
+            ..stack
+        }),
     }
 }
 
 fn from_thrown(thrown: &Thrown) -> Exception {
-    let language = match thrown.language {
-        Language::CPP => "C++ exception",
-        Language::OBJC => "NSException",
-        Language::RUST => "panic",
-        Language::SWIFT => "Swift error",
-        _ => "exception",
-    };
     Exception {
-        kind: thrown.type_name.clone().unwrap_or_else(|| language.to_owned()),
+        kind: thrown.kind(),
         value: thrown.message.clone(),
         thread_id: Some(thrown.tid).filter(|tid| *tid != 0),
         mechanism: None,
@@ -249,10 +183,10 @@ fn from_thrown(thrown: &Thrown) -> Exception {
     }
 }
 
-fn chained(place: usize) -> Mechanism {
+fn chained(report: &Report, place: usize) -> Mechanism {
     Mechanism {
         kind: "chained".to_owned(),
-        handled: Some(false),
+        handled: Some(report.is_handled()),
         parent_id: Some(place as u64 - 1),
         source: Some("cause".to_owned()),
         ..Mechanism::default()
@@ -260,14 +194,14 @@ fn chained(place: usize) -> Mechanism {
 }
 
 /// What noticed the crash, with all that the system said of it.
-fn mechanism(crash: &Crash) -> Mechanism {
+fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
     let kind = match crash.monitor {
         Monitor::MACH => "mach",
         Monitor::CPP_EXCEPTION => "cpp_exception",
         Monitor::NS_EXCEPTION => "nsexception",
         Monitor::PANIC => "panic",
         Monitor::HANG => "AppHang",
-        Monitor::USER => "user",
+        Monitor::USER => "generic",
         _ => "signalhandler",
     };
     let mut data = BTreeMap::new();
@@ -278,11 +212,12 @@ fn mechanism(crash: &Crash) -> Mechanism {
     };
     let unknown = || crash.is_address_unknown().then(|| "not known".to_owned());
     note("relevant_address", crash.address.map(|address| address.to_string()).or_else(unknown));
-    note("access", crash.access.and_then(|access| access.name()).map(ToOwned::to_owned));
+    note("access", crash.access.and_then(Access::name).map(ToOwned::to_owned));
     note("location", crash.location.clone());
     if let Some(signal) = &crash.signal {
         note("sender_pid", signal.sender_pid.map(|pid| pid.to_string()));
-        note("syscall", signal.syscall.map(|number| number.to_string()));
+        let name = |number: i32| signal.syscall_name.map_or_else(|| number.to_string(), ToOwned::to_owned);
+        note("syscall", signal.syscall.map(name));
     }
     let meta = MechanismMeta {
         signal: crash.signal.as_ref().map(|signal| SignalMeta {
@@ -305,7 +240,7 @@ fn mechanism(crash: &Crash) -> Mechanism {
     };
     Mechanism {
         kind: kind.to_owned(),
-        handled: Some(crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none()),
+        handled: Some(report.is_handled()),
         meta: Some(meta).filter(|meta| *meta != MechanismMeta::default()),
         data,
         ..Mechanism::default()

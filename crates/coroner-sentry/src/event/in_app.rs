@@ -1,6 +1,6 @@
 //! Which code is the app's own.
 
-use coroner_report::model::{Report, is_runtime_function};
+use coroner_report::model::{Report, is_runtime_code};
 
 use super::stacktrace::Frame;
 
@@ -11,8 +11,8 @@ const SYSTEM: [&str; 9] =
 /// Which images are the app's own, by the paths and names of images.
 ///
 /// The default: the program itself, and every image beside it or below its directory (for a bundle: anywhere in it), unless it
-/// lies where the system keeps its own. Code of Rust's standard library and of Coroner is not the app's, though it is in its
-/// image.
+/// lies where the system keeps its own. Code of Rust's standard library, of crates from a registry, of a folder `vendor`, of C++'s
+/// library and of Coroner is not the app's, though it is in its image ([`is_runtime_code`]).
 ///
 /// A pattern matches an image with that file name, or whose path begins with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl<'r> InApp<'r> {
         let is_program = self.program == Some(package.as_str());
         let beside = self.home.is_some_and(|home| package.starts_with(home));
         let systems = SYSTEM.iter().any(|system| package.starts_with(system));
-        (is_program || beside && !systems) && !is_runtime_function(frame.function.as_deref().unwrap_or_default())
+        (is_program || beside && !systems) && !is_runtime_code(frame.function.as_deref(), frame.filename.as_deref())
     }
 }
 

@@ -16,13 +16,15 @@ mod threads;
 
 use std::collections::BTreeMap;
 
-use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Timestamp};
+pub(crate) use coroner_report::model::hide_home;
+use coroner_report::model::{CrashFlag, Report, RunFacts, Timestamp};
 use coroner_report::run_state::Level;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
+pub use contexts::OWN_CONTEXTS;
 pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMeta, SignalMeta, WATCHDOG_TERMINATION};
 pub use images::DebugImage;
 pub use in_app::InAppRules;
@@ -77,6 +79,8 @@ pub struct Event {
     pub dist: Option<String>,
     /// Where it runs, such as `production`.
     pub environment: Option<String>,
+    /// What the app was at, such as the name of a screen or a route: the tag `transaction`.
+    pub transaction: Option<String>,
     /// By what a server is to group, instead of its own rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fingerprint: Vec<String>,
@@ -196,13 +200,16 @@ impl Event {
         let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
         let choose = |set: &Option<String>, recorded: Option<&String>| set.clone().or_else(|| recorded.cloned());
         let mut event = Event {
-            event_id: event_id(report).to_string(),
+            event_id: report.event_id().to_string(),
             timestamp: time_text(time),
             platform: "native".to_owned(),
             level: level(report),
-            release: choose(&options.release, app.and_then(|app| app.release.as_ref())),
+            release: choose(&options.release, run.and_then(|run| run.release.as_ref().or(run.app.release.as_ref()))),
             dist: choose(&options.dist, app.and_then(|app| app.dist.as_ref())),
-            environment: choose(&options.environment, app.and_then(|app| app.environment.as_ref())),
+            environment: choose(
+                &options.environment,
+                run.and_then(|run| run.environment.as_ref().or(run.app.environment.as_ref())),
+            ),
             sdk: sdk(report),
             ..Event::default()
         };
@@ -227,9 +234,9 @@ impl Event {
     pub fn of_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
         let report = Report { run: Some(run.clone()), ..Report::default() };
         let mut event = Event::from_report(&report, options);
-        event.event_id = event_id.to_owned();
+        event_id.clone_into(&mut event.event_id);
         event.timestamp = time_text(time);
-        event.level = "fatal".to_owned();
+        "fatal".clone_into(&mut event.level);
         event.exception = vec![exceptions::watchdog_termination(run)].into();
         event
     }
@@ -263,27 +270,6 @@ impl Event {
     }
 }
 
-/// The id of a report's event: of one that does not say, its run's.
-fn event_id(report: &Report) -> Id {
-    let ids =
-        [report.header.event_id, report.header.run_id, report.run.as_ref().map_or(Id::default(), |run| run.run_id)];
-    ids.into_iter().find(|id| !id.is_nil()).unwrap_or_default()
-}
-
-/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`.
-pub(crate) fn hide_home(path: &mut String) {
-    if let Some(rest) = path.strip_prefix("/root/") {
-        *path = format!("~/{rest}");
-        return;
-    }
-    for parent in ["/home/", "/Users/"] {
-        if let Some((_, rest)) = path.strip_prefix(parent).and_then(|below| below.split_once('/')) {
-            *path = format!("~/{rest}");
-            return;
-        }
-    }
-}
-
 /// A time as the protocol writes it, to the microsecond, which is what servers keep.
 pub(crate) fn time_text(time: Timestamp) -> String {
     let micros = Timestamp(time.0 / 1000 * 1000);
@@ -293,12 +279,11 @@ pub(crate) fn time_text(time: Timestamp) -> String {
 }
 
 fn level(report: &Report) -> String {
+    let survived =
+        report.crash.as_ref().is_some_and(|crash| crash.has(CrashFlag::NotFatal) || crash.monitor == Monitor::USER);
+    // An app's own level is for what it goes on after: the end of the process is fatal.
     let set = report.run.as_ref().and_then(|run| run.level).and_then(Level::name);
-    let own = match &report.crash {
-        Some(crash) if crash.has(CrashFlag::NotFatal) || crash.monitor == Monitor::USER => "error",
-        _ => "fatal",
-    };
-    set.unwrap_or(own).to_owned()
+    if survived { set.unwrap_or("error") } else { "fatal" }.to_owned()
 }
 
 fn sdk(report: &Report) -> Sdk {

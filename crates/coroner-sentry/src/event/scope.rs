@@ -19,6 +19,7 @@ pub(super) fn add(event: &mut Event, run: &RunFacts) {
             event.tags.insert(key, value);
         }
     }
+    event.transaction = event.tags.remove("transaction");
     event.user = run.user.as_ref().map(|user| self::user(user.to_json())).unwrap_or_default();
     event.extra = run.extra.iter().map(|(key, value)| (key.clone(), value.to_json())).collect();
     event.fingerprint.clone_from(&run.fingerprint);

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use coroner_report::model::{Exception, Frame as Found, ImageIndex, Report, Skipped, Thread};
+use coroner_report::model::{Exception, Frame as Found, ImageIndex, Registers, Report, Skipped, Thread};
+use coroner_report::wire::FoundBy;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
@@ -24,6 +25,9 @@ pub struct Stacktrace {
     /// `none`: each `instruction_addr` is inside of its instruction already. A return address has been made the address
     /// before it, and one behind a signal frame has not, which a server could not know.
     pub instruction_addr_adjustment: String,
+    /// Whether the thread was looked at while it ran, and no exception was raised there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<bool>,
 }
 
 /// A frame of a stack.
@@ -44,7 +48,16 @@ pub struct Frame {
     pub lineno: Option<u32>,
     /// Column, from 1.
     pub colno: Option<u32>,
-    /// The address whose instruction this frame was at.
+    /// The class of a method of Java.
+    pub module: Option<String>,
+    /// The language of a frame that its runtime has said, such as `java` or `javascript`, in an event of native code.
+    pub platform: Option<String>,
+    /// The address whose instruction this frame was at; empty for a frame of a managed runtime, and where functions were inlined at it.
+    ///
+    /// A server with debug files puts all functions of an address in place of each frame that has one, and leaves the others as they
+    /// are (`get_frames_for_symbolication` of Sentry). Functions that share an address, each with it, would be multiplied: four
+    /// would be sixteen.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instruction_addr: String,
     /// Where the function starts.
     pub symbol_addr: Option<String>,
@@ -86,7 +99,7 @@ impl<'r> Stacks<'r> {
 
     pub(super) fn of_thread(&self, thread: &Thread) -> Option<Stacktrace> {
         let mut stack = self.of_frames(&thread.frames, &thread.skipped, || format!("thread {}", thread.tid))?;
-        for (name, value) in thread.registers.iter().flat_map(|registers| registers.named()) {
+        for (name, value) in thread.registers.iter().flat_map(Registers::named) {
             stack.registers.insert(name.to_owned(), format!("{value:#x}"));
         }
         Some(stack)
@@ -114,11 +127,13 @@ impl<'r> Stacks<'r> {
             frames,
             registers: BTreeMap::new(),
             instruction_addr_adjustment: "none".to_owned(),
+            snapshot: None,
         })
     }
 
     /// A frame of machine code as the functions that it is in: those inlined, innermost first, then its own.
     fn expand(&self, found: &Found) -> impl Iterator<Item = Frame> {
+        let is_managed = found.found_by == FoundBy::MANAGED;
         let address = found.lookup_address();
         let image = self.index.find(address).and_then(|image| self.report.images.get(image));
         let package = found.module.clone().or_else(|| image.map(|image| image.path.clone()));
@@ -128,7 +143,8 @@ impl<'r> Stacks<'r> {
             filename: found.file.clone(),
             lineno: found.line.filter(|line| *line > 0),
             colno: found.column.filter(|column| *column > 0),
-            instruction_addr: address.to_string(),
+            // What knows the inlined functions knows all that a server's debug file says.
+            instruction_addr: if found.inlined.is_empty() { address.to_string() } else { String::new() },
             symbol_addr: found.symbol_address.map(|address| address.to_string()),
             image_addr: image.map(|image| image.load_address.to_string()),
             trust: found.trust().to_owned(),
@@ -149,8 +165,20 @@ impl<'r> Stacks<'r> {
                 ..whole.clone()
             })
             .collect();
-        inlined.into_iter().chain([whole]).map(|mut frame| {
+        inlined.into_iter().chain([whole]).map(move |mut frame| {
             frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(&frame));
+            if is_managed {
+                frame.instruction_addr = String::new();
+                // Java's have no module; those of other runtimes have its language there.
+                let language = frame.package.take();
+                if language.is_none() {
+                    let method = frame.function.take().unwrap_or_default();
+                    let (class, name) = method.rsplit_once('.').unwrap_or(("", &method));
+                    frame.module = Some(class.to_owned());
+                    frame.function = Some(name.to_owned());
+                }
+                frame.platform = Some(language.unwrap_or_else(|| "java".to_owned()));
+            }
             if let Some(path) = frame.filename.clone().filter(|path| path.starts_with('/')) {
                 frame.filename = path.rsplit('/').next().map(ToOwned::to_owned);
                 frame.abs_path = Some(path);

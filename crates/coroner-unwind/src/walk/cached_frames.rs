@@ -6,7 +6,7 @@
 //! is of the usual kind ([`super::cache_miss`]).
 
 use super::cache_miss::{CacheFiller, Uncached};
-use super::{BudgetedMemory, Walker};
+use super::{BudgetedMemory, Walker, is_far};
 use crate::arch::Architecture;
 use crate::frame::{AddressKind, Frame};
 use crate::image::Images;
@@ -217,6 +217,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let by_frame_pointer = self.cache.entry(place).step.base == Base::FramePointer;
         if by_frame_pointer {
             let Ok(Some(fp)) = self.registers.address(A::FP, &mut self.memory) else { return NOTHING };
+            if self.interrupted() && is_far(sp, fp) {
+                return NOTHING;
+            }
             run.fp = fp;
         }
         let filler = CacheFiller::<A, I>::new(&self.images, &mut self.image);

@@ -1,11 +1,11 @@
 //! Finding the caller if unwind data give none: after a call through a bad pointer, by the code, by the frame record at the frame pointer,
 //! by a scan of the stack.
 //!
-//! Limits: a frame record is not proved by anything, and a scan may find a stale return address: [`Frame::found`](crate::Frame::found)
-//! says so.
+//! Limits: of a frame record no more is known than that its return address follows a call, and a scan may find a stale return address:
+//! [`Frame::found`](crate::Frame::found) says so.
 
-use super::Walker;
 use super::find_rule::NO_RULE;
+use super::{Walker, is_far};
 use crate::arch::Architecture;
 use crate::call_site::{follows_call, marks_outermost};
 use crate::frame::{End, Found, Malformed};
@@ -22,9 +22,6 @@ pub(super) fn is_lost_link<A: Architecture>(end: End) -> bool {
 
 /// How many frames of a walk may come from a scan: beyond that there is no stack, only words.
 const SCANS: u32 = 16;
-
-/// How far above its frame record a caller's record may be.
-const MAX_FRAME_SIZE: u64 = 1 << 20;
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// What is tried where unwind data give no caller; `why` is what they gave instead.
@@ -53,7 +50,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Ok(Some(cfa));
         }
         let fp = self.registers.address(A::FP, &mut self.memory).ok().flatten().unwrap_or(0);
-        if fp >= self.registers.sp() && fp.is_multiple_of(8) && fp != 0 {
+        if fp >= self.registers.sp() && fp.is_multiple_of(8) && fp != 0 && self.may_be_frame_record(fp) {
             let row = Row::frame_record_at::<A>(A::FP, 0);
             let executed = match self.enter_contexts(&row) {
                 Some(entered) => entered,
@@ -82,6 +79,42 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Err(End::EndOfStack);
         }
         Err(why)
+    }
+
+    /// Whether there is the end of a chain at `fp`, or a return address that follows a call, as far as the code can be read.
+    fn may_be_frame_record(&mut self, fp: u64) -> bool {
+        let Ok((_, pc)) = self.memory.read_pair(fp) else { return false };
+        let pc = pc & self.mask;
+        pc == 0 || self.is_return_address(pc, None) != Some(false)
+    }
+
+    /// Whether the frame where the walk has come to is surely one: it returns behind a call, and so does its caller, whose place follows
+    /// from this one's rule. The walk stays where it is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_confirmed(&mut self) -> bool {
+        if self.contexts.is_some() || self.outlined.is_some() {
+            return true;
+        }
+        if self.is_return_address(self.registers.pc, None) != Some(true) {
+            return false;
+        }
+        let (registers, cached, accepted) = (self.registers, self.cached.take(), self.accepted.take());
+        let mut rule = NO_RULE;
+        let lookup = self.frame().lookup_address();
+        let stepped = match self.find_rule(lookup, false, &mut rule) {
+            Ok(true) if self.outlined.take().is_some() => Ok(0),
+            Ok(true) => self.execute(&rule, lookup),
+            Ok(false) => self.execute_frame_record(),
+            Err(problem) => Err(problem.into()),
+        };
+        let is_confirmed = match stepped {
+            Ok(_) if self.contexts.take().is_some() || rule.signal_trampoline => true,
+            Ok(_) => self.is_return_address(self.registers.pc, None) == Some(true),
+            Err(_) => matches!(stepped, Err(End::EndOfStack)) && matches!(rule.rule, Rule::Outermost),
+        };
+        (self.registers, self.cached, self.accepted) = (registers, cached, accepted);
+        is_confirmed
     }
 
     /// Whether a function begins at the return address, and no call stands before it: nobody called, the address was put there by
@@ -187,7 +220,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Whether the word before a return address at `place` is a frame pointer: it points above it, and not far, to a record with
     /// a return address or the end of the chain.
     fn is_frame_record(&mut self, fp: u64, place: u64) -> bool {
-        if fp <= place || fp.wrapping_sub(place) >= MAX_FRAME_SIZE || !fp.is_multiple_of(8) {
+        if fp <= place || is_far(place, fp) || !fp.is_multiple_of(8) {
             return false;
         }
         let Ok((caller, pc)) = self.memory.read_pair(fp) else { return false };

@@ -55,6 +55,15 @@ impl Default for Options {
     }
 }
 
+/// How far above a stack pointer the caller's frame may be without further evidence.
+const MAX_FRAME_SIZE: u64 = 1 << 20;
+
+/// Whether a frame, or frame record, at `address` is farther from the stack pointer than frames are.
+#[inline]
+const fn is_far(sp: u64, address: u64) -> bool {
+    address.wrapping_sub(sp) > MAX_FRAME_SIZE
+}
+
 /// Memory with a budget of reads.
 #[derive(Debug)]
 struct BudgetedMemory<M> {
@@ -146,6 +155,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         let mut walker = Walker::without_registers(memory, images, cache, options);
         // In place: a copy of what was just stored word by word waits for all of it.
         A::load(registers, &mut walker.registers);
+        walker.registers.pc &= walker.mask;
         walker.cached = walker.cache.find(walker.registers.pc, walker.kind);
         walker
     }
@@ -213,12 +223,6 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     #[inline]
     pub fn problem(&self) -> Option<Problem> {
         self.problem
-    }
-
-    /// Whether the frame that was last stepped from is a signal trampoline.
-    #[inline]
-    pub fn was_signal_trampoline(&self) -> bool {
-        self.from_trampoline
     }
 
     /// Calls `each` with every frame from the current one to the last one, or until it returns `Break`.
@@ -291,6 +295,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         let stepped = if self.frames >= self.options.frames {
             self.remember_rule();
             Err(End::FrameBudget)
+        } else if self.interrupted() && self.contexts.is_none() {
+            self.step_from_interrupted()
         } else {
             self.step_to_caller()
         };
@@ -367,6 +373,25 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 self.without_rule(end)
             }
         }
+    }
+
+    /// As [`Self::step_to_caller`]. Of an interrupted frame any register may be broken: a caller that is far from the stack pointer is
+    /// taken only if its own caller is where its rule says, since the frame pointer may point into data.
+    fn step_from_interrupted(&mut self) -> Result<Option<u64>, End> {
+        self.apply_pending_saves();
+        let (registers, found) = (self.registers, self.found);
+        let stepped = self.step_to_caller();
+        if let Ok(Some(cfa)) = stepped
+            && is_far(registers.sp(), cfa)
+            && !self.from_trampoline
+            && !self.is_confirmed()
+        {
+            let address = self.registers.pc;
+            (self.registers, self.found, self.kind) = (registers, found, AddressKind::InstructionPointer);
+            self.accepted = None;
+            return Err(End::BadReturnAddress { address });
+        }
+        stepped
     }
 
     #[inline]

@@ -27,7 +27,7 @@ impl ImageList {
     ///
     /// # Errors
     /// `EBUSY` if there is such a list; else the kernel's reason.
-    pub fn map() -> Result<ImageList> {
+    pub fn map(_pid: i32) -> Result<ImageList> {
         if KEPT.taken.swap(true, Ordering::AcqRel) {
             return Err(Errno(libc::EBUSY));
         }

@@ -1,20 +1,21 @@
 //! Linux: the dynamic linker's list, read while it holds still.
 
-use coroner_process::images::{self, ImageKind, Images, Mappings};
+use coroner_process::images::{self, ImageKind, Images, Mappings, Refresh};
 use coroner_process::memory::{CheckedMemory, LoadGuarded, Memory, Windowed};
 use coroner_process::syscall::Result;
 
 use crate::image_list::CAPACITY;
+use crate::os::search_table;
 use crate::{ImageList, recovery};
 
 impl ImageList {
-    /// Makes the table (not async-signal-safe); nothing is listed yet.
+    /// Makes the table for the calling process, whose id is `pid` (not async-signal-safe); nothing is listed yet.
     ///
     /// # Errors
     /// The kernel's reason: no memory.
-    pub fn map() -> Result<ImageList> {
+    pub fn map(pid: i32) -> Result<ImageList> {
         // Without `/proc` the dynamic linker's list has the images, and frames outside of them are not distinguished.
-        let mappings = Mappings::open().unwrap_or_else(|_| Mappings::unopened());
+        let mappings = Mappings::open_by(pid).unwrap_or_else(|_| Mappings::unopened());
         Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0 })
     }
 
@@ -30,14 +31,22 @@ impl ImageList {
     pub fn refresh_at_install(&mut self) {
         let refreshed = if recovery::has_owner() {
             // SAFETY: the handler is in place, and this thread leaves its signals open.
-            Some(self.table.refresh_by_linker(&mut unsafe { LoadGuarded::new() }))
+            Some(self.refresh_by_linker(&mut unsafe { LoadGuarded::new() }))
         } else {
-            CheckedMemory::open().map(|memory| self.table.refresh_by_linker(&mut Windowed::<_, 4>::new(memory)))
+            CheckedMemory::open().map(|memory| self.refresh_by_linker(&mut Windowed::<_, 4>::new(memory)))
         };
         if let Some(refreshed) = refreshed {
             self.generation = self.generation.wrapping_add(1);
             self.dropped = refreshed.dropped;
         }
+    }
+
+    fn refresh_by_linker(&mut self, memory: &mut impl Memory) -> Refresh {
+        let refreshed = self.table.refresh_by_linker(memory);
+        if let Some(program) = self.table.iter().find(|image| image.kind == ImageKind::Main) {
+            search_table::prepare(memory, program);
+        }
+        refreshed
     }
 
     /// Touches what a crash may need (not async-signal-safe).
@@ -68,12 +77,13 @@ impl ImageList {
 /// What the unwinder needs of the image whose code is at `address`.
 pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
     let text = image.text().find(|range| range.contains(address))?;
+    let (eh_frame_hdr, eh_frame) = search_table::of(image);
     Some(coroner_unwind::Image {
-        text: text,
+        text,
         base: image.range.start,
         bias: image.slide,
-        eh_frame_hdr: image.eh_frame_hdr,
-        eh_frame: image.eh_frame,
+        eh_frame_hdr,
+        eh_frame,
         ..coroner_unwind::Image::default()
     })
 }

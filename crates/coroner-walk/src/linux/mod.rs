@@ -3,3 +3,4 @@
 pub(crate) mod image_list;
 pub(crate) mod list_stamp;
 pub(crate) mod recovery;
+pub(crate) mod search_table;

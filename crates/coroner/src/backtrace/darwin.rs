@@ -31,6 +31,16 @@ pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> Pa
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MAX_PATH])))
 }
 
+/// Where an image's file may be: it is not asked for.
+pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
+    vec![image.path.clone()]
+}
+
+/// Whether a file that was mapped by now is the one that the image was loaded from: its symbols are read in memory.
+pub(super) fn is_file_of(_image: &LoadedImage, _map: &[u8]) -> bool {
+    false
+}
+
 /// Each keeps its symbols in `__LINKEDIT`; those of the shared cache are in no file of their own.
 pub(super) fn is_named_in_memory(_image: &Image) -> bool {
     true

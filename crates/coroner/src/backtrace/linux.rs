@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use coroner_process::images::{Image, ImageKind, Images};
+use coroner_process::images::{Image, ImageKind, Images, Mapping, Mappings};
 use coroner_process::memory::Memory;
 use coroner_process::registers::Registers;
 use coroner_scan::{ElfLoaded, NameScan, ScanError};
@@ -41,6 +41,29 @@ fn has_seccomp_filter() -> bool {
 pub(super) fn path(table: &Images, image: &Image, _memory: &mut LiveReader) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image)))
+}
+
+/// Where an image's file may be: at its path, or, if it was replaced while the process ran, where the kernel has what was executed and what
+/// is mapped (which it allows to those with `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`).
+pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
+    let mut places = vec![image.path.clone(), PathBuf::from("/proc/self/exe")];
+    if let Some(mapping) = mapping_at(image.range.start) {
+        places.push(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end).into());
+    }
+    places
+}
+
+/// Whether a file that was mapped by now is the one that the image was loaded from.
+pub(super) fn is_file_of(image: &LoadedImage, map: &[u8]) -> bool {
+    let file = |address| mapping_at(address).map(|mapping| mapping.file).filter(|file| file.is_file());
+    file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded))
+}
+
+fn mapping_at(address: u64) -> Option<Mapping> {
+    let mappings = Mappings::open().ok()?;
+    let mapping = mappings.at(address).ok().flatten();
+    mappings.close();
+    mapping
 }
 
 /// The vdso is no file.

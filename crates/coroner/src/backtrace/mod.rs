@@ -5,6 +5,7 @@
 //! for frame in backtrace.names().frames() {
 //!     println!("{frame}");
 //! }
+//! println!("with lines:\n{backtrace}");
 //! ```
 //!
 //! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only: no allocation, no lock, a
@@ -22,6 +23,7 @@
 //! [installed](crate::install).
 
 mod cache;
+mod display;
 mod images;
 mod names;
 #[cfg(target_vendor = "apple")]
@@ -39,9 +41,7 @@ use coroner_process::memory::{Memory, Windowed};
 use coroner_process::registers::Registers;
 use coroner_process::threads::Tid;
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
-use coroner_walk::{
-    LiveReader, ThreadStack, current_registers, rule_caches, stop_thread, store_current_registers, swift_tasks,
-};
+use coroner_walk::{LiveReader, ThreadStack, rule_caches, stop_thread, store_current_registers, swift_tasks};
 
 pub use coroner_walk::stop_thread::NotCaptured;
 pub use names::{NamedFrame, Names};
@@ -62,7 +62,8 @@ pub struct CaptureOptions {
     pub depth: usize,
     /// Frames left out at the innermost end.
     pub skip: usize,
-    /// Only frames of the app's own images (see [`set_in_app`]).
+    /// Only frames of the app's own images (see [`set_in_app`]), those of runtimes that are linked into them included: their functions are
+    /// known with the names ([`NamedFrame::in_app`]).
     pub in_app_only: bool,
     /// Whether the walk goes from an async function of Swift's to those that wait for it (its marks in frame records are
     /// followed, on Apple's systems where the thread runs a task, as `backtrace_async` does), instead of to the executor that
@@ -134,25 +135,36 @@ impl Backtrace {
     pub fn current_with(options: &CaptureOptions) -> Backtrace {
         let mut registers = Registers::default();
         store_current_registers(&mut registers);
-        let options = CaptureOptions { skip: options.skip.saturating_add(1), ..*options };
-        Self::walk(&registers, &options)
+        Self::above_with(&registers, options)
     }
 
     /// The stack of the caller of a function that is running on this thread: `registers` are that function's.
     pub(crate) fn above(registers: &Registers) -> Backtrace {
-        Self::walk(registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
+        Self::above_with(registers, &CaptureOptions::default())
+    }
+
+    #[inline]
+    fn above_with(registers: &Registers, options: &CaptureOptions) -> Backtrace {
+        Self::walk(registers, &CaptureOptions { skip: options.skip.saturating_add(1), ..*options })
     }
 
     /// The stack of another thread of this process, by the number that the system gives it ([`thread_id`] of that thread). The
     /// thread is stopped (on Linux by a signal, or [by ptrace](CaptureOptions::by_ptrace)), stands still for the microseconds that the
     /// walk takes, and goes on.
     ///
+    /// That of the calling thread begins with the caller of this function, if `skip` is 0.
+    ///
     /// # Errors
     /// Why the thread did not answer.
+    #[inline(never)]
     pub fn of_thread(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
-        if thread == thread_id() {
-            return Ok(Self::walk(&current_registers(), options));
-        }
+        let mut registers = Registers::default();
+        store_current_registers(&mut registers);
+        if thread == thread_id() { Ok(Self::above_with(&registers, options)) } else { Self::of_other(thread, options) }
+    }
+
+    /// As [`Self::of_thread`], for a thread that is not the calling one.
+    fn of_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
@@ -164,9 +176,13 @@ impl Backtrace {
     }
 
     /// The stacks of all threads of this process, the calling one included, each with its number. Threads are captured one
-    /// after another, not at one moment. Empty while Coroner is not installed.
+    /// after another, not at one moment. That of the calling thread begins with the caller of this function, if `skip` is 0. Empty while
+    /// Coroner is not installed.
+    #[inline(never)]
     #[must_use]
     pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
+        let mut registers = Registers::default();
+        store_current_registers(&mut registers);
         let mut threads = Vec::with_capacity(64);
         // A listing may miss a thread while another one ends: once more, until nothing is new.
         for _ in 0..4 {
@@ -180,7 +196,11 @@ impl Backtrace {
                 break;
             }
         }
-        threads.into_iter().map(|thread| (thread, Self::of_thread(thread, options))).collect()
+        let capture = |thread| match thread {
+            own if own == thread_id() => Ok(Self::above_with(&registers, options)),
+            other => Self::of_other(other, options),
+        };
+        threads.into_iter().map(|thread| (thread, capture(thread))).collect()
     }
 
     #[inline]
@@ -365,58 +385,5 @@ const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hash_of(words: &[u64]) -> u64 {
-        hash(words, 1, 7)
-    }
-
-    #[test]
-    fn permutations_and_recursion_do_not_collide() {
-        let base = 0x5555_5555_4000_u64;
-        let mut seen = std::collections::HashSet::new();
-        for depth in 0..200_usize {
-            assert!(seen.insert(hash_of(&vec![base; depth])), "recursion {depth} deep");
-        }
-        for a in 0..20 {
-            for b in 0..20 {
-                for c in 0..20 {
-                    let words = [base + a * 16, base + 0x1000 + b * 4, base + 0x2000 + c * 8];
-                    assert!(seen.insert(hash_of(&words)));
-                    assert!(seen.insert(hash_of(&[words[2], words[1], words[0]])));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn where_an_address_stands_counts() {
-        let words: Vec<u64> = (0..19).map(|index| 0x7fff_0000_1000 + index * 0x340).collect();
-        let mut seen = std::collections::HashSet::from([hash_of(&words)]);
-        for one in 0..words.len() {
-            for other in 0..one {
-                let mut changed = words.clone();
-                changed.swap(one, other);
-                assert!(seen.insert(hash_of(&changed)), "{one} and {other} exchanged");
-            }
-            let mut shorter = words.clone();
-            shorter.remove(one);
-            assert!(seen.insert(hash_of(&shorter)), "without {one}");
-        }
-    }
-
-    #[test]
-    fn every_bit_of_an_address_changes_about_half_of_the_hash() {
-        let words: Vec<u64> = (0..16).map(|index| 0x7fff_0000_1000 + index * 0x340).collect();
-        let before = hash_of(&words);
-        for at in [0, 7, 15] {
-            for bit in 0..48 {
-                let mut changed = words.clone();
-                changed[at] ^= 1 << bit;
-                let flipped = (hash_of(&changed) ^ before).count_ones();
-                assert!((12..=52).contains(&flipped), "word {at} bit {bit}: {flipped} bits");
-            }
-        }
-    }
-}
+#[path = "../../tests/unit/backtrace/mod.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
+use coroner_report::model::is_runtime_code;
 use coroner_scan::{Extent, LookupAddress, NameScan};
 use coroner_symbols::{DebugId, SymbolFile, demangle};
 use memmap2::Mmap;
@@ -31,7 +32,7 @@ pub struct NamedFrame {
     pub function: Option<Arc<str>>,
     /// The address relative to the function's first byte.
     pub function_offset: u64,
-    /// Whether the image is the app's own.
+    /// Whether it is the app's own code: its image is, and the function is no runtime's.
     pub in_app: bool,
 }
 
@@ -98,7 +99,9 @@ impl Names {
             }
             let mut tell = |index: usize, name: &[u8], start: u64| {
                 if let Some(frame) = frames.get_mut(index) {
-                    frame.function = Some(Arc::from(demangle(&String::from_utf8_lossy(name)).name));
+                    let name = demangle(&String::from_utf8_lossy(name)).name;
+                    frame.in_app &= !is_runtime_code(Some(&name), None);
+                    frame.function = Some(Arc::from(name));
                     frame.function_offset = frame.address.wrapping_sub(start.wrapping_add(image.slide));
                 }
             };
@@ -135,15 +138,18 @@ impl SymbolTable {
         if image.named_in_memory {
             return Some(SymbolTable::Memory);
         }
-        Self::map(&image.path)
+        let loaded = os::places_of_file(image).into_iter().filter_map(|path| Self::map(&path));
+        let mut loaded = loaded.filter(|map| os::is_file_of(image, map));
+        // Another file may have the same id: the same version was installed again. It is compared when it is read.
+        let same_id = || Self::map(&image.path).filter(|_| !image.build_id.is_empty());
+        loaded.next().or_else(same_id).map(SymbolTable::File)
     }
 
-    fn map(path: &Path) -> Option<SymbolTable> {
+    fn map(path: &Path) -> Option<Mmap> {
         let file = File::open(path).ok()?;
         // SAFETY: the file is one that runs in this process; it is replaced by renaming, not written over, by every tool that
         // installs programs (the kernel refuses writing to it while it is mapped as code, ETXTBSY, for programs).
-        let map = unsafe { Mmap::map(&file) }.ok()?;
-        Some(SymbolTable::File(map))
+        unsafe { Mmap::map(&file) }.ok()
     }
 
     /// Gives index, name and start (svma) of every address of `scan` that has a name. False, and nothing is given, if the symbols

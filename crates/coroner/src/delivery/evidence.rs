@@ -6,6 +6,8 @@
 //! it is at, which costs three stores and outlives the process, however that ends; and at the next launch, a run that crashed in that thread
 //! counts against the run that it was processing.
 
+use std::time::Instant;
+
 use coroner_report::model::{Id, Processing};
 use coroner_report::run_state::{ProcessIdentity, RunState, Scalar};
 
@@ -41,18 +43,27 @@ impl Deliverer {
     }
 
     /// Counts the crashes of earlier launches that happened in the thread that processed a run, against that run.
-    pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity) {
-        for listed in runs {
+    /// From `until` on, if there is such a time, the others wait for another time once one was counted.
+    pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) {
+        let mut counted = false;
+        for listed in runs.iter().filter(|listed| !listed.progress.counted) {
             let Some(Processing { run: suspect, tid }) = listed.processing else { continue };
+            if counted && until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
             let Ok(Some(mut crashed)) = self.claim(listed, process) else { continue };
             if crashed.progress.counted {
                 continue;
             }
+            counted = true;
             let threads = {
                 let _mark = self.mark(crashed.id);
                 crashed.raw().map(|raw| crash_threads(&raw)).unwrap_or_default()
             };
-            if threads.contains(&tid)
+            if threads.contains(&tid) && suspect == crashed.id {
+                // It was at a report of its own.
+                crashed.progress.attempts = crashed.progress.attempts.saturating_add(1);
+            } else if threads.contains(&tid)
                 && let Some(suspect) = runs.iter().find(|run| run.id == suspect)
                 && let Ok(Some(mut suspect)) = self.claim(suspect, process)
             {

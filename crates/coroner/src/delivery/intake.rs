@@ -1,12 +1,12 @@
 //! The first look at a launch: how the last run ended, and reports that sinks store as the crash left them.
 //!
 //! Install waits for it, so it costs a few milliseconds where a report waits, and nothing if no run does. It waits for nothing
-//! itself, not even for the disk: the runs stay in the store until the delivery thread is done with them, and that thread does
-//! again what a power failure undid. What a crash of it is evidence against is the same as for that thread ([`evidence`](super::evidence)).
+//! itself, not even for the disk, and however many runs wait, it reads a few of them: the runs stay in the store until the delivery
+//! thread is done with them, and that thread does again what a power failure undid. What a crash of it is evidence against is the same as for that thread ([`evidence`](super::evidence)).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use coroner_report::run_state::ProcessIdentity;
 
@@ -14,14 +14,27 @@ use super::{Deliverer, locked};
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
 use crate::outcome::{is_of_child, outcome};
+use crate::processing::Naming;
 use crate::sink::Submission;
-use crate::store::{EndedRun, ListedRun};
+use crate::store::progress::Progress;
+use crate::store::{EndedRun, Kept, Limits, ListedRun, Worth};
 
 /// Of how many runs a launch releases what was reserved: more than one, so that it is soon done of all.
 const MAX_RELEASED: usize = 2;
 
+/// After so many launches that were too short for it, one waits until the delivery thread is done with a run.
+const MAX_CUT_SHORT: u32 = 10;
+/// How long the first such launch waits at most. Each later one waits twice as long, up to [`MAX_DOUBLED`] times: what is too slow for the
+/// first wait, on a slow machine or with a large report, is done in a longer one.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const MAX_DOUBLED: u32 = 4;
+/// Of how many runs a launch tries to store the reports after its time is over, where nothing was stored yet: some can't be read.
+const MAX_LATE: usize = 4;
+/// How many runs a launch removes to keep the store within its limits: more than it can leave behind itself.
+const MAX_REMOVED: usize = 8;
+
 /// What the first look left to be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intake {
     /// There is something for the delivery thread.
     pub(crate) left: bool,
@@ -29,15 +42,28 @@ pub(crate) struct Intake {
     pub(crate) unstored: bool,
     /// A report was shown to the sinks.
     stored: bool,
+    /// This launch was counted for the oldest run that was stored early.
+    counted: bool,
+    /// Too many launches were too short to be done with it: this one is to wait a moment.
+    pub(crate) waits: Option<Duration>,
+    /// How many runs with a report were claimed.
+    tried: usize,
     /// A run without a report was removed: one a launch at least, so that launches that are killed leave no more and more of them.
     removed: bool,
+}
+
+impl Intake {
+    /// Nothing more is stored once the time is over.
+    fn is_over(&self) -> bool {
+        self.stored || self.tried >= MAX_LATE
+    }
 }
 
 impl Deliverer {
     /// Takes the first look. From `until` on, runs without a report stay for the delivery thread; once a report is stored, it ends then.
     pub(crate) fn intake(&self, until: Instant) -> Intake {
         let Ok(found) = self.store.unprocessed(Some(self.own)) else {
-            return Intake { left: true, unstored: true, stored: false, removed: false };
+            return Intake { left: true, unstored: true, ..Intake::default() };
         };
         let process = ProcessIdentity::of_this_process();
         // First of all, and however long it takes, so that launches that are killed before more is done do not fill the disk: what
@@ -47,13 +73,20 @@ impl Deliverer {
                 run.release_reserved();
             }
         }
-        self.count_evidence(&found.runs, &process);
-        self.look(&found.runs, &process);
-        let mut intake = Intake { left: !found.foreign.is_empty(), unstored: false, stored: false, removed: false };
+        self.count_evidence(&found.runs, &process, Some(until));
+        self.look_until(&found.runs, &process, Some(until));
+        let mut intake = Intake { left: !found.foreign.is_empty(), ..Intake::default() };
         for listed in &found.runs {
-            if intake.stored && Instant::now() >= until {
-                return Intake { left: true, ..intake };
+            let is_late = Instant::now() >= until;
+            let is_done = listed.progress.stored_early || listed.progress.attempts >= self.attempts;
+            if is_done || (is_late && if listed.has_report { intake.is_over() } else { intake.removed }) {
+                intake.left = true;
+                if listed.progress.stored_early && !std::mem::replace(&mut intake.counted, true) {
+                    intake.waits = self.count_launch(listed, &process);
+                }
+                continue;
             }
+            intake.tried += usize::from(listed.has_report);
             match self.claim(listed, &process) {
                 Ok(Some(run)) => intake.left |= self.store_early(run, until, &mut intake),
                 // It lives, or somebody else is at it.
@@ -61,7 +94,36 @@ impl Deliverer {
                 Err(_) => intake.left = true,
             }
         }
+        self.make_room(&found.runs, &process);
         intake
+    }
+
+    /// Removes runs whose reports an earlier launch has shown to the sinks, as far as they are beyond the limits: those of which all sinks
+    /// have stored the reports first, which loses nothing. In a loop of crashes no launch comes to more than that.
+    fn make_room(&self, runs: &[ListedRun], process: &ProcessIdentity) {
+        let shown = runs.iter().filter(|listed| listed.progress.stored_early && listed.has_report);
+        let kept = shown.map(|listed| Kept {
+            worth: match &listed.progress {
+                Progress { stored: true, .. } => Worth::Stored,
+                Progress { whole: true, .. } => Worth::Report,
+                _ => Worth::Partial,
+            },
+            since: listed.began,
+            bytes: listed.bytes,
+            item: listed,
+        });
+        // What is too old is delivered first, if that can be done.
+        let limits = Limits { age: Duration::MAX, ..self.limits };
+        let mut lost = 0;
+        for kept in limits.divide(kept.collect(), SystemTime::now()).1.into_iter().take(MAX_REMOVED) {
+            let Ok(Some(run)) = self.claim(kept.item, process) else { continue };
+            let is_removed = self.store.remove(run).is_ok();
+            lost += usize::from(is_removed && kept.worth > Worth::Stored);
+        }
+        self.count_evicted(lost);
+        if lost > 0 {
+            log::warn!("coroner: {lost} reports were removed to keep the store within its limits");
+        }
     }
 
     /// How the last run ended. Nobody is waited for but who is finding that out.
@@ -76,20 +138,35 @@ impl Deliverer {
     /// Finds out how the last run ended, the first time: of the ended `runs` that no launch has looked at, and the one whose files
     /// this process uses, the one that began last; else what an earlier launch noted.
     pub(super) fn look(&self, runs: &[ListedRun], process: &ProcessIdentity) -> LastRun {
+        self.look_until(runs, process, None).unwrap_or(LastRun::FIRST_LAUNCH)
+    }
+
+    /// The same; from `until` on, if there is such a time, no more than one run is read, and the answer may be `None`.
+    fn look_until(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) -> Option<LastRun> {
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last_run) = &locked(&self.state).last_run {
-            return last_run.clone();
+            return Some(last_run.clone());
         }
-        let newest = runs.iter().rev().find_map(|listed| {
-            let run = self.claim(listed, process).ok()??;
-            let is_new = !run.progress.notified && !self.is_spent(&run) && run.was_made();
-            is_new.then(|| self.outcome_of(&run)).flatten()
-        });
+        let mut newest = None;
+        let mut is_read = false;
+        for listed in runs.iter().rev().filter(|listed| !listed.progress.notified) {
+            if is_read && until.is_some_and(|until| Instant::now() >= until) {
+                return None;
+            }
+            let Ok(Some(run)) = self.claim(listed, process) else { continue };
+            if !run.progress.notified && !self.is_spent(&run) && run.was_made() {
+                is_read = true;
+                newest = self.outcome_of(&run);
+            }
+            if newest.is_some() {
+                break;
+            }
+        }
         let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
         let known = [Some(noted), newest, self.previous.clone()].into_iter().flatten();
         let last_run = known.max_by_key(|last_run| last_run.began).unwrap_or(LastRun::FIRST_LAUNCH);
         locked(&self.state).last_run = Some(last_run.clone());
-        last_run
+        Some(last_run)
     }
 
     /// How a run ended; `None` if it can't be read, or was no launch of the app.
@@ -97,6 +174,20 @@ impl Deliverer {
         let _mark = self.mark(run.id);
         let raw = run.raw().ok()?;
         (!is_of_child(&raw)).then(|| outcome(run.id, run.began, &raw))
+    }
+
+    /// Counts this launch for a run that was stored early. How long it is to wait for the delivery thread, if too many were too short
+    /// for that.
+    fn count_launch(&self, listed: &ListedRun, process: &ProcessIdentity) -> Option<Duration> {
+        let Ok(Some(mut run)) = self.claim(listed, process) else { return None };
+        if self.is_spent(&run) || !run.was_made() {
+            return None;
+        }
+        run.progress.cut_short = run.progress.cut_short.saturating_add(1);
+        let _ = run.progress.write(&run.directory);
+        let launches = run.progress.cut_short;
+        let doubled = (launches / MAX_CUT_SHORT).saturating_sub(1).min(MAX_DOUBLED);
+        launches.is_multiple_of(MAX_CUT_SHORT).then(|| FIRST_WAIT * (1 << doubled))
     }
 
     /// Shows the reports of a run to the sinks as they are. A run without one, of which nobody is to be notified, is removed, if there is
@@ -115,17 +206,22 @@ impl Deliverer {
             intake.removed = true;
             return !self.remove_unused(run);
         }
+        let (mut is_stored, mut is_whole) = (!self.sinks.is_empty(), false);
         for index in written {
-            let Ok(Ok(Some(report))) = catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, false))) else {
+            let Ok(Ok(Some(report))) = catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, Naming::None))) else {
+                is_stored = false;
                 continue;
             };
+            is_whole |= report.complete;
             for sink in &self.sinks {
                 let submission = Submission { run: run.id, report: &report, index, raw: &raw, tries: 0 };
                 let stored = catch_unwind(AssertUnwindSafe(|| sink.store_early(&submission)));
-                intake.unstored |= !matches!(stored, Ok(true));
+                is_stored &= matches!(stored, Ok(true));
             }
+            intake.unstored |= !is_stored;
         }
         intake.stored = true;
+        (run.progress.stored, run.progress.whole) = (is_stored, is_whole);
         run.progress.stored_early = true;
         let _ = run.progress.write(&run.directory);
         true

@@ -32,42 +32,5 @@ fn places(program: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIST: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
-<plist version="1.0"><dict>
-<key>CFBundleName</key><string>Paint</string>
-<key>CFBundleShortVersionString</key><string>1.2.3</string>
-<key>CFBundleVersion</key><string>45</string>
-<key>UIRequiredDeviceCapabilities</key><array><string>arm64</string></array>
-</dict></plist>"#;
-
-    fn bundle(list: &[u8], executable: &str, place: &str) -> Stated {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join(executable);
-        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
-        std::fs::write(folder.path().join(place), list).unwrap();
-        Stated::by_bundle_of(&program)
-    }
-
-    #[test]
-    fn bundles_of_macos_and_ios_state_name_version_and_build() {
-        let text = |text: &str| Some(text.to_owned());
-        let stated = Stated { name: text("Paint"), version: text("1.2.3"), build: text("45") };
-        let mut binary = Vec::new();
-        Value::from_reader(std::io::Cursor::new(LIST)).unwrap().to_writer_binary(&mut binary).unwrap();
-        for list in [LIST.as_bytes(), &binary] {
-            assert_eq!(bundle(list, "Paint.app/Contents/MacOS/paint", "Paint.app/Contents/Info.plist"), stated);
-            assert_eq!(bundle(list, "Paint.app/paint", "Paint.app/Info.plist"), stated);
-        }
-    }
-
-    #[test]
-    fn elsewhere_and_in_a_damaged_list_nothing_is_stated() {
-        assert_eq!(bundle(LIST.as_bytes(), "bin/paint", "bin/Info.plist"), Stated::default());
-        assert_eq!(bundle(&LIST.as_bytes()[..300], "Paint.app/paint", "Paint.app/Info.plist"), Stated::default());
-        assert_eq!(bundle(b"bplist00\xff\xff", "Paint.app/paint", "Paint.app/Info.plist"), Stated::default());
-    }
-}
+#[path = "../../tests/unit/facts/info_plist.rs"]
+mod tests;

@@ -1,18 +1,25 @@
-//! Linux and Android: `uname`, `/etc/os-release`, `sysinfo`.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! Linux and Android: `uname`, `/etc/os-release`, Android's properties, `sysinfo`.
 
 use coroner_report::run_state::{Fact, FactsEncoder};
 
 /// The system: its name, version, distribution.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     let name = rustix::system::uname();
-    facts.text(Fact::OS_NAME, &name.sysname().to_string_lossy());
-    // As sentry-native has it: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
     let release = name.release().to_string_lossy();
-    let (version, build) = release.split_once('-').unwrap_or((&release, ""));
-    facts.text(Fact::OS_VERSION, version);
-    facts.text(Fact::OS_BUILD, build);
+    #[cfg(target_os = "android")]
+    {
+        facts.text(Fact::OS_NAME, "Android");
+        facts.text(Fact::OS_VERSION, &property(c"ro.build.version.release").unwrap_or_default());
+        facts.text(Fact::OS_BUILD, &property(c"ro.build.id").unwrap_or_default());
+    }
+    #[cfg(not(target_os = "android"))]
+    {
+        facts.text(Fact::OS_NAME, &name.sysname().to_string_lossy());
+        // As sentry-native has it: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
+        let (version, build) = release.split_once('-').unwrap_or((&release, ""));
+        facts.text(Fact::OS_VERSION, version);
+        facts.text(Fact::OS_BUILD, build);
+    }
     facts.text(Fact::OS_KERNEL_VERSION, &format!("{release} {}", name.version().to_string_lossy()));
     facts.text(Fact::DEVICE_ARCH, &name.machine().to_string_lossy());
     #[cfg(target_os = "linux")]
@@ -22,6 +29,16 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     }
 }
 
+/// A property of the system (`getprop`); `None` if it is not set.
+#[cfg(target_os = "android")]
+fn property(name: &std::ffi::CStr) -> Option<String> {
+    let mut value = [0_u8; libc::PROP_VALUE_MAX as usize];
+    // SAFETY: the library writes at most so many bytes, with a NUL at their end.
+    let length = unsafe { libc::__system_property_get(name.as_ptr(), value.as_mut_ptr().cast()) };
+    let value = value.get(..usize::try_from(length).ok()?)?;
+    (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
+}
+
 /// What one read gives of a small text file.
 #[cfg(target_os = "linux")]
 fn read_start(path: &str) -> Option<String> {
@@ -29,6 +46,23 @@ fn read_start(path: &str) -> Option<String> {
     let mut bytes = [0; 4096];
     let length = std::fs::File::open(path).ok()?.read(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
+/// When the machine was started, nanoseconds since the epoch. By the C library, which mostly needs no system call for it.
+fn boot_time() -> u64 {
+    let now = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the library writes one `struct timespec`.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    };
+    now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME))
+}
+
+/// Another number for each boot, and each container, by its pid namespace, of which none is known where that is 0. A clock that was
+/// set makes another one of it, too.
+pub(super) fn machine(pid_namespace: u64) -> u64 {
+    if pid_namespace == 0 { 0 } else { boot_time() / 8_000_000_000 << 32 | pid_namespace & 0xffff_ffff }
 }
 
 /// The C library that this program runs on.
@@ -53,6 +87,11 @@ fn os_release(text: &str, variable: &str) -> String {
 
 /// The device: processors, memory, when it was started.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
+    #[cfg(target_os = "android")]
+    {
+        facts.text(Fact::DEVICE_MODEL, &property(c"ro.product.model").unwrap_or_default());
+        facts.text(Fact::DEVICE_FAMILY, &property(c"ro.product.brand").unwrap_or_default());
+    }
     // One system call; `available_parallelism` reads a handful of files, and install has a millisecond.
     if let Ok(processors) = rustix::thread::sched_getaffinity(None) {
         facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.count().into());
@@ -61,21 +100,9 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     // `mem_unit` makes the numbers fit on 32-bit systems.
     let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
     facts.uint(Fact::DEVICE_MEMORY_SIZE, memory);
-    let uptime = u64::try_from(info.uptime).unwrap_or(0);
-    if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
-        facts.uint(Fact::DEVICE_BOOT_TIME, now.as_secs().saturating_sub(uptime).saturating_mul(1_000_000_000));
-    }
+    facts.uint(Fact::DEVICE_BOOT_TIME, boot_time() / 1_000_000_000 * 1_000_000_000);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn os_release_is_read_with_and_without_quotes() {
-        let text = "NAME=\"Debian GNU/Linux\"\nVERSION_ID=\"13\"\nID=debian\n";
-        assert_eq!(os_release(text, "ID"), "debian");
-        assert_eq!(os_release(text, "VERSION_ID"), "13");
-        assert_eq!(os_release(text, "BUILD_ID"), "");
-    }
-}
+#[path = "../../tests/unit/facts/linux.rs"]
+mod tests;

@@ -2,11 +2,13 @@
 //!
 //! No command line and no environment variables: they hold secrets.
 
-#[cfg(not(target_vendor = "apple"))]
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coroner_report::run_state::{Fact, FactsEncoder, Limits, RunState};
+use coroner_capture::Run;
+use coroner_report::run_state::{Fact, FactsEncoder, Limits, Scalar};
 
 use crate::config::Config;
 
@@ -19,14 +21,26 @@ mod os;
 #[path = "linux.rs"]
 mod os;
 
-/// Writes the facts of this process to its run state. What can't be found out is left out.
-pub(crate) fn write(state: &RunState<'_>, config: &Config) {
+/// Writes the facts of this process to its run state. What can't be found out is left out; what an earlier run of this boot found out of
+/// the machine, whose files this one uses, is not asked for again.
+pub(crate) fn write(run: &Run, config: &Config) {
     let mut buffer = vec![0; Limits::default().facts_bytes as usize];
+    let state = &run.state;
+    let machine = os::machine(run.pid_namespace);
+    let before = run.previous.as_ref().filter(|before| machine != 0 && before.machine == machine);
     let written = state.set_facts_with(&mut buffer, |facts| {
-        app(facts, config);
-        os::system(facts);
+        let start = facts.position();
+        match before.and_then(|before| before.facts.get(start..)?.get(..before.machine_facts)) {
+            Some(bytes) => facts.written_before(bytes),
+            None => {
+                os::system(facts);
+                os::device(facts);
+            }
+        }
+        state.set_scalar(Scalar::MACHINE, machine);
+        state.set_scalar(Scalar::MACHINE_FACTS, (facts.position() - start) as u64);
+        app(facts, Path::new(OsStr::from_bytes(run.program)), config);
         os::runtime(facts);
-        os::device(facts);
         facts.text(Fact::DEVICE_LOCALE, &locale());
     });
     if let Err(error) = written {
@@ -50,10 +64,9 @@ impl Stated {
     }
 }
 
-fn app(facts: &mut FactsEncoder<'_>, config: &Config) {
+fn app(facts: &mut FactsEncoder<'_>, program: &Path, config: &Config) {
     facts.text(Fact::APP_ID, &config.app);
-    let program = std::env::current_exe().ok();
-    let stated = program.as_deref().map(Stated::by_bundle_of).unwrap_or_default();
+    let stated = Stated::by_bundle_of(program);
     let version = config.version.as_ref().or(stated.version.as_ref());
     facts.text(Fact::APP_NAME, stated.name.as_deref().unwrap_or_default());
     facts.text(Fact::APP_VERSION, version.map(String::as_str).unwrap_or_default());
@@ -62,18 +75,23 @@ fn app(facts: &mut FactsEncoder<'_>, config: &Config) {
         let build = stated.build.as_ref().map(|build| format!("+{build}")).unwrap_or_default();
         format!("{}@{version}{build}", config.app)
     });
-    facts.text(Fact::APP_RELEASE, &config.release.clone().or(release).unwrap_or_default());
+    let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(release);
+    facts.text(Fact::APP_RELEASE, &release.unwrap_or_default());
     facts.text(Fact::APP_DIST, config.dist.as_deref().unwrap_or_default());
-    facts.text(Fact::APP_ENVIRONMENT, config.environment.as_deref().unwrap_or_default());
-    if let Some(path) = program {
-        facts.text(Fact::EXECUTABLE, &path.to_string_lossy());
-        facts.text(Fact::PROCESS_NAME, &path.file_name().unwrap_or_default().to_string_lossy());
-    }
-    facts.uint(Fact::PID, std::process::id().into());
+    let environment = config.environment.clone().or_else(|| of_environment("SENTRY_ENVIRONMENT"));
+    facts.text(Fact::APP_ENVIRONMENT, &environment.unwrap_or_default());
+    facts.text(Fact::EXECUTABLE, &program.to_string_lossy());
+    facts.text(Fact::PROCESS_NAME, &program.file_name().unwrap_or_default().to_string_lossy());
     if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
         facts.uint(Fact::INSTALLED, now.as_nanos() as u64);
     }
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
+}
+
+/// What the process's environment says for Sentry's SDKs, where the app says nothing.
+fn of_environment(name: &str) -> Option<String> {
+    let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
+    value.filter(|value| !value.is_empty())
 }
 
 /// The language and the region that a command-line program is given.
@@ -83,27 +101,5 @@ fn locale() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use coroner_report::RunFacts;
-    use coroner_report::run_state::ProcessIdentity;
-    use std::sync::atomic::AtomicU64;
-
-    #[test]
-    fn the_facts_of_this_process_are_in_its_run_state() {
-        let limits = Limits::default();
-        let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
-        let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).unwrap();
-        write(&state, &Config::new("app").version("1.2").environment("test"));
-
-        let facts = RunFacts::read(&state.to_bytes()).unwrap();
-        assert_eq!(facts.app.id.as_deref(), Some("app"));
-        assert_eq!(facts.app.release.as_deref(), Some("app@1.2"));
-        assert_eq!(facts.app.environment.as_deref(), Some("test"));
-        assert_eq!(facts.app.pid, Some(std::process::id()));
-        assert!(facts.device.processor_count.is_some_and(|count| count > 0));
-        assert!(facts.os.kernel_version.is_some());
-        assert!(facts.app.runtime_name.is_some());
-        assert!(facts.problems.is_empty(), "{:?}", facts.problems);
-    }
-}
+#[path = "../../tests/unit/facts/mod.rs"]
+mod tests;

@@ -7,7 +7,8 @@
 //!
 //! What follows is written down at once, since a hang most often ends with the process: the run state says since when it lasts, and
 //! there is a report of all threads. If the thread answers again, its report says how long the hang was; if the process is
-//! ended before, the next launch reports it as fatal, and the run's session as abnormal.
+//! ended before, the next launch reports it as fatal, and the run's session as abnormal. A report whose hang is over, or lasts for a
+//! minute, is delivered while the process goes on.
 //!
 //! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep, or have no time for it. Under a debugger
 //! nothing is a hang.
@@ -18,15 +19,17 @@ mod silence;
 mod main_queue;
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use coroner_capture::hang;
 use coroner_report::run_state::{MAX_HANGS, RunState, Scalar};
 use coroner_report::wire::Hang;
 
 use crate::backtrace::{ThreadId, thread_id};
+use crate::delivery::own_run;
 use silence::{Silence, Verdict};
 
 /// The shortest threshold: what is shorter can't be distinguished from a machine that is busy.
@@ -163,6 +166,7 @@ impl Watchdog {
     /// Starts to watch. `None` where no thread is to be had: the app runs on unwatched.
     pub(crate) fn start(threshold: Duration, state: RunState<'static>) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        WAITING.store(0, Ordering::Release);
         let mut watch = Watch::new(threshold, state, Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("coroner-watchdog".into());
         let started = thread.spawn(move || {
@@ -190,6 +194,14 @@ impl Watchdog {
     }
 }
 
+/// The hangs of this run whose reports wait in it, by their numbers.
+static WAITING: AtomicU16 = AtomicU16::new(0);
+
+/// The report of a hang is delivered.
+pub(crate) fn delivered(number: u8) {
+    WAITING.fetch_and(!1_u16.checked_shl(number.into()).unwrap_or(0), Ordering::AcqRel);
+}
+
 /// Called when the process ends in good order: a report that is being written is finished, no other is begun.
 pub(crate) fn end() {
     ENDED.store(true, Ordering::SeqCst);
@@ -206,7 +218,7 @@ pub(crate) fn end() {
 /// Signals that other processes and timers send are the app's: it may block them in its threads and wait for them in one, and a
 /// thread of Coroner's that took one in their place would end the process. Those of crashes, and the real-time ones by which threads
 /// are stopped, stay open.
-fn leave_signals_to_the_app() {
+pub(crate) fn leave_signals_to_the_app() {
     let open = [
         libc::SIGSEGV,
         libc::SIGBUS,
@@ -239,8 +251,6 @@ struct Watch {
     threads: Vec<Thread>,
     #[cfg(target_vendor = "apple")]
     main_queue: Option<main_queue::MainQueue>,
-    /// Hangs that have a report.
-    hangs: u8,
 }
 
 /// A watched thread, as the watchdog sees it.
@@ -265,7 +275,6 @@ impl Watch {
             threads: Vec::new(),
             #[cfg(target_vendor = "apple")]
             main_queue: main_queue::MainQueue::find(),
-            hangs: 0,
         }
     }
 
@@ -334,6 +343,8 @@ impl Watch {
 
     fn look(&mut self, elapsed: Duration) {
         let mut changed = false;
+        let reported = self.threads.iter().filter_map(|thread| thread.report);
+        let mut ongoing = reported.fold(0, |ongoing, number| ongoing | 1 << number);
         for thread in &mut self.threads {
             let beats = thread.beats.upgrade();
             // One that is watched no longer is idle.
@@ -342,7 +353,8 @@ impl Watch {
                 Verdict::Nothing => {}
                 Verdict::Hangs => {
                     let number = beats.map_or(0, |beats| beats.thread.load(Ordering::Relaxed));
-                    changed |= thread.hangs(&self.state, number, &mut self.hangs);
+                    changed |= thread.hangs(&self.state, number, ongoing);
+                    ongoing |= thread.report.map_or(0, |number| 1 << number);
                 }
                 Verdict::Answers(lasted) => {
                     thread.answers(&self.state, lasted);
@@ -362,7 +374,7 @@ impl Watch {
 
 impl Thread {
     /// It hangs: notes it, and writes a report. False if it is not to be reported.
-    fn hangs(&mut self, state: &RunState<'_>, number: u64, hangs: &mut u8) -> bool {
+    fn hangs(&mut self, state: &RunState<'_>, number: u64, ongoing: u16) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {
             return false;
@@ -377,12 +389,24 @@ impl Thread {
         // Before the report: the process may be ended while that is written.
         let before = state.scalar(Scalar::HANG_SINCE);
         state.set_scalar(Scalar::HANG_SINCE, if before == 0 { self.since } else { before.min(self.since) });
-        if *hangs < MAX_HANGS {
-            let hang = Hang { number: *hangs, lasted_ns };
-            if coroner_capture::hang::report(number as ThreadId, hang) {
-                self.report = Some(*hangs);
-                *hangs += 1;
+        // The number of a hang that is over and delivered is free for another.
+        let taken = WAITING.load(Ordering::Acquire) | ongoing;
+        let free = (0..MAX_HANGS).find(|free| taken & 1 << free == 0);
+        match free {
+            Some(free) if hang::is_within_budget() => {
+                if let Some(duration) = Scalar::hang_duration(free) {
+                    state.set_scalar(duration, 0);
+                }
+                WAITING.fetch_or(1 << free, Ordering::AcqRel);
+                if hang::report(number as ThreadId, Hang { number: free, lasted_ns }) {
+                    self.report = Some(free);
+                    own_run::survived();
+                } else {
+                    delivered(free);
+                }
             }
+            Some(_) => {}
+            None => hang::left_out(),
         }
         true
     }
@@ -392,6 +416,7 @@ impl Thread {
         self.since = 0;
         if let Some(duration) = self.report.take().and_then(Scalar::hang_duration) {
             state.set_scalar(duration, lasted.as_nanos() as u64);
+            own_run::survived();
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | the panic | becomes |
 //! |---|---|
 //! | is caught by the app (`catch_unwind`, a runtime of tasks) | a breadcrumb; with [`PanicPolicy::All`] a report that the process survives |
+//! | is caught, and its thread aborts within a second (rayon's `spawn`) | the exception of the SIGABRT's report, of type `panic shortly before the abort` |
 //! | is raised again (`resume_unwind`) and reaches the top of the main thread | the cause of a crash, reported at the end of the process |
 //! | reaches the top of the main thread | the cause of a crash, reported where it panicked: the process ends with it |
 //! | reaches the top of another thread | a report that the process survives, of type `panic that ended its thread` |
@@ -33,12 +34,14 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
+use coroner_capture::caught_panic;
 use coroner_capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
 use coroner_report::model::{CrashFlag, Report};
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Exception, Frame, Language, Monitor};
 
+use crate::delivery::own_run;
 use crate::exception::frames_above;
 use crate::scope::{Breadcrumb, add_breadcrumb};
 use landing::Landing;
@@ -49,7 +52,8 @@ pub enum PanicPolicy {
     /// Those that nobody catches: they end the process or a thread.
     #[default]
     UncaughtOnly,
-    /// Those that are caught, too, as reports that the process survives, at most 16 of a run: a server's handlers under a runtime that
+    /// Those that are caught, too, as reports that the process survives
+    /// ([`Config::reports_per_hour`](crate::Config::reports_per_hour)): a server's handlers under a runtime that
     /// catches their panics, as tokio does.
     All,
 }
@@ -80,10 +84,13 @@ struct Recent {
     panics: Vec<Arc<Panic>>,
     /// One of them was reported as the end of the process.
     fatal: bool,
+    /// The newest was reported, or will be when the runtime gives up.
+    #[cfg_attr(not(feature = "sentry-client"), allow(dead_code))]
+    reported: bool,
 }
 
 thread_local! {
-    static RECENT: RefCell<Recent> = const { RefCell::new(Recent { panics: Vec::new(), fatal: false }) };
+    static RECENT: RefCell<Recent> = const { RefCell::new(Recent { panics: Vec::new(), fatal: false, reported: false }) };
 }
 
 /// Takes panics in from now on. The hook is set once in a process and stays.
@@ -96,10 +103,17 @@ pub(crate) fn install(policy: PanicPolicy) {
                 take_in(info, &coroner_walk::current_registers());
             }
             before(info);
+            caught_panic::unwinds();
         }));
     });
     ALL.store(policy == PanicPolicy::All, Ordering::Release);
     ON.store(true, Ordering::Release);
+}
+
+/// Whether the panic whose hooks run on this thread now has a report of Coroner's.
+#[cfg(feature = "sentry-client")]
+pub(crate) fn is_reported() -> bool {
+    RECENT.try_with(|recent| recent.try_borrow().is_ok_and(|recent| recent.reported)).unwrap_or(false)
 }
 
 /// Takes none in from now on.
@@ -128,6 +142,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
     // A thread whose thread-locals are gone keeps nothing from before.
     let _ = RECENT.try_with(|recent| {
         let Ok(mut recent) = recent.try_borrow_mut() else { return };
+        recent.reported = false;
         if let Some(why) = gives_up(message) {
             report_end(&mut recent, why, registers);
             return;
@@ -143,9 +158,11 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
         });
         recent.panics.push(Arc::clone(&panic));
         if let Ok(mut last) = LAST.try_lock() {
-            *last = Some(panic);
+            *last = Some(Arc::clone(&panic));
         }
         watch_exit();
+        // Whoever catches it may then abort, as may a hook; what is fatal has a report of its own.
+        caught_panic::keep(&panic.wire(""));
         let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
         match landing {
             Landing::Caught => {
@@ -156,7 +173,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
                 add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::ERROR));
             }
             // The runtime says so itself when it gets there.
-            Landing::CannotUnwind => {}
+            Landing::CannotUnwind => recent.reported = true,
             Landing::Top if !is_main_thread() => {
                 report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers);
             }
@@ -183,7 +200,10 @@ fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Regis
     // One that was fatal already has grown worse on its way up: still one death.
     let ending = if recent.fatal && ending == Ending::Fatal { Ending::FatalAgain } else { ending };
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
-    if reported && ending != Ending::NonFatal {
+    recent.reported = reported;
+    if reported && ending == Ending::NonFatal {
+        own_run::survived();
+    } else if reported {
         recent.fatal = true;
         exception::dies();
     }

@@ -1,7 +1,8 @@
 //! The default sink: a folder with two files per report.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -17,8 +18,17 @@ const JSON: &str = "json";
 /// The report as the crash left it, with the run state: `coroner show` and later versions of Coroner read it.
 const RAW: &str = "coroner";
 
+/// Attachments of the report: their names follow.
+const ATTACHMENT: &str = "attachment-";
+/// Most bytes of attachments that are stored with a report, as of those that are sent to Sentry; what is beyond is left out.
+const MAX_ATTACHMENTS: u64 = 20 << 20;
+/// Most bytes of them that install itself stores.
+const MAX_EARLY: u64 = 256 << 10;
+
 /// Writes each report to a folder: `<time>-<event id>.json`, and `<time>-<event id>.coroner`, which is the report as the
-/// crash left it with the run state as one more section.
+/// crash left it with the run state as one more section. Files that the app declared
+/// ([`Scope::add_attachment`](crate::Scope::add_attachment), [`Coroner::keep_attachment`](crate::Coroner::keep_attachment)) stand beside them,
+/// `<time>-<event id>.attachment-<name>`, up to 20 MiB for a report.
 ///
 /// Files appear under their names whole or not at all, and are on the disk when a report counts as delivered. The JSON is
 /// written last: where it is, both are. Both are there as soon as the next launch has installed Coroner; the JSON is replaced
@@ -49,47 +59,63 @@ impl FolderSink {
         let stem = stem(submission.report);
         let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
         let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
-        folder.write_atomically(&raw, &bundle::pack(report, &submission.raw.state))?;
+        folder.write_atomically(
+            &raw,
+            &bundle::pack(report, &submission.raw.state, submission.raw.system_file(submission.index)),
+        )?;
+        for (name, bytes) in attachments(submission.report, &stem, MAX_ATTACHMENTS).0 {
+            folder.write_atomically(&name, &bytes)?;
+        }
         folder.write_atomically(&json, submission.report.to_json().as_bytes())?;
+        folder.clear_temporaries()?;
         self.enforce_limits(&folder, &stem)
     }
 
-    /// Writes both files unless they are there, without waiting for the disk.
-    fn write_early(&self, submission: &Submission<'_>) -> io::Result<()> {
+    /// Writes the files unless they are there, without waiting for the disk. False if an attachment is left for another time.
+    fn write_early(&self, submission: &Submission<'_>) -> io::Result<bool> {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
         let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
+        let (attachments, are_all) = attachments(submission.report, &stem, MAX_EARLY);
         if folder.status_of(&json).is_ok() {
-            return Ok(());
+            return Ok(are_all);
         }
         let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
-        folder.write_quickly(&raw, &bundle::pack(report, &submission.raw.state))?;
-        folder.write_quickly(&json, submission.report.to_json().as_bytes())
+        folder.write_quickly(
+            &raw,
+            &bundle::pack(report, &submission.raw.state, submission.raw.system_file(submission.index)),
+        )?;
+        for (name, bytes) in attachments {
+            folder.write_quickly(&name, &bytes)?;
+        }
+        folder.write_quickly(&json, submission.report.to_json().as_bytes())?;
+        // An app that crashes at each start comes to nothing else.
+        self.enforce_limits(&folder, &stem)?;
+        Ok(are_all)
     }
 
     /// Removes the oldest reports until the rest is within the limits. The one just written stays: it counts as
     /// delivered.
     fn enforce_limits(&self, folder: &Directory, newest: &str) -> io::Result<()> {
-        folder.clear_temporaries()?;
-        let mut reports: Vec<Kept<String>> = Vec::new();
+        let mut reports: BTreeMap<String, Kept<(String, Vec<OsString>)>> = BTreeMap::new();
         for name in folder.names()? {
             let Some(stem) = stem_of(&name) else { continue };
             let status = folder.status_of(&name)?;
-            match reports.iter_mut().find(|report| report.item == stem) {
-                Some(report) => report.bytes += status.disk_bytes,
-                None => reports.push(Kept {
-                    item: stem.to_owned(),
-                    worth: Worth::Report,
-                    since: status.modified,
-                    bytes: status.disk_bytes,
-                }),
-            }
+            let report = reports.entry(stem.to_owned()).or_insert_with(|| Kept {
+                item: (stem.to_owned(), Vec::new()),
+                worth: Worth::Report,
+                since: status.modified,
+                bytes: 0,
+            });
+            report.bytes += status.disk_bytes;
+            report.item.1.push(name);
         }
-        let (_, goes) = self.limits.divide(reports, SystemTime::now());
-        for report in goes.iter().filter(|report| report.item != newest) {
+        let (_, goes) = self.limits.divide(reports.into_values().collect(), SystemTime::now());
+        for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
             // The JSON first: a report without it is one that is still being written.
-            for extension in [JSON, RAW] {
-                match folder.remove_file(&file_name(&report.item, extension)) {
+            names.sort_by_key(|name| *name != file_name(&stem, JSON));
+            for name in names {
+                match folder.remove_file(&name) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
@@ -105,7 +131,7 @@ impl Sink for FolderSink {
     }
 
     fn store_early(&self, submission: &Submission<'_>) -> bool {
-        self.write_early(submission).is_ok()
+        self.write_early(submission).unwrap_or(false)
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
@@ -137,14 +163,47 @@ fn file_name(stem: &str, extension: &str) -> OsString {
     format!("{stem}.{extension}").into()
 }
 
+/// The files that the app declared for a report, under the names of their own in the folder, so many bytes together; and whether these are
+/// all that can be read.
+fn attachments(report: &Report, stem: &str, mut most: u64) -> (Vec<(OsString, Vec<u8>)>, bool) {
+    let mut are_all = true;
+    let mut files = Vec::new();
+    for declared in report.run.iter().flat_map(|run| &run.attachments) {
+        match read_attachment(Path::new(&declared.path), most) {
+            Ok(Some(bytes)) => {
+                most -= bytes.len() as u64;
+                let plain = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+                let name = declared.name.chars().map(|character| if plain(character) { character } else { '_' });
+                // A file's name has 255 bytes.
+                let name: String = name.take(128).collect();
+                files.push((file_name(stem, &format!("{ATTACHMENT}{name}")), bytes));
+            }
+            Ok(None) => {
+                log::info!("coroner: the attachment `{}` is too large to be stored", declared.name);
+                are_all = false;
+            }
+            Err(error) => log::warn!("coroner: the attachment `{}` can't be read: {error}", declared.name),
+        }
+    }
+    (files, are_all)
+}
+
+/// The bytes of a file; `None` if there are more than `most`.
+fn read_attachment(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
+}
+
 /// The stem of a file that this sink wrote; `None` for any other.
 fn stem_of(name: &OsStr) -> Option<&str> {
-    let name = Path::new(name);
-    let extension = name.extension()?;
-    if extension != JSON && extension != RAW {
+    let (stem, what) = name.to_str()?.split_once('.')?;
+    if what != JSON && what != RAW && !what.starts_with(ATTACHMENT) {
         return None;
     }
-    let stem = name.file_stem()?.to_str()?;
     let (time, id) = stem.split_once('-')?;
     let is_time = time.len() == "20261121T010203Z".len() && time.ends_with('Z');
     let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -152,81 +211,5 @@ fn stem_of(name: &OsStr) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::RawRun;
-    use coroner_report::model::{Crash, Header, Id};
-
-    fn report(event: u8, seconds: u64) -> Report {
-        let header = Header { event_id: Id([event; 16]), ..Header::default() };
-        let crash = Crash { time: Timestamp(seconds * 1_000_000_000), ..Crash::default() };
-        Report { header, crash: Some(crash), ..Report::default() }
-    }
-
-    fn deliver(sink: &FolderSink, report: &Report) -> Delivery {
-        let raw = RawRun { run: None, reports: vec![b"raw".to_vec()], state: b"state".to_vec() };
-        sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })
-    }
-
-    fn names(path: &Path) -> Vec<String> {
-        let entries = std::fs::read_dir(path).unwrap();
-        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn a_report_is_two_files_however_often_it_comes() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("made/on/demand");
-        let sink = FolderSink::new(&path);
-        for _ in 0..2 {
-            assert_eq!(deliver(&sink, &report(0xab, 1_000_000_000)), Delivery::Delivered);
-        }
-        let stem = format!("20010909T014640Z-{}", "ab".repeat(16));
-        assert_eq!(names(&path), [format!("{stem}.coroner"), format!("{stem}.json")]);
-        let json: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(path.join(format!("{stem}.json"))).unwrap()).unwrap();
-        assert_eq!(json["header"]["event_id"], "ab".repeat(16));
-    }
-
-    #[test]
-    fn one_that_was_interrupted_is_written_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let sink = FolderSink::new(folder.path());
-        deliver(&sink, &report(1, 5));
-        let json = names(folder.path()).into_iter().find(|name| name.contains(".json")).unwrap();
-        std::fs::remove_file(folder.path().join(&json)).unwrap();
-        assert_eq!(deliver(&sink, &report(1, 5)), Delivery::Delivered);
-        assert!(names(folder.path()).contains(&json));
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_made_is_tried_again() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), b"").unwrap();
-        let sink = FolderSink::new(folder.path().join("file/below"));
-        let Delivery::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else { panic!("it can't be delivered") };
-        assert!(reason.contains("file/below"), "{reason}");
-    }
-
-    #[test]
-    fn limits_remove_old_reports_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("notes.json"), b"mine").unwrap();
-        let sink = FolderSink::new(folder.path()).limits(Limits { number: 2, ..Limits::default() });
-        for (event, seconds) in [(1, 10), (2, 20), (3, 30)] {
-            deliver(&sink, &report(event, seconds));
-            for name in
-                names(folder.path()).into_iter().filter(|name| name.contains(&format!("{event:02x}").repeat(16)))
-            {
-                let file = std::fs::File::options().write(true).open(folder.path().join(name)).unwrap();
-                file.set_modified(SystemTime::now() - Duration::from_secs(100 - seconds)).unwrap();
-            }
-        }
-        let left = names(folder.path());
-        assert_eq!(left.len(), 5, "{left:?}");
-        assert!(left.contains(&"notes.json".to_owned()));
-        assert!(!left.iter().any(|name| name.contains(&"01".repeat(16))), "{left:?}");
-    }
-}
+#[path = "../../tests/unit/sink/folder.rs"]
+mod tests;

@@ -9,21 +9,29 @@ use std::time::Duration;
 
 use coroner_report::model::{Id, Report, RunFacts};
 
+use crate::Feedback;
 use crate::store::RawRun;
 
 mod folder;
+#[cfg(feature = "otlp")]
+mod otlp;
 #[cfg(feature = "sentry")]
 mod sentry;
 #[cfg(feature = "sentry-client")]
 mod sentry_client;
 
 pub use folder::FolderSink;
+#[cfg(feature = "otlp")]
+pub use otlp::OtlpSink;
 #[cfg(feature = "sentry")]
 pub use sentry::SentrySink;
 #[cfg(feature = "sentry-client")]
+pub(crate) use sentry_client::beside_sentry_client;
+#[cfg(feature = "sentry-client")]
 pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
 
-/// Takes reports, one at a time, on Coroner's delivery thread at the launch after the crash.
+/// Takes reports, one at a time, on Coroner's delivery thread: of crashes at the launch after, of what a process survives (handled
+/// exceptions, panics that end a thread, hangs) some seconds later in that process itself.
 ///
 /// Each sink is asked for each report on its own: that one took it or can't take it now changes nothing for the others.
 /// A report is kept in the store until every sink has delivered or rejected it.
@@ -92,6 +100,18 @@ pub trait Sink: Send + Sync {
         let _ = reports;
     }
 
+    /// Is notified that so many reports of what a run survived were never written, since there were more of them than
+    /// [`reports_per_hour`](crate::Config::reports_per_hour) allows.
+    fn reports_left_out(&self, reports: u64) {
+        let _ = reports;
+    }
+
+    /// Takes what a user says of a crash; says whether it has it.
+    fn feedback(&self, feedback: &Feedback) -> bool {
+        let _ = feedback;
+        false
+    }
+
     /// Waits until what was taken is where it should be, at most `timeout`; says whether it is. Sinks that keep nothing back
     /// have nothing to do.
     fn flush(&self, timeout: Duration) -> bool {
@@ -129,6 +149,14 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).reports_evicted(reports);
     }
 
+    fn feedback(&self, feedback: &Feedback) -> bool {
+        (**self).feedback(feedback)
+    }
+
+    fn reports_left_out(&self, reports: u64) {
+        (**self).reports_left_out(reports);
+    }
+
     fn flush(&self, timeout: Duration) -> bool {
         (**self).flush(timeout)
     }
@@ -142,7 +170,8 @@ pub struct Submission<'a> {
     pub run: Id,
     /// The report, with the run state stitched in and symbol names found, as the hooks left it.
     pub report: &'a Report,
-    /// Which of the run's reports it is, 0 being the first: a process can survive a crash and have another.
+    /// The place in [`RawRun::reports`]: a process can survive a crash and have another. A report that comes again may have another place;
+    /// its event id stays.
     pub index: usize,
     /// The run's files as the crash left them.
     pub raw: &'a RawRun,
@@ -194,6 +223,31 @@ pub enum Delivery {
         /// Why, for people.
         reason: String,
     },
+}
+
+/// What a sink has made, with the process that made it: in a child made by fork its threads are not there, and its locks may be
+/// taken.
+#[cfg(any(feature = "otlp", feature = "sentry"))]
+struct OfProcess<T>(Option<(u32, T)>);
+
+#[cfg(any(feature = "otlp", feature = "sentry"))]
+impl<T: Clone> OfProcess<T> {
+    /// What this process has made.
+    fn get(&self) -> Option<T> {
+        let own = self.0.as_ref().filter(|(process, _)| *process == std::process::id());
+        own.map(|(_, made)| made.clone())
+    }
+
+    fn set(&mut self, made: T) {
+        self.0 = Some((std::process::id(), made));
+    }
+}
+
+#[cfg(any(feature = "otlp", feature = "sentry"))]
+impl<T> Default for OfProcess<T> {
+    fn default() -> Self {
+        Self(None)
+    }
 }
 
 impl fmt::Debug for dyn Sink {

@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coroner_sentry::session::Reports;
+#[cfg(feature = "sentry-client")]
+use coroner_sentry::session::SessionMode;
+use coroner_sentry::transport::Transport;
 use coroner_sentry::{Captured, Client, Options, ParseDsnError};
 
-use super::{BegunRun, Delivery, FinishedRun, Sink, Submission};
+use super::{BegunRun, Delivery, FinishedRun, OfProcess, Sink, Submission};
 
 /// Delivers events and sessions to a Sentry project.
 ///
@@ -34,7 +37,9 @@ pub struct SentrySink {
 struct Inner {
     options: Options,
     outbox: Option<PathBuf>,
-    client: Option<Client>,
+    /// In the place of HTTP.
+    transport: Option<Arc<dyn Transport>>,
+    client: OfProcess<Client>,
     /// What the user said before there was a client.
     consent: Option<bool>,
 }
@@ -48,9 +53,19 @@ impl SentrySink {
         Ok(Self::with_options(Options::new(dsn.parse()?)))
     }
 
+    /// Delivers to the project that the environment variable `SENTRY_DSN` names, as Sentry's SDKs do; `None` if it is not set.
+    ///
+    /// # Errors
+    /// It is no DSN.
+    pub fn from_env() -> Result<Option<Self>, ParseDsnError> {
+        let dsn = std::env::var("SENTRY_DSN").ok().filter(|dsn| !dsn.is_empty());
+        dsn.map(|dsn| Self::new(&dsn)).transpose()
+    }
+
     /// Delivers as `options` say.
     pub fn with_options(options: Options) -> Self {
-        Self { inner: Arc::new(Mutex::new(Inner { options, outbox: None, client: None, consent: None })) }
+        let inner = Inner { options, outbox: None, transport: None, client: OfProcess::default(), consent: None };
+        Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
     /// Changes the options, before the sink is given to [`Config::sink`](crate::Config::sink).
@@ -67,6 +82,14 @@ impl SentrySink {
         self
     }
 
+    /// Sends by a transport of the app's, and not by HTTP: through a queue of its own, by its own network library. The outbox, its tries
+    /// and limits stay.
+    #[must_use]
+    pub fn transport(self, transport: impl Transport + 'static) -> Self {
+        self.locked().transport = Some(Arc::new(transport));
+        self
+    }
+
     /// What the user said. With [`Options::require_consent`] nothing leaves before a `true`; with a `false`, here and at later
     /// launches, nothing is kept either, and what waits is removed. It is remembered.
     ///
@@ -76,7 +99,7 @@ impl SentrySink {
         let client = {
             let mut inner = self.locked();
             inner.consent = Some(given);
-            inner.client.clone()
+            inner.client.get()
         };
         client.map_or(Ok(()), |client| client.set_consent(given))
     }
@@ -89,15 +112,24 @@ impl SentrySink {
     /// The client, once the outbox's place is known.
     fn client(&self) -> Result<Client, String> {
         let mut inner = self.locked();
-        if let Some(client) = &inner.client {
-            return Ok(client.clone());
+        if let Some(client) = inner.client.get() {
+            return Ok(client);
         }
         let directory = inner.outbox.clone().ok_or("there is no directory for the outbox")?;
-        let client = Client::open(inner.options.clone(), &directory).map_err(|error| error.to_string())?;
+        #[cfg(feature = "sentry-client")]
+        if super::sentry_client::client_has_sessions() && inner.options.sessions == SessionMode::Individual {
+            log::info!("coroner: the sentry crate's client tells of runs that end by themselves");
+            inner.options.sessions = SessionMode::CrashesOnly;
+        }
+        let client = match inner.transport.clone() {
+            Some(own) => Client::with_transport(inner.options.clone(), &directory, Box::new(own)),
+            None => Client::open(inner.options.clone(), &directory),
+        };
+        let client = client.map_err(|error| error.to_string())?;
         if let Some(given) = inner.consent {
             client.set_consent(given).map_err(|error| error.to_string())?;
         }
-        inner.client = Some(client.clone());
+        inner.client.set(client.clone());
         Ok(client)
     }
 }
@@ -154,8 +186,29 @@ impl Sink for SentrySink {
         }
     }
 
+    fn feedback(&self, feedback: &crate::Feedback) -> bool {
+        let said = coroner_sentry::Feedback {
+            event_id: feedback.event_id.map(|id| id.to_string()),
+            message: feedback.message.clone(),
+            name: feedback.name.clone(),
+            email: feedback.email.clone(),
+        };
+        let taken = self.client().and_then(|client| client.feedback(&said).map_err(|error| error.to_string()));
+        taken.unwrap_or_else(|error| {
+            log::warn!("coroner: feedback could not be kept: {error}");
+            false
+        })
+    }
+
+    fn reports_left_out(&self, reports: u64) {
+        let noted = self.client().and_then(|client| client.count_left_out(reports).map_err(|error| error.to_string()));
+        if let Err(error) = noted {
+            log::warn!("coroner: {reports} reports that were left out could not be counted: {error}");
+        }
+    }
+
     fn flush(&self, timeout: Duration) -> bool {
-        let client = self.locked().client.clone();
+        let client = self.locked().client.get();
         client.is_none_or(|client| client.flush(timeout))
     }
 }

@@ -1,15 +1,18 @@
 //! For apps that use the `sentry` crate already: its client delivers what Coroner records, and its scope is in the reports.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
-use coroner_sentry::envelope::Envelope;
-use coroner_sentry::event::{Event, EventOptions};
+use coroner_sentry::envelope::{Envelope, Item, item_type};
+use coroner_sentry::event::{Event, EventOptions, OWN_CONTEXTS};
+use coroner_sentry::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
 use sentry_core::protocol;
 use sentry_core::{Breadcrumb, ClientOptions, Hub, Integration, Scope as SentryScope};
 
-use super::{Delivery, Sink, Submission};
-use crate::scope;
+use super::{Delivery, FinishedRun, Sink, Submission};
+use crate::scope::{self, Scope};
 
 /// How long the client may take to send one event.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,8 +27,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// coroner::install(coroner::Config::new("com.example.paint").sink(coroner::SentryClientSink::new()))?;
 /// ```
 ///
-/// What that client can't do is not done: it has no outbox, so an event that its transport loses in an outage is lost, and the
-/// sessions that it tells are its own, which know of no crash. Its `before_send` and its sampling are for events of its own types
+/// What that client can't do is not done: it has no outbox, so an event that its transport loses in an outage is lost. Where it
+/// tracks sessions (`auto_session_tracking`), which know of no crash, this sink adds those of runs that crashed or ended without a
+/// trace: each run is one session. Its `before_send` and its sampling are for events of its own types
 /// and do not see these; [`Config::before_deliver`](crate::Config::before_deliver) does. Where that is not good enough, give
 /// [`SentrySink`](super::SentrySink) the same DSN: [`SentryIntegration`] works with it as well.
 #[derive(Debug, Clone, Default)]
@@ -47,9 +51,39 @@ impl SentryClientSink {
     }
 }
 
+impl SentryClientSink {
+    /// As the client's own events are made.
+    fn options_beside(&self, client: &ClientOptions) -> EventOptions {
+        let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
+        let mut options = self.options.clone();
+        options.release = options.release.or_else(|| text(&client.release));
+        options.environment = options.environment.or_else(|| text(&client.environment));
+        options.send_default_pii |= client.send_default_pii;
+        options
+    }
+}
+
 impl Sink for SentryClientSink {
     fn name(&self) -> &'static str {
         "sentry-client"
+    }
+
+    fn follows_runs(&self) -> bool {
+        client_has_sessions()
+    }
+
+    fn run_ended(&self, run: &FinishedRun<'_>) {
+        let Some(client) = Hub::main().client().filter(|_| client_has_sessions()) else { return };
+        let EventOptions { release, environment, .. } = self.options_beside(client.options());
+        let teller = SessionTeller { release, environment, ..SessionTeller::default() };
+        let reports = Reports { all: run.reports, crashes: run.crashes };
+        let update = teller.ended(run.facts, reports).filter(|update| SessionMode::CrashesOnly.takes(update));
+        let Some(update) = update else { return };
+        let update = SessionUpdate { init: !is_counted_by_client(run.facts), ..update };
+        let envelope = Envelope::new().with(Item::json(item_type::SESSION, &update));
+        if let Ok(envelope) = sentry_core::Envelope::from_bytes_raw(envelope.to_bytes_sent_at(SystemTime::now())) {
+            client.send_envelope(envelope);
+        }
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
@@ -57,15 +91,9 @@ impl Sink for SentryClientSink {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
-        let of_client = client.options();
-        let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
-        let mut options = self.options.clone();
-        options.release = options.release.or_else(|| text(&of_client.release));
-        options.environment = options.environment.or_else(|| text(&of_client.environment));
-        options.send_default_pii |= of_client.send_default_pii;
-        let event = Event::from_report(submission.report, &options);
+        let event = Event::from_report(submission.report, &self.options_beside(client.options()));
         // As bytes: the client's own types have no images of ELF and Mach-O.
-        let bytes = Envelope::of_event(&event).to_bytes_sent_at(std::time::SystemTime::now());
+        let bytes = Envelope::of_event(&event).to_bytes_sent_at(SystemTime::now());
         match sentry_core::Envelope::from_bytes_raw(bytes) {
             Ok(envelope) => client.send_envelope(envelope),
             Err(error) => return Delivery::Rejected { reason: error.to_string() },
@@ -78,8 +106,56 @@ impl Sink for SentryClientSink {
     }
 }
 
+/// Whether panics that have a report are Coroner's to tell the server: it has a sink that goes there.
+static HAS_PANICS: AtomicBool = AtomicBool::new(false);
+
+/// What the last event that was mirrored had, so that what is gone since can be removed.
+static MIRRORED: Mutex<Mirrored> = Mutex::new(Mirrored::NONE);
+
+#[derive(Debug)]
+struct Mirrored {
+    tags: BTreeSet<String>,
+    extra: BTreeSet<String>,
+    contexts: BTreeSet<String>,
+    user: bool,
+    fingerprint: bool,
+}
+
+impl Mirrored {
+    const NONE: Self = Self {
+        tags: BTreeSet::new(),
+        extra: BTreeSet::new(),
+        contexts: BTreeSet::new(),
+        user: false,
+        fingerprint: false,
+    };
+}
+
+/// Is notified at install whether there is a sink for Sentry that gets panics. Where the client reports them, too, each would be two
+/// events: [`SentryIntegration`] drops the client's.
+pub(crate) fn beside_sentry_client(has_panics: bool) {
+    HAS_PANICS.store(has_panics, Ordering::Release);
+    let Some(client) = Hub::main().client().filter(|client| has_panics && client.is_enabled()) else { return };
+    let has = |name: &str| client.options().integrations.iter().any(|integration| integration.name() == name);
+    if has("panic") && !has(NAME) {
+        log::warn!("coroner: panics will be two events: give `SentryIntegration` to the sentry crate's client");
+    }
+}
+
+/// Whether the client that the app made tells of runs that end by themselves.
+pub(super) fn client_has_sessions() -> bool {
+    Hub::main().client().is_some_and(|client| {
+        let options = client.options();
+        client.is_enabled() && options.auto_session_tracking && options.release.is_some()
+    })
+}
+
+/// Name of the integration.
+const NAME: &str = "coroner";
+
 /// Keeps the scope of the `sentry` crate for reports: breadcrumbs as they come, everything else whenever an event is captured and
-/// whenever [`mirror_scope`] is called.
+/// whenever [`mirror_scope`] is called. And it drops the client's event of a panic of which Coroner has a report, which says more:
+/// one panic is one event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SentryIntegration;
 
@@ -92,7 +168,7 @@ impl SentryIntegration {
 
 impl Integration for SentryIntegration {
     fn name(&self) -> &'static str {
-        "coroner"
+        NAME
     }
 
     fn setup(&self, options: &mut ClientOptions) {
@@ -115,6 +191,12 @@ impl Integration for SentryIntegration {
     ) -> Option<protocol::Event<'static>> {
         // The client has put its scope into the event.
         mirror(&event);
+        let mechanism =
+            |exception: &protocol::Exception| exception.mechanism.as_ref().map(|mechanism| mechanism.ty == "panic");
+        let is_panic = event.exception.iter().any(|exception| mechanism(exception) == Some(true));
+        if is_panic && HAS_PANICS.load(Ordering::Acquire) && crate::panic::is_reported() {
+            return None;
+        }
         // As the client itself counts errors of a session; a client with logs tries its integrations with an event of nothing.
         let says = !event.exception.is_empty() || event.message.is_some() || event.logentry.is_some();
         if says && matches!(event.level, protocol::Level::Error | protocol::Level::Fatal) {
@@ -124,60 +206,106 @@ impl Integration for SentryIntegration {
     }
 }
 
-/// Copies the scope of the current hub of the `sentry` crate to Coroner's: user, tags, contexts, extra and fingerprint. To be called
-/// after it was changed.
+/// Copies the scope of the current hub of the `sentry` crate to Coroner's: user, tags, contexts, extra, fingerprint, transaction and
+/// level. What is no longer in it is removed there. To be called after it was changed.
 ///
 /// ```ignore
-/// sentry::configure_scope(|scope| scope.set_tag("channel", "beta"));
+/// sentry::configure_scope(|scope| scope.set_user(None));
 /// coroner::mirror_scope();
 /// ```
 pub fn mirror_scope() {
-    let empty = protocol::Event::default();
-    let mirrored = Hub::current().configure_scope(|scope: &mut SentryScope| scope.apply_to_event(empty));
-    if let Some(event) = mirrored {
-        mirror(&event);
-    }
+    // A scope says only by changing an event what its level is.
+    let with = |level| {
+        let empty = protocol::Event { level, ..protocol::Event::default() };
+        Hub::current().configure_scope(|scope: &mut SentryScope| scope.apply_to_event(empty))
+    };
+    let Some(event) = with(protocol::Level::Debug) else { return };
+    let is_set = event.level != protocol::Level::Debug
+        || with(protocol::Level::Info).is_some_and(|event| event.level == protocol::Level::Debug);
+    scope::set_level(is_set.then(|| level(event.level)));
+    mirror(&event);
 }
 
-/// Puts what an event has of a scope into Coroner's. What has no room there is left out.
+/// Puts what an event has of a scope into Coroner's, and removes what the last one had and this one has not. What has no room there is
+/// left out. A crash in the middle has the scope as it was.
 fn mirror(event: &protocol::Event<'static>) {
+    // The change's lock before the other: an app may capture an event within a change of its own. Without an installed run there is
+    // nothing to change.
+    let _ = scope::configure_scope(|scope| mirror_into(scope, event));
+}
+
+fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
+    // Each of its fields is valid at all times.
+    let mut before = MIRRORED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut now = Mirrored::NONE;
     for (key, value) in &event.tags {
-        let _ = scope::set_tag(key, value);
+        let _ = scope.set_tag(key, value);
+        now.tags.insert(key.clone());
+    }
+    if let Some(transaction) = &event.transaction {
+        let _ = scope.set_tag("transaction", transaction);
+        now.tags.insert("transaction".to_owned());
     }
     for (key, value) in &event.extra {
-        let _ = scope::set_extra(key, value);
+        let _ = scope.set_extra(key, value);
+        now.extra.insert(key.clone());
     }
-    for (name, context) in &event.contexts {
+    // The client fills those of the system as Coroner does.
+    for (name, context) in event.contexts.iter().filter(|(name, _)| !OWN_CONTEXTS.contains(&name.as_str())) {
         if let Ok(value) = serde_json::to_value(context) {
-            let _ = scope::set_context(name, &value);
+            let _ = scope.set_context(name, &value);
+            now.contexts.insert(name.clone());
         }
     }
-    if let Some(user) = &event.user {
-        let mut own = scope::User::new(user.id.clone().unwrap_or_default());
-        if let Some(name) = &user.username {
-            own = own.name(name.clone());
-        }
-        if let Some(email) = &user.email {
-            own = own.email(email.clone());
-        }
-        let _ = scope::set_user(Some(&own));
+    if let Some(Ok(serde_json::Value::Object(fields))) = event.user.as_ref().map(serde_json::to_value)
+        && !fields.is_empty()
+    {
+        let _ = scope.set_user(Some(
+            &fields.into_iter().fold(scope::User::default(), |user, (key, value)| user.field(key, value)),
+        ));
+        now.user = true;
     }
     // `{{ default }}` is what an event has whose scope sets none.
     if !event.fingerprint.is_empty() && *event.fingerprint != ["{{ default }}"] {
         let parts: Vec<&str> = event.fingerprint.iter().map(AsRef::as_ref).collect();
-        let _ = scope::set_fingerprint(&parts);
+        let _ = scope.set_fingerprint(&parts);
+        now.fingerprint = true;
     }
+    for key in before.tags.difference(&now.tags) {
+        let _ = scope.remove_tag(key);
+    }
+    for key in before.extra.difference(&now.extra) {
+        let _ = scope.remove_extra(key);
+    }
+    for name in before.contexts.difference(&now.contexts) {
+        let _ = scope.remove_context(name);
+    }
+    if before.user && !now.user {
+        let _ = scope.set_user(None);
+    }
+    if before.fingerprint && !now.fingerprint {
+        let _ = scope.set_fingerprint(&[]);
+    }
+    *before = now;
 }
 
-fn mirror_breadcrumb(breadcrumb: &Breadcrumb) {
-    let level = match breadcrumb.level {
+fn level(level: protocol::Level) -> crate::Level {
+    match level {
         protocol::Level::Debug => crate::Level::DEBUG,
         protocol::Level::Info => crate::Level::INFO,
         protocol::Level::Warning => crate::Level::WARNING,
         protocol::Level::Error => crate::Level::ERROR,
         protocol::Level::Fatal => crate::Level::FATAL,
-    };
-    let mut own = scope::Breadcrumb::new(breadcrumb.message.as_deref().unwrap_or_default()).level(level);
+    }
+}
+
+fn mirror_breadcrumb(breadcrumb: &Breadcrumb) {
+    let data = serde_json::Value::Object(breadcrumb.data.clone().into_iter().collect());
+    let mut own = scope::Breadcrumb::new(breadcrumb.message.as_deref().unwrap_or_default());
+    own = own.level(level(breadcrumb.level));
+    if !breadcrumb.data.is_empty() {
+        own = own.data(&data);
+    }
     own = own.category(breadcrumb.category.as_deref().unwrap_or_default());
     if breadcrumb.ty != "default" {
         own = own.kind(&breadcrumb.ty);

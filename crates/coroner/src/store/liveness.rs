@@ -12,7 +12,7 @@
 //!   file open or mapped for writing. This needs no sign of life from the app, which may sleep for days. A child that the app
 //!   made by `fork` and that goes on keeps the run alive by it; on overlayfs, where a mapping counts for the layer below, and
 //!   where leases are refused, the lock alone decides.
-//! * **The run state does not say** (layout version 1, a system without `/proc`), or is a copy that a fork child made of its
+//! * **The run state does not say** (a system without `/proc`), or is a copy that a fork child made of its
 //!   parent's: the lock alone decides.
 
 use coroner_report::model::{Id, RunFacts};
@@ -39,7 +39,7 @@ impl Owner {
 
     /// Whether it is the process `own`.
     pub(super) fn is(&self, own: &ProcessIdentity) -> bool {
-        // A run state says nothing of the boot (`of_this_process_in_this_boot`).
+        // A run state says nothing of the boot (`ProcessIdentity::in_this_boot`).
         let of_boot = |process: &ProcessIdentity| (process.pid, process.start, process.pid_namespace);
         of_boot(&self.process) == of_boot(own)
     }

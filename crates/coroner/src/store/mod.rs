@@ -6,10 +6,13 @@
 //!   runs/<run id>/report         the crash report, reserved at install; only zeros if the run did not crash
 //!   runs/<run id>/report-2 …     later crashes of a process that went on after the first
 //!   runs/<run id>/state          the run state: scope, breadcrumbs, facts of app and device
+//!   runs/<run id>/system         what the system said of its end, at a later launch
 //!   runs/<run id>/progress.json  how far processing has come
+//!   runs/<run id>/live.json      what sinks said of its reports while its process went on
 //!   clean/                       the directory of a run that ended by itself and left nothing, for the next run to use
 //!   broken/<run id>/             a run that could not be processed, as it was, with `why.txt`
 //!   last_run.json                how the last run that was looked at ended
+//!   system_reports.json          up to which time what the system says is known
 //!   evicted                      how many reports the limits removed, until a report says so
 //!   reports/                     where the default folder sink writes
 //! ```
@@ -28,12 +31,14 @@ pub(crate) mod directory;
 mod limits;
 mod liveness;
 pub(crate) mod progress;
-mod raw_run;
+pub(crate) mod raw_run;
 
 pub(crate) use claim::{Claim, EndedRun, REPORT, STATE};
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
-use directory::{Directory, kind_name};
+use coroner_report::wire::FILE_PREFIX;
+use directory::{Directory, Status, kind_name};
+use progress::Progress;
 use rustix::fs::FileType;
 
 use crate::bundle::is_written;
@@ -124,11 +129,18 @@ pub(crate) struct Unprocessed {
 pub(crate) struct ListedRun {
     pub(crate) id: Id,
     /// When its directory's lock was made, which is when the run began.
-    began: SystemTime,
+    pub(crate) began: SystemTime,
     /// Nobody has released what was reserved for its report and not used.
     pub(crate) has_reserved: bool,
     /// What it was processing when its state was last written.
     pub(crate) processing: Option<Processing>,
+    /// How far its processing has come, by a look without a claim.
+    pub(crate) progress: Progress,
+    /// By a look at its names and at how its first report begins, there is a report. In a run without, one may still stand in the
+    /// spare place.
+    pub(crate) has_report: bool,
+    /// What it takes on the disk.
+    pub(crate) bytes: u64,
 }
 
 impl Store {
@@ -144,23 +156,34 @@ impl Store {
         Ok(store)
     }
 
-    /// As [`open`](Self::open), with the directory of the runs, and without a look at the others: a launch with nothing to deliver
-    /// has no use for them.
-    pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Directory), StoreError> {
-        let root = Directory::create(path).map_err(StoreError::at("make the store", path))?;
+    /// As [`open`](Self::open), without a look at other directories than that of the runs: a launch with nothing to deliver has no use
+    /// for them. And how many runs there are, if the file system says so in a look at the directory (most count two names of it, and one
+    /// for each directory in it): it must have counted the store's well.
+    pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Option<u64>), StoreError> {
+        let store = Self { path: path.to_owned() };
         let user = rustix::process::geteuid().as_raw();
+        // In most launches there is nothing to make. Who could exchange the store afterwards could do so before it is opened, too.
+        let as_wanted = |path: &Path| Status::at(path).ok().filter(|status| status.is_private_directory_of(user));
+        let runs = path.join(RUNS);
+        if let Some(root) = as_wanted(path)
+            && let Some(runs) = as_wanted(&runs)
+        {
+            let count = runs.links.checked_sub(2).filter(|_| root.links >= 4);
+            return Ok((store, count));
+        }
+        let root = Directory::create(path).map_err(StoreError::at("make the store", path))?;
         root.make_private_of(user).map_err(StoreError::at("use the store", path))?;
-        let runs = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
-        let runs = runs.map_err(StoreError::at("make", &path.join(RUNS)))?;
-        runs.make_private_of(user).map_err(StoreError::at("use", runs.path()))?;
-        Ok((Self { path: path.to_owned() }, runs))
+        let made = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
+        let made = made.and_then(|directory| directory.make_private_of(user));
+        made.map_err(StoreError::at("make or use", &runs))?;
+        Ok((store, None))
     }
 
     /// Makes sure that only this user can write in the directories of what is delivered or set aside.
     fn make_private(&self) -> Result<(), StoreError> {
         for name in [BROKEN, REPORTS] {
             match self.root().and_then(|root| root.subdirectory(name.as_ref())?.make_private()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error) if !is_no_directory(&error) => {
                     return Err(StoreError::at("use", &self.path.join(name))(error));
                 }
                 _ => {}
@@ -209,7 +232,7 @@ impl Store {
         collect(&runs, false).map_err(StoreError::at("list", runs.path()))?;
         match self.root().and_then(|directory| directory.subdirectory(BROKEN.as_ref())) {
             Ok(broken) => collect(&broken, true).map_err(StoreError::at("list", broken.path()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_no_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
         list.sort_by_key(|run| run.began);
@@ -227,6 +250,12 @@ impl Store {
             }
             None => LastRun::read(&self.root().ok()?).signals_taken,
         }
+    }
+
+    /// Whether there is a run other than `own` at all, so that an app without anything pending starts no thread.
+    pub(crate) fn has_other_runs(&self, own: Id) -> bool {
+        let own = name_of(own);
+        self.runs().and_then(|runs| runs.names()).is_ok_and(|names| names.iter().any(|name| *name != own))
     }
 
     /// Whether a run other than `own` crashed so soon after its beginning, and no launch has looked at it yet. A few system calls
@@ -256,16 +285,17 @@ impl Store {
     pub(crate) fn unprocessed(&self, own: Option<Id>) -> io::Result<Unprocessed> {
         let mut found = Unprocessed::default();
         self.make_private().map_err(io::Error::other)?;
-        for name in self.runs().and_then(|directory| directory.names())? {
+        let runs = self.runs()?;
+        for name in runs.names()? {
             if name.to_string_lossy().starts_with(REMOVED) {
-                let _ = self.runs().and_then(|directory| directory.remove_tree(&name));
+                let _ = runs.remove_tree(&name);
                 continue;
             }
             // It may be removed by its owner while we look.
-            let Ok(status) = self.runs().and_then(|directory| directory.status_of(&name)) else { continue };
+            let Ok(status) = runs.status_of(&name) else { continue };
             match run_of(&name).filter(|_| status.kind == FileType::Directory) {
                 Some(id) if own == Some(id) => {}
-                Some(id) => found.runs.extend(self.listed(id, &name)),
+                Some(id) => found.runs.extend(Self::listed(&runs, id, &name)),
                 None => {
                     let what = format!("is {} that is not a run", kind_name(status.kind));
                     found.foreign.push((self.path.join(RUNS).join(&name), what));
@@ -276,21 +306,30 @@ impl Store {
         Ok(found)
     }
 
-    fn listed(&self, id: Id, name: &OsStr) -> Option<ListedRun> {
-        let run = match self.runs().and_then(|directory| directory.subdirectory(name)) {
+    /// What a look at a run says, a few system calls however large its files are.
+    fn listed(runs: &Directory, id: Id, name: &OsStr) -> Option<ListedRun> {
+        let run = match runs.subdirectory(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             run => run.ok(),
         };
         let began = run.as_ref().and_then(|run| run.status_of(claim::LOCK.as_ref()).or_else(|_| run.status()).ok());
         let report = run.as_ref().and_then(|run| run.status_of(REPORT.as_ref()).ok());
-        let has_reserved = report.is_some_and(|report| !report.has_holes());
-        let start = run.and_then(|run| run.read_start(STATE.as_ref(), FIXED_BYTES).ok()).unwrap_or_default();
-        let processing = RunFacts::read(&start).ok().and_then(|facts| facts.lifecycle.processing);
+        let has_reserved = report.as_ref().is_some_and(|report| !report.has_holes());
+        let state = run.as_ref().and_then(|run| run.status_of(STATE.as_ref()).ok());
+        let start = |name: &str, length| run.as_ref().and_then(|run| run.read_start(name.as_ref(), length).ok());
+        let lifecycle =
+            RunFacts::read(&start(STATE, FIXED_BYTES).unwrap_or_default()).ok().map(|facts| facts.lifecycle);
+        let has_report = lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.exit == ExitKind::CRASHED)
+            || start(REPORT, FILE_PREFIX.len() as u64).is_some_and(|start| is_written(&start))
+            || run.as_ref().and_then(|run| raw_run::numbered(run).ok()).is_some_and(|reports| reports.len() > 1);
         Some(ListedRun {
             id,
             began: began.map_or(SystemTime::UNIX_EPOCH, |status| status.modified),
             has_reserved,
-            processing,
+            processing: lifecycle.and_then(|lifecycle| lifecycle.processing),
+            progress: run.as_ref().map(Progress::peek).unwrap_or_default(),
+            has_report,
+            bytes: [report, state].into_iter().flatten().map(|status| status.disk_bytes).sum(),
         })
     }
 
@@ -300,6 +339,13 @@ impl Store {
     /// `InvalidData`: what stands there is not a run. Anything else: it can't be taken now, for want of descriptors or memory.
     pub(crate) fn claim(&self, id: Id, process: &ProcessIdentity) -> io::Result<Claim> {
         claim::claim(&self.runs()?, id, process)
+    }
+
+    /// The directory of this process's own run, and the reports in it by their numbers.
+    pub(crate) fn reports_of(&self, own: Id) -> io::Result<(Directory, Vec<(u32, OsString)>)> {
+        let directory = self.runs()?.subdirectory(&name_of(own))?;
+        let reports = raw_run::numbered(&directory)?;
+        Ok((directory, reports))
     }
 
     /// Removes a run that is done with.
@@ -314,7 +360,15 @@ impl Store {
 
     /// Moves a run that can't be processed to `broken`, all its files as they are, and notes why. Returns where it is.
     pub(crate) fn set_aside(&self, run: &EndedRun, why: &str) -> io::Result<PathBuf> {
-        let broken = self.root().and_then(|directory| directory.create_subdirectory(BROKEN.as_ref()))?;
+        let root = self.root()?;
+        let broken = match root.create_subdirectory(BROKEN.as_ref()) {
+            // Somebody has put something else there: it is kept, beside.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                root.rename(BROKEN.as_ref(), &root, format!("{BROKEN}-{}", run.id).as_ref())?;
+                root.create_subdirectory(BROKEN.as_ref())?
+            }
+            made => made?,
+        };
         let name = name_of(run.id);
         // The note is worth less than the run: on a full disk it is left out.
         let noted = run.directory.write_atomically(WHY.as_ref(), format!("{why}\n").as_bytes());
@@ -337,7 +391,7 @@ impl Store {
         let listed = self.unprocessed(Some(own))?.runs;
         let broken = match self.root().and_then(|directory| directory.subdirectory(BROKEN.as_ref())) {
             Ok(broken) => Some(broken),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if is_no_directory(&error) => None,
             Err(error) => return Err(error),
         };
         let mut items = Vec::new();
@@ -400,6 +454,15 @@ impl Store {
         };
     }
 
+    /// Makes the directory of a run that ended at `time`.
+    pub(crate) fn make_ended(&self, id: Id, time: SystemTime) -> io::Result<Directory> {
+        let runs = self.runs()?;
+        let run = runs.subdirectory(&name_of(id)).or_else(|_| runs.create_subdirectory(&name_of(id)))?;
+        run.write_atomically(claim::LOCK.as_ref(), b"")?;
+        run.file(claim::LOCK.as_ref(), true)?.set_modified(time)?;
+        Ok(run)
+    }
+
     /// The store's directory.
     pub(crate) fn root(&self) -> io::Result<Directory> {
         Directory::open(&self.path)
@@ -419,16 +482,6 @@ pub(crate) struct Evicted {
     pub(crate) runs: usize,
 }
 
-/// Whether there is a run other than `own` at all: a cheap first look, so that an app without anything pending starts no thread. Most
-/// file systems say how many directories there are. `None`: the own run is in memory.
-pub(crate) fn has_other_runs(runs: &Directory, own: Option<Id>) -> bool {
-    let own = own.map(name_of);
-    if runs.status().is_ok_and(|status| status.links == 2 + u64::from(own.is_some())) {
-        return false;
-    }
-    runs.names().is_ok_and(|names| names.iter().any(|name| Some(name) != own.as_ref()))
-}
-
 /// What would be lost with a run.
 fn worth(run: &EndedRun) -> Worth {
     let Ok(raw) = run.raw() else { return Worth::Partial };
@@ -446,6 +499,11 @@ pub(crate) fn name_of(run: Id) -> OsString {
     run.to_string().into()
 }
 
+/// Whether there is no such directory; what else stands there is not looked at, and not followed.
+fn is_no_directory(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// The run whose directory has this name. Of the ways to write an id only one is a name, so that no run has two.
 fn run_of(name: &OsStr) -> Option<Id> {
     let id: Id = name.to_str()?.parse().ok()?;
@@ -453,172 +511,5 @@ fn run_of(name: &OsStr) -> Option<Id> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-    use std::time::Duration;
-
-    fn id(number: u8) -> Id {
-        Id([number; 16])
-    }
-
-    #[test]
-    fn a_run_has_one_name() {
-        let text = "ab".repeat(16);
-        assert_eq!(run_of(text.as_ref()), Some(id(0xab)));
-        assert_eq!(run_of(text.to_uppercase().as_ref()), None);
-        assert_eq!(run_of("abababab-abab-abab-abab-abababababab".as_ref()), None);
-        assert_eq!(run_of("..".as_ref()), None);
-    }
-
-    fn make_run(store: &Store, id: Id, report: &[u8]) -> Directory {
-        let run = store.runs().unwrap().create_subdirectory(&name_of(id)).unwrap();
-        run.write_atomically(REPORT.as_ref(), report).unwrap();
-        run.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
-        run.write_atomically(STATE.as_ref(), b"").unwrap();
-        run
-    }
-
-    fn age(run: &Directory, seconds: u64) {
-        let lock = run.file(claim::LOCK.as_ref(), true).unwrap();
-        lock.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
-    }
-
-    fn store() -> (tempfile::TempDir, Store) {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("deep/store")).unwrap();
-        (folder, store)
-    }
-
-    /// All runs that have ended, oldest first, and what is no run.
-    fn take_ended(store: &Store, own: Option<Id>) -> (Vec<EndedRun>, Vec<(PathBuf, String)>) {
-        let found = store.unprocessed(own).unwrap();
-        let process = ProcessIdentity::of_this_process();
-        let runs = found.runs.iter().filter_map(|run| match store.claim(run.id, &process).unwrap() {
-            Claim::Taken(run) => Some(*run),
-            Claim::Busy | Claim::Gone => None,
-        });
-        (runs.collect(), found.foreign)
-    }
-
-    fn ids(runs: &[EndedRun]) -> Vec<Id> {
-        runs.iter().map(|run| run.id).collect()
-    }
-
-    #[test]
-    fn ended_runs_are_taken_oldest_first_and_the_own_run_never() {
-        let (_folder, store) = store();
-        for (number, seconds) in [(1, 10), (2, 30), (3, 20)] {
-            age(&make_run(&store, id(number), b"r"), seconds);
-        }
-        let ended = take_ended(&store, Some(id(3))).0;
-        assert_eq!(ids(&ended), [id(2), id(1)]);
-        assert_eq!(ended[0].raw().unwrap().reports, [b"r"]);
-        // Taken is taken.
-        assert!(take_ended(&store, Some(id(3))).0.is_empty());
-    }
-
-    #[test]
-    fn what_is_not_a_run_is_named_and_left() {
-        let (folder, store) = store();
-        let runs = &store.path().join(RUNS);
-        std::fs::write(runs.join("notes.txt"), b"mine").unwrap();
-        std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
-        symlink(folder.path().join("elsewhere"), runs.join(id(9).to_string())).unwrap();
-        let (ended, foreign) = take_ended(&store, None);
-        assert!(ended.is_empty());
-        let said: Vec<&str> = foreign.iter().map(|(_, why)| why.as_str()).collect();
-        assert!(said[0].contains("symbolic link") && said[1].contains("not a run"), "{said:?}");
-        assert_eq!(std::fs::read(runs.join("notes.txt")).unwrap(), b"mine");
-    }
-
-    #[test]
-    fn a_run_half_removed_is_cleared_and_not_taken_for_a_run() {
-        let (_folder, store) = store();
-        let half = store.runs().unwrap().create_subdirectory(format!("{REMOVED}{}", id(4)).as_ref()).unwrap();
-        half.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
-        let (ended, foreign) = take_ended(&store, None);
-        assert!(ended.is_empty() && foreign.is_empty());
-        assert!(store.runs().unwrap().names().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_broken_run_is_kept_as_it_was_with_the_reason() {
-        let (_folder, store) = store();
-        make_run(&store, id(5), b"something else");
-        let run = take_ended(&store, None).0.pop().unwrap();
-        let path = store.set_aside(&run, "not a report").unwrap();
-        assert_eq!(RawRun::read(&path).unwrap().reports, [b"something else"]);
-        let list = store.list().unwrap();
-        assert_eq!((list[0].id, list[0].broken.as_deref()), (id(5), Some("not a report")));
-        assert!(take_ended(&store, None).0.is_empty());
-    }
-
-    #[test]
-    fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_living_ones() {
-        let (_folder, store) = store();
-        make_run(&store, id(1), b"broken");
-        let run = take_ended(&store, None).0.pop().unwrap();
-        store.set_aside(&run, "test").unwrap();
-        drop(run);
-        for (number, seconds, report) in [(2, 30, &b"r"[..]), (3, 20, b""), (4, 10, b"r"), (5, 50, b"r")] {
-            age(&make_run(&store, id(number), report), seconds);
-        }
-        let enforce = |limits: Limits| store.enforce(&limits, id(5), SystemTime::now()).unwrap();
-        let left = || {
-            let mut left: Vec<Id> = store.list().unwrap().into_iter().map(|run| run.id).collect();
-            left.sort();
-            left
-        };
-        // Three reports, one of them broken; the run without one does not count, and nor does the own run.
-        assert_eq!(enforce(Limits { number: 3, runs: 1, ..Limits::default() }), Evicted::default());
-        assert_eq!(enforce(Limits { number: 2, ..Limits::default() }), Evicted { reports: 1, runs: 0 });
-        assert_eq!(left(), [id(1), id(3), id(4), id(5)]);
-        assert_eq!(enforce(Limits { runs: 0, ..Limits::default() }), Evicted { reports: 0, runs: 1 });
-        assert_eq!(left(), [id(1), id(4), id(5)]);
-    }
-
-    #[test]
-    fn a_store_in_which_others_can_write_is_taken_from_them() {
-        use std::os::unix::fs::PermissionsExt;
-        let (_folder, store) = store();
-        let paths = [store.path().to_owned(), store.path().join(RUNS), store.path().join(REPORTS)];
-        std::fs::create_dir(&paths[2]).unwrap();
-        for path in &paths {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        }
-        Store::open(store.path()).unwrap();
-        for path in &paths {
-            assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o755, "{path:?}");
-        }
-    }
-
-    #[test]
-    fn what_belongs_to_another_user_is_refused_by_root_too() {
-        if !rustix::process::geteuid().is_root() {
-            return; // Only root can give a directory away.
-        }
-        let (_folder, store) = store();
-        let other = |path: &Path| std::os::unix::fs::chown(path, Some(4711), None).unwrap();
-        make_run(&store, id(1), b"r");
-        other(&store.path().join(RUNS).join(id(1).to_string()));
-        let why = claim::claim(&store.runs().unwrap(), id(1), &ProcessIdentity::default()).unwrap_err().to_string();
-        assert!(why.contains("belongs to user 4711"), "{why}");
-        for path in [store.path().join(RUNS), store.path().to_owned()] {
-            other(&path);
-            let why = Store::open(store.path()).unwrap_err().to_string();
-            assert!(why.contains("belongs to user 4711"), "{why}");
-            std::os::unix::fs::chown(path, Some(0), None).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_store_that_is_a_link_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("real")).unwrap();
-        symlink(folder.path().join("real"), folder.path().join("store")).unwrap();
-        let error = Store::open(&folder.path().join("store")).unwrap_err().to_string();
-        assert!(error.contains("make the store"), "{error}");
-        assert!(std::fs::read_dir(folder.path().join("real")).unwrap().next().is_none());
-    }
-}
+#[path = "../../tests/unit/store/mod.rs"]
+mod tests;

@@ -12,8 +12,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
+use super::raw_run;
 
 pub(super) const FILE: &str = "progress.json";
+/// What sinks said of reports while the run's process went on, by the reports' numbers.
+pub(crate) const LIVE: &str = "live.json";
+
+/// What each sink said of one report, by the sink's name.
+pub(crate) type Answers = BTreeMap<String, SinkState>;
 
 /// Many sinks with long reasons for rejecting stay far below it.
 const MAX_BYTES: u64 = 1 << 20;
@@ -28,11 +34,19 @@ pub(crate) struct Progress {
     pub(crate) notified: bool,
     /// Its reports were offered to the sinks as the crash left them.
     pub(crate) stored_early: bool,
+    /// All sinks have stored all of them then.
+    pub(crate) stored: bool,
+    /// One of them was whole then.
+    pub(crate) whole: bool,
+    /// How many launches have begun to name its reports, and ended before that was done.
+    pub(crate) unnamed: u32,
+    /// How many launches have found it stored early and not done: each ended before its delivery thread came to it.
+    pub(crate) cut_short: u32,
     /// That this run crashed while it processed another has been counted against that one.
     pub(crate) counted: bool,
     /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
     /// here was not asked yet.
-    pub(crate) reports: BTreeMap<usize, BTreeMap<String, SinkState>>,
+    pub(crate) reports: BTreeMap<usize, Answers>,
 }
 
 /// What one sink said of one report.
@@ -80,7 +94,7 @@ impl Progress {
     pub(crate) fn read(run: &Directory) -> io::Result<Self> {
         match run.read(OsStr::new(FILE), MAX_BYTES) {
             Ok(bytes) => Ok(Self::of_bytes(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::of_living(run)),
             Err(_) if run.is_other_than_file(OsStr::new(FILE)) => {
                 run.remove_tree(OsStr::new(FILE))?;
                 Ok(Self::default())
@@ -88,6 +102,20 @@ impl Progress {
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(Self::damaged()),
             Err(error) => Err(error),
         }
+    }
+
+    /// What stands there, for a run that nobody has claimed: a cheap look that changes nothing.
+    pub(super) fn peek(run: &Directory) -> Self {
+        run.read(OsStr::new(FILE), MAX_BYTES).map_or_else(|_| Self::default(), |bytes| Self::of_bytes(&bytes))
+    }
+
+    /// What the run's own process has done.
+    fn of_living(run: &Directory) -> Self {
+        let bytes = run.read(OsStr::new(LIVE), MAX_BYTES).unwrap_or_default();
+        let mut said: BTreeMap<u32, Answers> = serde_json::from_slice(&bytes).unwrap_or_default();
+        let reports = if said.is_empty() { Vec::new() } else { raw_run::numbered(run).unwrap_or_default() };
+        let said = reports.iter().enumerate().filter_map(|(index, (number, _))| Some((index, said.remove(number)?)));
+        Self { reports: said.collect(), ..Self::default() }
     }
 
     fn damaged() -> Self {
@@ -123,53 +151,5 @@ pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_comes_back_as_it_was_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = Directory::open(folder.path()).unwrap();
-        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
-
-        let mut progress = Progress { attempts: 2, notified: true, ..Progress::default() };
-        let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
-        let sinks = [("folder".to_owned(), SinkState::Delivered), ("sentry".to_owned(), waits)];
-        progress.reports.insert(1, sinks.into());
-        progress.write(&run).unwrap();
-        assert_eq!(Progress::read(&run).unwrap(), progress);
-    }
-
-    #[test]
-    fn damage_counts_as_an_attempt() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = Directory::open(folder.path()).unwrap();
-        run.write_atomically(OsStr::new(FILE), b"{\"attempts\": ").unwrap();
-        assert_eq!(Progress::read(&run).unwrap().attempts, 1);
-        run.write_atomically(OsStr::new(FILE), b"").unwrap();
-        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
-    }
-
-    #[test]
-    fn what_is_no_file_makes_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = Directory::open(folder.path()).unwrap();
-        let path = folder.path().join(FILE);
-        std::fs::create_dir_all(path.join("with/more")).unwrap();
-        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
-        std::os::unix::fs::symlink("/", &path).unwrap();
-        assert_eq!(Progress::read(&run).unwrap(), Progress::default());
-        Progress::default().write(&run).unwrap();
-        assert!(path.is_file());
-    }
-
-    #[test]
-    fn a_wrong_clock_holds_nothing_back_for_years() {
-        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let waits = |not_before| SinkState::Retry { not_before, tries: 1, reason: String::new() };
-        assert!(waits(999_999).may_be_asked(now));
-        assert!(waits(1_000_000).may_be_asked(now));
-        assert!(!waits(1_000_900).may_be_asked(now));
-        assert!(waits(2_000_000_000).may_be_asked(now));
-    }
-}
+#[path = "../../tests/unit/store/progress.rs"]
+mod tests;

@@ -9,15 +9,19 @@ use std::path::Path;
 
 use coroner_report::model::{Id, Report, RunFacts};
 use coroner_report::reader::ReadError;
+use coroner_report::wire::FILE_PREFIX;
 
 use super::directory::Directory;
 use super::{REPORT, STATE, StoreError, run_of};
-use crate::outcome::is_of_record;
+use crate::bundle::is_written;
+use crate::outcome::{is_of_record, of_death};
+use crate::system_report::{self, SystemReport};
 
 /// What the names of reports after the first begin with.
 const LATER_REPORT: &str = "report-";
-/// The report of a crash that could open no file: of a process without descriptors, of a child that may not write to the store.
-const SPARE_REPORT: &str = "report-spare";
+/// Bytes at the end of the first report's file that are a report by themselves: of a crash that could open no file, as in a process
+/// without descriptors, or a child that may not write to the store.
+const SPARE_REPORT: usize = 128 << 10;
 /// Most reports of one run that are processed: eight crashes, sixteen handled exceptions and sixteen hangs.
 const MAX_REPORTS: usize = 40;
 /// Longest report read, in bytes: many times what capture can reserve.
@@ -29,14 +33,27 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 fn number_of(name: &OsStr) -> Option<u32> {
     match name.to_str()? {
         REPORT => Some(1),
-        SPARE_REPORT => Some(u32::MAX),
         name => name.strip_prefix(LATER_REPORT).and_then(|number| number.parse().ok()),
     }
+}
+
+/// The reports in a run's directory, by their numbers.
+pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
+    let names = run.names()?.into_iter();
+    let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
+    numbered.sort();
+    Ok(numbered)
 }
 
 /// Whether a file of that name is a report.
 pub(super) fn is_report(name: &OsStr) -> bool {
     number_of(name).is_some()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many runs this thread has read.
+    pub(crate) static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The files of one run, as they are on the disk.
@@ -51,6 +68,10 @@ pub struct RawRun {
     pub reports: Vec<Vec<u8>>,
     /// The run state file; empty where there is none.
     pub state: Vec<u8>,
+    /// What the system said of the run's end, at a later launch; empty where it said nothing.
+    pub system: Vec<u8>,
+    /// Which of the reports was made of what the system said, and has nothing but a header.
+    pub(crate) made_of_system: Option<usize>,
 }
 
 impl RawRun {
@@ -64,26 +85,71 @@ impl RawRun {
         Self::read_in(&run, id).map_err(StoreError::at("read the run", path))
     }
 
+    /// Reads one report.
+    pub(crate) fn read_report(run: &Directory, name: &OsStr) -> io::Result<Vec<u8>> {
+        run.read(name, MAX_REPORT_BYTES)
+    }
+
     /// Reads the files in a run's directory; `id` is the run's, where that is known.
     pub(super) fn read_in(run: &Directory, id: Option<Id>) -> io::Result<Self> {
+        #[cfg(test)]
+        READ.with(|read| read.set(read.get() + 1));
         let file = |name: &OsStr, limit| match run.read(name, limit) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(io::Error::new(error.kind(), format!("`{}` {error}", name.display()))),
             read => read,
         };
-        let mut numbered: Vec<(u32, OsString)> = Vec::new();
-        for name in run.names()? {
-            numbered.extend(number_of(&name).map(|number| (number, name)));
-        }
-        numbered.sort();
+        let numbered = numbered(run)?;
         let reports = numbered.iter().take(MAX_REPORTS).map(|(_, name)| file(name, MAX_REPORT_BYTES));
+        let mut reports = reports.collect::<io::Result<Vec<_>>>()?;
+        if let Some(first) = reports.first_mut()
+            && let Some(at) = first.len().checked_sub(SPARE_REPORT)
+        {
+            let spare = &first[at..];
+            // Whoever took it may have ended before it wrote anything.
+            let is_taken_only = spare.iter().take(SPARE_REPORT - 4).all(|byte| *byte == 0);
+            let spare = spare.starts_with(&FILE_PREFIX).then(|| spare.to_vec());
+            if is_taken_only || spare.is_some() {
+                first.truncate(at);
+            }
+            reports.extend(spare);
+        }
         let mut raw = Self {
             run: id,
-            reports: reports.collect::<io::Result<_>>()?,
+            reports,
             state: file(STATE.as_ref(), MAX_STATE_BYTES)?,
+            system: file(system_report::FILE.as_ref(), MAX_STATE_BYTES)?,
+            made_of_system: None,
         };
         raw.add_report_of_record();
+        raw.add_report_of_system();
         Ok(raw)
+    }
+
+    /// What the system said of the death that the report `index` is of.
+    pub(crate) fn system_of(&self, index: usize) -> Option<SystemReport> {
+        let system = SystemReport::read(&self.system)?;
+        (of_death(self) == Some(index)).then_some(system)
+    }
+
+    /// The file with what the system said, if the report `index` is of that death; else nothing.
+    pub(crate) fn system_file(&self, index: usize) -> &[u8] {
+        if self.system_of(index).is_some() { &self.system } else { &[] }
+    }
+
+    /// Puts a report for what the system said behind the others, if the run left none of its death.
+    fn add_report_of_system(&mut self) {
+        let Some(system) = SystemReport::read(&self.system).filter(SystemReport::is_a_report) else { return };
+        if of_death(self).is_some() {
+            return;
+        }
+        let Some(report) = system.bare_report(self.run.unwrap_or_default()) else { return };
+        let place = self.reports.iter().position(|first| !is_written(first)).filter(|place| *place == 0);
+        match place {
+            Some(place) => self.reports[place] = report,
+            None => self.reports.push(report),
+        }
+        self.made_of_system = Some(place.unwrap_or(self.reports.len() - 1));
     }
 
     /// Puts a report made from the crash record in the place of the first report, if no report is of that crash.

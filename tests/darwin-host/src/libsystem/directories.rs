@@ -1,6 +1,8 @@
 //! Reading directories (<sys/dirent.h>, the structure with 64-bit inodes).
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
+use std::sync::{Mutex, PoisonError};
 
 /// `struct dirent`.
 #[repr(C)]
@@ -37,22 +39,36 @@ extern "C" fn readdir_r(directory: *mut libc::DIR, entry: *mut Entry, result: *m
     0
 }
 
-static mut SHARED: Entry = Entry { inode: 0, seek: 0, record: 0, length: 0, kind: 0, name: [0; 1024] };
+/// The structure of each stream that `readdir` has read, by the stream's address. One for all would give a thread the names that
+/// another thread reads.
+static ENTRIES: Mutex<BTreeMap<usize, Box<Entry>>> = Mutex::new(BTreeMap::new());
 
-/// `readdir`: its structure is shared by all streams here; not for programs that read two at once on two threads.
+/// `readdir`: into the stream's own structure, until the stream is closed.
 extern "C" fn readdir(directory: *mut libc::DIR) -> *mut Entry {
+    let entry = {
+        let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = || Box::new(Entry { inode: 0, seek: 0, record: 0, length: 0, kind: 0, name: [0; 1024] });
+        &raw mut **entries.entry(directory as usize).or_insert_with(empty)
+    };
     let mut result = std::ptr::null_mut();
-    let error = readdir_r(directory, &raw mut SHARED, &raw mut result);
+    let error = readdir_r(directory, entry, &raw mut result);
     if error != 0 {
         super::errno::fail(error);
     }
     result
 }
 
+extern "C" fn closedir(directory: *mut libc::DIR) -> i32 {
+    // Before libc may give another stream the address.
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner).remove(&(directory as usize));
+    // SAFETY: a stream of libc's; the program gave the address.
+    unsafe { libc::closedir(directory) }
+}
+
 super::exports! {
     "opendir" => libc::opendir,
     "fdopendir" => libc::fdopendir,
-    "closedir" => libc::closedir,
+    "closedir" => closedir,
     "dirfd" => libc::dirfd,
     "rewinddir" => libc::rewinddir,
     "readdir_r" => readdir_r,

@@ -1,50 +1,42 @@
-//! The signal monitor of Linux: the handler writes the report on the crashed thread itself.
-//!
-//! # What the handler does, in this order
-//! 1. A fault of a guarded load (or of the crash path itself) is recovered: the thread goes on behind it. A page of the run state that
-//!    is lost (somebody cut the file) is replaced.
-//! 2. What is not Coroner's is passed on: a signal that the app ignores, that a thread asked to have ignored, a child's
-//!    where children are to stay silent, SIGTERM after it has been noted.
-//! 3. Handlers that are to come first ([`crate::asked_first`]) are asked; if they move the thread or repair the fault, that is the
-//!    end of it.
-//! 4. The report is written ([`crate::linux::crash_entry`], [`crate::session`]), on Coroner's own stack.
-//! 5. The signal goes to whoever had it before ([`crate::forwarding::forward`]). Where that is a function, the other threads stay
-//!    stopped and the lock owned while it runs, but not for long.
+//! Linux's part of the signal monitor: taking signals, recovery, and how a crash becomes a report. The crashed thread writes it itself
+//! ([`crate::linux::crash_entry`]), on Coroner's own stack.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use coroner_process::context::{self, Context, SignalInfo};
+use coroner_process::deadline;
 use coroner_process::memory::{is_accessible, recover_guarded_load};
-use coroner_process::signals::{SignalAction, bit, block_exactly, blocked};
+use coroner_process::signals::{SignalAction, bit};
+use coroner_process::stop_the_world::action;
 use coroner_process::syscall::Errno;
 use coroner_process::threads::{Tid, process_id, this_thread, wall_now};
 use coroner_report::run_state::CrashRecord;
-use coroner_report::wire::{Access, ExtraRegister, Monitor, Signal};
+use coroner_report::wire::Monitor;
+use coroner_walk::loaded_image::{self, Holder};
 
-use super::{Answer, DYING, TAKEN, is_dying, report_unfinished, uninstall};
-use crate::asked_first::{self, Fault};
-use crate::crash_context::CrashContext;
-use crate::forwarding::{self, Asked, Crash, Outcome};
+use super::{OURS, TAKEN};
+use crate::crash_context::address_of;
+use crate::forwarding::Outcome;
 use crate::guarded_call;
 use crate::ignored_signals;
-use crate::install_options::{ForkPolicy, SignalSet};
 use crate::installed::{self, Installed};
 use crate::linux::crash_entry::{self, Source};
-use crate::linux::{deadline, other_threads, signal_death};
-use crate::loaded_image::{self, Holder};
-use crate::monitor::exception;
+use crate::linux::{other_threads, signal_death};
 use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
 use crate::session::{self, Next, Reported};
 
-/// Coroner's disposition as the kernel holds it, of any taken signal: handler, flags and restorer are the same for all.
-/// Kept for the crash path, which puts it back where an app's handler came later and chained to Coroner's.
-static OURS: Ours = Ours { handler: AtomicUsize::new(0), flags: AtomicU64::new(0), restorer: AtomicUsize::new(0) };
+/// What the kernel holds with Coroner's handler, of any taken signal: flags and restorer are the same for all.
+/// Kept for the crash path, which puts it back where an app's handler came later and chained to Coroner's. The kernel is asked for them
+/// only where `sigaction` may be interposed, which the handler's way back may be, too; else the flags are 0.
+static DISPOSITION: Disposition =
+    Disposition { flags: AtomicU64::new(0), restorer: AtomicUsize::new(0), held: AtomicU64::new(0) };
 
-struct Ours {
-    handler: AtomicUsize,
+struct Disposition {
     flags: AtomicU64,
     restorer: AtomicUsize,
+    /// The signal that stops threads, as a set.
+    held: AtomicU64,
 }
 
 /// The signals that the crash path itself may raise or be interrupted by: never blocked while it runs.
@@ -55,43 +47,22 @@ pub(crate) const NEEDED: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGTRAP)
     | bit(deadline::SIGNAL);
 
-/// Takes the signals (not async-signal-safe). What was there before is remembered. `held` is blocked while the handler runs: the
-/// signal that stops threads, so that a thread that crashes on its own is not stopped on its way.
-///
-/// # Errors
-/// The signal that the system did not give, with its reason; those taken before it are given back.
-pub(crate) fn install(signals: SignalSet, watch_sigterm: bool, held: i32) -> Result<(), (i32, Errno)> {
-    let mut wanted = signals;
-    if watch_sigterm {
-        wanted = wanted.with(libc::SIGTERM);
-    }
-    for number in 1..=64 {
-        if !wanted.contains(number) || number == libc::SIGKILL || number == libc::SIGSTOP {
-            continue;
-        }
-        if let Err(errno) = take(number, held) {
-            uninstall();
-            return Err((number, errno));
-        }
-        TAKEN.fetch_or(bit(number), Ordering::AcqRel);
-    }
-    DYING.store(0, Ordering::Release);
-    Ok(())
+/// The highest number of a signal.
+pub(super) const LAST_SIGNAL: i32 = 64;
+
+/// Says what is blocked while the handlers run: the signal that stops threads, so that a thread that crashes on its own is not stopped
+/// on its way. Before an install.
+pub(crate) fn hold(signal: i32) {
+    DISPOSITION.held.store(bit(signal), Ordering::Release);
 }
 
-fn take(signal: i32, held: i32) -> Result<(), Errno> {
+pub(super) fn take(signal: i32) -> Result<(), Errno> {
     // glibc says all that the kernel does; an interposer, and musl of the restorer, may not.
     let asks_kernel = !cfg!(target_env = "gnu") || may_be_interposed();
     let before = if asks_kernel { Some(SignalAction::of(signal)?) } else { None };
     // The C library's sigaction, so that what interposes it (ART's libsigchain, sanitizers) knows of the handler and the
     // library's own signal return is used.
-    // SAFETY: an all-zero sigaction is valid.
-    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-    action.sa_sigaction = handler();
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // Little is blocked: the crash path sets its own mask, once for all monitors.
-    // SAFETY: the set is valid.
-    unsafe { libc::sigaddset(&raw mut action.sa_mask, held) };
+    let mut action = action_blocking(DISPOSITION.held.load(Ordering::Acquire));
     // SAFETY: all-zero is valid; both pointers are valid; `entry` is async-signal-safe.
     let (failed, replaced) = unsafe {
         let mut replaced: libc::sigaction = core::mem::zeroed();
@@ -103,12 +74,14 @@ fn take(signal: i32, held: i32) -> Result<(), Errno> {
     let before = before.unwrap_or_else(|| of_library(&replaced));
     let mut earlier = before;
     // Most often nobody had it.
-    if (asks_kernel && before.is_function()) || OURS.handler.load(Ordering::Acquire) != handler() {
+    if !asks_kernel {
+        OURS.store(handler(), Ordering::Release);
+    } else if before.is_function() || OURS.load(Ordering::Acquire) != handler() {
         let now = SignalAction::of(signal)?;
         if now.handler == handler() {
-            OURS.flags.store(now.flags, Ordering::Relaxed);
-            OURS.restorer.store(now.restorer, Ordering::Relaxed);
-            OURS.handler.store(now.handler, Ordering::Release);
+            DISPOSITION.flags.store(now.flags, Ordering::Relaxed);
+            DISPOSITION.restorer.store(now.restorer, Ordering::Relaxed);
+            OURS.store(now.handler, Ordering::Release);
         } else {
             earlier = take_from_interposer(signal, &action, &replaced, &now)?;
         }
@@ -117,7 +90,39 @@ fn take(signal: i32, held: i32) -> Result<(), Errno> {
     if before.handler != handler() {
         previous_handler::remember(signal, &earlier);
     }
+    let mask = mask_of_handler(signal);
+    if mask != DISPOSITION.held.load(Ordering::Acquire) {
+        action = action_blocking(mask);
+        // SAFETY: as above; nobody asks for what was before.
+        unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) };
+    }
     Ok(())
+}
+
+/// `SA_EXPOSE_TAGBITS` (asm-generic/signal-defs.h, Linux 5.11; older kernels ignore it): of a pointer with a memory tag `si_addr` has the
+/// tag.
+pub(crate) const EXPOSE_TAGS: i32 = if cfg!(target_arch = "aarch64") { 0x800 } else { 0 };
+
+/// What is blocked while Coroner's handler of that signal runs: the crash path sets its own mask, once for all monitors, so that is
+/// little, and what the handler from before it blocks. That one counts on it from the fault to its return: a garbage collector's write
+/// barrier (Boehm's) blocks the signal that stops threads, which would find the thread on its alternate stack and scan from there.
+fn mask_of_handler(signal: i32) -> u64 {
+    let before = previous_handler::of(signal);
+    let of_before = if before.is_function() { before.mask & !NEEDED & !bit(previous_handler::MARKER) } else { 0 };
+    DISPOSITION.held.load(Ordering::Acquire) | of_before
+}
+
+/// Coroner's handler, for the C library, with signals that are blocked while it runs.
+fn action_blocking(mask: u64) -> libc::sigaction {
+    // SAFETY: an all-zero sigaction is valid.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = handler();
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | EXPOSE_TAGS;
+    for number in (1..=64).filter(|number| mask & bit(*number) != 0) {
+        // SAFETY: the set is valid.
+        unsafe { libc::sigaddset(&raw mut action.sa_mask, number) };
+    }
+    action
 }
 
 /// Whether `sigaction` may be another one than the C library's: it is not if it lies in one image with a function of that library.
@@ -162,47 +167,23 @@ fn take_from_interposer(
 /// `SA_RESTORER` of asm/signal.h.
 const RESTORER: u64 = 0x0400_0000;
 
-/// Puts the earlier dispositions back (crash path too): after a report the process dies by rules that were there before.
-pub(crate) fn give_back() {
-    DYING.store(process_id(), Ordering::Release);
-    let taken = TAKEN.load(Ordering::Acquire);
-    let ours = OURS.handler.load(Ordering::Acquire);
-    for number in 1..=64 {
-        if taken & bit(number) == 0 && number != deadline::SIGNAL {
-            continue;
+/// Coroner's disposition of that signal.
+pub(super) fn ours(signal: i32) -> SignalAction {
+    let (handler, mask) = (OURS.load(Ordering::Acquire), mask_of_handler(signal));
+    match DISPOSITION.flags.load(Ordering::Relaxed) {
+        // It returns as the C library's handlers do, by code of Coroner's own.
+        0 => {
+            let plain = action(handler);
+            SignalAction { flags: plain.flags | EXPOSE_TAGS as u64, mask, ..plain }
         }
-        if SignalAction::of(number).is_ok_and(|now| now.handler == ours && ours != 0) {
-            // SAFETY: the app had installed it.
-            let _ = unsafe { previous_handler::of(number).set(number) };
-        }
-    }
-}
-
-/// Whether that is Coroner's handler, as the kernel has it.
-pub(crate) fn is_handler(handler: usize) -> bool {
-    handler == OURS.handler.load(Ordering::Acquire)
-}
-
-/// Takes a signal from who has put a handler over Coroner's (not async-signal-safe).
-pub(crate) fn take_back(signal: i32) {
-    // SAFETY: the handler is Coroner's own.
-    let _ = unsafe { ours().set(signal) };
-}
-
-/// Coroner's disposition, of any signal.
-fn ours() -> SignalAction {
-    SignalAction {
-        handler: OURS.handler.load(Ordering::Acquire),
-        flags: OURS.flags.load(Ordering::Relaxed),
-        restorer: OURS.restorer.load(Ordering::Relaxed),
-        mask: 0,
+        flags => SignalAction { handler, flags, restorer: DISPOSITION.restorer.load(Ordering::Relaxed), mask },
     }
 }
 
 /// The handler that recovers guarded loads, if it has SIGSEGV and SIGBUS.
 pub(crate) fn recovers_loads() -> Option<usize> {
     let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
-    (TAKEN.load(Ordering::Acquire) & faults == faults).then(|| OURS.handler.load(Ordering::Acquire))
+    (TAKEN.load(Ordering::Acquire) & faults == faults).then(|| OURS.load(Ordering::Acquire))
 }
 
 /// What [`displace`] took out, for [`replace`].
@@ -216,9 +197,9 @@ const HELD: [i32; 7] =
 /// Makes Coroner's handler the first one of every signal that the crash path relies on, for the time of the report: an
 /// app's handler that was installed later and chained here must not see the crash path's own faults.
 pub(crate) fn displace() -> Displaced {
-    let ours = ours();
     let mut displaced = Displaced::default();
     for (place, signal) in displaced.0.iter_mut().zip(HELD) {
+        let ours = ours(signal);
         if let Ok(now) = SignalAction::of(signal)
             && now.handler != ours.handler
             // SAFETY: the handler is Coroner's own.
@@ -305,148 +286,49 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
         return crash_entry::handle_recrash(info, context);
     }
     // A deadline that came just as its report ended is nobody's.
-    if deadline::is_deadline(info) || forwarding::ignores(info) {
-        return;
-    }
-    let Some(installed) = installed::get() else {
-        // SAFETY: this thread is handling that signal.
-        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
-        return;
-    };
-    if info.signo == libc::SIGTERM {
-        installed.note_sigterm(pid);
-    }
-    let forwarding = &installed.platform.forwarding;
-    let stack = core::ptr::from_ref(&ids) as u64;
-    let (sp, mask) = if forwarding.is_passed_on(tid, info, stack) {
-        (core::ptr::from_ref(info) as u64 - 1, blocked())
-    } else {
-        (context.sp(), context.signal_mask())
-    };
-    // A handler of this thread that never returned has left by a jump: that crash was none. Most often there is none, and nothing is
-    // called up to the crash record whose address is in a table, see `crash_entry::record`.
-    let left = forwarding.take_left(tid, sp, mask);
-    if left != 0 {
-        installed.run.state.set_crash_not_fatal(left);
-    }
-    let running = forwarding.is_by(tid, sp, mask);
-    let has_handler = previous_handler::of(info.signo).is_function();
-    if !installed.options.signals.contains(info.signo)
-        || ignored_signals::take_ignored(tid, info.signo)
-        || (pid != installed.run.pid && installed.options.fork == ForkPolicy::Silent)
-        || is_dying(pid)
-        || exception::is_dying(pid, tid)
-    {
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
-        return;
-    }
-    if let Some(crash) = running {
-        let chains = core::ptr::from_ref(info) as u64 == crash.frame;
-        let asked = if chains { Asked::Original } else { Asked::Latest };
-        if !chains && !(has_handler && is_asked_first(installed, info, context)) {
-            report_unfinished(installed, &crash, ids);
-        }
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false, asked) };
-        return;
-    }
-    // Before anything is asked or looked up: in a program whose image is overwritten that may be as far as it comes. A crash that is
-    // being reported is that of which the process dies: its record stays.
-    let records = has_handler && !REPORT_LOCK.is_busy(pid);
-    let number = if records { crash_entry::record(installed, Source::Signal(info), context, ids) } else { 0 };
-    let first = has_handler && is_asked_first(installed, info, context);
-    // SAFETY: as above.
-    let answer = if first { unsafe { ask(installed, info, context, &ids, number) } } else { Answer::Refused };
-    let reported = match answer {
-        Answer::Handled => return,
-        Answer::Reported => Reported::Elsewhere,
-        Answer::Refused => {
-            let next = if has_handler && !first { Next::AsksHandler } else { Next::Dies };
-            crash_entry::report(installed, Source::Signal(info), context, ids, next)
-        }
-    };
-    // Where another thread's report has this crash, the record from above is all there is of its own.
-    let number = if let Reported::Here(later) = reported { later } else { number };
-    let before = forwarding.begin(tid, &Crash { frame: core::ptr::from_ref(info) as u64, stack, context: 0, number });
-    // SAFETY: as above.
-    let outcome = unsafe { forwarding::forward(info, context, first, Asked::Latest) };
-    forwarding.end(tid, &before);
-    if outcome == Outcome::Continues {
-        installed.run.state.set_crash_not_fatal(number);
-    }
-    if outcome != Outcome::Dies && matches!(reported, Reported::Here(_)) {
-        resume_others(installed, ids);
+    if !deadline::is_deadline(info) {
+        super::handle(info, context, &ids);
     }
 }
 
-/// The process goes on after a report that a handler of the app was asked about.
-fn resume_others(installed: &Installed, (pid, tid): (i32, i32)) {
-    if let Some(owner) = REPORT_LOCK.end_forwarding(pid, tid) {
+/// What the rest of an exception became: there are none here.
+pub(super) fn became(_installed: &Installed, _tid: Tid) -> Option<Reported> {
+    None
+}
+
+/// Records the crash.
+pub(super) fn record(installed: &Installed, info: &SignalInfo, context: &Context, ids: (i32, Tid)) -> u64 {
+    crash_entry::record(installed, Source::Signal(info), context, ids, wall_now())
+}
+
+/// Writes the report.
+pub(super) fn report(
+    installed: &'static Installed,
+    info: &SignalInfo,
+    context: &Context,
+    ids: (i32, Tid),
+    next: Next,
+) -> Reported {
+    crash_entry::report(installed, Source::Signal(info), context, ids, next)
+}
+
+/// The earlier handler has returned: if the process goes on, so do the other threads that a report left stopped.
+pub(super) fn handler_returned(installed: &Installed, (pid, tid): (i32, Tid), outcome: Outcome) {
+    if outcome != Outcome::Dies
+        && let Some(owner) = REPORT_LOCK.end_forwarding(pid, tid)
+    {
         other_threads::resume(installed);
         session::release(owner);
     }
 }
 
-/// As [`asked_first::is_asked_first`].
-fn is_asked_first(installed: &Installed, info: &SignalInfo, context: &Context) -> bool {
-    // A list of images that is damaged is read by loads whose faults come to this handler.
-    let before = block_exactly(blocked() & !(bit(libc::SIGSEGV) | bit(libc::SIGBUS)));
-    let fault = Fault::of(info, context.pc(), context.sp());
-    let first = asked_first::is_asked_first(installed, &fault, previous_handler::known(info.signo));
-    block_exactly(before);
-    first
-}
-
-/// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process. `ids` lie
-/// in the frame of Coroner's handler.
-///
-/// # Safety
-/// This thread is handling that signal.
-unsafe fn ask(
-    installed: &Installed,
-    info: &mut SignalInfo,
-    context: &mut Context,
-    ids: &(i32, i32),
-    number: u64,
-) -> Answer {
-    let (stack, (pid, tid)) = (core::ptr::from_ref(ids) as u64, *ids);
-    let (pc, sp) = (context.pc(), context.sp());
-    let ours = SignalAction::of(info.signo).unwrap_or_default();
-    let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
-    let forwarding = &installed.platform.forwarding;
-    let before = forwarding.begin(tid, &Crash { frame, stack, context: at, number });
-    // SAFETY: by the contract.
-    let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
-    let ended = forwarding.end(tid, &before);
-    let moved = context.pc() != pc || context.sp() != sp;
-    let stayed = SignalAction::of(info.signo).unwrap_or_default() == ours;
-    // A runtime is believed, and so is one that dealt with crashes of this run before; one that the app says is to come first may
-    // not know of them.
-    let goes_on = || {
-        !signal_death::occurs_again(info)
-            || !installed.options.chain_first
-            || ignored_signals::try_again(tid, pc, info.address())
-            || is_repaired(info, context)
-    };
-    let handled = called && (moved || (stayed && goes_on()));
-    if handled {
-        installed.run.state.set_crash_not_fatal(number);
-    }
-    match (handled, ended.context == 0) {
-        (true, true) => {
-            resume_others(installed, (pid, tid));
-            Answer::Handled
-        }
-        (true, false) => Answer::Handled,
-        (false, true) => Answer::Reported,
-        (false, false) => Answer::Refused,
-    }
-}
-
-/// Writes the report of a crash whose handler is being asked.
-pub(super) fn report_asked(installed: &'static Installed, info: &SignalInfo, context: &Context, ids: (i32, Tid)) {
-    crash_entry::report(installed, Source::Signal(info), context, ids, Next::AsksHandler);
+/// Whether a handler that was asked first, and left the thread where it was, has dealt with the signal. A runtime is believed, and so is
+/// one that dealt with crashes of this run before; one that the app says is to come first may not know of them.
+pub(super) fn is_dealt_with(installed: &Installed, info: &SignalInfo, context: &Context, tid: Tid) -> bool {
+    !signal_death::occurs_again(info)
+        || !installed.options.chain_first
+        || ignored_signals::try_again(tid, context.pc(), info.address())
+        || is_repaired(info, context)
 }
 
 /// Whether the memory whose access faulted can be accessed so now: a write barrier repairs the same fault again and again.
@@ -463,7 +345,7 @@ fn is_repaired(info: &SignalInfo, context: &Context) -> bool {
 }
 
 /// What the run state keeps of a crash.
-pub(crate) fn crash_record(info: &SignalInfo, context: &Context, tid: i32) -> CrashRecord {
+pub(crate) fn crash_record(info: &SignalInfo, context: &Context, tid: i32, time_ns: u64) -> CrashRecord {
     CrashRecord {
         monitor: Monitor::SIGNAL,
         signal: info.signo,
@@ -471,62 +353,8 @@ pub(crate) fn crash_record(info: &SignalInfo, context: &Context, tid: i32) -> Cr
         errno: info.errno,
         address: address_of(info),
         tid: tid as u64,
-        time_ns: wall_now(),
+        time_ns,
         pc: context.pc(),
         sp: context.sp(),
-    }
-}
-
-/// The address that the signal is about, if it is known. `SI_KERNEL` says of a memory fault that it is not (x86_64: a non-canonical
-/// address, a privileged instruction).
-pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
-    let of_fault = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
-    (info.is_fault() && of_fault && info.code != SI_KERNEL).then(|| info.address())
-}
-
-/// `SI_KERNEL`, asm-generic/siginfo.h.
-const SI_KERNEL: i32 = 0x80;
-
-/// What happened, from what the kernel gave the handler.
-pub(crate) fn crash_context(info: &SignalInfo, context: &Context, (pid, tid): (i32, i32)) -> CrashContext {
-    let fault = context.fault();
-    let is_memory_fault = info.is_fault() && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
-    let address = address_of(info);
-    let sender = info.sender();
-    #[cfg(target_arch = "x86_64")]
-    let extra =
-        [(ExtraRegister::TRAPNO, fault.trap), (ExtraRegister::ERR, fault.error), (ExtraRegister::CR2, fault.address)];
-    #[cfg(target_arch = "aarch64")]
-    let extra =
-        [(ExtraRegister::ESR, fault.error), (ExtraRegister::FAR, fault.address), (ExtraRegister::THREAD_POINTER, 0)];
-    let known = if cfg!(target_arch = "x86_64") { 3 } else { 2 };
-    CrashContext {
-        monitor: Monitor::SIGNAL,
-        signal: Some(Signal {
-            number: info.signo,
-            code: info.code,
-            errno: info.errno,
-            address,
-            sender_pid: sender.map(|(pid, _)| pid as u32),
-            sender_uid: sender.map(|(_, uid)| uid),
-            trap_number: (info.is_fault() && cfg!(target_arch = "x86_64")).then_some(fault.trap),
-            error_code: info.is_fault().then_some(fault.error),
-            syscall: (info.is_fault() && info.signo == libc::SIGSYS).then(|| info.system_call()),
-        }),
-        mach: None,
-        pid,
-        tid,
-        registers: context.registers(),
-        extra,
-        extra_count: if info.is_fault() { known } else { 0 },
-        address,
-        access: is_memory_fault.then(|| context.access()).flatten().map(|access| match access {
-            context::Access::Read => Access::READ,
-            context::Access::Write => Access::WRITE,
-            context::Access::Execute => Access::EXECUTE,
-        }),
-        is_memory_fault,
-        uncaught: None,
-        hung: None,
     }
 }

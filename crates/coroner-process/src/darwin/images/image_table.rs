@@ -8,7 +8,7 @@ use super::{AddressRange, Image, load_commands};
 use crate::darwin::syscall::Result;
 use crate::files::{map_untouched, unmap};
 use crate::image_index::{Place, place_of, sort};
-use crate::memory::{KernelCopy, Memory, Windowed};
+use crate::memory::{KernelCopy, Memory, Windowed, read_text};
 
 /// Executable segments an image has at most on average; nearly all have one.
 const PLACES_PER_IMAGE: usize = 2;
@@ -248,27 +248,6 @@ impl Images {
     pub fn path<'b, M: Memory>(&self, image: &Image, memory: &mut M, into: &'b mut [u8; MAX_PATH]) -> &'b [u8] {
         read_text(memory, image.path, into)
     }
-}
-
-/// The text before the first NUL at an address, as far as it fits and can be read; nothing at address 0.
-pub fn read_text<'b, M: Memory>(memory: &mut M, address: u64, into: &'b mut [u8]) -> &'b [u8] {
-    let mut length = 0;
-    // In steps that do not cross a page, since the string may end at the end of the last one.
-    'steps: while address != 0 && length < into.len() {
-        let at = address.saturating_add(length as u64);
-        let step = (64 - (at % 64) as usize).min(into.len() - length);
-        let Some(piece) = into.get_mut(length..).and_then(|rest| rest.get_mut(..step)) else { break };
-        if memory.read(at, piece).is_err() {
-            break;
-        }
-        for byte in piece.iter() {
-            if *byte == 0 {
-                break 'steps;
-            }
-            length += 1;
-        }
-    }
-    into.get(..length).unwrap_or_default()
 }
 
 /// A number that identifies a state of dyld's list. `debug` is [`Images::debug_address`]. Reads a line of memory and

@@ -59,7 +59,7 @@ impl Mappings {
         // `VM_PROT_*`.
         let has = |protection| info.protection & protection != 0;
         let permissions = Permissions { read: has(1), write: has(2), execute: has(4), shared: false };
-        Ok(Some(Mapping { start, end: start.saturating_add(size), permissions, file_offset: 0 }))
+        Ok(Some(Mapping { start, end: start.saturating_add(size), permissions, ..Mapping::default() }))
     }
 
     /// Nothing is given back.

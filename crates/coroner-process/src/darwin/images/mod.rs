@@ -14,8 +14,8 @@ mod image_table;
 mod load_commands;
 mod mappings;
 
-pub use crate::mapping::{Mapping, Permissions};
-pub use image_table::{Images, ListState, MAX_PATH, Refresh, fingerprint, read_text};
+pub use crate::mapping::{FileId, Mapping, Permissions};
+pub use image_table::{Images, ListState, MAX_PATH, Refresh, fingerprint};
 pub use mappings::Mappings;
 
 pub use crate::{AddressRange, ImageKind, Segment};

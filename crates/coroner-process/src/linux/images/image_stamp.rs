@@ -25,6 +25,15 @@ pub struct ImageStamp {
 }
 
 impl ImageStamp {
+    /// The word at `address` begins with these bytes, eight at most.
+    fn of_bytes(address: u64, bytes: &[u8]) -> ImageStamp {
+        let (mut value, mut mask) = ([0; 8], [0; 8]);
+        for ((value, mask), byte) in value.iter_mut().zip(&mut mask).zip(bytes) {
+            (*value, *mask) = (*byte, u8::MAX);
+        }
+        ImageStamp { address, mask: u64::from_le_bytes(mask), value: u64::from_le_bytes(value) }
+    }
+
     /// Whether memory still says so.
     #[inline]
     pub fn holds<M: Memory>(&self, memory: &mut M) -> bool {
@@ -55,13 +64,8 @@ impl Images {
 impl Image {
     /// The first bytes of the build id, as they were when the image was looked into.
     fn build_id_stamp(&self) -> Option<ImageStamp> {
-        let id = self.build_id();
-        let known = id.get(..8).or(Some(id)).filter(|known| !known.is_empty())?;
-        let (mut value, mut mask) = ([0; 8], [0; 8]);
-        for ((value, mask), byte) in value.iter_mut().zip(&mut mask).zip(known) {
-            (*value, *mask) = (*byte, u8::MAX);
-        }
-        Some(ImageStamp { address: self.build_id_at, mask: u64::from_le_bytes(mask), value: u64::from_le_bytes(value) })
+        let id = Some(self.build_id()).filter(|id| !id.is_empty())?;
+        Some(ImageStamp::of_bytes(self.build_id_at, id))
     }
 }
 
@@ -75,11 +79,7 @@ fn name_stamps<M: Memory>(memory: &mut M, name: u64, each: &mut impl FnMut(Image
         };
         let mut at = name.wrapping_add(offset);
         for part in bytes.chunks(8) {
-            let (mut value, mut mask) = ([0; 8], [0; 8]);
-            for ((value, mask), byte) in value.iter_mut().zip(&mut mask).zip(part) {
-                (*value, *mask) = (*byte, u8::MAX);
-            }
-            each(ImageStamp { address: at, mask: u64::from_le_bytes(mask), value: u64::from_le_bytes(value) });
+            each(ImageStamp::of_bytes(at, part));
             at = at.wrapping_add(8);
         }
         if ended || bytes.is_empty() {

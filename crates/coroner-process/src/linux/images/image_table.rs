@@ -2,19 +2,20 @@
 //!
 //! Two states of the table exist side by side, so that a refresh that is ended by a fault leaves the one before it.
 
+use core::ffi::CStr;
 use core::mem::{align_of, size_of};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use super::auxiliary_vector::AuxiliaryVector;
 use super::link_map::{self, LinkMap};
-use super::mappings::Mappings;
+use super::mappings::{DELETED_MARK, Mappings};
 use super::{AddressRange, Image, ImageKind, program_headers};
 use crate::elf::{self, FileHeader, HeaderTable};
-use crate::files::{map_untouched, unmap};
+use crate::files::{self, map_guarded, unmap_guarded};
 use crate::image_index::{Place, place_of, remove_doubles, sort};
 use crate::linux::identity::program_path;
-use crate::linux::syscall::{Result, syscall};
+use crate::linux::syscall::Result;
 use crate::memory::Memory;
 
 /// Bytes of a path that are kept with its image.
@@ -118,6 +119,8 @@ pub struct Images {
     main_path_length: usize,
     /// Address of the `r_debug`, 0 while unknown.
     debug: u64,
+    /// An address in the C library that this code is linked with.
+    c_library: u64,
     mapping: usize,
     size: usize,
 }
@@ -197,7 +200,7 @@ impl Images {
         };
         layout(&mut pieces);
         let size = pieces.at;
-        let mapping = map_untouched(size)?;
+        let mapping = map_guarded(size)?;
         let mut pieces = Pieces { at: mapping };
         // SAFETY: the mapping is zeroed, ours, stays until `unmap` consumes the table, and has room for exactly this, as
         // counted above (a mapping's start is aligned for all). Zeroes are valid for each of these plain types.
@@ -223,6 +226,7 @@ impl Images {
                 main_path,
                 main_path_length: 0,
                 debug: 0,
+                c_library: libc::getauxval as *const () as u64,
                 mapping,
                 size,
             }
@@ -231,7 +235,6 @@ impl Images {
     }
 
     fn with_main_path(mut self) -> Self {
-        const DELETED: &[u8] = b" (deleted)";
         // The last byte stays a NUL.
         if let Some((_, into)) = self.main_path.split_last_mut() {
             self.main_path_length = program_path(into).len();
@@ -248,16 +251,7 @@ impl Images {
             }
             mappings.close();
         }
-        // The kernel marks a file that was deleted or replaced (an update while the program runs); the name without the
-        // mark is what the file was called. (Unless there is a file of just that name.)
-        let path = self.main_path.get(..self.main_path_length).unwrap_or(&[]);
-        if let Some(name) = path.strip_suffix(DELETED) {
-            // SAFETY: the buffer is zeroed and at least one byte longer than the path.
-            let exists = unsafe { syscall!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) };
-            if exists.is_err() {
-                self.main_path_length = name.len();
-            }
-        }
+        self.main_path_length = unmarked_length(&self.main_path, self.main_path_length);
         self
     }
 
@@ -279,7 +273,7 @@ impl Images {
     /// Unmaps the table (not async-signal-safe).
     pub fn unmap(self) {
         // SAFETY: the mapping is ours and, since `self` is consumed, nobody refers to it any more.
-        unsafe { unmap(self.mapping, self.size) };
+        unsafe { unmap_guarded(self.mapping, self.size) };
     }
 
     /// Reads the list anew through `memory`: what is unchanged is kept, what is new is read, what is gone is dropped.
@@ -324,6 +318,11 @@ impl Images {
             self.add_listed(memory, entry, &mut refreshing, &ask);
         });
         (refreshing.found.list, refreshing.found.fingerprint) = (list, hash.finish(list));
+        // A list without the C library, which nobody unloads, was cut.
+        let is_cut = self.find(self.c_library).is_some() && !self.is_placed(self.c_library, &refreshing);
+        if list == ListState::Broken || is_cut || refreshing.found.refused > 0 {
+            self.keep_known(memory, &mut refreshing);
+        }
         self.add_unlisted(memory, self.auxiliary.linker, ImageKind::DynamicLinker, &mut refreshing);
         self.add_unlisted(memory, self.auxiliary.vdso, ImageKind::Vdso, &mut refreshing);
         self.publish(&refreshing)
@@ -427,6 +426,20 @@ impl Images {
         }
         refreshing.found.read = refreshing.found.read.saturating_add(1);
         self.place(slot, refreshing);
+    }
+
+    /// Keeps the images of the last refresh that this one did not meet, in a list that is damaged: those whose memory is still what it
+    /// was, and where nothing else is now.
+    fn keep_known<M: Memory>(&mut self, memory: &mut M, refreshing: &mut Refreshing) {
+        for slot in 0..self.used {
+            let is_of_last = self.refresh != 0 && self.seen.get(slot) == Some(&self.refresh);
+            let image = self.slots.get(slot).map(|slot| slot.image).filter(|_| is_of_last);
+            if image
+                .is_some_and(|image| image.has_same_build_id(memory) && !self.is_placed(image.range.start, refreshing))
+            {
+                self.place(slot, refreshing);
+            }
+        }
     }
 
     fn read_image<M: Memory>(&self, memory: &mut M, table: HeaderTable, slide: u64) -> Option<Image> {
@@ -683,15 +696,30 @@ impl Images {
     /// Asks the kernel for the path of an image that the list has under a relative name, or not at all.
     fn resolve_path(&mut self, slot: usize, image: &Image, refreshing: &Refreshing) {
         let Ok(mappings) = Mappings::open() else { return };
-        let mut buffer = [0; 1024];
-        if let Ok(path) = mappings.path_at(image.range.start, &mut buffer)
-            && path.first() == Some(&b'/')
-        {
+        // The last byte stays a NUL.
+        let mut buffer = [0; 1025];
+        let (_, into) = buffer.split_last_mut().unwrap_or((&mut 0, &mut []));
+        let length = mappings.path_at(image.range.start, into).map_or(0, <[u8]>::len);
+        let path = buffer.get(..unmarked_length(&buffer, length)).unwrap_or(&[]);
+        if path.first() == Some(&b'/') {
             self.clear_path(slot);
             self.append_path(slot, path, refreshing);
         }
         mappings.close();
     }
+}
+
+/// The length of a path without the mark that the kernel gives a file which was deleted or replaced (an update while the program
+/// runs): the name without it is what the file was called. (Unless there is a file of just that name.) Behind the path stands a NUL.
+fn unmarked_length(buffer: &[u8], length: usize) -> usize {
+    let Some(name) = buffer.get(..length).and_then(|path| path.strip_suffix(DELETED_MARK)) else { return length };
+    let path = buffer.get(..=length).and_then(|path| CStr::from_bytes_until_nul(path).ok());
+    // By a call that the crash path makes anyway: a seccomp filter may end the process for another one. Nothing is opened for reading.
+    let file = path.and_then(|path| files::open(libc::AT_FDCWD, path, libc::O_PATH, 0).ok());
+    file.map_or(name.len(), |file| {
+        files::close(file);
+        length
+    })
 }
 
 struct Refreshing {

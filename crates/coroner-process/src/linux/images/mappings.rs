@@ -12,7 +12,10 @@ use crate::descriptor::OwnedDescriptor;
 use crate::files::{close, open};
 use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::process_id;
-use crate::mapping::{Mapping, Permissions};
+use crate::mapping::{FileId, Mapping, Permissions};
+
+/// What the kernel appends to the path of a file that has no name any more.
+pub const DELETED_MARK: &[u8] = b" (deleted)";
 
 /// An open `/proc/self/maps`.
 #[derive(Debug)]
@@ -28,7 +31,12 @@ impl Mappings {
     /// # Errors
     /// What open returned.
     pub fn open() -> Result<Mappings> {
-        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), pid: process_id() })
+        Self::open_by(process_id())
+    }
+
+    /// As [`open`](Self::open), by who knows the process id.
+    pub fn open_by(pid: i32) -> Result<Mappings> {
+        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), pid })
     }
 
     /// The list of a process that can't open it now (not async-signal-safe).
@@ -54,7 +62,7 @@ impl Mappings {
     }
 
     /// Writes the path of the file that is mapped at `address` into `into`, as far as it fits; returns its bytes there,
-    /// none if no file is mapped there. The kernel appends ` (deleted)` to the path of a deleted file.
+    /// none if no file is mapped there. The kernel appends [`DELETED_MARK`] to the path of a deleted file.
     pub fn path_at<'p>(&self, address: u64, into: &'p mut [u8]) -> Result<&'p [u8]> {
         let found = self.look_up(address, into)?;
         let length = found.filter(|(mapping, _)| mapping.contains(address)).map_or(0, |(_, length)| length);
@@ -130,7 +138,9 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
         execute: query.flags & 4 != 0,
         shared: query.flags & 8 != 0,
     };
-    let mapping = Mapping { start: query.start, end: query.end, permissions, file_offset: query.offset };
+    let device = u64::from(query.device[0]) << 24 | u64::from(query.device[1]);
+    let file = FileId { device, inode: query.inode };
+    let mapping = Mapping { start: query.start, end: query.end, permissions, file_offset: query.offset, file };
     // The name's size counts its NUL; 0 is "no name".
     let length = (query.name_size as usize).saturating_sub(1).min(path.len());
     let is_file = path.first() == Some(&b'/');
@@ -141,11 +151,11 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
 /// which no mapping of another file lies, and the last ones that fit. None if no file is mapped there. Reads `/proc/self/maps`.
 pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]> {
     let descriptor = open_maps()?;
-    let (mut file, mut count) = ((0, 0), 0_usize);
+    let (mut file, mut count) = (FileId::default(), 0_usize);
     let found = each_line(descriptor, &mut [], |line| {
-        if line.inode != 0 && line.mapping.permissions.read {
-            if file != (line.device, line.inode) {
-                (file, count) = ((line.device, line.inode), 0);
+        if line.mapping.file.is_file() && line.mapping.permissions.read {
+            if file != line.mapping.file {
+                (file, count) = (line.mapping.file, 0);
             }
             if count == into.len() {
                 // Drops the first.
@@ -163,7 +173,7 @@ pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]
         line.mapping.end > address
     });
     close(descriptor);
-    let is_there = found?.is_some_and(|line| line.mapping.contains(address) && file == (line.device, line.inode));
+    let is_there = found?.is_some_and(|line| line.mapping.contains(address) && file == line.mapping.file);
     Ok(into.get(..if is_there { count } else { 0 }).unwrap_or(&[]))
 }
 
@@ -215,11 +225,9 @@ pub fn each_of_text(text: &[u8], path: &mut [u8], mut each: impl FnMut(&Mapping,
 #[derive(Default)]
 struct Line {
     mapping: Mapping,
-    /// `major:minor` of the file's device, as one number.
-    device: u64,
-    /// 0 without a file.
-    inode: u64,
     field: u8,
+    /// The first number of the device, at its place.
+    major: u64,
     /// Place in the field of permissions.
     place: u8,
     /// Bytes of the path that were written.
@@ -238,7 +246,12 @@ impl Line {
         }
         match (self.field, byte) {
             (0, b'-') => self.field = 1,
-            (1..=5, b' ') => self.field = self.field.saturating_add(1),
+            (1..=5, b' ') => {
+                if self.field == 4 {
+                    self.mapping.file.device |= self.major;
+                }
+                self.field = self.field.saturating_add(1);
+            }
             (0, digit) => push_digit(&mut self.mapping.start, digit),
             (1, digit) => push_digit(&mut self.mapping.end, digit),
             (2, letter) => {
@@ -253,9 +266,15 @@ impl Line {
                 self.place = self.place.saturating_add(1);
             }
             (3, digit) => push_digit(&mut self.mapping.file_offset, digit),
-            (4, b':') => self.device <<= 24,
-            (4, digit) => push_digit(&mut self.device, digit),
-            (5, digit) => self.inode = self.inode.wrapping_mul(10).wrapping_add(u64::from(digit & 0xf)),
+            (4, b':') => {
+                self.major = self.mapping.file.device << 24;
+                self.mapping.file.device = 0;
+            }
+            (4, digit) => push_digit(&mut self.mapping.file.device, digit),
+            (5, digit) => {
+                let inode = &mut self.mapping.file.inode;
+                *inode = inode.wrapping_mul(10).wrapping_add(u64::from(digit & 0xf));
+            }
             // Behind the inode stand spaces, as many as it takes to align, and then the path, which may hold spaces.
             (_, b' ') if !self.is_path => {}
             _ => self.take_path(byte, path),
@@ -292,57 +311,5 @@ fn open_maps() -> Result<i32> {
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-
-    fn parse<'p>(text: &[u8], path: &'p mut [u8]) -> (Mapping, &'p [u8]) {
-        let mut line = Line::default();
-        for byte in text {
-            assert!(!line.take(*byte, path));
-        }
-        assert!(line.take(b'\n', path));
-        (line.mapping, &path[..line.path])
-    }
-
-    #[test]
-    fn lines_of_the_maps_file() {
-        let mut path = [0; 64];
-        let text = b"7f3a00001000-7f3a00022000 r-xp 00001000 fe:01 137847                     /usr/lib/a b (deleted)";
-        let (mapping, path) = parse(text, &mut path);
-        assert_eq!((mapping.start, mapping.end, mapping.file_offset), (0x7f3a_0000_1000, 0x7f3a_0002_2000, 0x1000));
-        let permissions = mapping.permissions;
-        assert!(permissions.read && !permissions.write && permissions.execute && !permissions.shared);
-        assert_eq!(path, b"/usr/lib/a b (deleted)");
-
-        let mut path = [0; 64];
-        let (mapping, path) = parse(b"7ffd0-7ffd1 ---s 00000000 00:00 0                          [anon:/x]", &mut path);
-        assert!(mapping.permissions.is_guard() && mapping.permissions.shared);
-        assert_eq!(path, b"");
-        let mut path = [0; 4];
-        assert_eq!(parse(b"1000-2000 rw-p 0 00:00 12 /longer", &mut path).1, b"/lon");
-    }
-
-    #[test]
-    fn both_ways_of_asking_agree() {
-        let mappings = Mappings::open().unwrap();
-        let here = lines_of_the_maps_file as *const () as u64;
-        let local = 0_u64;
-        for address in [here, &raw const local as u64, 0, 1 << 46] {
-            let (mut asked, mut read) = ([0; 512], [0; 512]);
-            let streamed =
-                read_until(mappings.descriptor.as_ref().unwrap().verified().unwrap(), address, &mut read).unwrap();
-            assert_eq!(mappings.look_up(address, &mut asked).unwrap(), streamed);
-            let length = streamed.map_or(0, |(_, length)| length);
-            assert_eq!(asked[..length], read[..length]);
-            let found = mappings.at(address).unwrap();
-            assert_eq!(found.is_some(), streamed.is_some_and(|(mapping, _)| mapping.contains(address)));
-        }
-        assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
-        let mut path = [0; 512];
-        let path = mappings.path_at(here, &mut path).unwrap();
-        assert_eq!(path, std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
-        assert_eq!(mappings.at(0), Ok(None), "nothing is mapped at null");
-        mappings.close();
-    }
-}
+#[path = "../../../tests/unit/linux/images/mappings.rs"]
+mod tests;

@@ -13,7 +13,7 @@
 //! protected. Headers that are not at `l_addr` are found by dl_iterate_phdr(3) outside crash time, and by the kernel's list
 //! of mappings at crash time, when the dynamic linker's lock may be held. An entry counts only if program headers lead to
 //! its dynamic section, and if entry and name are still the same after the image was read. A chain whose back link is wrong
-//! was changed meanwhile and is walked again.
+//! was changed meanwhile and is walked again. Of a list that is damaged, images that were known stay while their memory is what it was.
 //!
 //! Limits: an image without program headers in any of its segments is known only if a refresh by the linker met it. bionic
 //! has no dynamic section in the program's own entry, which the auxiliary vector makes superfluous.
@@ -25,13 +25,13 @@ mod link_map;
 mod mappings;
 mod program_headers;
 
-pub use crate::mapping::{Mapping, Permissions};
+pub use crate::mapping::{FileId, Mapping, Permissions};
 pub use auxiliary_vector::AuxiliaryVector;
 pub use image_stamp::ImageStamp;
 pub use image_table::{Images, ListState, Refresh};
-pub use mappings::Mappings;
 #[doc(hidden)]
 pub use mappings::each_of_text;
+pub use mappings::{DELETED_MARK, Mappings};
 
 use crate::memory::Memory;
 pub use crate::{AddressRange, ImageKind, Segment};

@@ -12,6 +12,7 @@ use crate::linux::syscall::Errno;
 use crate::linux::threads::{Tid, monotonic_now, process_id, this_thread};
 use crate::linux::tracer::Tracer;
 use crate::registers::Registers;
+use crate::stack::page_size;
 
 /// A thread that stands still while this exists.
 #[derive(Debug)]
@@ -106,9 +107,7 @@ impl ThreadStopper {
     pub fn trace<R>(&self, tid: Tid, timeout: u64, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
         let deadline = monotonic_now().saturating_add(timeout);
         let _alone = OnlyTracer::claim(deadline)?;
-        // SAFETY: only asks.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or_default();
-        let tracer = Tracer::prepare(1, page).map_err(|_| NotCaptured::HelperDenied)?;
+        let tracer = Tracer::prepare(1, page_size()).map_err(|_| NotCaptured::HelperDenied)?;
         let result = self.trace_by(&tracer, tid, deadline, with);
         tracer.unmap();
         result

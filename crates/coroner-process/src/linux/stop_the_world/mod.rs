@@ -33,11 +33,11 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 pub use interrupted_thread::Interrupted;
 pub use not_captured::NotCaptured;
-pub use queued_signal::is_alive;
+pub use queued_signal::{action, is_alive};
 pub use stopped_threads::{Capture, Progress, StoppedThreads, Thread};
 pub use thread_slot::ParkedCrashingThread;
 
-use self::queued_signal::{QueuedSignal, action, find_free};
+use self::queued_signal::{QueuedSignal, find_free};
 use self::thread_slot::{SHARED, Shared, Slot};
 use super::context::Context;
 use super::signals::SignalAction;
@@ -152,10 +152,9 @@ impl ThreadStopper {
         self.shared.busy.store(0, SeqCst);
     }
 
-    /// Has a stopped thread send the asker of the stop that is on [`DEADLINE_SIGNAL`] with `value` at that time
-    /// (`CLOCK_MONOTONIC` nanoseconds), and every second after: a deadline that needs no timer.
-    pub fn watch_asker(&self, at: u64, value: u64) {
-        self.shared.watch_value.store(value, SeqCst);
+    /// Has a stopped thread send the asker of the stop that is on the signal of its [deadline](crate::deadline) at that time
+    /// (`CLOCK_MONOTONIC` nanoseconds), and every second after: without a timer.
+    pub fn watch_asker(&self, at: u64) {
         self.shared.watch_at.store(at, SeqCst);
     }
 
@@ -231,6 +230,3 @@ fn map_table(threads: usize) -> Result<&'static Shared, Errno> {
     }
     Ok(shared)
 }
-
-/// The signal by which a stopped thread notifies the asker that its time is over, see [`ThreadStopper::watch_asker`].
-pub const DEADLINE_SIGNAL: i32 = libc::SIGSYS;

@@ -47,7 +47,7 @@ unsafe extern "C" {
 
 /// An action that runs `handler` on the alternate stack (if the thread has one), lets system calls go on, and holds
 /// back all other signals but faults meanwhile.
-pub(super) fn action(handler: usize) -> SignalAction {
+pub fn action(handler: usize) -> SignalAction {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let (flags, restorer) = (flags | RESTORER, &raw const coroner_stop_signal_return as usize);

@@ -3,11 +3,11 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-use super::DEADLINE_SIGNAL;
 use super::adaptive_spin::{self, Habits};
 use super::futex::{self, Reach};
 use super::interrupted_thread;
 use super::queued_signal::{QueuedSignal, is_alive};
+use crate::linux::deadline;
 use crate::linux::syscall::syscall;
 use crate::linux::threads::{ThreadName, Tid, monotonic_now, process_id, this_thread};
 
@@ -103,8 +103,6 @@ pub(super) struct Shared {
     pub(super) asker: AtomicI32,
     /// When a stopped thread sends the asker the signal of its deadline (`CLOCK_MONOTONIC` nanoseconds); `u64::MAX` for never.
     pub(super) watch_at: AtomicU64,
-    /// What that signal carries.
-    pub(super) watch_value: AtomicU64,
     /// Answers in this stop, a futex word.
     pub(super) answers: AtomicU32,
     /// The number of answers at which the asker is woken.
@@ -154,8 +152,7 @@ impl Shared {
         if now < at || self.watch_at.compare_exchange(at, now.saturating_add(AGAIN), SeqCst, SeqCst).is_err() {
             return;
         }
-        let (asker, value) = (self.asker.load(Relaxed), self.watch_value.load(Relaxed));
-        let _ = QueuedSignal::send(process_id(), asker, DEADLINE_SIGNAL, value);
+        let _ = QueuedSignal::send(process_id(), self.asker.load(Relaxed), deadline::SIGNAL, deadline::MARK);
     }
 
     /// Counts an answer, and wakes the asker if it is the last one awaited.

@@ -1,0 +1,188 @@
+//! Installing, what the system says of earlier processes, how the last run ended, delivery.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use coroner::{Config, ExitInfo, SentrySink};
+use jni::errors::LogErrorAndDefault;
+use jni::objects::{JByteArray, JClass, JString};
+use jni::sys::{jboolean, jint, jlong};
+use jni::{Env, NativeMethod, native_method};
+
+use crate::{Failure, installed, optional};
+
+const _: [NativeMethod; 8] = [
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_known_until(store: JString) -> jlong,
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_add_exit_info(
+            pid: jint, reason: jint, status: jint, importance: jint, timestamp: jlong, rss: jlong, pss: jlong,
+            description: JString, trace: jbyte[],
+        ),
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_install(
+            app: JString, store: JString, version: JString, environment: JString, release: JString, dist: JString,
+            dsn: JString, require_consent: jboolean,
+        ) -> jboolean,
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_set_device(
+            manufacturer: JString, brand: JString, model: JString, build: JString, release: JString, api_level: jint,
+        ),
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_last_outcome() -> JString,
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_last_event_id() -> JString,
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_set_consent(given: jboolean),
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_flush(timeout_ms: jlong) -> jboolean,
+    },
+];
+
+/// What the system says of earlier processes, until install takes it.
+static EXIT_INFOS: Mutex<Vec<ExitInfo>> = Mutex::new(Vec::new());
+/// The sink that sends to Sentry, to tell it what the user says.
+static SENTRY: Mutex<Option<SentrySink>> = Mutex::new(None);
+
+fn native_known_until(env: &mut Env<'_>, _: JClass<'_>, store: JString<'_>) -> Result<jlong, Failure> {
+    let store = store.try_to_string(env)?;
+    Ok(ExitInfo::known_until(Path::new(&store)).unwrap_or(0) as jlong)
+}
+
+#[expect(clippy::too_many_arguments, reason = "as the getters of ApplicationExitInfo")]
+fn native_add_exit_info(
+    env: &mut Env<'_>,
+    _: JClass<'_>,
+    pid: jint,
+    reason: jint,
+    status: jint,
+    importance: jint,
+    timestamp: jlong,
+    rss: jlong,
+    pss: jlong,
+    description: JString<'_>,
+    trace: JByteArray<'_>,
+) -> Result<(), Failure> {
+    let info = ExitInfo {
+        pid: pid as u32,
+        reason,
+        status,
+        importance,
+        timestamp_ms: timestamp.max(0) as u64,
+        rss_kb: rss.max(0) as u64,
+        pss_kb: pss.max(0) as u64,
+        description: optional(env, &description)?.unwrap_or_default(),
+        trace: if trace.is_null() { Vec::new() } else { env.convert_byte_array(&trace)? },
+    };
+    EXIT_INFOS.lock().unwrap_or_else(PoisonError::into_inner).push(info);
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is a setting of its own")]
+fn native_install(
+    env: &mut Env<'_>,
+    _: JClass<'_>,
+    app: JString<'_>,
+    store: JString<'_>,
+    version: JString<'_>,
+    environment: JString<'_>,
+    release: JString<'_>,
+    dist: JString<'_>,
+    dsn: JString<'_>,
+    require_consent: jboolean,
+) -> Result<jboolean, Failure> {
+    #[cfg(target_os = "android")]
+    crate::logcat::install();
+    let mut config = Config::new(app.try_to_string(env)?).store_dir(store.try_to_string(env)?);
+    if let Some(version) = optional(env, &version)? {
+        config = config.version(version);
+    }
+    if let Some(environment) = optional(env, &environment)? {
+        config = config.environment(environment);
+    }
+    if let Some(release) = optional(env, &release)? {
+        config = config.release(release);
+    }
+    if let Some(dist) = optional(env, &dist)? {
+        config = config.dist(dist);
+    }
+    if let Some(dsn) = optional(env, &dsn)? {
+        let sink = SentrySink::new(&dsn).map_err(|error| Failure::Dsn(error.to_string()))?;
+        let sink = sink.options(|options| options.require_consent = require_consent);
+        *SENTRY.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink.clone());
+        config = config.sink(sink);
+    }
+    let infos = std::mem::take(&mut *EXIT_INFOS.lock().unwrap_or_else(PoisonError::into_inner));
+    coroner::install(infos.into_iter().fold(config, Config::system_report))?;
+    Ok(true)
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is a fact of its own")]
+fn native_set_device(
+    env: &mut Env<'_>,
+    _: JClass<'_>,
+    manufacturer: JString<'_>,
+    brand: JString<'_>,
+    model: JString<'_>,
+    build: JString<'_>,
+    release: JString<'_>,
+    api_level: jint,
+) -> Result<(), Failure> {
+    // In the words of Sentry's contexts.
+    let device = serde_json::json!({
+        "manufacturer": optional(env, &manufacturer)?,
+        "brand": optional(env, &brand)?,
+        "model": optional(env, &model)?,
+        "model_id": optional(env, &build)?,
+    });
+    coroner::set_context("device", &device)?;
+    let android = serde_json::json!({ "release": optional(env, &release)?, "api_level": api_level });
+    Ok(coroner::set_context("android", &android)?)
+}
+
+fn native_last_outcome<'local>(env: &mut Env<'local>, _: JClass<'local>) -> Result<JString<'local>, Failure> {
+    let outcome = installed()?.last_run().outcome;
+    // As in the store: `clean_exit`.
+    let name = serde_json::to_value(outcome)?;
+    Ok(env.new_string(name.as_str().unwrap_or_default())?)
+}
+
+fn native_last_event_id<'local>(env: &mut Env<'local>, _: JClass<'local>) -> Result<JString<'local>, Failure> {
+    match installed()?.last_run().event_id {
+        Some(id) => Ok(env.new_string(id.to_string())?),
+        None => Ok(JString::null()),
+    }
+}
+
+fn native_set_consent(_: &mut Env<'_>, _: JClass<'_>, given: jboolean) -> Result<(), Failure> {
+    let sink = SENTRY.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    sink.map_or(Ok(()), |sink| sink.set_consent(given)).map_err(Failure::from)
+}
+
+fn native_flush(_: &mut Env<'_>, _: JClass<'_>, timeout_ms: jlong) -> Result<jboolean, Failure> {
+    Ok(installed()?.flush(Duration::from_millis(timeout_ms.max(0) as u64)))
+}

@@ -1,0 +1,170 @@
+//! What the C library said before it called `abort`: the text of a failed assertion, of malloc's and FORTIFY's checks, of smashed
+//! stacks, of `std::terminate`. It is printed to stderr, which an app most often does not have; for debuggers and crash reporters it
+//! is left in memory.
+//!
+//! * **glibc** (since 2.17): `__abort_msg`, version `GLIBC_PRIVATE`, points to `struct abort_msg_s {unsigned int size; char msg[];}`
+//!   (include/stdlib.h); it is looked up at install.
+//! * **bionic**: `android_set_abort_message` puts `abort_msg_t {size_t size; char msg[];}` into a mapping of its own, since Android 10
+//!   behind two magic words. The pointer to it is a variable of the dynamic linker without a name for others (`g_abort_message`, later
+//!   a field of `libc_shared_globals`), or of the program if that is static. What is found there is so particular (it is at the start
+//!   of a page; magic words or a length that fits to the byte) that its variable is simply searched for.
+//! * musl has nothing of the kind.
+
+use coroner_process::memory::{Memory, read_text};
+use coroner_walk::ImageList;
+
+/// The most bytes of a message that are kept.
+pub(crate) const MAX_MESSAGE: usize = 4096;
+
+/// Where to look for the message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AbortMessage {
+    /// The address of `__abort_msg`, 0 if there is none.
+    #[cfg_attr(target_os = "android", allow(dead_code))]
+    glibc: u64,
+}
+
+impl AbortMessage {
+    /// Looks glibc's variable up (not async-signal-safe).
+    pub(crate) fn find() -> AbortMessage {
+        #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+        // SAFETY: two strings with their NUL; the function has no other requirements.
+        let glibc =
+            unsafe { libc::dlvsym(libc::RTLD_DEFAULT, c"__abort_msg".as_ptr(), c"GLIBC_PRIVATE".as_ptr()) } as u64;
+        #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
+        let glibc = 0;
+        AbortMessage { glibc }
+    }
+
+    /// The library that speaks, and its message; `None` if it said nothing.
+    #[cfg(not(target_os = "android"))]
+    pub(crate) fn read<'b, M: Memory>(
+        self,
+        memory: &mut M,
+        _images: &ImageList,
+        into: &'b mut [u8; MAX_MESSAGE],
+    ) -> Option<(&'static [u8], &'b [u8])> {
+        let at = Some(self.glibc).filter(|at| *at != 0)?;
+        let at = memory.read_u64(at).ok().filter(|at| *at != 0)?;
+        let size = memory.read_u64(at).ok()? as u32;
+        let room = into.get_mut(..(size as usize).saturating_sub(4).min(MAX_MESSAGE))?;
+        let text = read_text(memory, at.wrapping_add(4), room);
+        (!text.is_empty()).then_some((b"libc.so.6", text))
+    }
+
+    /// The library that speaks, and its message; `None` if it said nothing.
+    #[cfg(target_os = "android")]
+    pub(crate) fn read<'b, M: Memory>(
+        self,
+        memory: &mut M,
+        images: &ImageList,
+        into: &'b mut [u8; MAX_MESSAGE],
+    ) -> Option<(&'static [u8], &'b [u8])> {
+        let at = find_in_variables(memory, images)?;
+        let text = read_text(memory, at, into);
+        (!text.is_empty()).then_some((b"libc.so", text))
+    }
+}
+
+/// The address of bionic's message.
+#[cfg(target_os = "android")]
+fn find_in_variables<M: Memory>(memory: &mut M, images: &ImageList) -> Option<u64> {
+    use coroner_process::elf::{FileHeader, PT_GNU_RELRO};
+    use coroner_process::images::{ImageKind, Segment};
+    const PF_W: u32 = 2;
+    /// The linker's variables are some 100 KiB; a static program may have any number.
+    const MAX_BYTES: u64 = 1 << 20;
+    let of_kind = |kind| images.iter().find(move |image| image.kind == kind);
+    // The kernel maps the linker where it maps what has no place of its own, as the message; a static program lies elsewhere.
+    let linker = of_kind(ImageKind::DynamicLinker);
+    let near = linker.map(|linker| linker.range.start);
+    let image = linker.or_else(|| of_kind(ImageKind::Main))?;
+    let table = FileHeader::read(memory, image.range.start).map(|file| file.headers(image.range.start));
+    let relro = table.and_then(|table| table.find(memory, PT_GNU_RELRO)).unwrap_or_default();
+    // The addresses that it holds are many, and none of them was put there after relocation.
+    let protected = relro.address.wrapping_add(image.slide);
+    let protected = protected..protected.saturating_add(relro.memory_size);
+    let writable = |segment: &&Segment| segment.flags & PF_W != 0;
+    for segment in image.segments().iter().filter(writable) {
+        let range = image.segment_range(segment);
+        let is_protected = protected.contains(&range.start);
+        let start = if is_protected { protected.end } else { range.start }.next_multiple_of(8);
+        let end = range.end.min(start.saturating_add(MAX_BYTES));
+        if let Some(found) = find_in_words(memory, (start, end), near) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// The smallest page: a larger one starts at its multiples, too.
+#[cfg(any(target_os = "android", test))]
+const PAGE: u64 = 0x1000;
+
+/// Bytes of the magic words, behind which the pointer points.
+#[cfg(any(target_os = "android", test))]
+const MAGIC_SIZE: u64 = 16;
+
+/// The first message that one of the words in that range points to; `near` it, if given. Of the other words that could be a page's
+/// address most are two small numbers, and each would cost a fault.
+///
+/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+#[cfg(any(target_os = "android", test))]
+#[inline(never)]
+fn find_in_words<M: Memory>(memory: &mut M, (start, end): (u64, u64), near: Option<u64>) -> Option<u64> {
+    const AT_ONCE: usize = 64;
+    /// A small mapping is put into the highest gap; an address space has 512 GiB or more.
+    const MAX_DISTANCE: u64 = 1 << 38;
+    let mut at = start;
+    while at.wrapping_add(8) <= end {
+        let mut words = [[0; 8]; AT_ONCE];
+        let count = ((end.wrapping_sub(at) / 8) as usize).min(AT_ONCE);
+        let piece = words.get_mut(..count).unwrap_or_default();
+        // What can't be read (a page without access among them) is passed over.
+        if memory.read(at, piece.as_flattened_mut()).is_ok() {
+            for word in piece.iter() {
+                let word = u64::from_le_bytes(*word);
+                if word < PAGE || !matches!(word % PAGE, 0 | MAGIC_SIZE) {
+                    continue;
+                }
+                let is_near = near.is_none_or(|near| word.abs_diff(near) < MAX_DISTANCE);
+                if is_near && let Some(text) = message_at(memory, word) {
+                    return Some(text);
+                }
+            }
+        }
+        at = at.wrapping_add((count as u64).wrapping_mul(8));
+    }
+    None
+}
+
+/// The address of the text, if an `abort_msg_t` is at `at`, the start of a page or [`MAGIC_SIZE`] behind it. (android_set_abort_message.cpp of bionic, with and without magic words.)
+#[cfg(any(target_os = "android", test))]
+fn message_at<M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
+    const MAGIC: (u64, u64) = (0xb18e_4088_6ac3_88f0, 0xc6df_ba75_5a1d_e0b5);
+    /// Longer ones than anybody writes.
+    const MAX_SIZE: u64 = 1 << 20;
+    // It is the magic words' length or nothing.
+    let before = at % PAGE;
+    if before == MAGIC_SIZE && memory.read_pair(at.wrapping_sub(MAGIC_SIZE)).ok()? != MAGIC {
+        return None;
+    }
+    // The size is that of all: magic words, the size itself, the text and its NUL.
+    let size = memory.read_u64(at).ok()?.checked_sub(before)?;
+    if !(8 + 2..=MAX_SIZE).contains(&size) {
+        return None;
+    }
+    let text = at.wrapping_add(8);
+    let mut last = [0; 2];
+    memory.read(at.wrapping_add(size).wrapping_sub(2), &mut last).ok()?;
+    // Other pages may begin with a small number, too: it is a text.
+    let mut beginning = [0; 64];
+    let beginning = beginning.get_mut(..(size as usize).wrapping_sub(9).min(64))?;
+    memory.read(text, beginning).ok()?;
+    let is_of_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r');
+    (beginning.iter().all(is_of_text) && last[0] != 0 && last[1] == 0).then_some(text)
+}
+
+#[cfg(test)]
+#[path = "../../tests/unit/linux/abort_message.rs"]
+mod tests;

@@ -1,0 +1,343 @@
+//! A report as a log record.
+
+use std::time::SystemTime;
+
+use coroner_report::model::{
+    Breadcrumb, CrashFlag, Exception, Frame, ImageIndex, Report, RunFacts, Thread, Timestamp, hide_home,
+    is_runtime_code,
+};
+use coroner_report::run_state::Level;
+use coroner_report::text::write_stack;
+use coroner_report::wire::{Access, Monitor};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
+
+use crate::attributes::{Attributes, Field};
+use crate::options::Labels;
+use crate::resource;
+
+/// The version of the semantic conventions whose names are used here.
+const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
+
+/// Most bytes of the stacks of threads that a report is not about; the first threads are there.
+pub const MAX_OTHER_STACKS: usize = 256 << 10;
+
+// Names of events. Of hangs the conventions have none.
+const CRASH: &str = "app.crash";
+const EXCEPTION: &str = "exception";
+const HANG: &str = "coroner.hang";
+
+/// The request that brings a report's log record. What names the report has are in it; symbolicate it before.
+pub fn request(report: &Report, labels: &Labels) -> ExportLogsServiceRequest {
+    let scope = InstrumentationScope {
+        name: "coroner".to_owned(),
+        version: resource::sdk_version(report).to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let logs =
+        ScopeLogs { scope: Some(scope), log_records: vec![record(report, labels)], schema_url: SCHEMA_URL.to_owned() };
+    let resource = resource::of(report, labels);
+    let logs = ResourceLogs { resource: Some(resource), scope_logs: vec![logs], schema_url: SCHEMA_URL.to_owned() };
+    ExportLogsServiceRequest { resource_logs: vec![logs] }
+}
+
+/// Whether the process ended by it.
+fn is_fatal(report: &Report) -> bool {
+    report.crash.as_ref().is_none_or(|crash| !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::USER)
+}
+
+fn event_name(report: &Report) -> &'static str {
+    match &report.crash {
+        Some(crash) if crash.monitor == Monitor::HANG => HANG,
+        _ if is_fatal(report) => CRASH,
+        _ => EXCEPTION,
+    }
+}
+
+fn severity(report: &Report) -> SeverityNumber {
+    if is_fatal(report) {
+        return SeverityNumber::Fatal;
+    }
+    // An app's own level is for what it goes on after.
+    match report.run.as_ref().and_then(|run| run.level) {
+        Some(Level::DEBUG) => SeverityNumber::Debug,
+        Some(Level::INFO) => SeverityNumber::Info,
+        Some(Level::WARNING) => SeverityNumber::Warn,
+        Some(Level::FATAL) => SeverityNumber::Fatal,
+        _ => SeverityNumber::Error,
+    }
+}
+
+fn record(report: &Report, labels: &Labels) -> LogRecord {
+    let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
+    let severity = severity(report);
+    let severity_text = severity.as_str_name().trim_start_matches("SEVERITY_NUMBER_");
+    let (kind, message) = what_happened(report);
+    let body = message.as_ref().map_or_else(|| kind.clone(), |message| format!("{kind}: {message}"));
+    let mut attributes = Attributes::default();
+    attributes.text("log.record.uid", Some(report.event_id().to_string()));
+    let event_name = event_name(report);
+    if event_name == CRASH {
+        attributes.text("app.crash.id", Some(report.event_id().to_string()));
+    }
+    attributes.text("exception.type", Some(kind)).text("exception.message", message);
+    attributes.text("exception.stacktrace", stacktrace(report));
+    place(report, &mut attributes);
+    thread(report, &mut attributes);
+    resource::repeat(report, &mut attributes);
+    cause(report, &mut attributes);
+    if !labels.only_reported_thread {
+        attributes.text("coroner.threads", other_stacks(report));
+    }
+    attributes.list("coroner.images", images(report));
+    let (trace_id, span_id) = report.run.as_ref().map(trace).unwrap_or_default();
+    if let Some(run) = &report.run {
+        scope(run, &mut attributes);
+    }
+    LogRecord {
+        time_unix_nano: time.0,
+        observed_time_unix_nano: Timestamp::from(SystemTime::now()).0,
+        severity_number: severity.into(),
+        severity_text: severity_text.to_owned(),
+        body: Some(AnyValue { value: Some(Any::StringValue(body)) }),
+        attributes: attributes.into_list(),
+        trace_id,
+        span_id,
+        event_name: event_name.to_owned(),
+        ..LogRecord::default()
+    }
+}
+
+/// Type and message: of the uncaught exception of a language, else of the signal.
+fn what_happened(report: &Report) -> (String, Option<String>) {
+    match (&report.crash, report.exceptions.first()) {
+        (_, Some(exception)) => (exception.kind(), exception.message.clone().or_else(|| report.cause())),
+        (Some(crash), None) => (crash.kind(), report.cause()),
+        (None, None) => ("Crash".to_owned(), Some("the report was cut before it says what happened".to_owned())),
+    }
+}
+
+/// The stack of the report: of its exception if the runtime kept it, else of its thread.
+fn stack(report: &Report) -> Option<&[Frame]> {
+    let thrown = report.exceptions.first().map(|exception| &exception.frames[..]);
+    let thread = report.crashed_thread().or_else(|| of_crash(report)).map(|thread| &thread.frames[..]);
+    thrown.filter(|frames| !frames.is_empty()).or(thread)
+}
+
+/// The thread that a report is of, also where it did not crash.
+fn of_crash(report: &Report) -> Option<&Thread> {
+    let tid = report.crash.as_ref()?.tid;
+    report.threads.iter().find(|thread| thread.tid == tid)
+}
+
+fn reported_thread(report: &Report) -> Option<&Thread> {
+    report.crashed_thread().or_else(|| of_crash(report))
+}
+
+/// What was uncaught, then what caused it, then the thread, each with its frames, the innermost first.
+fn stacktrace(report: &Report) -> Option<String> {
+    let mut text = String::new();
+    for (place, exception) in report.exceptions.iter().enumerate() {
+        if place > 0 {
+            text.push_str("Caused by: ");
+        }
+        text.push_str(&heading(exception));
+        write(&mut text, &exception.frames, &exception.skipped);
+    }
+    let thread = reported_thread(report);
+    let is_written =
+        |thread: &Thread| report.exceptions.first().is_some_and(|exception| thread.has_frames_of(exception));
+    if let Some(thread) = thread.filter(|thread| !thread.frames.is_empty() && !is_written(thread)) {
+        if text.is_empty() {
+            let (kind, message) = what_happened(report);
+            text = message.map_or_else(|| kind.clone(), |message| format!("{kind}: {message}"));
+            text.push('\n');
+        } else {
+            text.push_str("Thread:\n");
+        }
+        write(&mut text, &thread.frames, &thread.skipped);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+fn heading(exception: &Exception) -> String {
+    let message = exception.message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
+    format!("{}{message}\n", exception.kind())
+}
+
+/// Frames as reports show them, without the user's name in their paths.
+fn write(text: &mut String, frames: &[Frame], skipped: &[coroner_report::model::Skipped]) {
+    let mut frames = frames.to_vec();
+    for frame in &mut frames {
+        let inlined = frame.inlined.iter_mut().map(|inlined| &mut inlined.file);
+        inlined.chain([&mut frame.file, &mut frame.module]).flatten().for_each(hide_home);
+    }
+    // A string takes every piece.
+    let _ = write_stack(text, &frames, skipped);
+}
+
+/// Where it happened: the innermost function of the program that is not a runtime's, else the innermost that has a name.
+fn place(report: &Report, attributes: &mut Attributes) {
+    let main = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
+    let mut functions = stack(report).unwrap_or_default().iter().flat_map(|frame| {
+        let inlined = frame.inlined.iter().map(move |inlined| {
+            let name = inlined.function.as_ref().or(inlined.raw_function.as_ref());
+            (frame, name, inlined.file.as_ref(), inlined.line, inlined.column)
+        });
+        let name = frame.function.as_ref().or(frame.raw_function.as_ref());
+        inlined.chain([(frame, name, frame.file.as_ref(), frame.line, frame.column)])
+    });
+    let functions: Vec<_> = functions.by_ref().filter(|(_, name, ..)| name.is_some()).collect();
+    let is_own = |frame: &Frame, name: Option<&String>, file: Option<&String>| {
+        let is_program = frame.in_app.unwrap_or_else(|| main.is_some() && frame.module.as_deref() == main);
+        is_program && !is_runtime_code(name.map(String::as_str), file.map(String::as_str))
+    };
+    let own = functions.iter().find(|(frame, name, file, ..)| is_own(frame, *name, *file));
+    let Some((_, name, file, line, column)) = own.or_else(|| functions.first()) else { return };
+    let file = file.map(|file| {
+        let mut file = file.clone();
+        hide_home(&mut file);
+        file
+    });
+    attributes
+        .text("code.function.name", *name)
+        .text("code.file.path", file)
+        .set("code.line.number", line.filter(|line| *line > 0))
+        .set("code.column.number", column.filter(|column| *column > 0));
+}
+
+fn thread(report: &Report, attributes: &mut Attributes) {
+    let tid = report.crash.as_ref().map(|crash| crash.tid).filter(|tid| *tid != 0);
+    attributes
+        .set("thread.id", tid)
+        .text("thread.name", reported_thread(report).and_then(|thread| thread.name.as_ref()));
+}
+
+/// What the conventions have no names for.
+fn cause(report: &Report, attributes: &mut Attributes) {
+    let Some(crash) = &report.crash else { return };
+    let signal = crash.signal.as_ref();
+    let lifecycle = report.run.as_ref().map(|run| &run.lifecycle);
+    attributes
+        .text("coroner.monitor", crash.monitor.name())
+        .set("coroner.handled", Some(report.is_handled()))
+        .text("coroner.signal.name", signal.and_then(|signal| signal.name))
+        .text("coroner.signal.code", signal.and_then(|signal| signal.code_name))
+        .text("coroner.mach.exception", crash.mach.as_ref().and_then(|mach| mach.name))
+        .text("coroner.fault.address", crash.address.map(|address| address.to_string()))
+        .text("coroner.fault.access", crash.access.and_then(Access::name))
+        .text("coroner.location", crash.location.as_ref())
+        .set("coroner.hang.duration", crash.hang.as_ref().map(|hang| hang.duration().0.as_secs_f64()))
+        .set("coroner.memory.used", lifecycle.and_then(|lifecycle| lifecycle.memory_used))
+        .set("coroner.memory.available", lifecycle.and_then(|lifecycle| lifecycle.memory_available))
+        .set("coroner.report.complete", Some(report.complete));
+}
+
+/// The stacks of the other threads, as far as there is room for them.
+fn other_stacks(report: &Report) -> Option<String> {
+    let reported = reported_thread(report).map(|thread| thread.tid);
+    let mut text = String::new();
+    let others: Vec<&Thread> = report.threads.iter().filter(|thread| Some(thread.tid) != reported).collect();
+    for (place, thread) in others.iter().enumerate() {
+        let name = thread.name.as_deref().unwrap_or_default();
+        let mut one = format!("Thread {} {name}", thread.tid).trim_end().to_owned();
+        one.push('\n');
+        write(&mut one, &thread.frames, &thread.skipped);
+        if text.len() + one.len() > MAX_OTHER_STACKS {
+            text.push_str(&format!("{} more threads are left out\n", others.len() - place));
+            break;
+        }
+        text.push_str(&one);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// The images of the report's stack, by which others can find names: each with the identity of its debug file.
+fn images(report: &Report) -> Vec<Field> {
+    let index = ImageIndex::new(&report.images);
+    let frames = stack(report).unwrap_or_default();
+    let mut used: Vec<usize> = frames.iter().filter_map(|frame| index.find(frame.lookup_address())).collect();
+    used.sort_unstable();
+    used.dedup();
+    let images = used.into_iter().filter_map(|image| report.images.get(image));
+    images
+        .map(|image| {
+            let mut path = image.path.clone();
+            hide_home(&mut path);
+            let mut attributes = Attributes::default();
+            attributes
+                .text("path", Some(path))
+                .text("debug_id", image.debug_id())
+                .text("code_id", image.code_id())
+                .text("load_address", Some(image.load_address.to_string()))
+                .set("size", Some(image.size));
+            attributes.into()
+        })
+        .collect()
+}
+
+/// The ids of trace and span that the app was at work on, as bytes; empty where it said none.
+fn trace(run: &RunFacts) -> (Vec<u8>, Vec<u8>) {
+    let Some(trace) = run.contexts.get("trace").map(coroner_report::model::Value::to_json) else {
+        return <_>::default();
+    };
+    let id = |key: &str, length: usize| {
+        let bytes = trace[key].as_str().and_then(|digits| digits.parse::<coroner_report::model::Bytes>().ok());
+        bytes.map(|bytes| bytes.0).filter(|bytes| bytes.len() == length && bytes.iter().any(|byte| *byte != 0))
+    };
+    match id("trace_id", 16) {
+        // A span is one of a trace.
+        Some(trace) => (trace, id("span_id", 8).unwrap_or_default()),
+        None => <_>::default(),
+    }
+}
+
+/// What the app said of itself. Its tags have their own names, unless one is taken.
+fn scope(run: &RunFacts, attributes: &mut Attributes) {
+    let session = run.session.as_ref().map_or(run.run_id, |session| session.id);
+    attributes.text("session.id", (!session.is_nil()).then(|| session.hyphenated()));
+    user(run, attributes);
+    attributes.list("coroner.fingerprint", run.fingerprint.iter().map(|part| part.as_str().into()));
+    attributes.list("coroner.breadcrumbs", run.breadcrumbs.iter().map(breadcrumb));
+    for (name, context) in run.contexts.iter().filter(|(name, _)| *name != "trace") {
+        attributes.set(&format!("coroner.context.{name}"), Some(context));
+    }
+    for (key, value) in &run.extra {
+        attributes.set(&format!("coroner.extra.{key}"), Some(value));
+    }
+    for (key, value) in &run.tags {
+        attributes.text(key, Some(value));
+    }
+}
+
+fn user(run: &RunFacts, attributes: &mut Attributes) {
+    let Some(serde_json::Value::Object(fields)) = run.user.as_ref().map(coroner_report::model::Value::to_json) else {
+        return;
+    };
+    for (key, value) in fields {
+        let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        let name = match key.as_str() {
+            "id" => "user.id".to_owned(),
+            "username" => "user.name".to_owned(),
+            "name" => "user.full_name".to_owned(),
+            "email" => "user.email".to_owned(),
+            "ip_address" => "client.address".to_owned(),
+            _ => format!("coroner.user.{key}"),
+        };
+        attributes.text(&name, Some(text).filter(|_| !value.is_null()));
+    }
+}
+
+fn breadcrumb(left: &Breadcrumb) -> Field {
+    let mut attributes = Attributes::default();
+    attributes
+        .text("time", Some(left.time.to_string()))
+        .text("type", left.kind.as_ref())
+        .text("category", left.category.as_ref())
+        .text("message", left.message.as_ref())
+        .text("level", left.level.name())
+        .set("data", left.data.as_ref());
+    attributes.into()
+}

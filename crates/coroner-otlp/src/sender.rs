@@ -1,0 +1,185 @@
+//! What is sent when, and what follows from the answer (*OTLP/HTTP Response* of the protocol's specification).
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coroner_outbox::{
+    Entry, HttpClient, MAX_WAIT, Outbox, Response, Round, SendError, SentIds, backoff, parse_retry_after,
+};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
+use prost::Message;
+use serde::{Deserialize, Serialize};
+
+use crate::options::Options;
+
+/// What is kept beside the records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct State {
+    /// A hash of the server's address and of the headers: waits and refusals are of one server.
+    pub(crate) server: String,
+    /// Until when the server wants nothing: seconds since the Unix epoch.
+    pub(crate) not_before: u64,
+    /// Ids of reports whose records were sent.
+    pub(crate) done: SentIds,
+    /// Whether the user has agreed; `None` while they have not been asked.
+    pub(crate) consent: Option<bool>,
+}
+
+impl State {
+    /// How long the server wants nothing. A time that is days away was written under another clock.
+    fn wait(&self, now: SystemTime) -> Option<Duration> {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wait = Duration::from_secs(self.not_before).checked_sub(now)?;
+        (!wait.is_zero() && wait <= MAX_WAIT).then_some(wait)
+    }
+}
+
+pub(crate) struct Sender {
+    pub(crate) outbox: Outbox,
+    pub(crate) client: HttpClient,
+    pub(crate) options: Options,
+}
+
+/// What an answer, or none, means for a record.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Sent,
+    /// Not now. `wait` is what the server wants of everybody.
+    Later {
+        wait: Option<Duration>,
+        counts: bool,
+    },
+    /// Never.
+    Refused,
+}
+
+impl Sender {
+    /// Sends what is due, oldest first.
+    pub(crate) fn round(&self) -> Round {
+        self.try_round().unwrap_or_else(|error| {
+            log::warn!("coroner: the outbox `{}` can't be used: {error}", self.outbox.path().display());
+            Round { left: 1, again: None }
+        })
+    }
+
+    fn state(&self) -> State {
+        self.outbox.read_state()
+    }
+
+    fn try_round(&self) -> io::Result<Round> {
+        let gone = self.outbox.enforce(&self.options.limits, SystemTime::now(), |_, _| {})?;
+        if gone > 0 {
+            log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
+        }
+        let may_send = self.state().consent.unwrap_or(!self.options.require_consent);
+        // Another process of the app is at it: it sends this one's, too.
+        let sending = if may_send { self.outbox.try_send() } else { None };
+        if sending.is_some() && self.state().wait(SystemTime::now()).is_none() {
+            let now = SystemTime::now();
+            let queue = self.outbox.queue()?;
+            let (waiting, due): (Vec<Entry>, Vec<Entry>) =
+                queue.into_iter().partition(|entry| entry.wait(now).is_some());
+            let (mut entries, mut waiting) = (VecDeque::from(due), Some(waiting));
+            while let Some(entry) = entries.pop_front() {
+                match self.send(&entry)? {
+                    Outcome::Later { .. } => break,
+                    Outcome::Sent => {
+                        // The server is there: what waits because it was not need not wait longer.
+                        entries.extend(waiting.take().into_iter().flatten());
+                    }
+                    Outcome::Refused => {}
+                }
+            }
+        }
+        drop(sending);
+        let now = SystemTime::now();
+        let queue = self.outbox.queue()?;
+        let limited = self.state().wait(now).unwrap_or_default();
+        let due = queue.iter().map(|entry| entry.wait(now).unwrap_or_default().max(limited)).min();
+        // At least a second, so that a clock that goes backwards makes no loop.
+        let again = due.filter(|_| may_send).map(|wait| wait.max(Duration::from_secs(1)));
+        Ok(Round { left: queue.len(), again })
+    }
+
+    /// Sends one record.
+    fn send(&self, entry: &Entry) -> io::Result<Outcome> {
+        let message = match self.outbox.read(entry) {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(Outcome::Refused),
+            Err(error) => {
+                log::warn!("coroner: the log record of report {} is set aside: {error}", entry.event_id);
+                self.outbox.give_up(entry)?;
+                return Ok(Outcome::Refused);
+            }
+        };
+        let outcome = match self.client.post(&message, &mut || Ok(())) {
+            Ok(response) => judge(&entry.event_id, &response, SystemTime::now()),
+            Err(error) => {
+                log::warn!("coroner: the log record of report {} could not be sent: {error}", entry.event_id);
+                // One that did not leave this machine was not tried.
+                Outcome::Later { wait: None, counts: !matches!(error, SendError::Offline(_)) }
+            }
+        };
+        match &outcome {
+            Outcome::Sent => {
+                self.outbox.update(|state: &mut State| state.done.note(&entry.event_id))?;
+                self.outbox.remove(entry)?;
+            }
+            Outcome::Later { wait, counts } => {
+                let delay = backoff(self.options.retry_after, self.options.tries, entry.tries);
+                let until = SystemTime::now() + wait.unwrap_or(delay);
+                if wait.is_some() {
+                    // Of one second more, so that no rounding makes it less than the server said.
+                    let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + 1;
+                    self.outbox.update(|state: &mut State| state.not_before = until)?;
+                }
+                self.outbox.put_off(entry, entry.tries.saturating_add(u32::from(*counts)), until)?;
+            }
+            Outcome::Refused => self.outbox.give_up(entry)?,
+        }
+        Ok(outcome)
+    }
+}
+
+/// What an answer means.
+fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
+    match response.status {
+        200..=299 => {
+            let answer = ExportLogsServiceResponse::decode(&response.body[..]).unwrap_or_default();
+            let partial = answer.partial_success.unwrap_or_default();
+            if partial.rejected_log_records > 0 {
+                // It must not be sent again.
+                log::warn!(
+                    "coroner: the server rejected the log record of report {event_id}: {}",
+                    partial.error_message
+                );
+                return Outcome::Refused;
+            }
+            if !partial.error_message.is_empty() {
+                log::warn!(
+                    "coroner: the server says of the log record of report {event_id}: {}",
+                    partial.error_message
+                );
+            }
+            log::info!("coroner: the log record of report {event_id} is sent");
+            Outcome::Sent
+        }
+        // No server of this protocol redirects: a portal of the network answers in its place.
+        300..=399 => {
+            log::warn!("coroner: something between here and the server answers with a redirect ({})", response.status);
+            Outcome::Later { wait: None, counts: false }
+        }
+        429 | 502 | 503 | 504 => {
+            let wait = response.header("Retry-After").and_then(|text| parse_retry_after(text, now));
+            log::warn!("coroner: the server can't take the log record of report {event_id} now ({})", response.status);
+            Outcome::Later { wait, counts: true }
+        }
+        status => {
+            let text: String = response.text().chars().filter(|character| !character.is_control()).collect();
+            log::warn!("coroner: the server refused the log record of report {event_id} with {status}: {text}");
+            Outcome::Refused
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached.
+//!
+//! ```text
+//! <outbox>/
+//!   queue/<made>-<tries>-<not before>-<event>-<session>.<extension>
+//!   given-up/…    messages that a server refused
+//!   state.json    what the sink keeps beside them: ids of what was sent, consent, limits
+//!   lock          held for moments, while `state.json` is changed
+//!   sending.lock  held by the process that sends
+//! ```
+//!
+//! All that is known of a message beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
+//! Messages appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::waits::MAX_WAIT;
+
+/// Ids of what was sent that are kept, to tell what comes again.
+const REMEMBERED: usize = 200;
+/// Largest message read back.
+const LARGEST: u64 = 256 << 20;
+
+/// How much an outbox may hold. What is oldest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutboxLimits {
+    /// Most messages. Default: 100.
+    pub number: usize,
+    /// Oldest message. Default: 30 days; servers take none that are older.
+    pub age: Duration,
+    /// Most bytes, all messages together. Default: 64 MiB.
+    pub bytes: u64,
+}
+
+impl Default for OutboxLimits {
+    fn default() -> Self {
+        Self { number: 100, age: Duration::from_hours(30 * 24), bytes: 64 << 20 }
+    }
+}
+
+/// Ids of what was sent, to tell what comes again: the last 200.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SentIds(Vec<String>);
+
+impl SentIds {
+    /// Whether `id` is among them.
+    pub fn contains(&self, id: &str) -> bool {
+        self.0.iter().any(|sent| sent == id)
+    }
+
+    /// Adds one.
+    pub fn note(&mut self, id: &str) {
+        if !self.contains(id) {
+            self.0.push(id.to_owned());
+            let excess = self.0.len().saturating_sub(REMEMBERED);
+            self.0.drain(..excess);
+        }
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A message in the queue: what its name says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// When it was put there: milliseconds since the Unix epoch.
+    pub made_ms: u64,
+    /// How often sending it has failed.
+    pub tries: u32,
+    /// When it may be tried again: seconds since the Unix epoch.
+    pub not_before: u64,
+    /// The id of its event.
+    pub event_id: String,
+    /// The session that it ends, as 32 digits; empty if none, as in all protocols but Sentry's, or if the server may have it already.
+    pub session: String,
+}
+
+impl Entry {
+    fn file_name(&self, extension: &str) -> String {
+        let Self { made_ms, tries, not_before, event_id, session } = self;
+        let session = if session.is_empty() { "0" } else { session };
+        format!("{made_ms:013}-{tries}-{not_before}-{event_id}-{session}.{extension}")
+    }
+
+    fn parse(name: &str, extension: &str) -> Option<Self> {
+        let mut parts = name.strip_suffix(extension)?.strip_suffix('.')?.split('-');
+        let entry = Self {
+            made_ms: parts.next()?.parse().ok()?,
+            tries: parts.next()?.parse().ok()?,
+            not_before: parts.next()?.parse().ok()?,
+            event_id: parts.next()?.to_owned(),
+            session: parts.next().map(|session| if session == "0" { String::new() } else { session.to_owned() })?,
+        };
+        // Another way to write the same numbers would be another file.
+        (parts.next().is_none() && entry.file_name(extension) == name).then_some(entry)
+    }
+
+    /// How long it has to wait still. A time that is days away was written under another clock.
+    pub fn wait(&self, now: SystemTime) -> Option<Duration> {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wait = Duration::from_secs(self.not_before).checked_sub(now)?;
+        (!wait.is_zero() && wait <= MAX_WAIT).then_some(wait)
+    }
+
+    fn made(&self) -> SystemTime {
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// What came of putting a message into the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is there.
+    Added,
+    /// It was there already, or has been sent before.
+    Known,
+}
+
+/// An outbox, held open. Two in one process for one directory are one.
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    /// That of a message's file.
+    extension: &'static str,
+    /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
+    /// not be opened twice: closing one descriptor of a file loses a process all its record locks on it.
+    lock: Mutex<File>,
+    sending: Mutex<File>,
+}
+
+static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the mutexes here guard is on the disk, and whole at every point.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to send, for one process and one thread, until dropped.
+#[derive(Debug)]
+pub struct Sending<'a> {
+    file: MutexGuard<'a, File>,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let _ = fcntl_lock(&*self.file, FlockOperation::Unlock);
+    }
+}
+
+const QUEUE: &str = "queue";
+const GIVEN_UP: &str = "given-up";
+const STATE: &str = "state.json";
+
+impl Outbox {
+    /// Opens the outbox in the directory `path`, which is made where it does not exist, for its owner only. Its messages are files with
+    /// that extension.
+    ///
+    /// # Errors
+    /// It can't be made or opened.
+    pub fn open(path: &Path, extension: &'static str) -> io::Result<Self> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
+            builder.create(directory)?;
+        }
+        let path = fs::canonicalize(path)?;
+        let mut open = locked(&OPEN);
+        open.retain(|shared| shared.strong_count() > 0);
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
+            return Ok(Self { shared });
+        }
+        let file = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+            options.open(path.join(name))
+        };
+        let shared = Arc::new(Shared {
+            lock: Mutex::new(file("lock")?),
+            sending: Mutex::new(file("sending.lock")?),
+            path,
+            extension,
+        });
+        open.push(Arc::downgrade(&shared));
+        Ok(Self { shared })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// The right to send; `None` while another process has it.
+    pub fn try_send(&self) -> Option<Sending<'_>> {
+        let file = locked(&self.shared.sending);
+        fcntl_lock(&*file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Sending { file })
+    }
+
+    fn path_of(&self, folder: &str, entry: &Entry) -> PathBuf {
+        self.shared.path.join(folder).join(entry.file_name(self.shared.extension))
+    }
+
+    /// Reads and changes what is kept beside the messages; nobody else does meanwhile. Of a process killed in it, the state
+    /// before stands.
+    ///
+    /// # Errors
+    /// The state can't be written.
+    pub fn update<S, R>(&self, change: impl FnOnce(&mut S) -> R) -> io::Result<R>
+    where
+        S: Serialize + DeserializeOwned + Default + Clone + PartialEq,
+    {
+        let file = locked(&self.shared.lock);
+        fcntl_lock(&*file, FlockOperation::LockExclusive)?;
+        let before: S = self.read_state();
+        let mut state = before.clone();
+        let result = change(&mut state);
+        let written = if state == before {
+            Ok(())
+        } else {
+            let bytes = serde_json::to_vec(&state).map_err(io::Error::other);
+            bytes.and_then(|bytes| write_atomically(&self.shared.path, STATE, &bytes))
+        };
+        let _ = fcntl_lock(&*file, FlockOperation::Unlock);
+        written.map(|()| result)
+    }
+
+    /// What is kept beside the messages. A file that is damaged counts as none: what is lost with it are counts and limits,
+    /// and what was sent may be sent again under its old id.
+    pub fn read_state<S: DeserializeOwned + Default>(&self) -> S {
+        let bytes = fs::read(self.shared.path.join(STATE)).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// Puts a message into the queue, durably, unless one of that event is there or was given up. `session` is the one that it
+    /// ends, empty if none.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn push(&self, event_id: &str, session: &str, message: &[u8], now: SystemTime) -> io::Result<Pushed> {
+        if self.holds(event_id)? {
+            return Ok(Pushed::Known);
+        }
+        let made_ms = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let (event_id, session) = (event_id.to_owned(), session.to_owned());
+        let entry = Entry { made_ms, tries: 0, not_before: 0, event_id, session };
+        let queue = self.shared.path.join(QUEUE);
+        write_atomically(&queue, &entry.file_name(self.shared.extension), message)?;
+        Ok(Pushed::Added)
+    }
+
+    /// Whether a message of that event is in the queue or was given up.
+    fn holds(&self, event_id: &str) -> io::Result<bool> {
+        let is = |entry: &Entry| entry.event_id == event_id;
+        Ok(self.list(QUEUE)?.iter().any(is) || self.list(GIVEN_UP)?.iter().any(is))
+    }
+
+    /// What is in the queue, oldest first.
+    ///
+    /// # Errors
+    /// It can't be listed.
+    pub fn queue(&self) -> io::Result<Vec<Entry>> {
+        self.list(QUEUE)
+    }
+
+    /// What was given up, oldest first.
+    ///
+    /// # Errors
+    /// It can't be listed.
+    pub fn given_up(&self) -> io::Result<Vec<Entry>> {
+        self.list(GIVEN_UP)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(self.shared.path.join(folder))? {
+            let name = file?.file_name();
+            entries.extend(name.to_str().and_then(|name| Entry::parse(name, self.shared.extension)));
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    /// The message of an entry; `None` if it is gone.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read(&self, entry: &Entry) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path_of(QUEUE, entry)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Puts an entry off. Gives it as it is then.
+    ///
+    /// # Errors
+    /// It can't be renamed.
+    pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<Entry> {
+        let not_before = not_before.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.rename(entry, Entry { tries, not_before, ..entry.clone() })
+    }
+
+    /// Sets which session the message of an entry is to tell of; an empty text for none. Gives the entry as it is then.
+    ///
+    /// # Errors
+    /// It can't be renamed.
+    pub fn set_session(&self, entry: &Entry, session: &str) -> io::Result<Entry> {
+        self.rename(entry, Entry { session: session.to_owned(), ..entry.clone() })
+    }
+
+    fn rename(&self, entry: &Entry, other: Entry) -> io::Result<Entry> {
+        fs::rename(self.path_of(QUEUE, entry), self.path_of(QUEUE, &other))?;
+        Ok(other)
+    }
+
+    /// Takes an entry out that has been sent. Note that it was, before.
+    ///
+    /// # Errors
+    /// It can't be removed.
+    pub fn remove(&self, entry: &Entry) -> io::Result<()> {
+        remove(&self.path_of(QUEUE, entry))
+    }
+
+    /// Sets an entry aside that will not be sent again by itself.
+    ///
+    /// # Errors
+    /// It can't be moved.
+    pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
+        fs::rename(self.path_of(QUEUE, entry), self.path_of(GIVEN_UP, entry))
+    }
+
+    /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
+    ///
+    /// # Errors
+    /// It can't be moved.
+    pub fn revive(&self) -> io::Result<()> {
+        for entry in self.list(GIVEN_UP)? {
+            let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
+            fs::rename(self.path_of(GIVEN_UP, &entry), self.path_of(QUEUE, &again))?;
+        }
+        Ok(())
+    }
+
+    /// Removes all messages.
+    ///
+    /// # Errors
+    /// Something can't be removed.
+    pub fn clear(&self) -> io::Result<()> {
+        for folder in [QUEUE, GIVEN_UP] {
+            for entry in self.list(folder)? {
+                remove(&self.path_of(folder, &entry))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest until what is left is within the limits, those that were given up first. `lost` is shown each that was
+    /// still to be sent, with its message if that can be read, before it is removed. Says how many went.
+    ///
+    /// # Errors
+    /// Something can't be listed or removed.
+    pub fn enforce(
+        &self,
+        limits: &OutboxLimits,
+        now: SystemTime,
+        mut lost: impl FnMut(&Entry, Option<Vec<u8>>),
+    ) -> io::Result<usize> {
+        let mut all = Vec::new();
+        for folder in [GIVEN_UP, QUEUE] {
+            for entry in self.list(folder)? {
+                let path = self.path_of(folder, &entry);
+                let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+                all.push((folder, entry, path, size));
+            }
+        }
+        let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size)| size).sum::<u64>());
+        let mut gone = 0;
+        for (folder, entry, path, size) in all {
+            // A time in the future (a clock set back) is not old.
+            let age = now.duration_since(entry.made()).unwrap_or_default();
+            if number <= limits.number && bytes <= limits.bytes && age <= limits.age {
+                continue;
+            }
+            if folder == QUEUE {
+                lost(&entry, self.read(&entry).ok().flatten());
+            }
+            remove(&path)?;
+            number -= 1;
+            bytes = bytes.saturating_sub(size);
+            gone += 1;
+        }
+        self.clear_temporaries()?;
+        Ok(gone)
+    }
+
+    /// Removes what a process killed while it wrote has left, an hour ago or more.
+    fn clear_temporaries(&self) -> io::Result<()> {
+        for folder in [self.shared.path.clone(), self.shared.path.join(QUEUE)] {
+            for file in fs::read_dir(folder)? {
+                let file = file?;
+                let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
+                let age = file.metadata().and_then(|metadata| metadata.modified()).ok();
+                let age = age.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
+                if is_temporary && age > Duration::from_hours(1) {
+                    remove(&file.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const TEMPORARY: &str = ".new-";
+
+/// Puts bytes under a name, whole and on the disk.
+fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // Made with mode 0600; removed when it can't be finished.
+    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(directory.join(name)).map_err(|error| error.error)?;
+    match File::open(directory)?.sync_all() {
+        // Some file systems have no fsync of a directory.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,57 @@
+use super::*;
+
+const URL: &str = "https://example.com/42";
+
+fn client(url: &str, options: &TransportOptions) -> Result<HttpClient, TransportError> {
+    HttpClient::new(url, Vec::new(), "test/1", true, options)
+}
+
+#[test]
+fn the_environments_proxy_is_by_scheme() {
+    let found = |scheme: &str, variables: &[(&str, &str)]| {
+        let variable =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let url: Uri = format!("{scheme}://example.com/42").parse().unwrap();
+        let proxy = proxy_of_environment(scheme == "https", variable).filter(|proxy| !proxy.is_no_proxy(&url));
+        proxy.map(|proxy| format!("{}:{}", proxy.host(), proxy.port()))
+    };
+    let both = [("HTTPS_PROXY", "http://me:secret@tls:3128"), ("http_proxy", "plain:8080")];
+    assert_eq!(found("https", &both).as_deref(), Some("tls:3128"));
+    assert_eq!(found("http", &both).as_deref(), Some("plain:8080"));
+    assert_eq!(found("http", &both[..1]), None, "a proxy for TLS is none for other servers");
+    assert_eq!(found("http", &[("HTTP_PROXY", "http://from-a-request")]), None);
+    assert_eq!(found("https", &[("ALL_PROXY", "http://all")]).as_deref(), Some("all:80"));
+    assert_eq!(found("https", &[both[0], ("NO_PROXY", "localhost, example.com")]), None);
+}
+
+#[test]
+fn a_file_without_certificates_says_so() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "not a certificate").unwrap();
+    for path in [file.path(), Path::new("/nonexistent/ca.pem")] {
+        let options = TransportOptions { ca_file: Some(path.to_owned()), ..TransportOptions::default() };
+        let error = client(URL, &options).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_server_is_refused() {
+    for url in ["", "collector:4318", "/v1/logs", "ftp://collector/", "grpc://me:hunter2@collector:4317", "http://"] {
+        let error = client(url, &TransportOptions::default()).unwrap_err();
+        assert!(matches!(error, TransportError::Url(_)), "{url}: {error:?}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+    let shown = format!("{:?}", client("https://me:hunter2@example.com/", &TransportOptions::default()).unwrap());
+    assert!(shown.contains("example.com") && !shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_header_can_not_begin_another() {
+    for (name, value) in [("Api-Key", "a\r\nHost: other"), ("Api\r\nKey", "a"), ("", "a")] {
+        let headers = vec![(name.to_owned(), value.to_owned())];
+        let error = HttpClient::new(URL, headers, "test/1", true, &TransportOptions::default()).unwrap_err();
+        assert!(matches!(error, TransportError::Header(_)), "{error:?}");
+        assert!(!error.to_string().contains("other"), "{error}");
+    }
+}

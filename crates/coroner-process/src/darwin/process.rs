@@ -1,0 +1,42 @@
+//! The process and its threads, asked of the kernel each time.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::threads::{ThreadList, Tid, facts, process_id};
+
+/// The parent process.
+pub fn parent_pid() -> i32 {
+    // SAFETY: no arguments, no effects. Async-signal-safe (sigaction(2)).
+    unsafe { libc::getppid() }
+}
+
+/// Whether a thread of this process lives. One that can't be asked about does.
+pub fn is_alive(pid: i32, tid: Tid) -> bool {
+    if pid != process_id() {
+        return false;
+    }
+    let Ok(list) = ThreadList::take() else { return true };
+    list.ports().iter().any(|port| facts(*port).is_some_and(|facts| facts.tid == tid))
+}
+
+/// Whether another process uses this one's memory: here a child has a copy, or no code of this process.
+pub fn shares_memory(_other: i32) -> bool {
+    false
+}
+
+/// Wakes all threads that wait for a word: nothing to do, since they look at it themselves, see [`wait_for_word`].
+pub fn wake_all(_word: &AtomicU32) {}
+
+/// Waits while a word is `value`, at most so many nanoseconds; may return early.
+///
+/// The thread sleeps and looks again. That is for an install or an uninstall that meets a report, and for nothing else: crashes wait
+/// in messages. (A wait on an address, `os_sync_wait_on_address`, is younger than the systems that are served.)
+pub fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    /// The longest sleep: so much later a release is noticed.
+    const STEP_NS: u64 = 5_000_000;
+    if word.load(Ordering::Acquire) == value {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds.min(STEP_NS) as libc::c_long };
+        // SAFETY: the kernel reads one timespec.
+        unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+    }
+}

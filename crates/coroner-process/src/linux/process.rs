@@ -1,0 +1,56 @@
+//! The process and the thread, asked of the kernel each time: a child made by fork or vfork is another process.
+
+use core::sync::atomic::AtomicU32;
+
+use super::stop_the_world::futex::{self, Reach};
+use super::syscall::{Errno, syscall};
+use super::threads::{monotonic_now, process_id};
+
+/// The parent process.
+pub fn parent_pid() -> i32 {
+    // SAFETY: no arguments, no effects. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_getppid) }.map_or(0, |pid| pid as i32)
+}
+
+/// Ends the process at once, without running anything.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return. Async-signal-safe: one system call.
+        let _ = unsafe { syscall!(libc::SYS_exit_group, status) };
+    }
+}
+
+pub use super::stop_the_world::is_alive;
+
+/// Whether another process uses this one's memory, as one does that was made by `vfork`, `posix_spawn` or a bare `clone` and has neither
+/// executed a program nor ended. True where the kernel does not say (kcmp(2) takes the right to trace).
+pub fn shares_memory(other: i32) -> bool {
+    /// `KCMP_VM` of linux/kcmp.h.
+    const MEMORY: usize = 1;
+    if has_seccomp_filter() {
+        return true;
+    }
+    // SAFETY: only asks. Async-signal-safe: one system call.
+    match unsafe { syscall!(libc::SYS_kcmp, process_id(), other, MEMORY, 0, 0) } {
+        Ok(order) => order == 0,
+        Err(Errno(errno)) => errno != libc::ESRCH,
+    }
+}
+
+/// Wakes all threads that wait for a word, which lives as long as the process.
+pub fn wake_all(word: &AtomicU32) {
+    futex::wake(word, Reach::Private, i32::MAX);
+}
+
+/// Waits while a word is `value`, at most so many nanoseconds; may return early.
+pub fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    futex::wait(word, Reach::Private, value, monotonic_now().saturating_add(nanoseconds));
+}
+
+/// Whether a seccomp filter is in force on this thread (`PR_GET_SECCOMP`). It may forbid what a report would do for its
+/// convenience, and may kill the process for it: what is not necessary is left out then. A filter that refuses the question is one.
+pub fn has_seccomp_filter() -> bool {
+    // SAFETY: only asks. Async-signal-safe: one system call.
+    let mode = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_SECCOMP) };
+    mode != Ok(0)
+}

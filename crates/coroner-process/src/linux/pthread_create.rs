@@ -1,0 +1,124 @@
+//! A definition of `pthread_create` that gives each new thread an alternate signal stack.
+//!
+//! The dynamic linker binds every image's calls to the program's definition, which gives the new thread its stack and starts it; the C
+//! library's own function does the rest. (Rust's std sees the stack and does not make its own.) A static program is bound to it by the linker.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::alternate_stack::{new_stack, wants_new_threads};
+use super::threads::announce_thread;
+use crate::alternate_stack::adopt;
+use crate::stack::{Stack, page_size};
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+
+/// The C library's own function, once it was looked up.
+static REAL: AtomicUsize = AtomicUsize::new(0);
+
+/// The C library's own function in a program that is linked with `libc.a`, where no function is found by name; else 0.
+///
+/// There it has a second name, `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak reference alone links
+/// nothing, and nobody else needs the object that it is in, since `pthread_create` is defined here. So `thrd_create`, whose object
+/// needs it and which a shared C library has as well, is named as undefined. No instruction uses that name: a linker that finds
+/// it nowhere (glibc before 2.28) says nothing.
+fn linked_in() -> usize {
+    let address: usize;
+    // SAFETY: it reads an address from the global offset table, which is there where this code is.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            ".weak __pthread_create_2_1",
+            ".globl thrd_create",
+            "mov {address}, qword ptr [rip + __pthread_create_2_1@GOTPCREL]",
+            address = out(reg) address,
+            options(nostack, preserves_flags, pure, readonly),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            ".weak __pthread_create_2_1",
+            ".globl thrd_create",
+            "adrp {address}, :got:__pthread_create_2_1",
+            "ldr {address}, [{address}, :got_lo12:__pthread_create_2_1]",
+            address = out(reg) address,
+            options(nostack, preserves_flags, pure, readonly),
+        );
+    }
+    address
+}
+
+fn real() -> Option<Create> {
+    let mut found = REAL.load(Ordering::Acquire);
+    if found == 0 {
+        found = linked_in();
+        REAL.store(found, Ordering::Release);
+    }
+    if found == 0 {
+        // SAFETY: a NUL-terminated name; looked up outside a signal handler (a thread is being made).
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
+        REAL.store(found, Ordering::Release);
+    }
+    // SAFETY: the next definition of `pthread_create` has this signature.
+    (found != 0).then(|| unsafe { core::mem::transmute::<usize, Create>(found) })
+}
+
+/// Looks the C library's function up, so that no thread creation has to.
+pub(super) fn prepare() {
+    let _ = real();
+}
+
+/// Whether this definition is the one that the program's images are bound to.
+pub(super) fn is_first() -> bool {
+    if linked_in() != 0 {
+        return true;
+    }
+    // SAFETY: a NUL-terminated name.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_create".as_ptr()) } as usize;
+    // A program that exports nothing is not found by name; its own calls are bound to its definition all the same.
+    first == pthread_create as *const () as usize || first == REAL.load(Ordering::Acquire)
+}
+
+/// What a new thread starts with, at the top of its own alternate stack, which is not in use yet and has its pages there.
+#[repr(C)]
+struct Begin {
+    start: Start,
+    argument: *mut c_void,
+    stack: Stack,
+}
+
+extern "C" fn begin(at: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` below put it there for this thread alone. Read before the stack can be used.
+    let Begin { start, argument, stack } = unsafe { at.cast::<Begin>().read() };
+    if adopt(stack, usize::MAX).is_ok() {
+        announce_thread();
+    }
+    start(argument)
+}
+
+/// pthread_create(3): as the C library's, but the new thread has an alternate signal stack where that is wanted.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(real) = real() else { return libc::EAGAIN };
+    if wants_new_threads()
+        && let Ok(stack) = new_stack()
+    {
+        let at = (stack.top() as *mut Begin).wrapping_sub(1);
+        let (address, size) = (stack.base(), stack.size());
+        // SAFETY: the stack's highest bytes are ours and unused; its top is page-aligned.
+        unsafe { at.write(Begin { start, argument, stack }) };
+        // SAFETY: the caller's arguments, but for the start routine, which calls the caller's.
+        let answer = unsafe { real(thread, attributes, begin, at.cast()) };
+        if answer != 0 {
+            Stack::from_parts(address, size, page_size()).unmap();
+        }
+        return answer;
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real(thread, attributes, start, argument) }
+}

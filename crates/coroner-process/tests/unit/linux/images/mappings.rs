@@ -1,0 +1,52 @@
+extern crate std;
+use super::*;
+
+fn parse<'p>(text: &[u8], path: &'p mut [u8]) -> (Mapping, &'p [u8]) {
+    let mut line = Line::default();
+    for byte in text {
+        assert!(!line.take(*byte, path));
+    }
+    assert!(line.take(b'\n', path));
+    (line.mapping, &path[..line.path])
+}
+
+#[test]
+fn lines_of_the_maps_file() {
+    let mut path = [0; 64];
+    let text = b"7f3a00001000-7f3a00022000 r-xp 00001000 fe:01 137847                     /usr/lib/a b (deleted)";
+    let (mapping, path) = parse(text, &mut path);
+    assert_eq!((mapping.start, mapping.end, mapping.file_offset), (0x7f3a_0000_1000, 0x7f3a_0002_2000, 0x1000));
+    let permissions = mapping.permissions;
+    assert!(permissions.read && !permissions.write && permissions.execute && !permissions.shared);
+    assert_eq!(path, b"/usr/lib/a b (deleted)");
+
+    let mut path = [0; 64];
+    let (mapping, path) = parse(b"7ffd0-7ffd1 ---s 00000000 00:00 0                          [anon:/x]", &mut path);
+    assert!(mapping.permissions.is_guard() && mapping.permissions.shared);
+    assert_eq!(path, b"");
+    let mut path = [0; 4];
+    assert_eq!(parse(b"1000-2000 rw-p 0 00:00 12 /longer", &mut path).1, b"/lon");
+}
+
+#[test]
+fn both_ways_of_asking_agree() {
+    let mappings = Mappings::open().unwrap();
+    let here = lines_of_the_maps_file as *const () as u64;
+    let local = 0_u64;
+    for address in [here, &raw const local as u64, 0, 1 << 46] {
+        let (mut asked, mut read) = ([0; 512], [0; 512]);
+        let streamed =
+            read_until(mappings.descriptor.as_ref().unwrap().verified().unwrap(), address, &mut read).unwrap();
+        assert_eq!(mappings.look_up(address, &mut asked).unwrap(), streamed);
+        let length = streamed.map_or(0, |(_, length)| length);
+        assert_eq!(asked[..length], read[..length]);
+        let found = mappings.at(address).unwrap();
+        assert_eq!(found.is_some(), streamed.is_some_and(|(mapping, _)| mapping.contains(address)));
+    }
+    assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
+    let mut path = [0; 512];
+    let path = mappings.path_at(here, &mut path).unwrap();
+    assert_eq!(path, std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
+    assert_eq!(mappings.at(0), Ok(None), "nothing is mapped at null");
+    mappings.close();
+}

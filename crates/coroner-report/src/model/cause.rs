@@ -1,0 +1,105 @@
+//! What happened, in a type and a sentence, as servers and people are given it.
+
+use std::fmt::Write;
+
+use super::{Crash, CrashFlag, Exception, Hang, Report};
+use crate::wire::{Access, Language, Monitor};
+
+/// The type of a panic that reached the top of its thread (`coroner`'s panic hook gives it).
+const PANIC_THAT_ENDED_ITS_THREAD: &str = "panic that ended its thread";
+
+impl Exception {
+    /// Its type; where the runtime did not say one, what its language calls an exception.
+    pub fn kind(&self) -> String {
+        let of_language = match self.language {
+            Language::CPP => "C++ exception",
+            Language::OBJC => "NSException",
+            Language::RUST => "panic",
+            Language::SWIFT => "Swift error",
+            _ => "exception",
+        };
+        self.type_name.clone().unwrap_or_else(|| of_language.to_owned())
+    }
+}
+
+impl Crash {
+    /// What it is of: the type that a program gave, the name of a Mach exception or a signal.
+    pub fn kind(&self) -> String {
+        if let Some(name) = &self.exception_type {
+            return name.clone();
+        }
+        match self.monitor {
+            Monitor::HANG if self.has(CrashFlag::NotFatal) => return "App Hanging".to_owned(),
+            Monitor::HANG => return "Fatal App Hang".to_owned(),
+            Monitor::PANIC => return "panic".to_owned(),
+            _ => {}
+        }
+        if let Some(mach) = &self.mach {
+            return mach.name.map_or_else(|| format!("EXC_{}", mach.exception), ToOwned::to_owned);
+        }
+        match &self.signal {
+            Some(signal) => signal.name.map_or_else(|| format!("SIG{}", signal.number), ToOwned::to_owned),
+            None => self.monitor.name().unwrap_or("Crash").to_owned(),
+        }
+    }
+}
+
+impl Report {
+    /// What happened, for people: what the program said of its end comes first, then what the system did.
+    pub fn cause(&self) -> Option<String> {
+        let crash = self.crash.as_ref()?;
+        let mut parts: Vec<String> = Vec::new();
+        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
+        // an abort is no cause of a fault.
+        let is_fault = crash.signal.as_ref().is_some_and(|signal| matches!(signal.name, Some("SIGSEGV" | "SIGBUS")));
+        let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
+        let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
+        let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
+        let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty());
+        parts.extend(said.map(ToOwned::to_owned));
+        if crash.has(CrashFlag::StackOverflow) {
+            parts.push("stack overflow".to_owned());
+        }
+        if crash.has(CrashFlag::Recrash) {
+            parts.push("the crash reporter itself crashed".to_owned());
+        }
+        let code = crash.mach.as_ref().and_then(|mach| mach.code_name);
+        let code = code.or_else(|| crash.signal.as_ref().and_then(|signal| signal.code_name));
+        let mut place = code.unwrap_or_default().to_owned();
+        if let Some(address) = crash.address {
+            let access = crash.access.and_then(Access::name).unwrap_or_default();
+            let access = match access {
+                "" => String::new(),
+                access => format!("{access} "),
+            };
+            let space = if place.is_empty() { "" } else { ": " };
+            let _ = write!(place, "{space}{access}at {address}");
+        } else if crash.is_address_unknown() {
+            place.push_str(": the address is not known");
+        }
+        if !place.is_empty() && said.is_none() {
+            parts.push(place);
+        }
+        parts.extend(crash.hang.as_ref().map(|hang| hang_value(crash, hang)));
+        (!parts.is_empty()).then(|| parts.join(": "))
+    }
+
+    /// Whether the app dealt with it: not what ended the process, nor the panic that ended a thread.
+    pub fn is_handled(&self) -> bool {
+        let Some(crash) = &self.crash else { return false };
+        let kind = self.exceptions.first().and_then(|exception| exception.type_name.as_deref());
+        let ended_thread = kind.or(crash.exception_type.as_deref()) == Some(PANIC_THAT_ENDED_ITS_THREAD);
+        crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none() && !ended_thread
+    }
+}
+
+/// How long a hang was.
+fn hang_value(crash: &Crash, hang: &Hang) -> String {
+    let (lasted, whole) = hang.duration();
+    let seconds = lasted.as_secs_f64();
+    match (crash.has(CrashFlag::NotFatal), whole) {
+        (true, true) => format!("the app did not answer for {seconds:.1} s"),
+        (true, false) => format!("the app did not answer for at least {seconds:.1} s"),
+        (false, _) => format!("the app was ended while it did not answer, after at least {seconds:.1} s"),
+    }
+}

@@ -1,0 +1,31 @@
+//! A run: one directory in the store for one process's life, made at install with everything that a crash will need.
+//!
+//! ```text
+//! <store>/                       0700
+//!   runs/<run id, 32 hex digits>/  0700, one per process
+//!     lock                         empty; a POSIX write lock (fcntl F_SETLK) held for the process's life
+//!     report                       the report, see coroner-report: reserved at install and mapped, zero until a crash. Its last
+//!                                  bytes are a small one by itself, the spare report: for a crash that can open no file
+//!     report-2 …                   later crashes of a process that goes on after the first (made when they happen)
+//!     state                        the run state, mapped, written while the app runs
+//!   clean/                         the directory of a run that ended by itself and left no report, for the next one to use
+//! ```
+//!
+//! After install one descriptor is open, the lock's. It is a POSIX lock since that belongs to the process: a child made by fork
+//! does not keep its dead parent's run locked (as it would with flock or an open-file-description lock). It is dropped when the
+//! process closes any descriptor of that file; an app that closes all descriptors does. So who claims a run also looks whether
+//! the process that the state names lives (`coroner::store`).
+//!
+//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes.
+
+#![no_std]
+#![deny(missing_docs)]
+#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+
+mod opened_report;
+mod report_file;
+mod run_files;
+
+pub use opened_report::{OpenedReport, Place};
+pub use report_file::{BUFFER, ROOM, ReportFile, ReportWriter};
+pub use run_files::{CleanRun, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};

@@ -1,0 +1,447 @@
+//! Making the files of a run, and giving them back.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use coroner_process::descriptor::OwnedDescriptor;
+use coroner_process::files::{self, close, status};
+use coroner_process::path::{LongPath, Path};
+use coroner_process::syscall::{Errno, Result};
+use coroner_process::threads::{clocks, process_id, wall_now};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::ProcessIdentity;
+use coroner_report::run_state::{ExitKind, Limits, RunState, Scalar, words_of_mapping};
+
+#[cfg(not(target_vendor = "apple"))]
+use crate::opened_report::copy_state;
+use crate::report_file::ReportFile;
+
+/// Bytes of disk of the spare report, which lies at the end of the other one's file.
+const SPARE: u32 = 128 << 10;
+/// What is asked for if the disk has not as much as the options want.
+const LEAST_RESERVE: u32 = 64 << 10;
+
+/// In the store, the directory of a run that ended by itself.
+const CLEAN: &[u8] = b"clean";
+
+/// Bytes of the run state that are touched at install: its fixed part and the facts.
+pub const STATE_TOUCHED: usize = 12 << 10;
+
+/// A run that ended by itself and whose files this one uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CleanRun {
+    /// Its id.
+    pub id: [u8; 16],
+    /// When its session began, nanoseconds since the Unix epoch; 0 if it had none.
+    pub began: u64,
+    /// Its [`Scalar::CLEAN_EXIT_NOTED`].
+    pub is_noted: bool,
+    /// Its [`Scalar::MACHINE`].
+    pub machine: u64,
+    /// What its facts began with.
+    pub facts: [u8; 512],
+    /// Bytes of that which are of the machine, [`Scalar::MACHINE_FACTS`].
+    pub machine_facts: usize,
+}
+
+/// The files of a run, mapped.
+#[derive(Debug)]
+pub struct RunFiles {
+    /// The run's id, random.
+    pub id: [u8; 16],
+    /// The locked file, open for the process's life; `None` where the run is in memory alone.
+    lock: Option<OwnedDescriptor>,
+    /// The reserved report.
+    pub report: ReportFile,
+    /// The reserved report of crashes that can open no file; [`ReportFile::NONE`] for none. Its last word, which no report reaches, says
+    /// who has it: its mapping is shared with children made by fork.
+    spare: ReportFile,
+    /// Where the state is mapped.
+    pub state_address: usize,
+    /// Its bytes.
+    pub state_size: usize,
+}
+
+/// The step of making a run that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunStep {
+    /// Making or opening the store's directory.
+    Store,
+    /// Making or opening `runs` in it.
+    Runs,
+    /// Making the run's directory.
+    Directory,
+    /// Making or taking the lock.
+    Lock,
+    /// Making the report file and reserving its bytes.
+    Report,
+    /// Making the state file.
+    State,
+}
+
+/// A failed step of making a run, with the kernel's reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunError {
+    /// The step.
+    pub step: RunStep,
+    /// The kernel's error number.
+    pub errno: Errno,
+}
+
+impl RunError {
+    /// Whether the reason may be gone by the time of a crash: no room, no free descriptor, a disk that is read-only for now.
+    pub fn may_pass(self) -> bool {
+        matches!(self.errno.0, libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE | libc::EROFS)
+    }
+}
+
+/// For `map_err`: the step's error.
+pub(crate) fn at(step: RunStep) -> impl Fn(Errno) -> RunError {
+    move |errno| RunError { step, errno }
+}
+
+/// A directory, or a file, that is open for a moment.
+pub(crate) struct Directory(i32);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// Opens a file below a directory, never through a symbolic link.
+pub(crate) fn open(directory: &Directory, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
+    files::open(directory.0, path, flags | libc::O_NOFOLLOW, mode)
+}
+
+/// Opens a directory below another, which is made if it is not there.
+fn open_directory(within: i32, path: &CStr, flags: i32) -> Result<Directory> {
+    let flags = flags | libc::O_RDONLY | libc::O_DIRECTORY;
+    match files::open(within, path, flags, 0) {
+        Err(Errno(libc::ENOENT)) => {}
+        other => return other.map(Directory),
+    }
+    match files::make_directory(within, path) {
+        Ok(()) | Err(Errno(libc::EEXIST)) => files::open(within, path, flags, 0).map(Directory),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The store's `runs` directory.
+fn open_runs(store: &CStr) -> core::result::Result<Directory, RunError> {
+    // The store itself may be reached through a link that the app chose; nothing below it may.
+    let store = open_directory(libc::AT_FDCWD, store, 0).map_err(at(RunStep::Store))?;
+    open_directory(store.0, c"runs", libc::O_NOFOLLOW).map_err(at(RunStep::Runs))
+}
+
+pub(crate) fn open_run(store: &CStr, id: &[u8; 16]) -> core::result::Result<Directory, RunError> {
+    let runs = open_runs(store)?;
+    open_directory(runs.0, Path::new().push_hex(id).as_c_str(), libc::O_NOFOLLOW).map_err(at(RunStep::Directory))
+}
+
+/// 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4), so that an id is also a valid event id.
+pub fn random_id() -> [u8; 16] {
+    let mut id = [0_u8; 16];
+    if !files::random(&mut id) {
+        // A kernel whose pool is not ready (early boot), or without the call: the address of a local, the clock and the
+        // process id are spread by a multiplicative hash. Uniqueness in one store is what matters.
+        let mut seed = coroner_process::threads::monotonic_now()
+            ^ (coroner_process::threads::this_thread() as u64) << 32
+            ^ id.as_ptr() as u64;
+        for byte in &mut id {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            *byte = (seed >> 56) as u8;
+        }
+    }
+    id[6] = id[6] & 0x0f | 0x40;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
+}
+
+/// What a run is to have.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSizes {
+    /// Bytes of the report.
+    reserve: u32,
+    /// Bytes of the state.
+    state: usize,
+    /// Bytes of the spare report, 0 for none.
+    spare: u32,
+}
+
+impl RunSizes {
+    /// Those of a process's run, or of one that a child makes when it crashes.
+    pub fn of(reserve: u32, state: usize, spare: bool) -> RunSizes {
+        /// Pages are not larger: the spare report is unmapped by itself.
+        const PAGE: u32 = 1 << 16;
+        RunSizes { reserve: reserve.next_multiple_of(PAGE), state, spare: if spare { SPARE } else { 0 } }
+    }
+}
+
+const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+
+impl RunFiles {
+    /// Makes a run in a store.
+    ///
+    /// # Errors
+    /// The step that failed; nothing is left then, neither open nor on the disk.
+    pub fn create(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+        let id = random_id();
+        let directory = open_run(store, &id)?;
+        Self::fill(id, &directory, sizes).inspect_err(|_| remove(store, &id, &directory))
+    }
+
+    /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
+    /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
+    pub fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
+        let lock = OwnedDescriptor::adopt(open_clean(store, b"/lock").ok()?).ok()?;
+        let reused = Self::reuse_locked(store, lock, sizes, limits);
+        if reused.is_none() {
+            lock.close();
+        }
+        reused
+    }
+
+    fn reuse_locked(
+        store: &CStr,
+        lock: OwnedDescriptor,
+        sizes: RunSizes,
+        limits: &Limits,
+    ) -> Option<(RunFiles, CleanRun)> {
+        let lock_number = lock.opened_at();
+        files::take_lock(lock_number).ok()?;
+        let (state_address, state_file) = map_clean(store, b"/state", sizes.state)?;
+        let whole = (sizes.reserve + sizes.spare) as usize;
+        let report = map_clean(store, b"/report", whole).map(|(address, _)| address);
+        // The kernel mostly puts one mapping right below the other.
+        if report.is_some_and(|report| report + whole == state_address) {
+            files::read_nothing_ahead(state_address - whole, whole + sizes.state);
+        } else {
+            files::read_nothing_ahead(state_address, sizes.state);
+            report.inspect(|report| files::read_nothing_ahead(*report, whole));
+        }
+        let split = report.map_or((ReportFile::NONE, ReportFile::NONE), |report| {
+            ReportFile::mapped(report, whole).split(sizes.spare)
+        });
+        let run = RunFiles {
+            id: random_id(),
+            lock: Some(lock),
+            report: split.0,
+            spare: split.1,
+            state_address,
+            state_size: sizes.state,
+        };
+        let unmap = || {
+            run.unmap_reports();
+            // SAFETY: mapped above, and nobody has it.
+            unsafe { files::unmap(state_address, sizes.state) };
+        };
+        let before = state_of(&run, limits)?;
+        let mut clean = CleanRun {
+            id: before.run_id(),
+            began: before.scalar(Scalar::SESSION_STARTED),
+            is_noted: before.scalar(Scalar::CLEAN_EXIT_NOTED) == 1,
+            machine: before.scalar(Scalar::MACHINE),
+            facts: [0; 512],
+            machine_facts: before.scalar(Scalar::MACHINE_FACTS) as usize,
+        };
+        let run_path = |id: &[u8; 16]| in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
+        let clean_path = in_store(store, &[CLEAN]);
+        if !before.has_limits(limits) || !before.ended_clean() || !run.is_unused() {
+            unmap();
+            // Its thread or a destructor crashed after it was put here, or another version of the app has other sizes.
+            let _ = files::rename(libc::AT_FDCWD, clean_path.as_c_str(), run_path(&clean.id).as_c_str());
+            return None;
+        }
+        if !before.facts_start(&mut clean.facts) {
+            clean.machine = 0;
+        }
+        // A disk that fails must not end the app by the first store.
+        let is_zero = files::populate(state_address, STATE_TOUCHED.min(sizes.state)) != Err(Errno(libc::EFAULT))
+            && (before.wipe() || files::make_zero(state_file.0, sizes.state as u32).is_ok());
+        let path = run_path(&run.id);
+        if !is_zero || files::rename(libc::AT_FDCWD, clean_path.as_c_str(), path.as_c_str()).is_err() {
+            unmap();
+            return None;
+        }
+        // Somebody may have used the directory since its lock was opened, and put another one in its place.
+        let moved = path.push(b"/lock");
+        if !files::status_of(libc::AT_FDCWD, moved.as_c_str()).is_ok_and(|status| lock.is(&status)) {
+            let _ = files::rename(libc::AT_FDCWD, path.as_c_str(), clean_path.as_c_str());
+            unmap();
+            return None;
+        }
+        files::set_times(lock_number, clocks()[1]);
+        Some((run, clean))
+    }
+
+    /// A run in memory, which [`OpenedReport::finish`](crate::OpenedReport::finish) brings to the disk if it can by then.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn in_memory(sizes: RunSizes) -> Result<RunFiles> {
+        let report = ReportFile::in_memory(sizes.reserve)?;
+        let state_address = files::map(sizes.state)?;
+        let id = random_id();
+        Ok(RunFiles { id, lock: None, report, spare: ReportFile::NONE, state_address, state_size: sizes.state })
+    }
+
+    fn fill(id: [u8; 16], directory: &Directory, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+        let lock = open(directory, c"lock", NEW, 0o600).map_err(at(RunStep::Lock))?;
+        // Of two runs that began within one tick of the kernel's clock, whose time a file gets by itself, nobody could say which
+        // was the last.
+        files::set_times(lock, wall_now());
+        // Moved first: a POSIX lock is dropped when any descriptor of the file is closed.
+        let lock = OwnedDescriptor::adopt(lock).map_err(at(RunStep::Lock))?;
+        let made = files::take_lock(lock.opened_at()).map_err(at(RunStep::Lock));
+        let made = made.and_then(|()| {
+            let (report, spare) = new_report(directory, c"report", sizes).map_err(at(RunStep::Report))?;
+            let state = map_new(directory, c"state", sizes.state).inspect_err(|_| {
+                report.unmap();
+                spare.unmap();
+            });
+            let state_address = state.map_err(at(RunStep::State))?;
+            Ok(RunFiles { id, lock: Some(lock), report, spare, state_address, state_size: sizes.state })
+        });
+        made.inspect_err(|_| lock.close())
+    }
+
+    /// Changes when the run began (not async-signal-safe).
+    pub fn set_began(&self, since_epoch_ns: u64) {
+        if let Some(lock) = self.lock.as_ref().and_then(OwnedDescriptor::verified) {
+            files::set_times(lock, since_epoch_ns);
+        }
+    }
+
+    /// Whether a later launch can find it.
+    pub fn is_on_disk(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    /// Drops the lock and unmaps the reports; the state stays mapped.
+    pub fn close(&self) {
+        if let Some(lock) = self.lock {
+            lock.close();
+        }
+        self.unmap_reports();
+    }
+
+    /// Takes the spare report. `None` if there is none, or another crash has it.
+    pub(crate) fn take_spare(&self) -> Option<ReportFile> {
+        let taken = self.spare.last_word()?;
+        let free = taken.compare_exchange(0, process_id() as u32, Ordering::AcqRel, Ordering::Relaxed);
+        free.is_ok().then_some(self.spare.without_last_word())
+    }
+
+    fn unmap_reports(&self) {
+        self.report.unmap();
+        self.spare.unmap();
+    }
+
+    /// The state gets the content of its parent's and takes its place in memory, where the app's scopes are; what else the child has of
+    /// its parent's run is given back. False if it can't be mapped there.
+    #[cfg(not(target_vendor = "apple"))]
+    pub fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
+        copy_state(parent, self, limits);
+        let begun = state_of(self, limits).is_some_and(|state| state.begin_again(limits, self.id, process).is_ok());
+        // SAFETY: both are mappings of run states of one size; the parent's is this process's private copy.
+        if !begun || unsafe { files::move_mapping(self.state_address, parent.state_address, self.state_size) }.is_err()
+        {
+            return false;
+        }
+        self.state_address = parent.state_address;
+        parent.close();
+        true
+    }
+
+    /// Whether no report was begun in its files: of crashes that need no file to be opened, whoever had them.
+    pub fn is_unused(&self) -> bool {
+        let is_free = |taken: &AtomicU32| taken.load(Ordering::Acquire) == 0;
+        self.is_on_disk() && self.report.is_unused() && self.spare.last_word().is_some_and(is_free)
+    }
+
+    /// Notes a clean end in the state of the run, which is another process's that has ended, unless that says how it ended.
+    pub fn note_end(&self, store: &CStr, limits: &Limits) {
+        let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
+            return;
+        };
+        let path = Path::new().push(b"runs/").push_hex(&self.id).push(b"/state");
+        let Ok(state) = open(&store, path.as_c_str(), libc::O_RDWR, 0).map(Directory) else { return };
+        if status(state.0).is_ok_and(|status| status.st_size as usize == self.state_size)
+            && let Ok(state_address) = files::map_file(state.0, self.state_size)
+        {
+            let run =
+                RunFiles { report: ReportFile::NONE, spare: ReportFile::NONE, lock: None, state_address, ..*self };
+            if let Some(state) = state_of(&run, limits).filter(RunState::is_open) {
+                state.set_scalar(Scalar::EXIT_TIME, wall_now());
+                state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
+            }
+            // SAFETY: mapped above, and nobody has it.
+            unsafe { files::unmap(state_address, self.state_size) };
+        }
+    }
+
+    /// Closes and removes the run, as if it had never been made: its install failed.
+    pub fn discard(&self, store: &CStr) {
+        if self.is_on_disk()
+            && let Ok(directory) = open_run(store, &self.id)
+        {
+            remove(store, &self.id, &directory);
+        }
+        self.close();
+    }
+}
+
+/// A new report file and its spare report, with their bytes reserved: a little of the first alone where the disk has no more, and none at
+/// all is an error.
+fn new_report(directory: &Directory, name: &CStr, sizes: RunSizes) -> Result<(ReportFile, ReportFile)> {
+    let file = open(directory, name, NEW, 0o600)?;
+    let mapped = ReportFile::map(file, sizes.reserve + sizes.spare).map(|whole| whole.split(sizes.spare));
+    let mapped = mapped
+        .or_else(|_| ReportFile::map(file, sizes.reserve.min(LEAST_RESERVE)).map(|report| (report, ReportFile::NONE)));
+    close(file);
+    mapped.inspect_err(|_| files::unlink(directory.0, name, 0))
+}
+
+/// A path in the store.
+fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
+    parts.iter().fold(LongPath::new().push(store.to_bytes()).push(b"/"), |path, part| path.push(part))
+}
+
+/// Opens a file of the run that ended by itself.
+fn open_clean(store: &CStr, name: &[u8]) -> Result<i32> {
+    files::open(libc::AT_FDCWD, in_store(store, &[CLEAN, name]).as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0)
+}
+
+/// Maps a file of the run that ended by itself, if it has that many bytes; it is open for a moment.
+fn map_clean(store: &CStr, name: &[u8], bytes: usize) -> Option<(usize, Directory)> {
+    let file = Directory(open_clean(store, name).ok()?);
+    let is_whole = status(file.0).ok()?.st_size as usize == bytes;
+    Some((is_whole.then(|| files::map_shared(file.0, bytes).ok())??, file))
+}
+
+/// A new file of so many bytes, all zero, mapped.
+fn map_new(directory: &Directory, name: &CStr, bytes: usize) -> Result<usize> {
+    let file = open(directory, name, NEW, 0o600)?;
+    let mapped = files::reserve(file, bytes as u32).and_then(|()| files::map_file(file, bytes));
+    close(file);
+    mapped
+}
+
+/// Removes a run that was made in part. A later launch leaves a run without a state alone for a minute, and then removes it:
+/// so the state goes first, and nobody takes what is left for a run that ended.
+fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
+    for name in [c"state", c"report", c"lock"] {
+        files::unlink(directory.0, name, 0);
+    }
+    if let Ok(runs) = open_runs(store) {
+        files::unlink(runs.0, Path::new().push_hex(id).as_c_str(), libc::AT_REMOVEDIR);
+    }
+}
+
+/// The state of a run, as far as it is mapped.
+pub fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
+    // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only the run state's words use it.
+    let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
+    words.map(|words| RunState::reopen(words, limits))
+}

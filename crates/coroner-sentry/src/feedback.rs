@@ -1,0 +1,77 @@
+//! What users say of a crash, as an item of an envelope (develop.sentry.dev, *User Feedback*).
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::time::SystemTime;
+
+use coroner_report::model::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::Client;
+use crate::envelope::{Envelope, Item, item_type};
+use crate::event::{Sdk, time_text};
+use crate::options::Options;
+
+/// Longest message that servers take, in characters.
+const MAX_MESSAGE: usize = 4096;
+
+/// What a user says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Feedback {
+    /// The event that it is about: 32 hexadecimal digits.
+    pub event_id: Option<String>,
+    /// What they say, of which servers take 4,096 characters.
+    pub message: String,
+    /// Their name.
+    pub name: Option<String>,
+    /// The address by which they can be asked.
+    pub email: Option<String>,
+}
+
+impl Feedback {
+    fn envelope(&self, options: &Options, now: SystemTime) -> Envelope {
+        // Keys that the standard library takes from the system's random numbers.
+        let half = || RandomState::new().hash_one((now, &self.message));
+        let id = format!("{:016x}{:016x}", half(), half());
+        let message: String = self.message.chars().take(MAX_MESSAGE).collect();
+        let mut context = Map::from_iter([("message".to_owned(), Value::from(message))]);
+        let optional = [("name", &self.name), ("contact_email", &self.email), ("associated_event_id", &self.event_id)];
+        for (key, value) in optional {
+            if let Some(value) = value {
+                context.insert(key.to_owned(), value.clone().into());
+            }
+        }
+        let mut event = json!({
+            "event_id": id,
+            "timestamp": time_text(Timestamp::from(now)),
+            "platform": "native",
+            "level": "info",
+            "sdk": Sdk::coroner(),
+            "contexts": { "feedback": context },
+        });
+        for (key, value) in [("release", &options.event.release), ("environment", &options.event.environment)] {
+            if let Some(value) = value {
+                event[key] = value.clone().into();
+            }
+        }
+        let mut envelope = Envelope::new();
+        envelope.header.insert("event_id".to_owned(), id.into());
+        envelope.with(Item::json(item_type::FEEDBACK, &event))
+    }
+}
+
+impl Client {
+    /// Keeps what a user says, to be sent. False if the user does not agree that anything is sent.
+    ///
+    /// # Errors
+    /// It can't be kept (the disk is full).
+    pub fn feedback(&self, feedback: &Feedback) -> io::Result<bool> {
+        if self.outbox().read_state().consent == Some(false) {
+            return Ok(false);
+        }
+        let now = SystemTime::now();
+        self.outbox().push(&feedback.envelope(self.options(), now), None, now)?;
+        self.wake();
+        Ok(true)
+    }
+}

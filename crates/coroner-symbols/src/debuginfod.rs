@@ -1,0 +1,132 @@
+//! Debug files from debuginfod servers, for images of a distribution: by build id, kept in the folder that elfutils and GDB use.
+//!
+//! Sources: `debuginfod(8)`, "Webapi"; `debuginfod_find_debuginfo(3)`, "Environment variables" and "Cache".
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, ErrorKind},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{debug_id::DebugId, error::SymbolError};
+
+/// How long an answer that a server has no file is believed: elfutils' `cache_miss_s`.
+const MISS_TIME: Duration = Duration::from_secs(600);
+/// How long a server may take until it answers, if `DEBUGINFOD_TIMEOUT` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// How long one file may take: a server that stops sending does not keep the command for ever.
+const TRANSFER_TIME: Duration = Duration::from_secs(1800);
+/// The most that is taken of one file. Chromium's debug information has 3 GB.
+const MAX_BYTES: u64 = 16 << 30;
+
+/// Servers, and where their files are kept.
+#[derive(Clone, Debug)]
+pub struct Debuginfod {
+    /// Each is asked in this order, as `URL/buildid/BUILDID/debuginfo`.
+    pub urls: Vec<String>,
+    /// The cache: `CACHE/BUILDID/debuginfo`.
+    pub cache: PathBuf,
+    /// Until a server begins to answer.
+    pub timeout: Duration,
+    /// Servers that could not be reached: they are not asked again.
+    unreachable: RefCell<BTreeSet<String>>,
+}
+
+impl Debuginfod {
+    /// These servers and this cache.
+    pub fn new(urls: Vec<String>, cache: PathBuf) -> Self {
+        Self { urls, cache, timeout: TIMEOUT, unreachable: RefCell::default() }
+    }
+
+    /// By `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT` (seconds), as elfutils reads them; `None` if no server is
+    /// named, or there is no folder for a cache.
+    pub fn from_environment() -> Option<Self> {
+        let urls: Vec<String> = std::env::var("DEBUGINFOD_URLS").ok()?.split_whitespace().map(str::to_owned).collect();
+        let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+        let in_home = |below: &str| absolute("HOME").map(|home| home.join(below));
+        let cache = absolute("DEBUGINFOD_CACHE_PATH")
+            // Where elfutils kept it once, if it is still there.
+            .or_else(|| in_home(".debuginfod_client_cache").filter(|old| old.is_dir()))
+            .or_else(|| absolute("XDG_CACHE_HOME").map(|caches| caches.join("debuginfod_client")))
+            .or_else(|| in_home(".cache/debuginfod_client"))?;
+        let mut found = Self::new(urls, cache);
+        let seconds = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
+        found.timeout = seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT, Duration::from_secs);
+        (!found.urls.is_empty()).then_some(found)
+    }
+
+    /// The debug file of a build id, from the cache or a server; `None` if no server has it.
+    ///
+    /// # Errors
+    /// If the last server that was asked could not be reached, or what it sent could not be written.
+    pub(crate) fn debug_file(&self, id: &DebugId) -> Result<Option<PathBuf>, SymbolError> {
+        let folder = self.cache.join(id.to_string());
+        let path = folder.join("debuginfo");
+        if let Ok(metadata) = fs::metadata(&path) {
+            if metadata.len() > 0 {
+                return Ok(Some(path));
+            }
+            // An empty file says that no server had it.
+            let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
+            if age.is_some_and(|age| age < MISS_TIME) {
+                return Ok(None);
+            }
+        }
+        fs::create_dir_all(&folder).map_err(|error| SymbolError::io(&folder, error))?;
+        let mut outcome = Ok(None);
+        let mut all_answered = true;
+        for url in &self.urls {
+            if self.unreachable.borrow().contains(url) {
+                all_answered = false;
+                continue;
+            }
+            let address = format!("{}/buildid/{id}/debuginfo", url.trim_end_matches('/'));
+            match self.fetch(&address, &path) {
+                Ok(true) => return Ok(Some(path)),
+                Ok(false) => {}
+                Err(error) => {
+                    self.unreachable.borrow_mut().insert(url.clone());
+                    all_answered = false;
+                    outcome = Err(SymbolError::io(Path::new(&address), error));
+                }
+            }
+        }
+        if all_answered {
+            let _ = File::create(&path);
+        }
+        outcome
+    }
+
+    /// Writes what is at the address to a file; `false` if the server has no such file. The file is complete or not there.
+    fn fetch(&self, address: &str, path: &Path) -> io::Result<bool> {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(self.timeout.min(Duration::from_secs(10))))
+            .timeout_recv_response(Some(self.timeout))
+            .timeout_recv_body(Some(TRANSFER_TIME))
+            .build();
+        let mut response = config.new_agent().get(address).call().map_err(ureq::Error::into_io)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Ok(false),
+            status => return Err(io::Error::other(format!("the server answers with status {status}"))),
+        }
+        let length = response.body().content_length();
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let written = File::create(&partial).and_then(|mut file| {
+            let mut body = response.body_mut().with_config().limit(MAX_BYTES).reader();
+            let written = io::copy(&mut body, &mut file)?;
+            match length {
+                Some(length) if length != written => Err(ErrorKind::UnexpectedEof.into()),
+                _ => fs::rename(&partial, path),
+            }
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written.map(|()| true)
+    }
+}

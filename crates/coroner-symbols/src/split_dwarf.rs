@@ -1,0 +1,112 @@
+//! Debug information that a compiler or a tool put into other files than the symbols: `.dwo`, `.dwp`, and what `dwz` shares.
+//!
+//! | file | how it is found | how it is known to be right |
+//! |---|---|---|
+//! | `.dwp`: all split units of a program | beside the symbol file: its name with `.dwp` in the place of the extension, or behind it | has the unit's id |
+//! | `.dwo`: one split unit | the name that the unit says, in its compilation directory, then beside the symbol file | has the unit's id |
+//! | the supplementary file of `dwz` | the name in `.gnu_debugaltlink`; the build id in the debug folders | has that build id |
+//!
+//! Sources: DWARF 5, 7.3.2 (split units, packages) and 7.3.6 (supplementary files); GCC's DebugFission; `dwz(1)`.
+
+use std::path::{Path, PathBuf};
+
+use gimli::{DwarfPackageSections, DwarfSections, DwoId};
+use object::Object;
+
+use crate::{debug_id::DebugId, dwarf::section, error::Malformed, mapped::Bytes, symbol_file};
+
+/// GDB's folder of debug files, in which distributions have what `dwz` shares.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// The package beside a symbol file, if there is one.
+pub(crate) fn package(symbols: &Path) -> Option<DwarfPackageSections<Bytes>> {
+    let mut behind = symbols.as_os_str().to_owned();
+    behind.push(".dwp");
+    [symbols.with_extension("dwp"), behind.into()].iter().find_map(|path| {
+        let bytes = open(path)?;
+        let file = object::File::parse(&*bytes).ok()?;
+        // The place of what is broken in it does not matter: the package is then left out.
+        DwarfPackageSections::load(|id| match id.dwo_name() {
+            Some(name) => section(&file, &bytes, name).map_err(|_| gimli::Error::Io),
+            None => Ok(Bytes::owned(Vec::new())),
+        })
+        .ok()
+    })
+}
+
+/// The file of one split unit that is named so and has the unit's id.
+pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Option<DwarfSections<Bytes>> {
+    let beside = symbols.parent().unwrap_or(Path::new(""));
+    let own_name = Path::new(name).file_name()?;
+    [Path::new(folder).join(name), beside.join(name), beside.join(own_name)].iter().find_map(|path| {
+        let bytes = open(path)?;
+        let file = object::File::parse(&*bytes).ok()?;
+        let sections = DwarfSections::load(|id| match id.dwo_name() {
+            Some(name) => section(&file, &bytes, name),
+            None => Ok::<_, Malformed>(Bytes::owned(Vec::new())),
+        });
+        sections.ok().filter(|sections| has_unit(sections, id))
+    })
+}
+
+/// Whether one of the units has this id.
+fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
+    let dwarf = sections.borrow(|section| gimli::EndianSlice::new(section, gimli::RunTimeEndian::Little));
+    let mut units = dwarf.units();
+    while let Ok(Some(header)) = units.next() {
+        if dwarf.unit(header).is_ok_and(|unit| unit.dwo_id == Some(id)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// What `dwz` shares between this file and others: `None` if the file says of none.
+///
+/// # Errors
+/// If it is not found: entries that refer to it have no names.
+pub(crate) fn supplementary(
+    file: &object::File<'_>,
+    symbols: &Path,
+) -> Result<Option<DwarfSections<Bytes>>, Malformed> {
+    let Ok(Some((name, id))) = file.gnu_debugaltlink() else { return Ok(None) };
+    let at = crate::elf::section_offset(file, ".gnu_debugaltlink");
+    let missing = |name: &str| {
+        Malformed::new(
+            at,
+            format!(
+                "`{name}`, which has the part of the debug information that `dwz` shares, is not found: its names are missing"
+            ),
+        )
+    };
+    let (Ok(name), Some(id)) = (std::str::from_utf8(name), DebugId::new(id)) else { return Err(missing("?")) };
+    for path in supplementary_places(symbols, name, &id) {
+        let Some(bytes) = open(&path) else { continue };
+        let Ok(shared) = object::File::parse(&*bytes) else { continue };
+        if shared.build_id().ok().flatten().and_then(DebugId::new).as_ref() == Some(&id) {
+            return DwarfSections::load(|id| section(&shared, &bytes, id.name())).map(Some);
+        }
+    }
+    Err(missing(name))
+}
+
+/// The path as it is said, from the symbol file's folder on; the same below each folder that the symbol file is in, so that it is found
+/// in a package that was unpacked elsewhere; and by the build id.
+fn supplementary_places(symbols: &Path, name: &str, id: &DebugId) -> Vec<PathBuf> {
+    let symbols = symbols.canonicalize().unwrap_or_else(|_| symbols.to_owned());
+    let folder = symbols.parent().unwrap_or(Path::new(""));
+    let mut places = vec![folder.join(name)];
+    places.extend(folder.ancestors().map(|above| above.join(name.trim_start_matches('/'))));
+    let hex = id.to_string();
+    if let Some((first, rest)) = hex.split_at_checked(2) {
+        let below = PathBuf::from(".build-id").join(first).join(format!("{rest}.debug"));
+        places.extend([folder.join(&below), Path::new(DEBUG_ROOT).join(&below)]);
+    }
+    places
+}
+
+/// An ELF file's bytes; `None` if it is not there, or its headers lead out of it.
+fn open(path: &Path) -> Option<Bytes> {
+    let bytes = Bytes::open(path).ok()?;
+    symbol_file::is_elf(&bytes).then_some(bytes)
+}

@@ -1,0 +1,247 @@
+//! Names for all frames of a report within a budget: an app names the report of its last crash while its user waits for other things.
+//!
+//! What matters most comes first, so that a budget that ends takes away what matters least: functions of all frames by symbol tables, lines
+//! of the crashed thread and of exceptions, lines of other threads. Of each image all addresses are asked at once, so that nothing of
+//! it is kept: the symbol table is forgotten before the debug information is read, and of that nothing is kept in the first
+//! place ([`dwarf_pass`](crate::dwarf_pass)).
+
+use coroner_report::{
+    Report,
+    model::{Frame, Image, ImageIndex, Value},
+    wire::AddressKind,
+};
+use coroner_scan::LookupAddress;
+
+use crate::{
+    dwarf::DwarfFrame,
+    naming_budget::{Exhausted, Meter, NamingBudget},
+    report::{arch_of, demangle_own_name, fill, finish, is_replaced},
+    symbol_file::{Call, FileKind, Symbol, SymbolFile},
+    symbolizer::{ImageKey, Symbolizer, named},
+};
+
+/// The context of a report that says what was left out when it was named: for how many frames there is more to say, and what there
+/// was too little of. Who names the report without a budget takes it away.
+pub const NAMING_CONTEXT: &str = "coroner_naming";
+
+/// What was left out when a report was named within a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// For so many frames there may be more to say: a function, a line, inlined calls.
+    pub frames: usize,
+    /// What there was too little of. `None` if it was left out for its form: debug information that is split over several files.
+    pub exhausted: Option<Exhausted>,
+}
+
+impl LeftOut {
+    /// Says it in the report.
+    fn note(self, report: &mut Report) {
+        let reason = match self.exhausted {
+            Some(Exhausted::Memory) => "memory",
+            Some(Exhausted::Time) => "processor time",
+            None => "split debug information",
+        };
+        let values = vec![
+            (Value::from("frames_left_out"), Value::Unsigned(self.frames as u64)),
+            (Value::from("for_want_of"), Value::from(reason)),
+        ];
+        let run = report.run.get_or_insert_with(Default::default);
+        run.contexts.insert(NAMING_CONTEXT.to_owned(), Value::Map(values));
+    }
+
+    /// Of a report that was named in full.
+    pub(crate) fn forget(report: &mut Report) {
+        if let Some(run) = &mut report.run {
+            run.contexts.remove(NAMING_CONTEXT);
+        }
+    }
+}
+
+/// An image that frames lie in.
+struct InImage<'a> {
+    image: &'a Image,
+    files: Vec<SymbolFile>,
+    /// The addresses, and what is known of each.
+    addresses: Vec<Known>,
+}
+
+struct Known {
+    svma: u64,
+    /// Its frame is one of the crashed thread, or of an exception.
+    first: bool,
+    symbol: Option<Symbol>,
+    calls: Vec<DwarfFrame>,
+    /// How many frames have it.
+    frames: usize,
+    left_out: bool,
+}
+
+impl Symbolizer {
+    /// As [`Self::symbolicate_report`], within a budget. Says what was left out, and notes it in the report ([`NAMING_CONTEXT`]).
+    ///
+    /// Breakpad files are not read. What is in other files than the symbol files (`.dwo`, `.dwp`, what `dwz` shares) is left out. The
+    /// object files of a Mach-O image are read, of which only the machine has some that linked it: their memory is not counted.
+    pub fn symbolicate_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
+        let meter = Meter::new(budget);
+        report.attribute_frames();
+        let images = std::mem::take(&mut report.images);
+        let mut found = self.addresses_by_image(report, &images);
+        // The crashed thread's images first.
+        let mut order: Vec<usize> = (0..images.len()).filter(|&image| found[image].is_some()).collect();
+        order.sort_by_key(|&image| {
+            found[image].as_ref().is_none_or(|found| !found.addresses.iter().any(|known| known.first))
+        });
+        for first in [true, false] {
+            for &image in &order {
+                let Some(found) = &mut found[image] else { continue };
+                if first {
+                    self.open_within(found, report, &meter);
+                    found.look_up_symbols(&meter);
+                }
+                if self.debug_info {
+                    found.look_up_lines(first, &meter);
+                }
+            }
+        }
+        let index = ImageIndex::new(&images);
+        for frame in report.frames_mut() {
+            if let Some((image, svma)) = place(frame, &images, &index)
+                && let Some(found) = &found[image]
+            {
+                fill(frame, found.image, found.calls(svma).into_iter().map(named).collect());
+            }
+            demangle_own_name(frame);
+        }
+        let left_out = found.iter().flatten().flat_map(|found| &found.addresses).filter(|known| known.left_out);
+        let left_out: usize = left_out.map(|known| known.frames).sum();
+        drop(found);
+        report.images = images;
+        finish(report);
+        let left_out = (left_out > 0).then_some(LeftOut { frames: left_out, exhausted: meter.exhausted() })?;
+        left_out.note(report);
+        Some(left_out)
+    }
+
+    /// The addresses of the report's frames, sorted and distinct, by the image that they are in.
+    #[allow(clippy::unused_self)] // As the other steps.
+    fn addresses_by_image<'a>(&self, report: &mut Report, images: &'a [Image]) -> Vec<Option<InImage<'a>>> {
+        let index = ImageIndex::new(images);
+        let mut found: Vec<Option<InImage<'a>>> = images.iter().map(|_| None).collect();
+        let threads =
+            report.threads.iter().flat_map(|thread| thread.frames.iter().map(|frame| (frame, thread.crashed)));
+        let exceptions = report.exceptions.iter().flat_map(|thrown| thrown.frames.iter().map(|frame| (frame, true)));
+        for (frame, first) in threads.chain(exceptions) {
+            let Some((image, svma)) = place(frame, images, &index) else { continue };
+            let entry = found[image].get_or_insert_with(|| InImage {
+                image: &images[image],
+                files: Vec::new(),
+                addresses: Vec::new(),
+            });
+            let known = Known { svma, first, symbol: None, calls: Vec::new(), frames: 1, left_out: false };
+            entry.addresses.push(known);
+        }
+        for found in found.iter_mut().flatten() {
+            found.addresses.sort_by_key(|known| known.svma);
+            found.addresses.dedup_by(|next, kept| {
+                let same = next.svma == kept.svma;
+                if same {
+                    kept.first |= next.first;
+                    kept.frames += next.frames;
+                }
+                same
+            });
+        }
+        found
+    }
+
+    fn open_within(&mut self, found: &mut InImage<'_>, report: &Report, meter: &Meter) {
+        if !meter.has_time() {
+            found.leave_out(|_| true);
+            return;
+        }
+        let key = ImageKey::of_image(found.image, arch_of(report));
+        let key = ImageKey { replaced: is_replaced(found.image, report.header.process_start), ..key };
+        found.files = self.locator.find(&key).files;
+        found.files.retain(|file| file.kind() != FileKind::Breakpad);
+        // As without a budget: the one with lines is asked first.
+        found.files.sort_by_key(|file| !file.has_dwarf());
+    }
+}
+
+/// The image of a frame, by its number, and the frame's address in it.
+fn place(frame: &Frame, images: &[Image], index: &ImageIndex) -> Option<(usize, u64)> {
+    let image = index.find(frame.lookup_address())?;
+    let svma = images[image].to_svma(frame.address);
+    let address = match frame.address_kind {
+        AddressKind::INSTRUCTION => LookupAddress::of_instruction(svma),
+        _ => LookupAddress::of_return_address(svma),
+    };
+    Some((image, address.svma()))
+}
+
+impl InImage<'_> {
+    fn leave_out(&mut self, which: impl Fn(&Known) -> bool) {
+        self.addresses.iter_mut().filter(|known| which(known)).for_each(|known| known.left_out = true);
+    }
+
+    fn look_up_symbols(&mut self, meter: &Meter) {
+        for file in &self.files {
+            let open: Vec<usize> =
+                (0..self.addresses.len()).filter(|&at| self.addresses[at].symbol.is_none()).collect();
+            if open.is_empty() {
+                return;
+            }
+            let asked: Vec<u64> = open.iter().map(|&at| self.addresses[at].svma).collect();
+            let symbols = meter.has_time().then(|| file.symbols_within(&asked, meter)).flatten();
+            match symbols {
+                Some(symbols) => {
+                    for (at, symbol) in open.into_iter().zip(symbols) {
+                        self.addresses[at].symbol = symbol;
+                    }
+                }
+                None => {
+                    for at in open {
+                        self.addresses[at].left_out = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lines of the addresses of the crashed thread, or of the others.
+    fn look_up_lines(&mut self, first: bool, meter: &Meter) {
+        for file in self.files.iter().filter(|file| file.has_dwarf()) {
+            let is_open = |known: &Known| known.first == first && known.calls.is_empty();
+            let open: Vec<usize> = (0..self.addresses.len()).filter(|&at| is_open(&self.addresses[at])).collect();
+            if open.is_empty() {
+                return;
+            }
+            if !meter.has_time() {
+                open.into_iter().for_each(|at| self.addresses[at].left_out = true);
+                return;
+            }
+            let asked: Vec<u64> = open.iter().map(|&at| self.addresses[at].svma).collect();
+            for (at, answer) in open.into_iter().zip(file.pass_within(&asked, meter)) {
+                self.addresses[at].calls = answer.frames;
+                self.addresses[at].left_out |= answer.left_out;
+            }
+        }
+        for file in self.files.iter().filter(|file| file.has_object_files()) {
+            for known in self.addresses.iter_mut().filter(|known| known.first == first && known.calls.is_empty()) {
+                if meter.has_time() {
+                    known.calls = file.frames_in_object_files(known.svma);
+                } else {
+                    known.left_out = true;
+                }
+            }
+        }
+    }
+
+    /// What is known of an address, the innermost call first.
+    fn calls(&self, svma: u64) -> Vec<Call> {
+        let Ok(at) = self.addresses.binary_search_by_key(&svma, |known| known.svma) else { return Vec::new() };
+        let known = &self.addresses[at];
+        let symbol = known.symbol.clone();
+        Call::with_symbol(known.calls.iter().cloned().map(Call::of_dwarf).collect(), symbol)
+    }
+}

@@ -1,0 +1,41 @@
+use super::*;
+
+#[test]
+fn a_source_name_is_known_in_a_linker_name() {
+    for (linker, source) in [
+        ("_ZN11next_launch13store_to_null17h0123456789abcdefE", "store_to_null"),
+        ("_RNvCs1234_7mycrate3foo", "foo"),
+        ("_ZNSt6vectorIiSaIiEE9push_backEOi", "push_back"),
+        ("_ZN4core3ops8function6FnOnce9call_once17h0123456789abcdefE", "call_once<fn(), ()>"),
+        ("_ZN3app4main28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE", "{closure#0}"),
+    ] {
+        assert!(is_of_source_name(linker, source), "{linker} {source}");
+        assert!(!is_of_source_name(linker, "another"), "{linker}");
+    }
+    // What is no mangled name says no more than DWARF; what DWARF has mangled needs no other.
+    assert!(!is_of_source_name("foo", "foo"));
+    assert!(!is_of_source_name("_Z3foov", "_Z3foov"));
+    for (name, last) in [
+        ("a::B<c::D>::f::<u8>(e::F)", "f"),
+        ("<A as B>::f", "f"),
+        ("void f<int>(int)", "f"),
+        ("f<fn(u8) -> a::B, a::C>", "f"),
+        ("f", "f"),
+        ("", ""),
+        ("a::", ""),
+    ] {
+        assert_eq!(last_part(name), last, "{name}");
+    }
+}
+
+#[test]
+fn types() {
+    assert_eq!(demangle_cpp_type("St13runtime_error"), "std::runtime_error");
+    assert_eq!(demangle_cpp_type("N4shop9DoorErrorE"), "shop::DoorError");
+    assert_eq!(demangle_cpp_type("PKc"), "char const*");
+    assert_eq!(demangle_cpp_type("i"), "int");
+    // Demangled already, and what is no type.
+    for name in ["std::runtime_error", "foreign exception MOZ RUST", ""] {
+        assert_eq!(demangle_cpp_type(name), name);
+    }
+}

@@ -1,0 +1,255 @@
+//! Names within a budget: the same as without one where it suffices, never more memory than it allows, and what matters most first.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use std::time::Duration;
+
+use coroner_report::model::{Address, Frame, Image, Report, Thread};
+use coroner_report::wire::{AddressKind, ImageKind};
+use coroner_symbols::{Exhausted, FileKind, LeftOut, NAMING_CONTEXT, NamingBudget, Options, SymbolFile, Symbolizer};
+use object::{Object, ObjectSection, SectionKind};
+
+mod common;
+use common::{Random, fixture};
+
+thread_local! {
+    /// What the thread has allocated, and the most that it ever had.
+    static MEMORY: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+struct Counted;
+
+fn count(bytes: isize) {
+    // A thread that ends frees memory after its counter is gone.
+    let _ = MEMORY.try_with(|memory| {
+        let (now, most) = memory.get();
+        memory.set((now + bytes, most.max(now + bytes)));
+    });
+}
+
+// SAFETY: the system's allocator does all; the counter has no destructor and allocates nothing.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTED: Counted = Counted;
+
+/// How much memory `act` has at most.
+fn memory_of(act: impl FnOnce()) -> usize {
+    let before = MEMORY.get().0;
+    MEMORY.set((before, before));
+    act();
+    (MEMORY.get().1 - before) as usize
+}
+
+const UNLIMITED: NamingBudget = NamingBudget { memory: usize::MAX / 2, time: Duration::MAX, clock: || Duration::ZERO };
+
+fn options() -> Options {
+    Options { debug_roots: Vec::new(), ..Options::default() }
+}
+
+/// Of a fat Mach-O file the first architecture, which is the first that [`SymbolFile::open`] gives; else the file.
+fn first_slice(bytes: &[u8]) -> &[u8] {
+    // <mach-o/fat.h>: `magic, count, { cpu type, cpu subtype, offset, size, align }…`, in big-endian words.
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    if word(0) == 0xcafe_babe { &bytes[word(16)..][..word(20)] } else { bytes }
+}
+
+/// A report with frames at `count` addresses all over the code of a file, every other one on a thread that did not crash.
+fn report(path: &Path, count: u64) -> Report {
+    let file = &SymbolFile::open(path).unwrap()[0];
+    let bytes = std::fs::read(path).unwrap();
+    let object = object::File::parse(first_slice(&bytes)).unwrap();
+    let code = object.sections().filter(|section| section.kind() == SectionKind::Text);
+    let code: Vec<(u64, u64)> = code.map(|section| (section.address(), section.size())).collect();
+    let size: u64 = code.iter().map(|(_, size)| size).sum();
+    let base = file.base_svma();
+    let mut threads = [true, false].map(|crashed| Thread { crashed, ..Thread::default() });
+    for number in 0..count {
+        let mut offset = number * size / count;
+        let section = code.iter().find(|(_, size)| {
+            let is_in = offset < *size;
+            offset -= if is_in { 0 } else { *size };
+            is_in
+        });
+        let address = section.unwrap().0 + offset;
+        threads[number as usize % 2].frames.push(Frame {
+            address: Address(address),
+            address_kind: AddressKind::INSTRUCTION,
+            ..Frame::default()
+        });
+    }
+    let kind = if file.kind() == FileKind::MachO { ImageKind::MACHO } else { ImageKind::ELF };
+    let image = Image {
+        kind,
+        path: path.to_str().unwrap().to_owned(),
+        build_id: file.debug_id().map(|id| id.as_bytes().to_vec()).unwrap_or_default().into(),
+        load_address: Address(base),
+        size: 1 << 32,
+        ..Image::default()
+    };
+    Report { threads: threads.into(), images: vec![image], ..Report::default() }
+}
+
+/// What the frames of a thread say, and how many of them have a function and a line.
+fn frames(report: &Report, thread: usize) -> (Vec<String>, usize, usize) {
+    let frames = &report.threads[thread].frames;
+    let said = frames.iter().map(|frame| format!("{frame:?}")).collect();
+    let named = frames.iter().filter(|frame| frame.function.is_some()).count();
+    (said, named, frames.iter().filter(|frame| frame.line.is_some()).count())
+}
+
+fn left_out(report: &Report) -> Option<String> {
+    let value = report.run.as_ref()?.contexts.get(NAMING_CONTEXT)?;
+    Some(value.to_json().to_string())
+}
+
+#[test]
+fn a_budget_that_suffices_changes_nothing() {
+    let own = std::env::current_exe().unwrap();
+    let program = fixture("program.dylib");
+    let dwarf = fixture("program.dylib.dSYM/Contents/Resources/DWARF/program.dylib");
+    for (path, count) in [
+        (own, 600),
+        (fixture("cpp.elf"), 1500),
+        (fixture("dwz/plain.elf"), 500),
+        (program, 500),
+        (dwarf, 500),
+        (fixture("debug-map/mapped.dylib"), 300),
+    ] {
+        let mut whole = report(&path, count);
+        let mut within = whole.clone();
+        Symbolizer::new(options()).symbolicate_report(&mut whole);
+        let left = Symbolizer::new(options()).symbolicate_report_within(&mut within, UNLIMITED);
+        assert_eq!(left, None, "{}", path.display());
+        for thread in [0, 1] {
+            let ((whole, named, lines), (within, ..)) = (frames(&whole, thread), frames(&within, thread));
+            let first = whole.iter().zip(&within).find(|(whole, within)| whole != within);
+            assert_eq!(first.map(|pair| pair.0), first.map(|pair| pair.1), "{}", path.display());
+            println!("{}: {named} names, {lines} lines of {}", path.display(), whole.len());
+            assert!(named > 10, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn what_is_in_other_files_is_left_out_and_said() {
+    for file in ["dwz/first.elf"] {
+        let mut report = report(&fixture(file), 300);
+        let left = Symbolizer::new(options()).symbolicate_report_within(&mut report, UNLIMITED);
+        assert!(left.is_some_and(|left| left.frames > 0 && left.exhausted.is_none()), "{file}: {left:?}");
+        assert!(left_out(&report).is_some_and(|said| said.contains("split debug information")), "{file}");
+        Symbolizer::new(options()).symbolicate_report(&mut report);
+        assert_eq!(left_out(&report), None, "{file}");
+    }
+}
+
+#[test]
+fn never_more_memory_than_the_budget() {
+    let own = std::env::current_exe().unwrap();
+    let whole = report(&own, 400);
+    let mut had = Vec::new();
+    for kilobytes in [0, 256, 2048, 32768] {
+        let mut report = whole.clone();
+        let budget = NamingBudget { memory: kilobytes << 10, ..UNLIMITED };
+        let mut left = None;
+        let memory = memory_of(|| left = Symbolizer::new(options()).symbolicate_report_within(&mut report, budget));
+        let (named, lines) = (0..2)
+            .map(|thread| frames(&report, thread))
+            .fold((0, 0), |(named, lines), frames| (named + frames.1, lines + frames.2));
+        println!("{kilobytes} KiB: {} KiB, {named} names, {lines} lines, {left:?}", memory >> 10);
+        // What the report itself gets, its names above all, is no cost of naming: 400 frames with inlined calls.
+        assert!(memory <= (kilobytes << 10) + (1 << 20), "{memory} bytes of {kilobytes} KiB");
+        if let Some(LeftOut { exhausted, frames }) = left {
+            assert_eq!(exhausted, Some(Exhausted::Memory));
+            assert!(frames > 0 && left_out(&report).unwrap().contains("memory"));
+        }
+        had.push((left.is_none(), lines, named));
+        // Once, since it takes a while.
+        if kilobytes == 256 {
+            Symbolizer::new(options()).symbolicate_report(&mut report);
+            assert_eq!(left_out(&report), None, "the desk completes it");
+            assert!(frames(&report, 0).2 > 100, "the desk completes it");
+        }
+    }
+    assert!(had.is_sorted(), "more memory, more names: {had:?}");
+    assert!(!had[0].0 && had.last().unwrap().0, "{had:?}");
+}
+
+#[test]
+fn damaged_files_end_within_the_budget() {
+    let whole = std::fs::read(fixture("cpp.elf")).unwrap();
+    let sound = report(&fixture("cpp.elf"), 40);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged");
+    let (mut random, mut lines) = (Random::new(17), 0);
+    for _ in 0..60 {
+        let mut bytes = whole.clone();
+        for _ in 0..=random.below(8) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next() as u8;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let mut report = sound.clone();
+        path.to_str().unwrap().clone_into(&mut report.images[0].path);
+        let budget = NamingBudget { memory: 16 << 20, time: Duration::from_millis(500), clock };
+        let memory = memory_of(|| {
+            Symbolizer::new(options()).symbolicate_report_within(&mut report, budget);
+        });
+        assert!(memory < 17 << 20, "{memory}");
+        lines += frames(&report, 0).2;
+    }
+    assert!(lines > 300, "most of each file is sound: {lines}");
+}
+
+thread_local! {
+    static CLOCK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// A clock by which everything takes the same time each time: asking it.
+fn clock() -> Duration {
+    CLOCK.set(CLOCK.get() + Duration::from_millis(1));
+    CLOCK.get()
+}
+
+#[test]
+fn what_matters_most_has_its_names_first() {
+    let own = std::env::current_exe().unwrap();
+    let whole = report(&own, 200);
+    let mut named = Vec::new();
+    let mut limit = 0;
+    loop {
+        let mut report = whole.clone();
+        let budget = NamingBudget { time: Duration::from_millis(limit), clock, ..UNLIMITED };
+        let left = Symbolizer::new(options()).symbolicate_report_within(&mut report, budget);
+        let ((_, functions, lines), (_, other_functions, other_lines)) = (frames(&report, 0), frames(&report, 1));
+        named.push((functions, other_functions, lines, other_lines));
+        let Some(left) = left else { break };
+        assert_eq!(left.exhausted, Some(Exhausted::Time), "{limit}");
+        assert!(left_out(&report).unwrap().contains("processor time"));
+        limit = limit * 2 + 1;
+    }
+    println!("{named:?}");
+    let (_, _, lines, other_lines) = named[named.len() - 1];
+    assert!(lines > 50 && other_lines > 50, "{named:?}");
+    assert_eq!(named[0], (0, 0, 0, 0));
+    assert!(named.is_sorted(), "more time, more names: {named:?}");
+    assert!(
+        named.iter().all(|said| said.3 == 0 || said.2 == lines),
+        "the crashed thread's lines come first: {named:?}"
+    );
+    assert!(named.iter().any(|said| said.0 > 0 && said.1 > 0 && said.2 == 0), "functions come first: {named:?}");
+    assert!(named.iter().any(|said| said.2 == lines && said.3 < other_lines), "{named:?}");
+}

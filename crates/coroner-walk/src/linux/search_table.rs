@@ -1,0 +1,96 @@
+//! A search table for the `.eh_frame` of a program without `PT_GNU_EH_FRAME`, as `gcc -static` links them: by its section headers, which are
+//! in its file alone. It is built at install, once in a process; without it stacks in such a program are guesses.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use coroner_process::AddressRange;
+use coroner_process::elf::{FileHeader, SectionHeader};
+use coroner_process::files;
+use coroner_process::images::{Image, ImageKind};
+use coroner_process::memory::Memory;
+use coroner_unwind::cfi::eh_frame_hdr;
+use coroner_unwind::cfi::{CieCache, FrameSection};
+
+/// Where the section is and where its table is; 0 for none. The table's end is stored last.
+static SECTION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static TABLE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn load([start, end]: &[AtomicU64; 2]) -> AddressRange {
+    AddressRange { end: end.load(Ordering::Acquire), start: start.load(Ordering::Acquire) }
+}
+
+fn store([start, end]: &[AtomicU64; 2], range: AddressRange) {
+    start.store(range.start, Ordering::Release);
+    end.store(range.end, Ordering::Release);
+}
+
+/// The search table of an image and its `.eh_frame`: by its program headers, or those that were made.
+pub(super) fn of(image: &Image) -> (AddressRange, AddressRange) {
+    let table = load(&TABLE);
+    if image.kind != ImageKind::Main || !image.eh_frame_hdr.is_empty() || table.is_empty() {
+        return (image.eh_frame_hdr, image.eh_frame);
+    }
+    (table, load(&SECTION))
+}
+
+/// Builds the table if the program needs one (not async-signal-safe).
+pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
+    if program.kind != ImageKind::Main || !program.eh_frame_hdr.is_empty() || !load(&TABLE).is_empty() {
+        return;
+    }
+    let Some(section) = with_file(|file| find_section(file, memory, program)).flatten() else { return };
+    // Of 16 bytes for each entry, which has 16 at least itself.
+    let size = (section.end.wrapping_sub(section.start) as usize).saturating_add(64);
+    let Ok(at) = files::map_untouched(size) else { return };
+    // SAFETY: a fresh mapping of that size, all zero, that is given to nobody else.
+    let table = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) };
+    let image = coroner_unwind::Image { eh_frame: section, ..coroner_unwind::Image::default() };
+    let frames = FrameSection::eh_frame(&image);
+    match eh_frame_hdr::build(memory, &frames, &mut CieCache::new(), at as u64, table) {
+        Ok(used) => {
+            store(&SECTION, section);
+            store(&TABLE, AddressRange { start: at as u64, end: at as u64 + used as u64 });
+        }
+        // SAFETY: the slice is used no more.
+        Err(_) => unsafe { files::unmap(at, size) },
+    }
+}
+
+/// Calls `look` with the bytes of the program's file; `None` if they can't be had.
+fn with_file<T>(look: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    let file = files::open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let size = files::status(file).map_or(0, |status| status.st_size as usize);
+    // SAFETY: a new mapping touches nothing that exists. (An empty one is refused.)
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file, 0) };
+    files::close(file);
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping has these bytes; the kernel lets nobody write to or truncate a file that runs (ETXTBSY).
+    let given = look(unsafe { core::slice::from_raw_parts(at.cast::<u8>(), size) });
+    // SAFETY: `look` has returned.
+    unsafe { libc::munmap(at, size) };
+    Some(given)
+}
+
+/// The section that is loaded as data and begins with a CIE: `.eh_frame`, whatever its name is.
+fn find_section<M: Memory>(file: &[u8], memory: &mut M, program: &Image) -> Option<AddressRange> {
+    let header = FileHeader::parse(file.first_chunk()?)?;
+    let sections = file.get(usize::try_from(header.sections_offset).ok()?..)?;
+    let (sections, _) = sections.as_chunks::<{ SectionHeader::SIZE }>();
+    let ranges = sections.iter().take(header.section_count.into()).filter_map(|section| {
+        let section = SectionHeader::parse(section);
+        let is_data = section.flags & 0x6 == 0x2; // SHF_ALLOC without SHF_EXECINSTR
+        let start = section.address.wrapping_add(program.slide);
+        let end = start.checked_add(section.size)?;
+        (is_data && end <= program.range.end).then_some(AddressRange { start, end })
+    });
+    ranges.into_iter().find(|range| is_cie(memory, range.start))
+}
+
+/// Whether a CIE is at `address`, as compilers write it: an id of 0, version 1, an augmentation that begins with `z`.
+fn is_cie<M: Memory>(memory: &mut M, address: u64) -> bool {
+    let mut bytes = [0; 10];
+    memory.read(address, &mut bytes).is_ok()
+        && matches!(bytes, [length, 0, 0, 0, 0, 0, 0, 0, 1, b'z'] if (12..=64).contains(&length))
+}

@@ -1,0 +1,58 @@
+extern crate std;
+
+use core::sync::atomic::AtomicBool;
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// Makes a list though nothing has changed.
+fn make_another(memory: LiveReader) -> LiveImages {
+    while !take_turn() {
+        std::thread::yield_now();
+    }
+    let made = make_alone(memory);
+    BUSY.store(0, Release);
+    made.expect("memory")
+}
+
+#[test]
+fn a_list_that_is_held_is_never_written_again_and_one_that_is_not_is() {
+    // An emulator may copy no memory before an install.
+    let Some(memory) = LiveReader::new() else { return };
+    let held = make_another(memory);
+    let generation = held.0.generation;
+    let mut slots = BTreeSet::new();
+    for _ in 0..50 {
+        let made = make_another(memory);
+        assert!(!core::ptr::eq(made.0, held.0));
+        assert_eq!(made.identity(), held.identity(), "the images are the same");
+        slots.insert(core::ptr::from_ref(made.0) as usize);
+    }
+    assert_eq!(held.0.generation, generation);
+    // The other test's threads hold some.
+    assert!(slots.len() < 12, "{} slots", slots.len());
+}
+
+#[test]
+fn threads_have_whole_lists_while_others_are_made() {
+    let Some(memory) = LiveReader::new() else { return };
+    let stop = AtomicBool::new(false);
+    let here = make_another as *const () as u64;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    // Whoever finds others at it for too long goes without.
+                    let Some(images) = LiveImages::current(memory) else { continue };
+                    let (generation, count) = (images.0.generation, images.table().len());
+                    assert!(images.find(here).is_some_and(|image| image.is_executable(here)));
+                    assert_eq!((images.0.generation, images.table().len()), (generation, count));
+                }
+            });
+        }
+        for _ in 0..500 {
+            drop(make_another(memory));
+        }
+        stop.store(true, Relaxed);
+    });
+}

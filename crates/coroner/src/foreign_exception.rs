@@ -1,0 +1,158 @@
+//! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python, Ruby, PHP. They are reported with the frames that the runtime
+//! has, which go into the report as a text that the next launch reads.
+
+use coroner_capture::exception::{self, Ending, Threads};
+use coroner_process::registers::Registers;
+use coroner_report::model::{Frame, Report};
+use coroner_report::wire::{Exception, FoundBy, Language, Monitor};
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::own_run;
+use crate::exception::current_registers;
+
+/// An exception of a language with a runtime of its own, for [`report_foreign_exception`].
+#[derive(Debug, Clone, Copy)]
+pub struct ForeignException<'a> {
+    /// The language whose exception it is.
+    pub language: Language,
+    /// Its type, such as `TypeError`.
+    pub kind: &'a str,
+    /// What it says of itself; may be empty.
+    pub message: &'a str,
+    /// Its stack, innermost first, as the runtime has it.
+    pub frames: &'a [ForeignFrame<'a>],
+    /// Whether the native stacks of the other threads are in the report, for which they stand still for some milliseconds.
+    pub all_threads: bool,
+    /// Whether the process ends of it. The caller then has it ended, as the runtime does.
+    pub fatal: bool,
+}
+
+/// A frame of a [`ForeignException`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ForeignFrame<'a> {
+    /// The function; may be empty.
+    pub function: &'a str,
+    /// Its source file, if it is known.
+    pub file: Option<&'a str>,
+    /// The line in it, from 1, if it is known.
+    pub line: Option<u32>,
+    /// The column, from 1, if it is known.
+    pub column: Option<u32>,
+    /// Whether it is the app's own code, and not that of the runtime or a library.
+    pub in_app: bool,
+}
+
+/// Longest text of frames that fits into a report, in bytes. Of more frames the innermost are kept.
+const MAX_TEXT: usize = 24 << 10;
+
+/// Reports an exception of another language that its runtime caught, or ends the process by: a report as of a crash, with the exception's frames
+/// and the native stacks. Unless it is fatal, the app goes on, and the report is delivered as that of
+/// [`report_exception`](crate::report_exception).
+///
+/// `false` if there is no report: Coroner is not installed, this thread is dying already, or, unless it is fatal, there are more than
+/// [`Config::reports_per_hour`](crate::Config::reports_per_hour) allows.
+///
+/// ```no_run
+/// use coroner::{ForeignException, ForeignFrame, Language};
+///
+/// let frame = |function, line| ForeignFrame { function, file: Some("cart.js"), line: Some(line), column: None, in_app: true };
+/// coroner::report_foreign_exception(&ForeignException {
+///     language: Language::JAVASCRIPT,
+///     kind: "TypeError",
+///     message: "cart is undefined",
+///     frames: &[frame("total", 41), frame("checkout", 12)],
+///     all_threads: false,
+///     fatal: false,
+/// });
+/// ```
+#[inline(never)]
+pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
+    report_foreign_exception_above(thrown, &current_registers())
+}
+
+/// For bindings, as [`report_exception_above`](crate::report_exception_above).
+#[doc(hidden)]
+pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {
+    let frames = text(thrown.frames);
+    let exception = Exception {
+        language: thrown.language,
+        type_name: Some(thrown.kind.as_bytes()),
+        message: Some(thrown.message.as_bytes()).filter(|message| !message.is_empty()),
+        tid: coroner_process::threads::this_thread() as u64,
+        location: None,
+        frames: &[],
+        user_info: Some(frames.as_bytes()),
+    };
+    let threads = if thrown.all_threads { Threads::AsInstalled } else { Threads::This };
+    let ending = if thrown.fatal { Ending::Fatal } else { Ending::NonFatal };
+    let reported = exception::report_with(threads, registers, Monitor::USER, &[exception], ending);
+    if reported && !thrown.fatal {
+        own_run::survived();
+    }
+    reported
+}
+
+/// Frames as the report has them: an object of JSON a line.
+fn text(frames: &[ForeignFrame<'_>]) -> String {
+    let mut text = String::new();
+    for frame in frames {
+        // It fails for map keys that are no text, of which there are none.
+        let line = serde_json::to_string(frame).unwrap_or_default();
+        if text.len() + line.len() >= MAX_TEXT {
+            break;
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// Whether the exceptions of a language have their frames as such a text.
+fn is_foreign(language: Language) -> bool {
+    const FOREIGN: [Language; 7] = [
+        Language::JAVASCRIPT,
+        Language::CSHARP,
+        Language::DART,
+        Language::LUA,
+        Language::PYTHON,
+        Language::RUBY,
+        Language::PHP,
+    ];
+    FOREIGN.contains(&language)
+}
+
+/// Makes frames of the texts in a report that was read.
+pub(crate) fn name_frames(report: &mut Report) {
+    for thrown in report.exceptions.iter_mut().filter(|thrown| is_foreign(thrown.language)) {
+        let Some(text) = thrown.user_info.take() else { continue };
+        let frames: Option<Vec<Frame>> = text.lines().map(|line| frame(line, thrown.language)).collect();
+        match frames {
+            Some(frames) => thrown.frames = frames,
+            // Not written by this: it stays what it was.
+            None => thrown.user_info = Some(text),
+        }
+    }
+}
+
+fn frame(line: &str, language: Language) -> Option<Frame> {
+    /// As [`ForeignFrame`], of a text in which a character may stand as an escape.
+    #[derive(Deserialize)]
+    struct Written {
+        function: String,
+        file: Option<String>,
+        line: Option<u32>,
+        column: Option<u32>,
+        in_app: bool,
+    }
+    let Written { function, file, line, column, in_app } = serde_json::from_str(line).ok()?;
+    Some(Frame {
+        found_by: FoundBy::MANAGED,
+        module: language.name().map(ToOwned::to_owned),
+        function: Some(function).filter(|function| !function.is_empty()),
+        file,
+        line,
+        column,
+        in_app: Some(in_app),
+        ..Frame::default()
+    })
+}

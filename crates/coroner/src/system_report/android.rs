@@ -1,0 +1,113 @@
+//! Android's `ApplicationExitInfo` (API 30): why the system ended each process of the app.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{SystemEnd, SystemReport, known};
+use crate::store::directory::Directory;
+
+/// Who says it, in every report.
+const SOURCE: &str = "ApplicationExitInfo";
+
+/// The names of the reasons, by their numbers: `REASON_…` of `android.app.ApplicationExitInfo`.
+const REASONS: [&str; 17] = [
+    "UNKNOWN",
+    "EXIT_SELF",
+    "SIGNALED",
+    "LOW_MEMORY",
+    "CRASH",
+    "CRASH_NATIVE",
+    "ANR",
+    "INITIALIZATION_FAILURE",
+    "PERMISSION_CHANGE",
+    "EXCESSIVE_RESOURCE_USAGE",
+    "USER_REQUESTED",
+    "USER_STOPPED",
+    "DEPENDENCY_DIED",
+    "OTHER",
+    "FREEZER",
+    "PACKAGE_STATE_CHANGE",
+    "PACKAGE_UPDATED",
+];
+
+/// What `ActivityManager.getHistoricalProcessExitReasons` says of one process, as its methods give it.
+///
+/// ```
+/// use coroner::{Config, ExitInfo};
+///
+/// let info = ExitInfo { pid: 4100, reason: 3, timestamp_ms: 1_756_576_393_601, ..ExitInfo::default() };
+/// let _config = Config::new("com.example.shop").system_report(info);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExitInfo {
+    /// `getPid`.
+    pub pid: u32,
+    /// `getReason`: `REASON_ANR` is 6, and so on.
+    pub reason: i32,
+    /// `getStatus`: the exit code, or the signal.
+    pub status: i32,
+    /// `getImportance`: 100 is in front.
+    pub importance: i32,
+    /// `getTimestamp`: when it died, milliseconds since 1970.
+    pub timestamp_ms: u64,
+    /// `getRss`, kilobytes.
+    pub rss_kb: u64,
+    /// `getPss`, kilobytes.
+    pub pss_kb: u64,
+    /// `getDescription`; may be empty.
+    pub description: String,
+    /// All bytes of `getTraceInputStream`: of an ANR a text, of `REASON_CRASH_NATIVE` a protobuf tombstone (API 31). May be empty.
+    pub trace: Vec<u8>,
+}
+
+impl ExitInfo {
+    /// The latest `timestamp_ms` of those that earlier launches handed over to the store in that directory, `None` if there was none: only
+    /// later ones are news, and need their traces read.
+    pub fn known_until(store_dir: &Path) -> Option<u64> {
+        let nanoseconds = *known(&Directory::open(store_dir).ok()?).get(SOURCE)?;
+        Some(nanoseconds / 1_000_000)
+    }
+
+    fn end(&self) -> SystemEnd {
+        match (self.reason, self.status) {
+            (1, _) => SystemEnd::Exited,
+            (2, 15) => SystemEnd::Terminated,
+            // SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS.
+            (2, 4..=8 | 11 | 31) | (4 | 5 | 7, _) => SystemEnd::Crashed,
+            (3, _) => SystemEnd::OutOfMemory,
+            (6, _) => SystemEnd::Hung,
+            (10 | 11, _) => SystemEnd::EndedByUser,
+            (2 | 8 | 9 | 12..=16, _) => SystemEnd::EndedBySystem,
+            _ => SystemEnd::Unknown,
+        }
+    }
+}
+
+impl From<ExitInfo> for SystemReport {
+    fn from(info: ExitInfo) -> Self {
+        let reason = usize::try_from(info.reason).ok().and_then(|reason| REASONS.get(reason));
+        let mut details = BTreeMap::from([
+            ("reason".to_owned(), reason.map_or_else(|| info.reason.to_string(), |name| (*name).to_owned())),
+            ("status".to_owned(), info.status.to_string()),
+            ("importance".to_owned(), info.importance.to_string()),
+        ]);
+        for (key, value) in [("rss_kb", info.rss_kb), ("pss_kb", info.pss_kb)] {
+            if value > 0 {
+                details.insert(key.to_owned(), value.to_string());
+            }
+        }
+        if !info.description.is_empty() {
+            details.insert("description".to_owned(), info.description.clone());
+        }
+        SystemReport {
+            source: SOURCE.to_owned(),
+            pid: info.pid,
+            // Beyond it a clock could not add.
+            time: UNIX_EPOCH + Duration::from_millis(info.timestamp_ms.min(u64::MAX / 2_000_000)),
+            end: info.end(),
+            details,
+            trace: info.trace,
+        }
+    }
+}

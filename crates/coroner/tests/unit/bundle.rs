@@ -1,0 +1,38 @@
+use super::*;
+
+/// A report file with one section whose payload is `payload`, and 100 reserved zeros.
+fn report(payload: &[u8]) -> Vec<u8> {
+    let mut report = FILE_PREFIX.to_vec();
+    report.extend_from_slice(&seal_header(SectionKind::HEADER, payload).unwrap());
+    report.extend_from_slice(payload);
+    report.resize(report.len() + 100, 0);
+    report
+}
+
+#[test]
+fn only_reserved_zeros_are_left_out() {
+    // A map {0: 0}: its last byte is a zero that is part of it.
+    let file = report(&[0xA1, 0, 0]);
+    assert_eq!(written(&file), &file[..file.len() - 100]);
+    assert_eq!(pack(&file, &[0; 50], &[]), written(&file));
+    assert_eq!(written(&[0; 100]), &[0; 3]);
+}
+
+#[test]
+fn the_run_state_is_one_more_section() {
+    let file = report(&[0xA0]);
+    let packed = pack(&file, b"state\0more\0\0\0\0\0\0\0\0\0", &[]);
+    let rest = &packed[written(&file).len()..];
+    let header = parse_header(rest).unwrap();
+    assert_eq!(header.kind, SectionKind::RUN_STATE);
+    // Whole words of 8 bytes, in a byte string of 16: head 0x50.
+    assert_eq!(&rest[FRAME_HEADER_LEN..], b"\x50state\0more\0\0\0\0\0\0");
+}
+
+#[test]
+fn a_torn_report_keeps_all_that_is_there() {
+    let whole = report(&[0xA1, 0, 7]);
+    let torn = &whole[..=FILE_PREFIX.len() + FRAME_HEADER_LEN];
+    assert_eq!(written(torn), torn);
+    assert!(pack(torn, b"s", &[]).starts_with(torn));
+}

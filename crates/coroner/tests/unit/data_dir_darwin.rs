@@ -1,0 +1,14 @@
+use super::*;
+
+#[test]
+fn it_is_in_the_library_of_the_home_directory() {
+    let store = |app: &str, home: Option<&str>| {
+        let find = |name: &str| home.filter(|_| name == "HOME").map(OsString::from);
+        default_store_dir_in(app, true, &find, &|_| true).map(|path| path.to_str().unwrap().to_owned())
+    };
+    let home = Some("/Users/ann");
+    assert_eq!(store("app", home).unwrap(), "/Users/ann/Library/Application Support/app/Coroner");
+    assert_eq!(store("../x", home).unwrap(), "/Users/ann/Library/Application Support/..-x/Coroner");
+    assert_eq!(store("app", None), None);
+    assert_eq!(store("app", Some("relative")), None);
+}

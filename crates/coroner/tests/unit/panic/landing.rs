@@ -1,0 +1,25 @@
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[inline(never)]
+fn here() -> Landing {
+    std::hint::black_box(of_this_panic())
+}
+
+// Rust calls it; what matters is that no panic leaves it.
+#[allow(improper_ctypes_definitions)]
+extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
+    std::hint::black_box(work())
+}
+
+#[test]
+fn landings() {
+    // libtest catches its tests' panics itself, so that one here is caught, and not by the top.
+    assert_eq!(here(), Landing::Caught);
+    let on_a_thread = std::thread::spawn(here).join().unwrap();
+    assert_eq!(on_a_thread, Landing::Top);
+    let caught = std::thread::spawn(|| catch_unwind(AssertUnwindSafe(here)).unwrap()).join().unwrap();
+    assert_eq!(caught, Landing::Caught);
+    let refused = std::thread::spawn(|| cannot_unwind(&here)).join().unwrap();
+    assert_eq!(refused, Landing::CannotUnwind);
+}

@@ -1,0 +1,113 @@
+use super::*;
+use crate::store::RawRun;
+use coroner_report::model::{Attachment, Crash, Header, Id, RunFacts};
+
+fn report(event: u8, seconds: u64) -> Report {
+    let header = Header { event_id: Id([event; 16]), ..Header::default() };
+    let crash = Crash { time: Timestamp(seconds * 1_000_000_000), ..Crash::default() };
+    Report { header, crash: Some(crash), ..Report::default() }
+}
+
+fn deliver(sink: &FolderSink, report: &Report) -> Delivery {
+    let raw = RawRun {
+        run: None,
+        reports: vec![b"raw".to_vec()],
+        state: b"state".to_vec(),
+        system: Vec::new(),
+        made_of_system: None,
+    };
+    sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_report_is_two_files_however_often_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made/on/demand");
+    let sink = FolderSink::new(&path);
+    for _ in 0..2 {
+        assert_eq!(deliver(&sink, &report(0xab, 1_000_000_000)), Delivery::Delivered);
+    }
+    let stem = format!("20010909T014640Z-{}", "ab".repeat(16));
+    assert_eq!(names(&path), [format!("{stem}.coroner"), format!("{stem}.json")]);
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path.join(format!("{stem}.json"))).unwrap()).unwrap();
+    assert_eq!(json["header"]["event_id"], "ab".repeat(16));
+}
+
+#[test]
+fn one_that_was_interrupted_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = FolderSink::new(folder.path());
+    deliver(&sink, &report(1, 5));
+    let json = names(folder.path()).into_iter().find(|name| name.contains(".json")).unwrap();
+    std::fs::remove_file(folder.path().join(&json)).unwrap();
+    assert_eq!(deliver(&sink, &report(1, 5)), Delivery::Delivered);
+    assert!(names(folder.path()).contains(&json));
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), b"").unwrap();
+    let sink = FolderSink::new(folder.path().join("file/below"));
+    let Delivery::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else { panic!("it can't be delivered") };
+    assert!(reason.contains("file/below"), "{reason}");
+}
+
+#[test]
+fn limits_remove_old_reports_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("notes.json"), b"mine").unwrap();
+    let sink = FolderSink::new(folder.path()).limits(Limits { number: 2, ..Limits::default() });
+    for (event, seconds) in [(1, 10), (2, 20), (3, 30)] {
+        deliver(&sink, &report(event, seconds));
+        for name in names(folder.path()).into_iter().filter(|name| name.contains(&format!("{event:02x}").repeat(16))) {
+            let file = std::fs::File::options().write(true).open(folder.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(100 - seconds)).unwrap();
+        }
+    }
+    let left = names(folder.path());
+    assert_eq!(left.len(), 5, "{left:?}");
+    assert!(left.contains(&"notes.json".to_owned()));
+    assert!(!left.iter().any(|name| name.contains(&"01".repeat(16))), "{left:?}");
+}
+
+#[test]
+fn files_that_the_app_declared_stand_beside_the_report_and_go_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, large) = (folder.path().join("a.log"), folder.path().join("large"));
+    std::fs::write(&log, b"it was warm").unwrap();
+    std::fs::File::create(&large).unwrap().set_len(MAX_ATTACHMENTS).unwrap();
+    let path = folder.path().join("reports");
+    let sink = FolderSink::new(&path).limits(Limits { number: 1, ..Limits::default() });
+    let attached = |name: &str, path: &Path| Attachment {
+        name: name.to_owned(),
+        path: path.display().to_string(),
+        content_type: None,
+    };
+    let mut first = report(1, 5);
+    let run = RunFacts {
+        attachments: vec![
+            attached("../a log.txt", &log),
+            attached("large", &large),
+            attached("missing", Path::new("/nowhere/at/all")),
+        ],
+        ..RunFacts::default()
+    };
+    first.run = Some(run);
+    assert_eq!(deliver(&sink, &first), Delivery::Delivered);
+    let stem = stem(&first);
+    let file = format!("{stem}.attachment-.._a_log.txt");
+    assert_eq!(names(&path), [file.clone(), format!("{stem}.coroner"), format!("{stem}.json")], "within 20 MiB");
+    assert_eq!(std::fs::read(path.join(&file)).unwrap(), b"it was warm");
+
+    deliver(&sink, &report(2, 6));
+    assert!(names(&path).iter().all(|name| !name.starts_with(&stem)), "{:?}", names(&path));
+}

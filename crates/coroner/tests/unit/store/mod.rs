@@ -1,0 +1,195 @@
+use super::*;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+fn id(number: u8) -> Id {
+    Id([number; 16])
+}
+
+#[test]
+fn a_run_has_one_name() {
+    let text = "ab".repeat(16);
+    assert_eq!(run_of(text.as_ref()), Some(id(0xab)));
+    assert_eq!(run_of(text.to_uppercase().as_ref()), None);
+    assert_eq!(run_of("abababab-abab-abab-abab-abababababab".as_ref()), None);
+    assert_eq!(run_of("..".as_ref()), None);
+}
+
+fn make_run(store: &Store, id: Id, report: &[u8]) -> Directory {
+    let run = store.runs().unwrap().create_subdirectory(&name_of(id)).unwrap();
+    run.write_atomically(REPORT.as_ref(), report).unwrap();
+    run.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
+    run.write_atomically(STATE.as_ref(), b"").unwrap();
+    run
+}
+
+fn age(run: &Directory, seconds: u64) {
+    let lock = run.file(claim::LOCK.as_ref(), true).unwrap();
+    lock.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("deep/store")).unwrap();
+    (folder, store)
+}
+
+/// All runs that have ended, oldest first, and what is no run.
+fn take_ended(store: &Store, own: Option<Id>) -> (Vec<EndedRun>, Vec<(PathBuf, String)>) {
+    let found = store.unprocessed(own).unwrap();
+    let process = ProcessIdentity::of_this_process();
+    let runs = found.runs.iter().filter_map(|run| match store.claim(run.id, &process).unwrap() {
+        Claim::Taken(run) => Some(*run),
+        Claim::Busy | Claim::Gone => None,
+    });
+    (runs.collect(), found.foreign)
+}
+
+fn ids(runs: &[EndedRun]) -> Vec<Id> {
+    runs.iter().map(|run| run.id).collect()
+}
+
+#[test]
+fn ended_runs_are_taken_oldest_first_and_the_own_run_never() {
+    let (_folder, store) = store();
+    for (number, seconds) in [(1, 10), (2, 30), (3, 20)] {
+        age(&make_run(&store, id(number), b"r"), seconds);
+    }
+    let ended = take_ended(&store, Some(id(3))).0;
+    assert_eq!(ids(&ended), [id(2), id(1)]);
+    assert_eq!(ended[0].raw().unwrap().reports, [b"r"]);
+    // Taken is taken.
+    assert!(take_ended(&store, Some(id(3))).0.is_empty());
+}
+
+#[test]
+fn what_is_not_a_run_is_named_and_left() {
+    let (folder, store) = store();
+    let runs = &store.path().join(RUNS);
+    std::fs::write(runs.join("notes.txt"), b"mine").unwrap();
+    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    symlink(folder.path().join("elsewhere"), runs.join(id(9).to_string())).unwrap();
+    let (ended, foreign) = take_ended(&store, None);
+    assert!(ended.is_empty());
+    let said: Vec<&str> = foreign.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(said[0].contains("symbolic link") && said[1].contains("not a run"), "{said:?}");
+    assert_eq!(std::fs::read(runs.join("notes.txt")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_run_half_removed_is_cleared_and_not_taken_for_a_run() {
+    let (_folder, store) = store();
+    let half = store.runs().unwrap().create_subdirectory(format!("{REMOVED}{}", id(4)).as_ref()).unwrap();
+    half.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
+    let (ended, foreign) = take_ended(&store, None);
+    assert!(ended.is_empty() && foreign.is_empty());
+    assert!(store.runs().unwrap().names().unwrap().is_empty());
+}
+
+#[test]
+fn a_broken_run_is_kept_as_it_was_with_the_reason() {
+    let (_folder, store) = store();
+    make_run(&store, id(5), b"something else");
+    let run = take_ended(&store, None).0.pop().unwrap();
+    let path = store.set_aside(&run, "not a report").unwrap();
+    assert_eq!(RawRun::read(&path).unwrap().reports, [b"something else"]);
+    let list = store.list().unwrap();
+    assert_eq!((list[0].id, list[0].broken.as_deref()), (id(5), Some("not a report")));
+    assert!(take_ended(&store, None).0.is_empty());
+}
+
+#[test]
+fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
+    let (folder, store) = store();
+    let outside = folder.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    for place in 0..2 {
+        let at = store.path().join(BROKEN);
+        if place == 0 {
+            std::fs::write(&at, b"mine").unwrap()
+        } else {
+            symlink(&outside, &at).unwrap()
+        }
+        make_run(&store, id(5 + place), b"something else");
+        assert_eq!(store.list().unwrap().len(), 1);
+        let run = take_ended(&store, None).0.pop().unwrap();
+        store.enforce(&Limits::default(), id(9), SystemTime::now()).unwrap();
+        let path = store.set_aside(&run, "not a report").unwrap();
+        assert!(path.starts_with(at) && store.list().unwrap()[0].broken.is_some());
+        std::fs::remove_dir_all(store.path().join(BROKEN)).unwrap();
+    }
+    let kept = std::fs::read_dir(store.path()).unwrap().map(|entry| entry.unwrap().path());
+    let kept: Vec<PathBuf> =
+        kept.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(BROKEN)).collect();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert_eq!(kept.iter().filter(|path| std::fs::read(path).is_ok_and(|bytes| bytes == b"mine")).count(), 1);
+    assert_eq!(std::fs::read_dir(outside).unwrap().count(), 0);
+}
+
+#[test]
+fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_living_ones() {
+    let (_folder, store) = store();
+    make_run(&store, id(1), b"broken");
+    let run = take_ended(&store, None).0.pop().unwrap();
+    store.set_aside(&run, "test").unwrap();
+    drop(run);
+    for (number, seconds, report) in [(2, 30, &b"r"[..]), (3, 20, b""), (4, 10, b"r"), (5, 50, b"r")] {
+        age(&make_run(&store, id(number), report), seconds);
+    }
+    let enforce = |limits: Limits| store.enforce(&limits, id(5), SystemTime::now()).unwrap();
+    let left = || {
+        let mut left: Vec<Id> = store.list().unwrap().into_iter().map(|run| run.id).collect();
+        left.sort();
+        left
+    };
+    // Three reports, one of them broken; the run without one does not count, and nor does the own run.
+    assert_eq!(enforce(Limits { number: 3, runs: 1, ..Limits::default() }), Evicted::default());
+    assert_eq!(enforce(Limits { number: 2, ..Limits::default() }), Evicted { reports: 1, runs: 0 });
+    assert_eq!(left(), [id(1), id(3), id(4), id(5)]);
+    assert_eq!(enforce(Limits { runs: 0, ..Limits::default() }), Evicted { reports: 0, runs: 1 });
+    assert_eq!(left(), [id(1), id(4), id(5)]);
+}
+
+#[test]
+fn a_store_in_which_others_can_write_is_taken_from_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_folder, store) = store();
+    let paths = [store.path().to_owned(), store.path().join(RUNS), store.path().join(REPORTS)];
+    std::fs::create_dir(&paths[2]).unwrap();
+    for path in &paths {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    Store::open(store.path()).unwrap();
+    for path in &paths {
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o755, "{path:?}");
+    }
+}
+
+#[test]
+fn what_belongs_to_another_user_is_refused_by_root_too() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can give a directory away.
+    }
+    let (_folder, store) = store();
+    let other = |path: &Path| std::os::unix::fs::chown(path, Some(4711), None).unwrap();
+    make_run(&store, id(1), b"r");
+    other(&store.path().join(RUNS).join(id(1).to_string()));
+    let why = claim::claim(&store.runs().unwrap(), id(1), &ProcessIdentity::default()).unwrap_err().to_string();
+    assert!(why.contains("belongs to user 4711"), "{why}");
+    for path in [store.path().join(RUNS), store.path().to_owned()] {
+        other(&path);
+        let why = Store::open(store.path()).unwrap_err().to_string();
+        assert!(why.contains("belongs to user 4711"), "{why}");
+        std::os::unix::fs::chown(path, Some(0), None).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_is_a_link_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("real")).unwrap();
+    symlink(folder.path().join("real"), folder.path().join("store")).unwrap();
+    let error = Store::open(&folder.path().join("store")).unwrap_err().to_string();
+    assert!(error.contains("make the store"), "{error}");
+    assert!(std::fs::read_dir(folder.path().join("real")).unwrap().next().is_none());
+}

@@ -1,0 +1,48 @@
+use super::*;
+
+#[test]
+fn it_comes_back_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Directory::open(folder.path()).unwrap();
+    assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+
+    let mut progress = Progress { attempts: 2, notified: true, ..Progress::default() };
+    let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
+    let sinks = [("folder".to_owned(), SinkState::Delivered), ("sentry".to_owned(), waits)];
+    progress.reports.insert(1, sinks.into());
+    progress.write(&run).unwrap();
+    assert_eq!(Progress::read(&run).unwrap(), progress);
+}
+
+#[test]
+fn damage_counts_as_an_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Directory::open(folder.path()).unwrap();
+    run.write_atomically(OsStr::new(FILE), b"{\"attempts\": ").unwrap();
+    assert_eq!(Progress::read(&run).unwrap().attempts, 1);
+    run.write_atomically(OsStr::new(FILE), b"").unwrap();
+    assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+}
+
+#[test]
+fn what_is_no_file_makes_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Directory::open(folder.path()).unwrap();
+    let path = folder.path().join(FILE);
+    std::fs::create_dir_all(path.join("with/more")).unwrap();
+    assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+    std::os::unix::fs::symlink("/", &path).unwrap();
+    assert_eq!(Progress::read(&run).unwrap(), Progress::default());
+    Progress::default().write(&run).unwrap();
+    assert!(path.is_file());
+}
+
+#[test]
+fn a_wrong_clock_holds_nothing_back_for_years() {
+    let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let waits = |not_before| SinkState::Retry { not_before, tries: 1, reason: String::new() };
+    assert!(waits(999_999).may_be_asked(now));
+    assert!(waits(1_000_000).may_be_asked(now));
+    assert!(!waits(1_000_900).may_be_asked(now));
+    assert!(waits(2_000_000_000).may_be_asked(now));
+}

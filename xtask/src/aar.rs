@@ -1,0 +1,328 @@
+//! `cargo xtask aar`: the Android library as apps take it, `target/aar/coroner-android-VERSION.aar`.
+//!
+//! An AAR is a zip file (<https://developer.android.com/studio/projects/android-library#aar-contents>): the Java class, the shared library for each
+//! processor, and a prefab package (<https://google.github.io/prefab/>) by which the app's CMake finds the library and `coroner.h`. Beside it lie
+//! the libraries with their symbols, for servers and the `coroner` command.
+//!
+//! The shared libraries are linked by the NDK that `ANDROID_NDK_HOME` names, else by the Android bed (`android.rs`). Without
+//! either nothing is made and the command says so.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use object::read::elf::{Dyn as _, ElfFile64, FileHeader as _, ProgramHeader as _};
+use object::{LittleEndian, Object as _, ObjectSymbol as _, elf};
+
+use crate::android::{self, Arch};
+use crate::{deadline, tools};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Cargo's profile for the shared libraries.
+    #[arg(long, default_value = "ship")]
+    profile: String,
+    /// Install, crash and start again with the shared library of x86_64, on the bed.
+    #[arg(long)]
+    run: bool,
+}
+
+/// The shared library's file and its name for others.
+const LIBRARY: &str = "libcoroner_android.so";
+/// The lowest API level, which is that of Rust's standard library.
+const MIN_API: u32 = 21;
+/// Pages of this size are the largest that devices have.
+const MAX_PAGE: u64 = 16 << 10;
+/// What an NDK has at [`MIN_API`] and the shared library may need.
+const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libm.so", "libdl.so", "liblog.so"];
+/// What the shared library imports: all of it is in the C library of [`MIN_API`]. Names of later levels are looked up when they are needed.
+const IMPORTS: &str = include_str!("aar/imports.txt");
+
+/// What the bed's start files and its libunwind import: they are of API level 30, and need 23.
+const IMPORTS_OF_BED: [&str; 2] = ["__register_atfork", "stderr"];
+const MIN_API_OF_BED: u32 = 23;
+
+/// What links for Android.
+enum Linker {
+    Ndk(PathBuf),
+    Bed(PathBuf),
+}
+
+impl Linker {
+    fn find() -> anyhow::Result<Result<Self, String>> {
+        if let Some(ndk) = std::env::var_os("ANDROID_NDK_HOME") {
+            let tools = PathBuf::from(ndk).join("toolchains/llvm/prebuilt/linux-x86_64/bin");
+            ensure!(tools.is_dir(), "ANDROID_NDK_HOME has no {}", tools.display());
+            return Ok(Ok(Self::Ndk(tools)));
+        }
+        Ok(android::unpacked_bed()?.map(Self::Bed))
+    }
+
+    /// The lowest API level that what it links can run on.
+    fn min_api(&self) -> u32 {
+        match self {
+            Self::Ndk(_) => MIN_API,
+            Self::Bed(_) => MIN_API_OF_BED,
+        }
+    }
+
+    fn cargo(&self, arch: Arch, words: &[&str]) -> Command {
+        match self {
+            Self::Bed(bed) => android::cargo(bed, arch, words),
+            Self::Ndk(tools) => {
+                let compiler = tools.join(format!("{}{MIN_API}-clang", arch.target()));
+                let name = arch.target().replace('-', "_");
+                let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+                command.current_dir(tools::workspace_root()).args(words).args(["--target", &arch.target()]);
+                command.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), &compiler);
+                command.env(format!("CC_{name}"), &compiler).env(format!("AR_{name}"), tools.join("llvm-ar"));
+                command
+            }
+        }
+    }
+}
+
+/// As Android calls it.
+fn abi(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "x86_64",
+        Arch::Aarch64 => "arm64-v8a",
+    }
+}
+
+/// Runs the chore.
+///
+/// # Errors
+/// Where something can't be built, or is not as Android needs it.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let linker = match Linker::find()? {
+        Ok(linker) => linker,
+        Err(why) => {
+            println!("skipped: {why}, and ANDROID_NDK_HOME is not set");
+            return Ok(());
+        }
+    };
+    tools::debian_package("default-jdk-headless", "javac")?;
+    let root = tools::workspace_root();
+    let of_crate = root.join("crates/coroner-android");
+    let place = tools::target_dir().join("aar");
+    if place.is_dir() {
+        fs::remove_dir_all(&place)?;
+    }
+    let content = place.join("content");
+    fs::create_dir_all(&content)?;
+    fs::copy(of_crate.join("aar/proguard.txt"), content.join("proguard.txt")).context("proguard.txt")?;
+    let manifest = fs::read_to_string(of_crate.join("aar/AndroidManifest.xml"))?;
+    let level = |level: u32| format!("android:minSdkVersion=\"{level}\"");
+    ensure!(manifest.contains(&level(MIN_API)), "the manifest is not for API level {MIN_API}");
+    let manifest = manifest.replace(&level(MIN_API), &level(linker.min_api()));
+    fs::write(content.join("AndroidManifest.xml"), manifest)?;
+    // Of resources there are none.
+    fs::write(content.join("R.txt"), "")?;
+    classes(&of_crate, &place, &content.join("classes.jar"))?;
+    let module = content.join("prefab/modules/coroner");
+    write_json(
+        &content.join("prefab/prefab.json"),
+        &serde_json::json!({
+            "schema_version": 2, "name": "coroner", "version": env!("CARGO_PKG_VERSION"), "dependencies": [],
+        }),
+    )?;
+    let library_name = LIBRARY.strip_suffix(".so");
+    write_json(
+        &module.join("module.json"),
+        &serde_json::json!({ "export_libraries": [], "library_name": library_name }),
+    )?;
+    fs::create_dir_all(module.join("include"))?;
+    fs::copy(root.join("crates/coroner-ffi/include/coroner.h"), module.join("include/coroner.h"))?;
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        let library = shared_library(&linker, arch, &arguments.profile, &place)?;
+        let prefab = module.join(format!("libs/android.{}", abi(arch)));
+        write_json(
+            &prefab.join("abi.json"),
+            &serde_json::json!({ "abi": abi(arch), "api": linker.min_api(), "ndk": 26, "stl": "none", "static": false }),
+        )?;
+        let jni = content.join("jni").join(abi(arch));
+        fs::create_dir_all(&jni)?;
+        fs::copy(&library, jni.join(LIBRARY))?;
+        fs::copy(&library, prefab.join(LIBRARY))?;
+        println!("{} {} kB", abi(arch), library.metadata()?.len() / 1000);
+        if let Linker::Bed(bed) = &linker {
+            link_example(bed, arch, &prefab, &place)?;
+            if arguments.run && arch == Arch::X86_64 {
+                run_example(bed, &prefab, &place)?;
+            }
+        }
+    }
+    let archive = place.join(format!("coroner-android-{}.aar", env!("CARGO_PKG_VERSION")));
+    zip(&content, &archive)?;
+    fs::remove_dir_all(&content)?;
+    println!("{}", archive.display());
+    Ok(())
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
+    fs::create_dir_all(path.parent().context("a file's folder")?)?;
+    Ok(fs::write(path, format!("{value:#}\n"))?)
+}
+
+/// A zip file of a folder; of the same files the same bytes.
+fn zip(folder: &Path, archive: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new("jar");
+    // The earliest date that a zip file can have.
+    command.args(["--create", "--no-manifest", "--date=1980-01-01T00:00:02Z", "--file"]).arg(archive);
+    succeed(command.arg("-C").arg(folder).arg("."))
+}
+
+/// The Java classes, for Android 5 and later. Android's own are those of the SDK where `ANDROID_HOME` names one, else the few that the tests
+/// have.
+fn classes(of_crate: &Path, place: &Path, jar: &Path) -> anyhow::Result<()> {
+    let classes = place.join("classes");
+    let mut command = Command::new("javac");
+    command.args(["--release", "8", "-encoding", "UTF-8", "-Xlint:all,-options", "-Werror", "-implicit:none", "-g"]);
+    match std::env::var_os("ANDROID_HOME") {
+        Some(sdk) => {
+            let platforms = fs::read_dir(Path::new(&sdk).join("platforms")).context("the platforms of ANDROID_HOME")?;
+            let jars = platforms.filter_map(|entry| Some(entry.ok()?.path().join("android.jar")));
+            let newest = jars.filter(|jar| jar.is_file()).max().context("ANDROID_HOME has no android.jar")?;
+            command.arg("-classpath").arg(newest);
+        }
+        None => {
+            command.arg("-sourcepath").arg(of_crate.join("tests/java"));
+        }
+    }
+    for entry in fs::read_dir(of_crate.join("java/dev/coroner"))? {
+        command.arg(entry?.path());
+    }
+    succeed(command.arg("-d").arg(&classes))?;
+    zip(&classes, jar)
+}
+
+/// Builds it, keeps it with its symbols beside the archive, and returns the one without.
+fn shared_library(linker: &Linker, arch: Arch, profile: &str, place: &Path) -> anyhow::Result<PathBuf> {
+    let words = ["build", "--quiet", "-p", "coroner-android", "--lib", "--profile", profile];
+    succeed(&mut linker.cargo(arch, &words))?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let built = tools::target_dir().join(arch.target()).join(folder).join(LIBRARY);
+    let symbols = place.join("symbols").join(abi(arch));
+    fs::create_dir_all(&symbols)?;
+    fs::copy(&built, symbols.join(LIBRARY)).with_context(|| format!("{}", built.display()))?;
+    let stripped = place.join("stripped").join(abi(arch));
+    fs::create_dir_all(&stripped)?;
+    let stripped = stripped.join(LIBRARY);
+    let objcopy = tools::rust_lld()?.with_file_name("rust-objcopy");
+    // It lies in lib/rustlib/HOST/bin, and looks for LLVM, which is in lib, in the wrong place.
+    let llvm = objcopy.ancestors().nth(4).context("the toolchain's libraries")?;
+    let mut strip = Command::new(&objcopy);
+    succeed(strip.env("LD_LIBRARY_PATH", llvm).arg("--strip-unneeded").arg(&built).arg(&stripped))?;
+    check(&stripped, arch, linker).with_context(|| format!("{LIBRARY} for {}", abi(arch)))?;
+    Ok(stripped)
+}
+
+/// Whether a shared library is one that every Android from the linker's API level on can load.
+fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
+    let data = fs::read(library)?;
+    let file = ElfFile64::<LittleEndian>::parse(&*data)?;
+    let endian = LittleEndian;
+    let machine = if arch == Arch::X86_64 { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+    ensure!(file.elf_header().e_machine(endian) == machine, "it is for another processor");
+    for header in file.elf_program_headers() {
+        let (kind, alignment) = (header.p_type(endian), header.p_align(endian));
+        ensure!(kind != elf::PT_LOAD || alignment >= MAX_PAGE, "a segment is aligned to {alignment} bytes");
+    }
+    ensure!(file.build_id()?.is_some(), "it has no build id");
+    let mut soname = None;
+    let mut needed = Vec::new();
+    let (entries, link) = file.elf_section_table().dynamic(endian, &*data)?.context("it has no dynamic section")?;
+    let strings = file.elf_section_table().strings(endian, &*data, link)?;
+    for entry in entries {
+        let text = || Ok::<_, anyhow::Error>(str::from_utf8(entry.string(endian, strings)?)?);
+        match entry.tag(endian) {
+            elf::DT_SONAME => soname = Some(text()?),
+            elf::DT_NEEDED => needed.push(text()?),
+            _ => {}
+        }
+    }
+    ensure!(soname == Some(LIBRARY), "its name is {soname:?}");
+    let others: Vec<_> = needed.iter().filter(|name| !SYSTEM_LIBRARIES.contains(name)).collect();
+    ensure!(others.is_empty(), "it needs {others:?}");
+    let mut known: BTreeSet<&str> = IMPORTS.lines().filter(|line| !line.starts_with('#')).collect();
+    if matches!(linker, Linker::Bed(_)) {
+        known.extend(IMPORTS_OF_BED);
+    }
+    let mut exports = BTreeSet::new();
+    let mut unknown = Vec::new();
+    for symbol in file.dynamic_symbols() {
+        let name = symbol.name()?;
+        if !symbol.is_undefined() {
+            exports.insert(name);
+        } else if !symbol.is_weak() && !name.is_empty() && !known.contains(name) {
+            unknown.push(name);
+        }
+    }
+    ensure!(
+        unknown.is_empty(),
+        "it imports {unknown:?}: are they in the C library of API level {MIN_API}? Those that are belong into xtask/src/aar/imports.txt"
+    );
+    for name in ["coroner_install", "coroner_set_tag", "coroner_config_add_sentry_sink"] {
+        ensure!(exports.contains(name), "it does not export {name}");
+    }
+    let natives = exports.iter().filter(|name| name.starts_with("Java_dev_coroner_Coroner_native")).count();
+    ensure!(natives == NATIVES, "it exports {natives} native methods of Java");
+    Ok(())
+}
+
+/// Native methods of the Java class.
+const NATIVES: usize = 13;
+
+/// Links the C++ of the Gradle example as its CMake would, against what the archive has.
+fn link_example(bed: &Path, arch: Arch, prefab: &Path, place: &Path) -> anyhow::Result<()> {
+    let root = tools::workspace_root();
+    let include = prefab.join("../../include");
+    let jdk = fs::canonicalize(which("javac")?)?;
+    let jdk = jdk.ancestors().nth(2).context("a JDK")?.join("include");
+    let mut command = Command::new(bed.join(format!("cc-{}", arch.name())));
+    command.args(["-shared", "-fPIC", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wl,-z,max-page-size=16384", "-o"]);
+    command.arg(place.join(format!("libshop-{}.so", arch.name())));
+    command.arg(root.join("examples/android/app/src/main/cpp/shop.cpp"));
+    command.arg("-I").arg(include).arg("-I").arg(&jdk).arg("-I").arg(jdk.join("linux"));
+    succeed(command.arg("-L").arg(prefab).arg("-lcoroner_android"))
+}
+
+fn which(program: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.with_context(|| format!("no {program} on the path"))
+}
+
+/// A program in C on the device's bionic with that very library: it crashes, and its next launch says so.
+fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
+    let root = tools::workspace_root();
+    let program = place.join("notes");
+    let mut command = Command::new(bed.join("cc-x86_64"));
+    command.args(["-g", "-o"]).arg(&program).arg(root.join("examples/c/notes.c"));
+    command.arg("-I").arg(prefab.join("../../include")).arg("-L").arg(prefab).arg("-lcoroner_android");
+    succeed(&mut command)?;
+    let store = tempfile::tempdir()?;
+    let system = bed.join("device/x86_64/system");
+    let launch = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words).env("LD_LIBRARY_PATH", prefab).env("NOTES_STORE", store.path());
+        android::on_device(&system, &mut command)
+    };
+    ensure!(launch(&["crash"]).is_err(), "the example does not crash");
+    launch(&[])?;
+    let reports = store.path().join("reports");
+    if fs::read_dir(&reports).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(());
+    }
+    bail!("the next launch of the example delivered no report to {}", reports.display())
+}
