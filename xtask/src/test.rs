@@ -97,13 +97,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut rows: Vec<(&str, Duration, Result<(), String>)> = Vec::new();
     for (name, step) in &steps {
         println!("\n=== {name}");
-        let began = Instant::now();
+        let (began, processor_before) = (Instant::now(), processor_time());
         let outcome = step().map_err(|error| format!("{error:#}"));
         if let Err(error) = &outcome {
             println!("FAILED {name}: {error}");
         }
         let failed = outcome.is_err();
-        rows.push((name, began.elapsed(), outcome));
+        let took = began.elapsed();
+        // Now, too: a run that something ends from outside never comes to the table.
+        let busy = processor_time().saturating_sub(processor_before);
+        println!("--- {name}: {:.1} s, {:.1} s of processor time", took.as_secs_f64(), busy.as_secs_f64());
+        rows.push((name, took, outcome));
         if failed && arguments.stop {
             break;
         }
@@ -128,6 +132,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("{failed} of {} steps failed", steps.len());
     }
     Ok(())
+}
+
+/// What processes that have ended, and that this one waited for, used of the processors.
+fn processor_time() -> Duration {
+    let Ok(usage) = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN) else {
+        return Duration::ZERO;
+    };
+    [usage.user_time(), usage.system_time()]
+        .iter()
+        .map(|time| {
+            Duration::from_secs(time.tv_sec().unsigned_abs()) + Duration::from_micros(time.tv_usec().unsigned_abs())
+        })
+        .sum()
 }
 
 /// Runs cargo in the workspace.
