@@ -5,136 +5,21 @@
 //! place of each test's own, which is small. No repetition is retried, and none may fail.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-use std::io::{BufReader, Read as _, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+mod common;
 
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+
+use common::{CRASH, Store, ending, has_flag, line, repetitions, run, said, spawn, sweep, wait};
 use coroner_report::model::Report;
-use coroner_tests::process::{Ended, Run, reports};
+use coroner_tests::process::{Run, reports};
 use coroner_tests::{descriptors, session};
 use serde_json::Value;
-
-const SESSION: &str = env!("CARGO_BIN_EXE_session_program");
-const CRASH: &str = env!("CARGO_BIN_EXE_crash_program");
 
 /// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits for a deadline, or for a thread that
 /// will never come, takes more.
 const AT_ONCE: u64 = 1000;
-
-/// How often a test does what it does.
-fn repetitions(few: u64) -> u64 {
-    std::env::var("CORONER_REPETITIONS").ok().map_or(few, |text| text.parse().expect("CORONER_REPETITIONS is a number"))
-}
-
-/// The `n`-th of so many delays from `least` to `most`.
-fn sweep(count: u64, least: u64, most: u64) -> impl Iterator<Item = u64> {
-    (0..count).map(move |n| least + (most - least) * n / count.max(1))
-}
-
-/// A store of its own.
-struct Store {
-    folder: tempfile::TempDir,
-}
-
-impl Store {
-    fn new() -> Self {
-        Store { folder: tempfile::tempdir().expect("a folder") }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("store")
-    }
-
-    /// Runs a scenario to its end with this store.
-    fn run(&self, scenario: &str, number: u64) -> Ended {
-        run(Some(&self.path()), scenario, number)
-    }
-
-    /// The next launch; returns what it says of the last run.
-    fn next_launch(&self) -> String {
-        let run =
-            Run { program: Path::new(CRASH), fault: "deliver", threads: 0, conditions: &[], first_process: false };
-        let ended = run.run(Some(&self.path())).expect("the next launch ends");
-        assert!(ended.status.success(), "the next launch ends with {}: {}", ended.status, ended.output);
-        ended.output.trim().to_owned()
-    }
-
-    /// What the next launches have delivered.
-    fn delivered(&self) -> Vec<Value> {
-        let entries = std::fs::read_dir(self.path().join("reports")).into_iter().flatten().flatten();
-        let json = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json"));
-        json.map(|path| serde_json::from_slice(&std::fs::read(path).expect("a report")).expect("JSON")).collect()
-    }
-
-    /// The one report of a crash that ended its process, once it has been delivered.
-    fn delivered_crash(&self) -> Value {
-        let mut fatal = self.delivered();
-        fatal.retain(|report| !has_flag(report, "not_fatal"));
-        assert_eq!(fatal.len(), 1, "one death, one report");
-        fatal.remove(0)
-    }
-}
-
-fn has_flag(report: &Value, flag: &str) -> bool {
-    report["crash"]["flags"].as_array().is_some_and(|flags| flags.iter().any(|other| other == flag))
-}
-
-fn run(store: Option<&Path>, scenario: &str, number: u64) -> Ended {
-    let run = Run {
-        program: Path::new(SESSION),
-        fault: scenario,
-        threads: number as usize,
-        conditions: &[],
-        first_process: false,
-    };
-    run.run(store).unwrap_or_else(|error| panic!("{scenario} {number}: {error:#}"))
-}
-
-/// The number that a scenario said under that name.
-fn said(output: &str, name: &str) -> u64 {
-    let mut lines = output.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let value = lines.next().unwrap_or_else(|| panic!("{name:?} was not said: {output:?}"));
-    value.parse().expect("a number")
-}
-
-/// How a process ended: its exit code and its signal.
-fn ending(status: ExitStatus) -> (Option<i32>, Option<i32>) {
-    (status.code(), status.signal())
-}
-
-/// Waits for a child, which is killed if it does not end: then `None`.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("its status") {
-            return Some(status);
-        }
-        if begun.elapsed() > Duration::from_secs(20) {
-            child.kill().expect("it can be killed");
-            child.wait().expect("its status");
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn spawn(store: Option<&Path>, scenario: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(SESSION);
-    command.arg(store.unwrap_or(Path::new("-"))).args([scenario, "0"]);
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a child");
-    let output = BufReader::new(child.stdout.take().expect("its output"));
-    (child, output)
-}
-
-fn line(output: &mut impl std::io::BufRead) -> String {
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
-    line
-}
 
 // An app that closes descriptors.
 
@@ -339,54 +224,6 @@ fn threads_that_crash_together_do_not_hold_the_process() {
         }
     }
     assert!(slow.is_empty(), "from the first fault to the exit: (µs between them, ms) {slow:?}");
-}
-
-// Kills while the report is written.
-
-#[test]
-fn a_crash_that_is_ended_by_a_kill_is_still_a_crash() {
-    let count = repetitions(20);
-    let mut lost = Vec::new();
-    for (number, delay) in sweep(count, 100, 2000).enumerate() {
-        let signal = if number % 2 == 0 { libc::SIGTERM } else { libc::SIGINT };
-        let store = Store::new();
-        std::fs::create_dir_all(store.path()).expect("the store's folder");
-        let word = descriptors::shared_word(&session::crash_word(&store.path()));
-        let (mut child, mut output) = spawn(Some(&store.path()), "crash-and-be-killed");
-        let thread = said(&line(&mut output), "thread");
-        let begun = Instant::now();
-        while word.load(Ordering::Relaxed) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it does not crash");
-            std::hint::spin_loop();
-        }
-        let until = session::now() + delay * 1000;
-        while session::now() < until {
-            std::hint::spin_loop();
-        }
-        // SAFETY: a signal to the child, which nobody has waited for yet.
-        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
-        let Some(status) = wait(&mut child) else {
-            lost.push(format!("signal {signal} after {delay} µs: it hangs"));
-            continue;
-        };
-        let mut rest = String::new();
-        let _ = output.read_to_string(&mut rest);
-        assert!([libc::SIGSEGV, signal].contains(&status.signal().unwrap_or(0)), "it ended with {status}: {rest}");
-        let outcome = store.next_launch();
-        let delivered = store.delivered();
-        let is_reported = delivered.iter().any(|report| {
-            let crash = &report["crash"];
-            let of_signal = &crash["signal"];
-            of_signal["number"] == libc::SIGSEGV
-                && of_signal["code"] == 1
-                && crash["address"] == "0x0"
-                && crash["tid"] == thread
-        });
-        if outcome != "the last run crashed" || !is_reported {
-            lost.push(format!("signal {signal} after {delay} µs: {outcome}, {} reports", delivered.len()));
-        }
-    }
-    assert!(lost.is_empty(), "{} of {count} are lost:\n  {}", lost.len(), lost.join("\n  "));
 }
 
 // A process that drops its rights.

@@ -30,6 +30,9 @@ pub(crate) struct Arguments {
     /// How often a program installs Coroner and ends, each time with another layout of its addresses.
     #[arg(long, default_value_t = 500)]
     installs: usize,
+    /// Without what an emulator runs, what other runs have in part, and the installs
+    #[arg(long)]
+    short: bool,
 }
 
 /// A processor, as its target, its compiler of the bed and its device are called.
@@ -61,21 +64,35 @@ impl Arch {
 
 /// Tests, as the words of a `cargo test`.
 struct Tests {
+    /// Left out of a short run.
+    whole: bool,
     name: &'static str,
     arch: Arch,
     arguments: &'static [&'static str],
 }
 
 const TESTS: &[Tests] = &[
-    Tests { name: "behaviours", arch: Arch::X86_64, arguments: &["-p", "coroner-tests", "--test", "behaviours"] },
     Tests {
+        whole: false,
+        name: "behaviours",
+        arch: Arch::X86_64,
+        arguments: &["-p", "coroner-tests", "--test", "behaviours"],
+    },
+    Tests {
+        whole: true,
         name: "hangs, panics",
         arch: Arch::X86_64,
         arguments: &["-p", "coroner-tests", "--test", "hangs", "--test", "panics"],
     },
     // The next launch, what the system says of deaths, live backtraces, the store.
-    Tests { name: "coroner, tombstones", arch: Arch::X86_64, arguments: &["-p", "coroner", "-p", "coroner-tombstone"] },
     Tests {
+        whole: false,
+        name: "coroner, tombstones",
+        arch: Arch::X86_64,
+        arguments: &["-p", "coroner", "-p", "coroner-tombstone"],
+    },
+    Tests {
+        whole: false,
         name: "process, walk, capture, report",
         arch: Arch::X86_64,
         arguments: &[
@@ -91,13 +108,19 @@ const TESTS: &[Tests] = &[
             "coroner-capture/fault-injection",
         ],
     },
-    Tests { name: "unwind", arch: Arch::X86_64, arguments: &["-p", "coroner-unwind"] },
+    Tests { whole: true, name: "unwind", arch: Arch::X86_64, arguments: &["-p", "coroner-unwind"] },
     Tests {
+        whole: true,
         name: "C++ exceptions, the C interface",
         arch: Arch::X86_64,
         arguments: &["-p", "coroner-ffi", "--test", "exceptions"],
     },
-    Tests { name: "behaviours", arch: Arch::Aarch64, arguments: &["-p", "coroner-tests", "--test", "behaviours"] },
+    Tests {
+        whole: true,
+        name: "behaviours",
+        arch: Arch::Aarch64,
+        arguments: &["-p", "coroner-tests", "--test", "behaviours"],
+    },
 ];
 
 /// What became of a run.
@@ -143,11 +166,13 @@ fn rows(bed: &Path, arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
         rows.push(Row { arch: arch.name(), name, passed: failure.is_none(), failure });
     };
     for arch in Arch::ALL {
-        for tests in TESTS.iter().filter(|tests| tests.arch == arch && wanted(tests.name)) {
+        for tests in
+            TESTS.iter().filter(|tests| tests.arch == arch && wanted(tests.name) && !(arguments.short && tests.whole))
+        {
             row(arch, tests.name, run_tests(bed, tests));
         }
     }
-    if wanted("installs") {
+    if wanted("installs") && !arguments.short {
         row(Arch::X86_64, "installs", install_often(bed, arguments.installs));
     }
     Ok(rows)
@@ -202,6 +227,8 @@ pub(crate) fn enter_device(system: &Path) -> std::io::Result<()> {
 
 /// Runs a command where `/system` is that folder.
 pub(crate) fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
+    // What is mounted over: programs name /system/bin/linker64 as their interpreter.
+    fs::create_dir_all("/system").context("making /system")?;
     let system = system.to_owned();
     let enter = move || enter_device(&system);
     // SAFETY: system calls alone, on strings that were made before the fork.

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: README's second command. Sets up what the tests need and runs them all.
 //!
 //! Steps are independent of each other and all of them run, unless `--stop` is given; the exit status says whether all
-//! passed. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
+//! passed. Two cores are to come to the end within an hour: what takes long and seldom fails by itself (a second build of all
+//! for one test, every test under an emulator) is left to `--whole`. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
 //! Unicorn (PyPI, under `target/tools`).
 
 use std::process::Command;
@@ -17,6 +18,9 @@ pub(crate) struct Arguments {
     /// Print one JSON object with a row a step as the last line.
     #[arg(long)]
     json: bool,
+    /// With what takes long, too: every lint, every target, every test under an emulator
+    #[arg(long)]
+    whole: bool,
     /// Only steps whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -28,43 +32,55 @@ pub(crate) struct Arguments {
     stop: bool,
 }
 
-/// Runs commands that must succeed.
-type Step = fn() -> anyhow::Result<()>;
+/// Runs commands that must succeed; given whether the run is a whole one.
+type Step = fn(bool) -> anyhow::Result<()>;
+
+/// When a step is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Always,
+    /// With `--whole`.
+    Whole,
+}
+
+use When::{Always, Whole};
 
 /// The steps, cheap and telling ones first.
-const STEPS: &[(&str, Step)] = &[
-    ("words", || chore(&["words"])),
-    ("format", || cargo(&["fmt", "--all", "--check"])),
-    // Lints that are errors by themselves (clippy::correctness) fail; the others are advice.
-    ("lints", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets"])),
-    ("tests", tests),
-    ("Swift names", || cargo(&["test", "-p", "coroner-symbols", "--features", "swift", "--lib", "demangle"])),
-    ("C++ exceptions, static runtime", static_cxx_runtime),
-    ("panics that abort", panic_abort),
-    ("worst minute", || chore(&["worst-minute", "--short"])),
-    ("faults of the crash path", || cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])),
+const STEPS: &[(&str, When, Step)] = &[
+    ("words", Always, |_| chore(&["words"])),
+    ("format", Always, |_| cargo(&["fmt", "--all", "--check"])),
+    ("lints", Always, lints),
+    ("tests", Always, |_| tests()),
+    ("Swift names", Whole, |_| cargo(&["test", "-p", "coroner-symbols", "--features", "swift", "--lib", "demangle"])),
+    ("C++ exceptions, static runtime", Whole, |_| static_cxx_runtime()),
+    ("panics that abort", Always, panic_abort),
+    ("worst minute", Always, |_| chore(&["worst-minute", "--short"])),
+    ("faults of the crash path", Always, |_| {
+        cargo(&["test", "-p", "coroner-capture", "--features", "fault-injection"])
+    }),
     // What threads share, and one whole crash. All of them (`cargo xtask miri`) take Miri some minutes.
-    ("Miri", || {
+    ("Miri", Whole, |_| {
         ["report_lock", "run_state", "two_threads"].iter().try_for_each(|only| chore(&["miri", "--only", only]))
     }),
-    ("tests on arm64", arm64),
-    ("Android library", || chore(&["aar", "--profile", "dev", "--run"])),
-    ("Android", || chore(&["android", "--installs", "50"])),
-    ("documentation", documentation),
-    ("C header is current", || chore(&["header", "--check"])),
-    ("other systems compile", other_systems),
-    ("benches compile", benches),
-    ("darwin", || chore(&["darwin"])),
-    ("signal safety", || chore(&["signal-safety"])),
-    ("signal safety can fail", || chore(&["signal-safety", "--self-test"])),
-    ("events through Relay", || chore(&["sentry", "--only", "relay"])),
-    ("events of macOS through Relay", || chore(&["sentry", "--only", "relay-darwin"])),
-    ("minidumps by Breakpad", || chore(&["sentry", "--only", "minidump"])),
-    ("delivery to Bugsink", || chore(&["sentry", "--only", "bugsink"])),
-    ("debug ids", || chore(&["sentry", "--only", "debug-ids"])),
-    ("launches", || chore(&["launches", "--short"])),
-    ("oracle", || chore(&["oracle"])),
-    ("fuzz", || chore(&["fuzz"])),
+    ("tests on arm64", Always, arm64),
+    ("Android library", Always, |_| chore(&["aar", "--profile", "dev", "--run"])),
+    ("Android", Always, |whole| chore(if whole { &["android"] } else { &["android", "--short"] })),
+    ("documentation", Always, |_| documentation()),
+    ("C header is current", Always, |_| chore(&["header", "--check"])),
+    ("other systems compile", Always, other_systems),
+    ("lock files of benches", Always, |_| lock_files_of_benches()),
+    ("benches compile", Whole, |_| benches()),
+    ("darwin", Always, |whole| chore(if whole { &["darwin", "--all"] } else { &["darwin"] })),
+    ("signal safety", Always, signal_safety),
+    ("signal safety can fail", Always, |_| chore(&["signal-safety", "--self-test"])),
+    ("events through Relay", Always, |_| chore(&["sentry", "--only", "relay"])),
+    ("events of macOS through Relay", Always, |_| chore(&["sentry", "--only", "relay-darwin"])),
+    ("minidumps by Breakpad", Always, |_| chore(&["sentry", "--only", "minidump"])),
+    ("delivery to Bugsink", Always, |_| chore(&["sentry", "--only", "bugsink"])),
+    ("debug ids", Always, |_| chore(&["sentry", "--only", "debug-ids"])),
+    ("launches", Always, |_| chore(&["launches", "--short"])),
+    ("oracle", Always, |_| chore(&["oracle"])),
+    ("fuzz", Always, |whole| chore(if whole { &["fuzz"] } else { &["fuzz", "--seconds", "30"] })),
 ];
 
 /// Linux on arm64 has them all; these have tests whose programs qemu-user can run.
@@ -87,18 +103,22 @@ const QEMU: &str = "qemu-aarch64-static -L /usr/aarch64-linux-gnu";
 /// Where a step fails; the steps' own output says why.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let steps: Vec<_> = STEPS.iter().filter(|(name, _)| wanted(name)).collect();
+    let steps: Vec<_> = STEPS
+        .iter()
+        // One that is asked for by its name is run, too.
+        .filter(|(name, when, _)| wanted(name) && (*when == Always || arguments.whole || arguments.only.is_some()))
+        .collect();
     if arguments.list {
-        for (name, _) in &steps {
+        for (name, ..) in &steps {
             println!("{name}");
         }
         return Ok(());
     }
     let mut rows: Vec<(&str, Duration, Result<(), String>)> = Vec::new();
-    for (name, step) in &steps {
+    for (name, _, step) in &steps {
         println!("\n=== {name}");
         let (began, processor_before) = (Instant::now(), processor_time());
-        let outcome = step().map_err(|error| format!("{error:#}"));
+        let outcome = step(arguments.whole).map_err(|error| format!("{error:#}"));
         if let Err(error) = &outcome {
             println!("FAILED {name}: {error}");
         }
@@ -175,6 +195,26 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lints that are errors by themselves (`clippy::correctness`) fail; the others are advice. In a short run those of the crates that
+/// apps load: what the rest depends on would be checked beside being built.
+fn lints(whole: bool) -> anyhow::Result<()> {
+    if whole {
+        return cargo(&["clippy", "--quiet", "--workspace", "--all-targets"]);
+    }
+    cargo(&[
+        "clippy",
+        "--quiet",
+        "-p",
+        "coroner",
+        "-p",
+        "coroner-capture",
+        "-p",
+        "coroner-exceptions",
+        "-p",
+        "coroner-ffi",
+    ])
+}
+
 /// All tests of this machine. Built first: a cold build has a time limit of its own.
 fn tests() -> anyhow::Result<()> {
     // Without it the tests of the Java class say that they are skipped.
@@ -202,20 +242,31 @@ fn libcxx() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tests of panics with a program that is built with `panic = "abort"`, throughout.
-fn panic_abort() -> anyhow::Result<()> {
+/// The tests of panics with a program that is built with `panic = "abort"`: in a whole run throughout, in a short one with the
+/// crates as they were built for the other tests.
+fn panic_abort(whole: bool) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("panic-abort");
-    let mut build = command("cargo");
-    build.args(["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program"]).arg("--target-dir").arg(&folder);
-    succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
+    let program = folder.join("debug/panic_program");
+    let words = ["--quiet", "-p", "coroner-tests", "--bin", "panic_program"];
+    if whole {
+        let mut build = command("cargo");
+        build.arg("build").args(words).arg("--target-dir").arg(&folder);
+        succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
+    } else {
+        let mut build = command("cargo");
+        succeed(build.arg("rustc").args(words).args(["--", "-C", "panic=abort"]))?;
+        std::fs::create_dir_all(folder.join("debug"))?;
+        // The tests' own build puts another one into this place.
+        std::fs::copy(tools::target_dir().join("debug/panic_program"), &program).context("the program that aborts")?;
+    }
     let mut test = command("cargo");
     // Of the whole workspace: with other features than the tests before, all that they depend on would be built once more.
     test.args(["test", "--workspace", "--test", "panics"]);
-    succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", folder.join("debug/panic_program")))
+    succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", program))
 }
 
 /// The tests of crash time on arm64, under qemu-user.
-fn arm64() -> anyhow::Result<()> {
+fn arm64(whole: bool) -> anyhow::Result<()> {
     tools::rust_target(ARM64)?;
     tools::arm64_compiler()?;
     tools::debian_package("g++-aarch64-linux-gnu", ARM64_CXX)?;
@@ -228,11 +279,11 @@ fn arm64() -> anyhow::Result<()> {
         (&["-p", "coroner-unwind"], Some("1")),
         // Of the end-to-end tests those that start their programs by the runner.
         (&["-p", "coroner-tests", "--test", "behaviours"], None),
-        // C++ exceptions, with the C++ runtime as a shared library and linked into the program.
+        // In a whole run: C++ exceptions, with the C++ runtime as a shared library and linked into the program.
         (&["-p", "coroner-ffi", "--test", "exceptions"], None),
         (&[&["-p", "coroner-ffi"], STATIC_CXX_RUNTIME].concat(), None),
     ];
-    for (arguments, threads) in runs {
+    for (arguments, threads) in runs.into_iter().take(if whole { 5 } else { 3 }) {
         let mut command = command("cargo");
         command
             .args(["test", "--target", ARM64])
@@ -260,10 +311,11 @@ fn documentation() -> anyhow::Result<()> {
 }
 
 /// What must compile where nothing of it can be run here.
-fn other_systems() -> anyhow::Result<()> {
+fn other_systems(whole: bool) -> anyhow::Result<()> {
     // The upper ones bring those that they stand on.
     let packages = ["coroner-process", "coroner-capture", "coroner", "coroner-ffi", "coroner-apple-report"];
-    for target in ["aarch64-linux-android", "aarch64-apple-ios", "aarch64-apple-darwin", "x86_64-apple-darwin"] {
+    let run_elsewhere: &[&str] = if whole { &["aarch64-apple-darwin", "x86_64-apple-darwin"] } else { &[] };
+    for target in ["aarch64-linux-android", "aarch64-apple-ios"].iter().chain(run_elsewhere) {
         tools::rust_target(target)?;
         let mut command = command("cargo");
         command.args(["check", "--quiet", "--target", target]);
@@ -272,6 +324,24 @@ fn other_systems() -> anyhow::Result<()> {
         }
         succeed(&mut command)?;
         println!("{target}: {}", packages.join(", "));
+    }
+    Ok(())
+}
+
+/// What apps ship, built and read: in a short run for one processor of Linux and one of Apple's.
+fn signal_safety(whole: bool) -> anyhow::Result<()> {
+    let some = ["signal-safety", "--target", "x86_64-unknown-linux-gnu", "--target", "aarch64-apple-darwin"];
+    chore(if whole { &some[..1] } else { &some })
+}
+
+/// Whether the lock files of benches, which are workspaces of their own, have what the crates depend on now.
+fn lock_files_of_benches() -> anyhow::Result<()> {
+    for package in ["capture-bench", "symbols-bench", "throw-bench", "launch-bench"] {
+        let manifest = tools::workspace_root().join("xtask").join(package).join("Cargo.toml");
+        let mut command = command("cargo");
+        command.args(["metadata", "--locked", "--format-version", "1", "--manifest-path"]).arg(manifest);
+        command.stdout(std::process::Stdio::null());
+        succeed(&mut command).with_context(|| format!("the lock file of {package}"))?;
     }
     Ok(())
 }

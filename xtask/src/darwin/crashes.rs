@@ -32,8 +32,12 @@ const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
 /// A part of this, which is one verdict.
 type Part<'a> = &'a dyn Fn(&Kit) -> anyhow::Result<()>;
 
-/// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long.
-pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool) -> Vec<Row> {
+/// Those that are run where only a part is.
+const PARTS: [&str; 2] = ["crashes: next launch", "crashes: behaviours"];
+
+/// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long. `part`: only
+/// what [`PARTS`] names.
+pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool, part: bool) -> Vec<Row> {
     let parts: [(&str, Part<'_>); 6] = [
         ("crashes: tests of the app's side", &app),
         ("crashes: next launch", &|kit| next_launch(kit, all)),
@@ -42,7 +46,7 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool) -> Vec<Row> {
         ("crashes: linked libraries", &libraries),
         ("crashes: who reads the report", &readers),
     ];
-    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+    let wanted = |name: &str| only.is_none_or(|only| name.contains(only)) && (!part || PARTS.contains(&name));
     let wanted = parts.iter().filter(|(name, _)| wanted(name));
     wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, || part(kit))).collect()
 }

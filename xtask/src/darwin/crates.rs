@@ -36,9 +36,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("coroner-capture", &["--features", "fault-injection", "--lib", "--test", "darwin", "--test", "recrash"]),
 ];
 
-/// Runs the tests of the crates whose name contains `only`.
-pub(super) fn run(kit: &Kit, only: Option<&str>) -> Vec<Row> {
-    let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
+/// Those whose code differs by processor.
+const OF_THE_PROCESSOR: [&str; 3] = ["coroner-unwind", "coroner-process", "coroner-capture"];
+
+/// Runs the tests of the crates whose name contains `only`; with `part`, of those alone that differ by processor.
+pub(super) fn run(kit: &Kit, only: Option<&str>, part: bool) -> Vec<Row> {
+    let wanted =
+        |name: &str| only.is_none_or(|only| name.contains(only)) && (!part || OF_THE_PROCESSOR.contains(&name));
     let tests = |(name, options): &(&str, &[&str])| {
         Row::new(format!("tests of {name}"), kit.arch, || {
             let mut command = kit.cargo("test");

@@ -34,7 +34,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     }
     ensure!(rows.len() >= 2, "only {} images are files", rows.len());
     let derived = images.iter().any(|image| image["code_file"].as_str().is_some_and(|path| Path::new(path) == library));
-    ensure!(derived, "the library without a build id has no identity");
+    let named: Vec<_> = images.iter().map(|image| &image["code_file"]).collect();
+    ensure!(derived, "{} without a build id has no identity among {named:?}", library.display());
     let fixtures = tools::workspace_root().join("fixtures/symbols");
     for file in [
         "program.dylib",
