@@ -17,8 +17,8 @@ const PAGE: usize = 4096;
 /// Gives each ELF image without a build id the identity that Breakpad (`HashElfTextSection`) and Sentry's `symbolic`
 /// (`ElfObject::debug_id`) derive from its code: the first 4096 bytes of the section `.text`, each sixteen of them XORed into one.
 ///
-/// It is read from the image's file, which is taken for the one that was loaded if nobody has changed it (`st_ctime`) since the process began,
-/// and its code is where the report says.
+/// It is read from the image's file, which is taken for the one that was loaded if nobody has changed it (`st_ctime`) since the process began
+/// (a clock tick, 10 ms, rounded down: a file made in that tick has no identity), and its code is where the report says.
 pub fn identify_images(report: &mut Report) {
     let began = report.header.process_start;
     let lacking = |image: &&mut Image| image.kind == ImageKind::ELF && image.build_id.is_empty();

@@ -17,6 +17,8 @@ use crate::tools;
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let store = bench.folder("debug-ids")?;
     let library = library_without_build_id(bench)?;
+    // A process's begin is known to a clock tick (10 ms), rounded down; a file that is younger may be another one than was loaded.
+    std::thread::sleep(std::time::Duration::from_millis(50));
     bench.program("crash_program").arg(&store).args(["null-store", "0"]).env("LD_PRELOAD", &library).output()?;
     let run = std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path();
     let event = output(bench.program("coroner").arg("convert").arg(run).args(["--to", "sentry"]))?;
