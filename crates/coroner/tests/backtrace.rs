@@ -367,7 +367,7 @@ fn captures_while_libraries_come_and_go() {
             for (library, name) in libraries.iter().zip(["coroner_first", "coroner_second"]) {
                 let names = through(library, name).names();
                 let own: Vec<_> = names.frames().iter().filter_map(|frame| frame.function.as_deref()).collect();
-                assert!(own.contains(&name), "{name} is not in {own:?}");
+                assert!(own.contains(&name), "{name} is not in {:#?}", names.frames());
                 let other = if name == "coroner_first" { "coroner_second" } else { "coroner_first" };
                 assert!(!own.contains(&other), "{other} is in {own:?}");
             }
