@@ -62,8 +62,11 @@ pub(super) fn is_file_of(image: &LoadedImage, map: &[u8]) -> bool {
 /// Whether an image is loaded now. Where it was, if it is not, something else may be mapped: the very file that is compared with it.
 fn is_listed(image: &LoadedImage) -> bool {
     let now = images::current(LiveReader::new());
-    now.image_at(image.range.start)
-        .is_some_and(|there| there.range == image.range && there.path == image.path && there.build_id == image.build_id)
+    now.image_at(image.range.start).is_some_and(|there| {
+        // The path of an image with an id does not count: that of a program whose file was replaced changes.
+        let same_id = there.build_id == image.build_id && (!image.build_id.is_empty() || there.path == image.path);
+        there.range == image.range && same_id
+    })
 }
 
 fn mapping_at(address: u64) -> Option<Mapping> {
