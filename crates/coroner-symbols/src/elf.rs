@@ -216,7 +216,8 @@ fn unpack_limit(packed: usize) -> u64 {
 /// With so much memory, what `.gnu_debugdata` can't be unpacked in is broken.
 const MINI_NEEDS: usize = 128 << 20;
 
-fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Option<Bytes>, Malformed> {
+/// The ELF file in `.gnu_debugdata`, if there is one, unpacked in at most `left` bytes.
+pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Option<Bytes>, Malformed> {
     let Some(section) = file.section_by_name(".gnu_debugdata") else { return Ok(None) };
     let at = section_offset(file, ".gnu_debugdata");
     let malformed = |what: String| Malformed::new(at, what);

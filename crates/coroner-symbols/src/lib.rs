@@ -37,6 +37,7 @@ mod objc;
 mod report;
 mod search_index;
 mod shared_cache;
+mod snapshot_images;
 mod split_dwarf;
 mod symbol_file;
 mod symbolizer;
@@ -53,6 +54,7 @@ pub use {
     image_identity::identify_images,
     naming_budget::{Exhausted, NamingBudget},
     report::{ImageSymbols, demangle_exception_types, name_by_report},
+    snapshot_images::{SnapshotImages, SnapshotMemory, UnwindData},
     symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
     symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
     within_budget::{LeftOut, NAMING_CONTEXT},

@@ -422,6 +422,20 @@ impl SymbolFile {
         &self.bytes
     }
 
+    pub(crate) fn shared_bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Some of its bytes; `None` where they are not in it.
+    pub(crate) fn slice(&self, offset: u64, size: u64) -> Option<Bytes> {
+        self.bytes.slice(offset, size)
+    }
+
+    /// Whether it is a file of its own, and not an image of a shared cache.
+    pub(crate) fn is_file(&self) -> bool {
+        self.shared_cache.is_none()
+    }
+
     fn problem(&self, problem: Malformed) {
         let offset = problem.offset.saturating_add(self.slice_offset);
         self.problems.borrow_mut().push(Malformed { offset, ..problem }.in_file(&self.path));

@@ -204,6 +204,11 @@ impl Symbolizer {
         &image.status
     }
 
+    /// The files that are used for an image, the one with the most to say first: for [`SnapshotImages::add`](crate::SnapshotImages::add).
+    pub fn files(&mut self, key: &ImageKey) -> &[SymbolFile] {
+        &self.image(key).files
+    }
+
     fn image(&mut self, key: &ImageKey) -> &mut Image {
         // Two look-ups, because `entry` would need the key by value for every address.
         if !self.images.contains_key(key) {

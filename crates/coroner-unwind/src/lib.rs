@@ -30,7 +30,8 @@
 //!   of whatever stack there is, after [`RuleCache::prepare`], takes most of them outside a signal handler.
 //!
 //! # Limits
-//! * `.debug_frame` is not loaded with an image, so that only walks of snapshots can have it: [`Image::debug_frame`].
+//! * `.debug_frame` is not loaded with an image, so that only walks of snapshots can have it: [`Image::debug_frame`], which
+//!   `coroner_symbols::SnapshotImages` fills in.
 //! * Outlined functions (arm64) are followed by their code, if they go straight to their return, as compilers make them of prologues and
 //!   epilogues. An outlined function and its caller are two frames; the caller's has the stack pointer with which the outlined
 //!   one returns, and of the registers that it sets what it has set so far. The caller's rule holds at one instruction of the
