@@ -21,6 +21,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+// The version of this header, to compare with what coroner_version returns.
+#define CORONER_VERSION_MAJOR 0
+
+// See CORONER_VERSION_MAJOR.
+#define CORONER_VERSION_MINOR 1
+
+// See CORONER_VERSION_MAJOR.
+#define CORONER_VERSION_PATCH 0
+
 // How a call went.
 typedef enum {
     // Done.
@@ -109,6 +118,54 @@ typedef enum {
 // coroner_config_free. One thread at a time may use it.
 typedef struct coroner_config coroner_config;
 
+// The addresses of a thread's stack at one moment, innermost first. The memory is the caller's, on its stack or elsewhere, and need not be
+// initialised; the functions that fill it in allocate nothing. What is in it is released by coroner_backtrace_release, once.
+typedef struct {
+    // Coroner's own: what there is today, and room for more.
+    uint64_t reserved[144];
+} coroner_backtrace;
+
+// What to capture. Zero in all fields but `size` is the default.
+typedef struct {
+    // `sizeof(coroner_capture_options)`: which fields the caller knows. Those after it are 0.
+    size_t size;
+    // The greatest number of frames, at most 128; 0 for 128.
+    uint32_t depth;
+    // Frames left out at the innermost end.
+    uint32_t skip;
+    // Only frames of the app's own images: the program, and those of coroner_set_in_app_images.
+    bool in_app_only;
+    // At an async function of Swift's the walk goes to the executor that runs it, and not to those that wait for it.
+    bool without_swift_async;
+    // Another thread is stopped by ptrace, from a helper process, so that none of its system calls ends with EINTR. It takes longer.
+    // Linux only: elsewhere no call ends.
+    bool by_ptrace;
+} coroner_capture_options;
+
+// Called with each thread; `backtrace` is NULL if it did not answer, and is released when this returns.
+typedef void (*coroner_each_thread)(void *context,
+                                    uint64_t thread,
+                                    const coroner_backtrace *backtrace);
+
+// A frame of coroner_backtrace_names.
+typedef struct {
+    // The frame's address: after a call, but for the innermost of another thread and those that a signal interrupted.
+    uint64_t address;
+    // The file name of the image that it is in; NULL if it is in none.
+    const char *image;
+    // The address relative to the image's first byte.
+    uint64_t image_offset;
+    // The function, demangled; NULL if it is not known.
+    const char *function;
+    // The address relative to the function's first byte.
+    uint64_t function_offset;
+    // Whether it is the app's own code: its image is, and the function is no runtime's.
+    bool in_app;
+} coroner_named_frame;
+
+// Called with each frame, innermost first. Its texts are valid until it returns.
+typedef void (*coroner_each_frame)(void *context, const coroner_named_frame *frame);
+
 // What Android's ApplicationExitInfo says of the end of an earlier process of the app.
 typedef struct {
     // getPid.
@@ -190,6 +247,88 @@ typedef struct {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// The calling thread's number, as coroner_backtrace_of_thread takes it: gettid on Linux, pthread_threadid_np on Apple's systems.
+uint64_t coroner_thread_id(void);
+
+// Captures the calling thread's stack, beginning with the caller of this function. It takes addresses only: no allocation, no lock,
+// some nanoseconds a frame. It works before coroner_install, too. `options` may be NULL.
+//
+// The caller sees to it that:
+// `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.
+coroner_status coroner_backtrace_current(coroner_backtrace *into,
+                                         const coroner_capture_options *options);
+
+// Captures the stack of another thread of this process, by the number that coroner_thread_id gives on that thread. It is stopped for the
+// microseconds that this takes. CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
+// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. `options` may be NULL.
+//
+// The caller sees to it that:
+// `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.
+coroner_status coroner_backtrace_of_thread(coroner_backtrace *into,
+                                           uint64_t thread,
+                                           const coroner_capture_options *options);
+
+// Captures the stacks of all threads of this process, one after another, and calls `each` with them when all have been captured.
+// CORONER_STATUS_NOT_INSTALLED before coroner_install. `options` may be NULL.
+//
+// The caller sees to it that:
+// `options` is NULL or points to as many bytes as its `size` says. `each` unwinds into nobody, and keeps no pointer.
+coroner_status coroner_backtrace_of_all_threads(coroner_each_thread each,
+                                                void *context,
+                                                const coroner_capture_options *options);
+
+// Releases what a backtrace holds; the memory stays the caller's. Does nothing with NULL.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released.
+void coroner_backtrace_release(coroner_backtrace *backtrace);
+
+// The addresses of a backtrace, and in `count` how many they are. They are valid until it is released. NULL if `backtrace` is.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released; `count` is NULL or can be written.
+const uint64_t *coroner_backtrace_addresses(const coroner_backtrace *backtrace,
+                                            size_t *count);
+
+// A number that identical stacks share and others, for all practical purposes, do not; not the same in another run. 0 for NULL.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released.
+uint64_t coroner_backtrace_hash(const coroner_backtrace *backtrace);
+
+// Whether there were more frames than were wanted.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released.
+bool coroner_backtrace_is_truncated(const coroner_backtrace *backtrace);
+
+// Calls `each` with the frames of a backtrace and their names, innermost first. They are found by one pass over the symbols of each
+// image, and kept: a stack that was named before costs nearly nothing. Names hold though a library was unloaded since.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released. `each` unwinds into nobody, and keeps no pointer.
+coroner_status coroner_backtrace_names(const coroner_backtrace *backtrace,
+                                       coroner_each_frame each,
+                                       void *context);
+
+// Writes a backtrace as text, one line a frame, into the `size` bytes at `into`, with a NUL at its end; what does not fit is cut off. With
+// `lines` each inlined call has a line, and each line its source file where there is debug information, which is read each time and may take a second;
+// without, it is image, function and offset. Returns the number of bytes of the whole text without the NUL, as snprintf does; 0 for NULL.
+//
+// The caller sees to it that:
+// `backtrace` is NULL or was filled in, and has not been released. `into` can be written for `size` bytes; it may be NULL if that is 0.
+size_t coroner_backtrace_text(const coroner_backtrace *backtrace,
+                              bool lines,
+                              char *into,
+                              size_t size);
+
+// Says which images are the app's own, beside the program itself: those whose path begins with one of these `count` texts.
+//
+// The caller sees to it that:
+// `prefixes` points to `count` texts that end with a NUL; it may be NULL if that is 0.
+coroner_status coroner_set_in_app_images(const char *const *prefixes,
+                                         size_t count);
 
 // A configuration with the defaults, for the app with this name or, better, identifier ("com.example.paint"). It names the
 // default store, so it should stay the same from version to version. NULL if the name is NULL or not UTF-8.

@@ -70,3 +70,18 @@ pub extern "C" fn coroner_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
+
+/// The version of this header, to compare with what coroner_version returns.
+pub const CORONER_VERSION_MAJOR: u32 = 0;
+/// See CORONER_VERSION_MAJOR.
+pub const CORONER_VERSION_MINOR: u32 = 1;
+/// See CORONER_VERSION_MAJOR.
+pub const CORONER_VERSION_PATCH: u32 = 0;
+
+/// Whether `text` is that number in digits.
+const fn is_written(text: &str, number: u32) -> bool {
+    matches!(u32::from_str_radix(text, 10), Ok(read) if read == number)
+}
+const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_MAJOR"), CORONER_VERSION_MAJOR));
+const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_MINOR"), CORONER_VERSION_MINOR));
+const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_PATCH"), CORONER_VERSION_PATCH));

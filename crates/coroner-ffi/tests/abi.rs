@@ -4,6 +4,11 @@ use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
+use coroner_ffi::backtrace::{
+    CaptureOptions, StoredBacktrace, coroner_backtrace_addresses, coroner_backtrace_current, coroner_backtrace_hash,
+    coroner_backtrace_is_truncated, coroner_backtrace_names, coroner_backtrace_of_all_threads,
+    coroner_backtrace_of_thread, coroner_backtrace_release, coroner_backtrace_text, coroner_set_in_app_images,
+};
 use coroner_ffi::config::{
     coroner_config_free, coroner_config_new, coroner_config_set_hang_threshold, coroner_config_set_store_dir,
     coroner_config_set_version,
@@ -51,6 +56,45 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
         assert_eq!(coroner_config_set_version(config, c"1".as_ptr()), Status::Ok);
         coroner_config_free(config);
         assert_eq!(CStr::from_ptr(coroner_version()).to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn backtraces_refuse_what_they_cannot_use() {
+    let mut memory = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
+    let into = memory.as_mut_ptr();
+    // SAFETY: null is refused or does nothing; `memory` is filled in before it is looked at, and released once.
+    unsafe {
+        assert_eq!(coroner_backtrace_current(null_mut(), null()), Status::InvalidArgument);
+        assert_eq!(last_error(), "`into` is NULL");
+        let mut options = CaptureOptions {
+            size: 3,
+            depth: 2,
+            skip: 0,
+            in_app_only: false,
+            without_swift_async: false,
+            by_ptrace: false,
+        };
+        assert_eq!(coroner_backtrace_current(into, &raw const options), Status::InvalidArgument);
+        assert!(last_error().contains("sizeof(coroner_capture_options)"), "{}", last_error());
+        assert_eq!(coroner_backtrace_of_thread(into, u64::MAX, null()), Status::InvalidArgument);
+        assert_eq!(coroner_backtrace_of_all_threads(None, null_mut(), null()), Status::InvalidArgument);
+        assert_eq!(coroner_backtrace_names(null(), None, null_mut()), Status::InvalidArgument);
+        assert_eq!(coroner_set_in_app_images(null(), 1), Status::InvalidArgument);
+        coroner_backtrace_release(null_mut());
+        let mut count = 7;
+        assert!(coroner_backtrace_addresses(null(), &raw mut count).is_null() && count == 0);
+        assert_eq!(coroner_backtrace_text(null(), false, null_mut(), 0), 0);
+
+        // Of a caller that knows the first two fields only, whatever follows them in its memory.
+        (options.size, options.in_app_only) = (std::mem::offset_of!(CaptureOptions, skip), true);
+        assert_eq!(coroner_backtrace_current(into, &raw const options), Status::Ok);
+        coroner_backtrace_addresses(into, &raw mut count);
+        assert!(count == 2 && coroner_backtrace_is_truncated(into) && coroner_backtrace_hash(into) != 0);
+        let mut text = [1_u8; 5];
+        let length = coroner_backtrace_text(into, false, text.as_mut_ptr().cast(), text.len());
+        assert!(length > 4 && text[4] == 0 && text[..4].iter().all(|byte| *byte > 1), "{text:?}");
+        coroner_backtrace_release(into);
     }
 }
 

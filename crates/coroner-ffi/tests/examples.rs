@@ -181,6 +181,27 @@ fn an_app_in_cpp_with_the_shared_library() {
 }
 
 #[test]
+fn live_backtraces_of_a_program_in_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build("examples/c/backtrace.c", "cc", &Linkage::Shared, folder.path());
+    let said = run(&program, "BACKTRACE_STORE", &folder.path().join("store"), &[]);
+    let text = String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success(), "{said:?}");
+    let after = |head: &str| text.lines().skip_while(|line| *line != head).skip(1).map(str::trim).collect::<Vec<_>>();
+
+    let own = after("this thread:");
+    for (line, function) in own.iter().zip(["inner + ", "outer + ", "main + "]) {
+        assert!(line.starts_with(function), "{text}");
+    }
+    let worker = after("the worker:");
+    let named = |name: &str| worker.iter().position(|line| line.starts_with(&format!("worker: {name} + ")));
+    assert!(named("wait_for_the_end").is_some() && named("wait_for_the_end") < named("work"), "{text}");
+    let expected = ["text of more bytes, ended", "hashes agree", "2 threads"];
+    assert!(expected.iter().all(|line| text.lines().any(|said| said == *line)), "{text}");
+    assert!(!text.contains(": 0 frames"), "{text}");
+}
+
+#[test]
 fn deaths_that_only_c_and_cpp_have() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("crates/coroner-ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());

@@ -108,7 +108,8 @@ pub use images::set_in_app;
 pub struct Backtrace {
     /// Return addresses, or for bits set in `instructions` addresses of instructions.
     addresses: [MaybeUninit<u64>; Backtrace::MAX_FRAMES],
-    instructions: u128,
+    /// The low half first. Words, so that the alignment is that of a word: C callers give the memory.
+    instructions: [u64; 2],
     length: usize,
     /// There were more frames than were wanted.
     truncated: bool,
@@ -143,8 +144,11 @@ impl Backtrace {
         Self::above_with(registers, &CaptureOptions::default())
     }
 
+    /// For bindings, whose own frames are not to be in the stack: that of the caller of the function that `registers` are of
+    /// ([`current_registers`](crate::current_registers)).
+    #[doc(hidden)]
     #[inline]
-    fn above_with(registers: &Registers, options: &CaptureOptions) -> Backtrace {
+    pub fn above_with(registers: &Registers, options: &CaptureOptions) -> Backtrace {
         Self::walk(registers, &CaptureOptions { skip: options.skip.saturating_add(1), ..*options })
     }
 
@@ -207,7 +211,7 @@ impl Backtrace {
     fn empty(images: Arc<LoadedImages>) -> Backtrace {
         Backtrace {
             addresses: [const { MaybeUninit::uninit() }; Self::MAX_FRAMES],
-            instructions: 0,
+            instructions: [0; 2],
             length: 0,
             truncated: false,
             hash: 0,
@@ -272,7 +276,7 @@ impl Backtrace {
         let mut walker = coroner_walk::walker(registers, memory, list, rules, walk);
         let mut skip = options.skip;
         // In registers, not in `self`: each frame would wait for the one before it to be stored.
-        let (mut length, mut instructions, mut truncated) = (0, 0, false);
+        let (mut length, mut instructions, mut truncated) = (0, 0_u128, false);
         let addresses = &mut self.addresses;
         walker.for_each(|frame| {
             if skip > 0 {
@@ -288,13 +292,14 @@ impl Backtrace {
             }
             addresses[length].write(frame.pc);
             if frame.kind != AddressKind::ReturnAddress {
-                instructions |= 1_u128 << length;
+                instructions |= 1 << length;
             }
             length += 1;
             ControlFlow::Continue(())
         });
-        (self.length, self.instructions, self.truncated) = (length, instructions, truncated);
-        self.hash = hash(self.addresses(), self.instructions, images.identity());
+        (self.length, self.truncated) = (length, truncated);
+        self.instructions = [instructions as u64, (instructions >> 64) as u64];
+        self.hash = hash(self.addresses(), instructions, images.identity());
     }
 
     /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread, those
@@ -308,7 +313,7 @@ impl Backtrace {
     /// The address to look frame `index` up with: inside the call, where the frame's address is that after a call.
     pub fn lookup_address(&self, index: usize) -> Option<u64> {
         let address = self.addresses().get(index)?;
-        let is_instruction = self.instructions >> index & 1 == 1;
+        let is_instruction = self.instructions[index / 64] >> (index % 64) & 1 == 1;
         Some(if is_instruction { *address } else { address.wrapping_sub(1) })
     }
 
