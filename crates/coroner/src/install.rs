@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_capture::{InstallLimits, InstallOptions, RunStep};
+use coroner_capture::{InstallLimits, InstallOptions};
 use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
@@ -17,12 +17,13 @@ use crate::data_dir::default_store_dir;
 use crate::delivery::{Deliverer, own_run};
 use crate::facts;
 use crate::hang::Watchdog;
+use crate::install_error::InstallError;
 use crate::last_run::LastRun;
 use crate::outcome::Outcome;
 use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
 use crate::store::directory::Directory;
-use crate::store::{CLEAN, REPORTS, RUNS, Store, StoreError};
+use crate::store::{CLEAN, REPORTS, RUNS, Store};
 use crate::system_report::{self, SystemReport};
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
@@ -64,66 +65,6 @@ fn slot() -> MutexGuard<'static, Option<Coroner>> {
     INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why Coroner could not be installed. The app runs on as if nothing had been asked.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum InstallError {
-    /// It is installed already, in this process. One process has one crash reporter; [`installed`] gives it.
-    AlreadyInstalled,
-    /// No store was named, and there is no default: no home directory and no `$STATE_DIRECTORY`, or the system is Android.
-    NoStoreDirectory,
-    /// The store can't be used.
-    Store(StoreError),
-    /// A part of crash-time capture could not be prepared.
-    Capture(coroner_capture::InstallError),
-}
-
-impl fmt::Display for InstallError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use coroner_capture::InstallError as Capture;
-        let system = |errno: coroner_process::syscall::Errno| std::io::Error::from_raw_os_error(errno.0);
-        match self {
-            Self::AlreadyInstalled => out.write_str("Coroner is installed already in this process"),
-            Self::NoStoreDirectory => out
-                .write_str("there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`"),
-            Self::Store(error) => error.fmt(out),
-            Self::Capture(Capture::Run(error)) => {
-                let step = match error.step {
-                    RunStep::Store => "open the store",
-                    RunStep::Runs => "open `runs` in the store",
-                    RunStep::Directory => "make the run's directory",
-                    RunStep::Lock => "lock the run (the store must be on a file system with record locks)",
-                    RunStep::Report => "reserve space for a report",
-                    RunStep::State => "make the run state",
-                };
-                write!(out, "can't {step}: {}", system(error.errno))
-            }
-            Self::Capture(Capture::Memory(errno)) => write!(out, "no memory for the crash path: {}", system(*errno)),
-            Self::Capture(Capture::Signal { signal, errno }) => {
-                write!(out, "signal {signal} can't be handled: {}", system(*errno))
-            }
-            #[cfg(target_vendor = "apple")]
-            Self::Capture(Capture::Mach(code)) => {
-                write!(out, "the task's exception ports can't be taken (kern_return_t {code})")
-            }
-            #[cfg(target_vendor = "apple")]
-            Self::Capture(Capture::Thread(errno)) => {
-                write!(out, "Coroner's threads can't be started: {}", system(*errno))
-            }
-            Self::Capture(other) => write!(out, "the crash path can't be prepared: {other:?}"),
-        }
-    }
-}
-
-impl std::error::Error for InstallError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
 /// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in `main` as
 /// can be.
 ///
@@ -157,7 +98,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     };
     let run = coroner_capture::install(&path, &options).map_err(|error| match error {
         coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
-        other => InstallError::Capture(other),
+        other => InstallError::CrashPath(other.into()),
     })?;
     let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
         cpp: config.cpp_exceptions,
@@ -280,7 +221,7 @@ pub fn installed() -> Option<Coroner> {
 /// On macOS a child has no crash reporter, and this does nothing.
 ///
 /// # Errors
-/// [`InstallError::Capture`]: the run can't be made. The child stays without one.
+/// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
 pub fn after_fork() -> Result<bool, InstallError> {
     #[cfg(not(target_vendor = "apple"))]
     // A thread of the parent may have held it at the fork, and is not here to let it go.
@@ -289,7 +230,7 @@ pub fn after_fork() -> Result<bool, InstallError> {
     {
         let run = coroner_capture::after_fork();
         coroner_capture::settle_parent();
-        let Some(run) = run.map_err(InstallError::Capture)? else { return Ok(false) };
+        let Some(run) = run.map_err(|error| InstallError::CrashPath(error.into()))? else { return Ok(false) };
         let Inner { store, scope, deliverer, .. } = &*parent.inner;
         scope.begin_session(Id(run.id));
         let inner = Inner {

@@ -1,0 +1,100 @@
+//! Why an install failed.
+
+use std::fmt;
+
+use coroner_capture::{InstallError as Reason, RunStep};
+use coroner_process::syscall::Errno;
+
+use crate::store::StoreError;
+
+/// Why Coroner could not be installed. The app runs on as if nothing had been asked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// It is installed already, in this process. One process has one crash reporter; [`installed`](crate::installed) gives it.
+    AlreadyInstalled,
+    /// No store was named, and there is no default: no home directory and no `$STATE_DIRECTORY`, or the system is Android.
+    NoStoreDirectory,
+    /// The store can't be used.
+    Store(StoreError),
+    /// A part of what runs at a crash could not be prepared.
+    CrashPath(CrashPathError),
+}
+
+/// What of the crash path could not be prepared, and what the system said: its text says both.
+#[derive(Debug)]
+pub struct CrashPathError(Reason);
+
+impl CrashPathError {
+    /// The system's error number (errno(3)), if the system refused something that has one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.errno().map(|errno| errno.0)
+    }
+
+    fn errno(&self) -> Option<Errno> {
+        match &self.0 {
+            Reason::Run(error) => Some(error.errno),
+            Reason::Memory(errno) | Reason::Signal { errno, .. } => Some(*errno),
+            #[cfg(target_vendor = "apple")]
+            Reason::Thread(errno) => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+impl From<Reason> for CrashPathError {
+    fn from(reason: Reason) -> Self {
+        Self(reason)
+    }
+}
+
+impl fmt::Display for CrashPathError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Reason::Run(error) => out.write_str(match error.step {
+                RunStep::Store => "can't open the store",
+                RunStep::Runs => "can't open `runs` in the store",
+                RunStep::Directory => "can't make the run's directory",
+                RunStep::Lock => "can't lock the run (the store must be on a file system with record locks)",
+                RunStep::Report => "can't reserve space for a report",
+                RunStep::State => "can't make the run state",
+            })?,
+            Reason::Memory(_) => out.write_str("no memory for the crash path")?,
+            Reason::Signal { signal, .. } => write!(out, "signal {signal} can't be handled")?,
+            #[cfg(target_vendor = "apple")]
+            Reason::Mach(code) => write!(out, "the task's exception ports can't be taken (kern_return_t {code})")?,
+            #[cfg(target_vendor = "apple")]
+            Reason::Thread(_) => out.write_str("Coroner's threads can't be started")?,
+            other => write!(out, "the crash path can't be prepared: {other:?}")?,
+        }
+        match self.errno() {
+            Some(errno) => write!(out, ": {}", std::io::Error::from_raw_os_error(errno.0)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for CrashPathError {}
+
+impl fmt::Display for InstallError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyInstalled => out.write_str("Coroner is installed already in this process"),
+            Self::NoStoreDirectory => out.write_str(
+                "there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`",
+            ),
+            Self::Store(error) => error.fmt(out),
+            Self::CrashPath(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for InstallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::CrashPath(error) => Some(error),
+            _ => None,
+        }
+    }
+}
