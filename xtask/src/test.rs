@@ -19,8 +19,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// With what takes long, too: every lint, every target, every test under an emulator
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quick")]
     whole: bool,
+    /// What runs on this machine as it is: installs nothing, needs no root, changes no setting of the system
+    #[arg(long)]
+    quick: bool,
     /// Only steps whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -38,19 +41,33 @@ type Step = fn(bool) -> anyhow::Result<()>;
 /// When a step is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
+    /// With `--quick`, too.
+    Quick,
     Always,
     /// With `--whole`.
     Whole,
 }
 
-use When::{Always, Whole};
+use When::{Always, Quick, Whole};
+
+impl When {
+    /// Whether such a step is run.
+    fn is_in(self, arguments: &Arguments) -> bool {
+        match self {
+            Quick => true,
+            Always => !arguments.quick,
+            Whole => arguments.whole,
+        }
+    }
+}
 
 /// The steps, cheap and telling ones first.
 const STEPS: &[(&str, When, Step)] = &[
-    ("words", Always, |_| chore(&["words"])),
-    ("format", Always, |_| cargo(&["fmt", "--all", "--check"])),
-    ("lints", Always, lints),
-    ("tests", Always, |_| tests()),
+    ("words", Quick, |_| chore(&["words"])),
+    ("format", Quick, |_| cargo(&["fmt", "--all", "--check"])),
+    ("lints", Quick, lints),
+    ("compiler of Java", Always, |_| java()),
+    ("tests", Quick, |_| tests()),
     ("Swift names", Whole, |_| cargo(&["test", "-p", "coroner-symbols", "--features", "swift", "--lib", "demangle"])),
     ("C++ exceptions, static runtime", Whole, |_| static_cxx_runtime()),
     ("panics that abort", Always, panic_abort),
@@ -66,9 +83,9 @@ const STEPS: &[(&str, When, Step)] = &[
     ("Android library", Always, |_| chore(&["aar", "--profile", "dev", "--run"])),
     ("Android", Always, |whole| chore(if whole { &["android"] } else { &["android", "--short"] })),
     ("documentation", Always, |_| documentation()),
-    ("C header is current", Always, |_| chore(&["header", "--check"])),
+    ("C header is current", Quick, |_| chore(&["header", "--check"])),
     ("other systems compile", Always, other_systems),
-    ("lock files of benches", Always, |_| lock_files_of_benches()),
+    ("lock files of benches", Quick, |_| lock_files_of_benches()),
     ("benches compile", Whole, |_| benches()),
     ("darwin", Always, |whole| chore(if whole { &["darwin", "--all"] } else { &["darwin"] })),
     ("signal safety", Always, signal_safety),
@@ -106,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let steps: Vec<_> = STEPS
         .iter()
         // One that is asked for by its name is run, too.
-        .filter(|(name, when, _)| wanted(name) && (*when == Always || arguments.whole || arguments.only.is_some()))
+        .filter(|(name, when, _)| wanted(name) && (when.is_in(arguments) || arguments.only.is_some()))
         .collect();
     if arguments.list {
         for (name, ..) in &steps {
@@ -215,12 +232,16 @@ fn lints(whole: bool) -> anyhow::Result<()> {
     ])
 }
 
-/// All tests of this machine. Built first: a cold build has a time limit of its own.
-fn tests() -> anyhow::Result<()> {
-    // Without it the tests of the Java class say that they are skipped.
+/// Without it the tests of the Java class say that they are skipped.
+fn java() -> anyhow::Result<()> {
     if !tools::on_path("javac") && tools::on_path("apt-get") {
         tools::install_debian_package("default-jdk-headless")?;
     }
+    Ok(())
+}
+
+/// All tests of this machine. Built first: a cold build has a time limit of its own.
+fn tests() -> anyhow::Result<()> {
     cargo(&["test", "--quiet", "--workspace", "--no-run"])?;
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }

@@ -92,7 +92,13 @@ pub use system_report::complete_report;
 pub use system_report::{ExitInfo, SystemEnd, SystemReport};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
-/// The README's examples are compiled with the documentation's.
+/// The examples of the README and of the documentation's pages are compiled with those of this crate.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../README.md")]
+    struct Package;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
+}
