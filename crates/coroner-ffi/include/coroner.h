@@ -74,6 +74,26 @@ typedef enum {
     CORONER_OUTCOME_ENDED_BY_SYSTEM = 9,
 } coroner_outcome;
 
+// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
+typedef enum {
+    // All.
+    CORONER_ALTERNATE_STACKS_EVERYWHERE = 0,
+    // Only the thread that installs and those that call coroner_attach_current_thread.
+    CORONER_ALTERNATE_STACKS_ATTACHED = 1,
+    // None: the app looks after it.
+    CORONER_ALTERNATE_STACKS_LEAVE = 2,
+} coroner_alternate_stacks;
+
+// What a sink of the app's made of a report, as coroner_sink_deliver returns it.
+typedef enum {
+    // It has it, for good.
+    CORONER_DELIVERED_TAKEN = 0,
+    // It will never take it, and is not asked again.
+    CORONER_DELIVERED_REJECTED = 1,
+    // It could not take it now: it is asked again at a launch or coroner_flush, a minute later at the earliest.
+    CORONER_DELIVERED_RETRY = 2,
+} coroner_delivered;
+
 // The language of an exception.
 typedef enum {
     // C++.
@@ -203,6 +223,27 @@ typedef struct {
     // Whether it is the app's own code, and not that of the runtime or a library.
     bool in_app;
 } coroner_exception_frame;
+
+// A report that a sink of the app's is given. All of it is valid until the function returns.
+typedef struct {
+    // The event id: 32 hexadecimal digits. The same report may come twice, and has the same id then.
+    const char *event_id;
+    // The report as JSON (docs/report-format.md).
+    const char *json;
+    // The report's file as the dying process wrote it.
+    const uint8_t *raw;
+    // How many bytes `raw` has.
+    size_t raw_length;
+} coroner_given_report;
+
+// Takes a report; returns one of coroner_delivered. Any other number is taken for CORONER_DELIVERED_RETRY. It may take its time.
+typedef int32_t (*coroner_sink_deliver)(void *context, const coroner_given_report *report);
+
+// Sees a report as JSON; returns whether the sinks get it.
+typedef bool (*coroner_before_deliver)(void *context, const char *json);
+
+// Is called with the event id of the crash, 32 hexadecimal digits; empty if it left no report.
+typedef void (*coroner_crashed_last_run)(void *context, const char *event_id);
 
 // How the last run ended, filled in by coroner_last_run.
 typedef struct {
@@ -513,6 +554,35 @@ coroner_status coroner_config_set_reports_per_hour(coroner_config *config,
 coroner_status coroner_config_set_stack_memory(coroner_config *config,
                                                uint32_t bytes);
 
+// Sets how long writing a report may take before the process is ended with what there is, in milliseconds. Default: 5000.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_deadline(coroner_config *config,
+                                           uint32_t milliseconds);
+
+// Sets how much the store keeps of what can't be delivered: so many reports, as many runs without one, so many days, so many bytes.
+// Default: 100, 90, 64 MiB.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_limits(coroner_config *config,
+                                         uint32_t reports,
+                                         uint32_t days,
+                                         uint64_t bytes);
+
+// Sets whether all threads are in a report, or only the crashed one. Default: all.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_all_threads(coroner_config *config, bool all);
+
+// Sets which threads get an alternate signal stack: one of coroner_alternate_stacks. Default: all.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_alternate_stacks(coroner_config *config, int32_t stacks);
+
 #if defined(CORONER_SENTRY)
 // Says whether the user agrees that reports are sent to Sentry. From true on, what waits is sent; with false all that waits is
 // removed and nothing more is kept. It is remembered over launches.
@@ -555,6 +625,34 @@ void coroner_hang_beat(void);
 // The calling thread is alive, and is going to wait for work: it is not expected to show anything until its next
 // coroner_hang_beat.
 void coroner_hang_idle(void);
+
+// Adds a sink of the app's own: `deliver` is called for each report, one at a time, on a thread of Coroner's. The store remembers under
+// `name` what it has taken: the same at every launch, and no other sink's.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `name` is a text that ends with a NUL; `deliver` can be called with `context` on any thread, for
+// the process's life.
+coroner_status coroner_config_add_sink(coroner_config *config,
+                                       const char *name,
+                                       coroner_sink_deliver deliver,
+                                       void *context);
+
+// Sets a function that sees each report before the sinks, as JSON, and may keep it from them: a report for which it returns false is
+// removed. It is called at a launch, in coroner_install or on a thread of Coroner's, and may be called twice for one report. NULL changes nothing.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `keep` can be called with `context` on any thread, for the process's life.
+coroner_status coroner_config_set_before_deliver(coroner_config *config,
+                                                 coroner_before_deliver keep,
+                                                 void *context);
+
+// Sets a function that is called, on a thread of Coroner's, when the last run crashed and the app has not been notified yet. NULL changes nothing.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; `crashed` can be called with `context` on any thread, for the process's life.
+coroner_status coroner_config_set_on_crashed_last_run(coroner_config *config,
+                                                      coroner_crashed_last_run crashed,
+                                                      void *context);
 
 // Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
 // be. The configuration is used up, and freed, however it goes.

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use crate::app_pointer::AppPointer;
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn coroner_config_free(config: *mut Config) {
 ///
 /// # Safety
 /// `config` is null or from `coroner_config_new` and not freed, and nobody else uses it meanwhile.
-unsafe fn change(config: *mut Config, step: impl FnOnce(coroner::Config) -> coroner::Config) -> Status {
+pub(crate) unsafe fn change(config: *mut Config, step: impl FnOnce(coroner::Config) -> coroner::Config) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let config = unsafe { config.as_mut() };
@@ -282,20 +283,6 @@ pub unsafe extern "C" fn coroner_config_set_scrub(
     unsafe { change(config, |config| config.scrub(scrub)) }
 }
 
-/// A pointer of the app's, only handed back to it.
-struct AppPointer(*mut c_void);
-
-// SAFETY: nothing here looks at what it leads to; the app promises that its function can be called with it on any thread.
-unsafe impl Send for AppPointer {}
-// SAFETY: as above.
-unsafe impl Sync for AppPointer {}
-
-impl AppPointer {
-    fn get(&self) -> *mut c_void {
-        self.0
-    }
-}
-
 /// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
 /// it: for code that a runtime compiled ahead of time. Default: no, they are asked first only about what is known to be theirs.
 ///
@@ -409,4 +396,66 @@ pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config
 pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, bytes: u32) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |config| config.stack_memory(bytes)) }
+}
+
+/// Sets how long writing a report may take before the process is ended with what there is, in milliseconds. Default: 5000.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, milliseconds: u32) -> Status {
+    let deadline = std::time::Duration::from_millis(milliseconds.into());
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.deadline(deadline)) }
+}
+
+/// Sets how much the store keeps of what can't be delivered: so many reports, as many runs without one, so many days, so many bytes.
+/// Default: 100, 90, 64 MiB.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports: u32, days: u32, bytes: u64) -> Status {
+    let number = reports as usize;
+    let age = std::time::Duration::from_hours(24 * u64::from(days));
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.limits(coroner::Limits { number, runs: number, age, bytes })) }
+}
+
+/// Sets whether all threads are in a report, or only the crashed one. Default: all.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_all_threads(config: *mut Config, all: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.all_threads(all)) }
+}
+
+/// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AlternateStacks {
+    /// All.
+    Everywhere = 0,
+    /// Only the thread that installs and those that call coroner_attach_current_thread.
+    Attached = 1,
+    /// None: the app looks after it.
+    Leave = 2,
+}
+
+/// Sets which threads get an alternate signal stack: one of coroner_alternate_stacks. Default: all.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_alternate_stacks(config: *mut Config, stacks: i32) -> Status {
+    let stacks = match stacks {
+        0 => coroner::AlternateStacks::Everywhere,
+        1 => coroner::AlternateStacks::Attached,
+        2 => coroner::AlternateStacks::Leave,
+        other => return fail(Status::InvalidArgument, format!("{other} is none of coroner_alternate_stacks")),
+    };
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.alternate_stacks(stacks)) }
 }

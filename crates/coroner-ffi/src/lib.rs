@@ -5,12 +5,14 @@
 //! `cargo xtask header`, documentation and all, so what C programmers read stands here.
 #![deny(missing_docs)]
 
+mod app_pointer;
 pub mod backtrace;
 pub mod config;
 #[cfg(feature = "sentry")]
 pub mod consent;
 pub mod exception;
 pub mod hang;
+pub mod hooks;
 pub mod install;
 pub mod scope;
 pub mod status;

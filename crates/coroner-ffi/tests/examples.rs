@@ -202,6 +202,58 @@ fn live_backtraces_of_a_program_in_c() {
 }
 
 #[test]
+fn hooks_and_a_sink_of_an_app_in_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("hooks.c");
+    let text = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include "coroner.h"
+        static int asked;
+        static int32_t deliver(void *context, const coroner_given_report *report) {
+            printf("%s: id %zu, signal %d, raw %d\n", (const char *)context, strlen(report->event_id),
+                   strstr(report->json, "SIGABRT") != NULL, report->raw_length > 100);
+            return asked++ ? CORONER_DELIVERED_TAKEN : 7;
+        }
+        static bool keep(void *context, const char *json) { return strstr(json, (const char *)context) == NULL; }
+        static void crashed(void *context, const char *id) { printf("%s %zu\n", (const char *)context, strlen(id)); }
+        int main(int count, char **words) {
+            coroner_config *config = coroner_config_new("com.example.hooks");
+            coroner_config_set_store_dir(config, getenv("HOOKS_STORE"));
+            if (coroner_config_add_sink(config, "", deliver, NULL) != CORONER_STATUS_INVALID_ARGUMENT) return 2;
+            if (coroner_config_set_alternate_stacks(config, 9) != CORONER_STATUS_INVALID_ARGUMENT) return 3;
+            coroner_config_add_sink(config, "mine", deliver, "sink");
+            coroner_config_set_before_deliver(config, keep, "a secret thing");
+            coroner_config_set_on_crashed_last_run(config, crashed, "crashed");
+            coroner_config_set_limits(config, 10, 30, 1 << 20);
+            coroner_config_set_deadline(config, 2000);
+            coroner_config_set_all_threads(config, false);
+            coroner_config_set_alternate_stacks(config, CORONER_ALTERNATE_STACKS_ATTACHED);
+            if (coroner_install(config) != CORONER_STATUS_OK) { puts(coroner_last_error()); return 4; }
+            if (count > 1) coroner_set_tag("note", words[1]);
+            if (count > 1) abort();
+            coroner_flush(20000);
+            return 0;
+        }"#;
+    std::fs::write(&source, text).unwrap();
+    let program = build_file(&source, "cc", &Linkage::Shared, folder.path());
+    let launch = |store: &str, words: &[&str]| run(&program, "HOOKS_STORE", &folder.path().join(store), words);
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+
+    assert_eq!(launch("store", &["a plain thing"]).status.signal(), Some(libc::SIGABRT));
+    let first = launch("store", &[]);
+    assert!(first.status.success(), "{first:?}");
+    let delivered = "sink: id 32, signal 1, raw 1";
+    let lines = said(&first);
+    assert!(lines.lines().any(|line| line == "crashed 32") && lines.lines().any(|line| line == delivered), "{lines}");
+
+    assert_eq!(launch("other", &["a secret thing"]).status.signal(), Some(libc::SIGABRT));
+    let dropped = launch("other", &[]);
+    assert!(dropped.status.success() && !said(&dropped).contains("sink:"), "{dropped:?}");
+}
+
+#[test]
 fn deaths_that_only_c_and_cpp_have() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("crates/coroner-ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());
