@@ -346,6 +346,14 @@ fn other_systems(whole: bool) -> anyhow::Result<()> {
         succeed(&mut command)?;
         println!("{target}: {}", packages.join(", "));
     }
+    // At the desk, where reports are read and no process is watched.
+    let desk = ["coroner-report", "coroner-symbols", "coroner-minidump", "coroner-apple-report", "coroner-tombstone"];
+    for target in ["x86_64-pc-windows-gnu"] {
+        tools::rust_target(target)?;
+        let packages = desk.iter().flat_map(|package| ["-p", package]);
+        succeed(command("cargo").args(["check", "--quiet", "--target", target]).args(packages))?;
+        println!("{target}: {}", desk.join(", "));
+    }
     Ok(())
 }
 

@@ -162,6 +162,7 @@ impl ReportLock {
     }
 
     /// In a child made by fork: who had it in the parent is not here.
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
     pub(crate) fn forget_parent(&self) {
         self.owner.store(0, Ordering::Release);
     }

@@ -39,17 +39,28 @@ pub(crate) fn is_loaded_file(image: &Image, began: Timestamp) -> bool {
     with_loaded_file(image, began, |_| ()).is_some()
 }
 
-fn with_loaded_file<T>(image: &Image, began: Timestamp, with: impl FnOnce(&object::File) -> T) -> Option<T> {
+/// When a file was last changed, its name and owner included: nanoseconds since 1970.
+#[cfg(unix)]
+fn changed(file: &std::fs::Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
+    u64::try_from(file.ctime()).ok()?.checked_mul(1_000_000_000)?.checked_add(file.ctime_nsec() as u64)
+}
+
+/// When a file was last written: nanoseconds since 1970. Where reports are only read it is all that there is.
+#[cfg(not(unix))]
+fn changed(file: &std::fs::Metadata) -> Option<u64> {
+    let since = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
+fn with_loaded_file<T>(image: &Image, began: Timestamp, with: impl FnOnce(&object::File) -> T) -> Option<T> {
     if image.replaced {
         return None;
     }
     let path = on_disk(Path::new(&image.path));
     let container = archive::split(&path).filter(|_| !path.exists()).map_or(&*path, |(archive, _)| archive);
     let about = std::fs::metadata(container).ok().filter(|about| image.path.starts_with('/') && about.is_file())?;
-    let changed =
-        u64::try_from(about.ctime()).ok()?.checked_mul(1_000_000_000)?.checked_add(about.ctime_nsec() as u64)?;
-    if changed > began.0 {
+    if changed(&about)? > began.0 {
         return None;
     }
     // One with an id is another file than the one that was loaded.
