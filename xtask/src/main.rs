@@ -10,6 +10,8 @@ mod android;
 mod bench;
 mod darwin;
 mod deadline;
+#[cfg(target_os = "linux")]
+mod dist;
 mod fuzz;
 mod header;
 #[cfg(target_os = "linux")]
@@ -42,6 +44,9 @@ enum Command {
     /// Build the Android library (AAR): the Java class, and the shared library for each processor
     #[cfg(target_os = "linux")]
     Aar(aar::Arguments),
+    /// Make the archive that apps in C and C++ take: libraries, header, files for pkg-config and CMake
+    #[cfg(target_os = "linux")]
+    Dist(dist::Arguments),
     /// Run the tests as Android programs, on a device's bionic (Linux)
     #[cfg(target_os = "linux")]
     Android(android::Arguments),
@@ -76,6 +81,8 @@ fn main() -> anyhow::Result<()> {
         Command::Darwin(arguments) => darwin::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Aar(arguments) => aar::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Dist(arguments) => dist::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Android(arguments) => android::run(&arguments),
         Command::Oracle(arguments) => oracle::run(&arguments),

@@ -1,0 +1,112 @@
+//! Programs outside the workspace that take an unpacked archive as an app would: by pkg-config and by CMake, static and shared.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, ensure};
+
+use crate::tools;
+
+const PROGRAM: &str = r#"
+#include <coroner.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int count, char **words)
+{
+    coroner_config *config = coroner_config_new("com.example.dist");
+    coroner_config_set_store_dir(config, words[1]);
+    if (coroner_install(config) != CORONER_STATUS_OK) {
+        fprintf(stderr, "%s\n", coroner_last_error());
+        return 1;
+    }
+    if (count > 2)
+        abort();
+    return coroner_flush(20000) == CORONER_STATUS_OK ? 0 : 2;
+}
+"#;
+
+const CMAKE_LISTS: &str = "
+cmake_minimum_required(VERSION 3.16)
+project(app C)
+find_package(coroner 0.1 REQUIRED)
+add_executable(static main.c)
+target_link_libraries(static PRIVATE coroner::static)
+add_executable(shared main.c)
+target_link_libraries(shared PRIVATE coroner::shared)
+";
+
+/// Runs a command; its output, if it succeeded.
+fn succeed(command: &mut Command) -> anyhow::Result<Output> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output)
+}
+
+/// All checks of what lies at `unpacked`, each with its outcome. Files go below `scratch`.
+pub(super) fn all(unpacked: &Path, scratch: &Path) -> Vec<(String, anyhow::Result<()>)> {
+    let source = scratch.join("main.c");
+    let written = fs::write(&source, PROGRAM).context("the program");
+    let mut rows = vec![("the program is written".to_owned(), written)];
+    for (name, words) in
+        [("pkg-config, shared", &["--cflags", "--libs"][..]), ("pkg-config, static", &["--cflags"][..])]
+    {
+        rows.push((name.to_owned(), by_pkg_config(unpacked, scratch, &source, words)));
+    }
+    rows.extend([("CMake".to_owned(), by_cmake(unpacked, scratch, &source))]);
+    rows
+}
+
+fn by_pkg_config(unpacked: &Path, scratch: &Path, source: &Path, words: &[&str]) -> anyhow::Result<()> {
+    tools::debian_package("pkg-config", "pkg-config")?;
+    let asked = |words: &[&str]| {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", unpacked.join("lib/pkgconfig")).args(words).arg("coroner");
+        let output = succeed(&mut command)?;
+        let text = String::from_utf8(output.stdout)?;
+        anyhow::Ok(text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let program = scratch.join("by-pkg-config");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").arg(&program).arg(source).args(asked(words)?);
+    if words.contains(&"--libs") {
+        compiler.arg(format!("-Wl,-rpath,{}", unpacked.join("lib").display()));
+    } else {
+        let libraries = asked(&["--static", "--libs-only-l"])?;
+        compiler.arg(unpacked.join("lib/libcoroner_ffi.a"));
+        compiler.args(libraries.iter().filter(|library| *library != "-lcoroner_ffi"));
+    }
+    succeed(&mut compiler)?;
+    crash(&program, &scratch.join(format!("store-{}", words.len())))
+}
+
+fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path) -> anyhow::Result<()> {
+    tools::debian_package("cmake", "cmake")?;
+    let project = scratch.join("project");
+    fs::create_dir_all(&project)?;
+    fs::copy(source, project.join("main.c"))?;
+    fs::write(project.join("CMakeLists.txt"), CMAKE_LISTS)?;
+    let build = project.join("build");
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", unpacked.display());
+    succeed(Command::new("cmake").arg("-S").arg(&project).arg("-B").arg(&build).arg(prefix))?;
+    succeed(Command::new("cmake").arg("--build").arg(&build))?;
+    for kind in ["static", "shared"] {
+        crash(&build.join(kind), &scratch.join(format!("store-{kind}"))).context(kind)?;
+    }
+    Ok(())
+}
+
+/// Crashes the program, starts it again, and looks for the report.
+fn crash(program: &Path, store: &Path) -> anyhow::Result<()> {
+    let died = Command::new(program).arg(store).arg("crash").output()?;
+    ensure!(died.status.signal() == Some(libc::SIGABRT), "it ended with {}", died.status);
+    succeed(Command::new(program).arg(store))?;
+    let reports: Vec<PathBuf> =
+        fs::read_dir(store.join("reports"))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+    let json = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let text = fs::read_to_string(json.context("there is no report")?)?;
+    ensure!(text.contains("SIGABRT") && text.contains("\"main\""), "the report has no SIGABRT, or no `main`");
+    Ok(())
+}

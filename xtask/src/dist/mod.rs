@@ -1,0 +1,230 @@
+//! `cargo xtask dist`: what apps in C and C++ take, `target/dist/coroner-VERSION-TARGET.tar.gz`.
+//!
+//! The header, the static and the shared library, files for pkg-config and CMake, the licences. All paths in it are relative to its own place, so
+//! it is unpacked anywhere. The same sources make the same bytes. `--check` builds, crashes and reads programs with what was unpacked.
+
+mod check;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use flate2::{Compression, GzBuilder};
+
+use crate::{deadline, tools};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Cargo's profile for the libraries.
+    #[arg(long, default_value = "ship")]
+    profile: String,
+    /// The target; this machine's by default.
+    #[arg(long)]
+    target: Option<String>,
+    /// Features of `coroner-ffi` beside its defaults, such as `sentry`.
+    #[arg(long)]
+    features: Option<String>,
+    /// Unpack it below this folder, too.
+    #[arg(long)]
+    prefix: Option<PathBuf>,
+    /// Build programs with it by pkg-config and CMake, crash them, and look for their reports.
+    #[arg(long)]
+    check: bool,
+    /// Print one JSON object with a row a file, and a row a check, as the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the result.
+struct Row {
+    what: String,
+    bytes: Option<u64>,
+    error: Option<String>,
+}
+
+/// Runs the chore.
+///
+/// # Errors
+/// Where something can't be built or written, or a check fails.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let host = host()?;
+    let target = arguments.target.clone().unwrap_or_else(|| host.clone());
+    let name = format!("coroner-{}-{target}", env!("CARGO_PKG_VERSION"));
+    let place = tools::target_dir().join("dist");
+    let folder = place.join(&name);
+    if folder.is_dir() {
+        fs::remove_dir_all(&folder)?;
+    }
+    build(arguments, &target)?;
+    lay_out(&folder, &libraries(arguments, &target), &target)?;
+    let archive = place.join(format!("{name}.tar.gz"));
+    pack(&folder, &name, &archive)?;
+
+    let mut rows: Vec<Row> = Vec::new();
+    for file in files_of(&folder)? {
+        let what = file.strip_prefix(&folder)?.display().to_string();
+        rows.push(Row { what, bytes: Some(file.metadata()?.len()), error: None });
+    }
+    rows.push(Row { what: format!("{name}.tar.gz"), bytes: Some(archive.metadata()?.len()), error: None });
+    if let Some(prefix) = &arguments.prefix {
+        unpack(&archive, prefix)?;
+        println!("unpacked to {}", prefix.join(&name).display());
+    }
+    if arguments.check {
+        ensure!(target == host, "programs for {target} can't be run here");
+        let scratch = tempfile::tempdir()?;
+        unpack(&archive, scratch.path())?;
+        for (what, outcome) in check::all(&scratch.path().join(&name), scratch.path()) {
+            rows.push(Row { what, bytes: None, error: outcome.err().map(|error| format!("{error:#}")) });
+        }
+    }
+    report(arguments, &rows, &archive)
+}
+
+fn report(arguments: &Arguments, rows: &[Row], archive: &Path) -> anyhow::Result<()> {
+    for row in rows {
+        match (&row.error, row.bytes) {
+            (Some(error), _) => println!("FAIL {}: {error}", row.what),
+            (None, Some(bytes)) => println!("{bytes:>10} {}", row.what),
+            (None, None) => println!("ok   {}", row.what),
+        }
+    }
+    println!("{}", archive.display());
+    let failed = rows.iter().filter(|row| row.error.is_some()).count();
+    if arguments.json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| serde_json::json!({ "what": row.what, "bytes": row.bytes, "unit": "bytes", "error": row.error }))
+            .collect();
+        println!("{}", serde_json::json!({ "chore": "dist", "pass": failed == 0, "rows": rows }));
+    }
+    if failed > 0 {
+        bail!("{failed} checks failed");
+    }
+    Ok(())
+}
+
+/// This machine's target, as rustc calls it.
+fn host() -> anyhow::Result<String> {
+    let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
+    let text = String::from_utf8(said.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say its host")?.to_owned())
+}
+
+fn build(arguments: &Arguments, target: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tools::workspace_root()).args(["build", "--quiet", "-p", "coroner-ffi", "--lib"]);
+    command.args(["--profile", &arguments.profile, "--target", target]);
+    if let Some(features) = &arguments.features {
+        command.args(["--features", features]);
+    }
+    let status = deadline::status(&mut command)?;
+    ensure!(status.success(), "building coroner-ffi ended with {status}");
+    Ok(())
+}
+
+/// Where cargo put the libraries.
+fn libraries(arguments: &Arguments, target: &str) -> PathBuf {
+    let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
+    tools::target_dir().join(target).join(profile)
+}
+
+/// The shared library's name on that target.
+fn shared_library(target: &str) -> &'static str {
+    if target.contains("apple") { "libcoroner_ffi.dylib" } else { "libcoroner_ffi.so" }
+}
+
+/// What a program with the static library is linked with.
+fn system_libraries(target: &str) -> &'static str {
+    if target.contains("apple") { "" } else { "-lpthread -ldl -lm" }
+}
+
+fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::Result<()> {
+    let root = tools::workspace_root();
+    let (lib, include) = (folder.join("lib"), folder.join("include"));
+    let (pkg_config, cmake) = (lib.join("pkgconfig"), lib.join("cmake/coroner"));
+    for directory in [&include, &pkg_config, &cmake] {
+        fs::create_dir_all(directory)?;
+    }
+    let copy = |from: &Path, to: PathBuf| {
+        fs::copy(from, &to).map(|_| ()).with_context(|| format!("{} to {}", from.display(), to.display()))
+    };
+    copy(&root.join("crates/coroner-ffi/include/coroner.h"), include.join("coroner.h"))?;
+    copy(&root.join("LICENSE-MIT"), folder.join("LICENSE-MIT"))?;
+    copy(&root.join("LICENSE-APACHE"), folder.join("LICENSE-APACHE"))?;
+    copy(&root.join("docs/c.md"), folder.join("README.md"))?;
+    copy(&libraries.join("libcoroner_ffi.a"), lib.join("libcoroner_ffi.a"))?;
+    let shared = shared_library(target);
+    copy(&libraries.join(shared), lib.join(shared))?;
+    strip(&lib.join("libcoroner_ffi.a"), &lib.join(shared), target)?;
+
+    let texts = [
+        (pkg_config.join("coroner.pc"), include_str!("coroner.pc")),
+        (cmake.join("coroner-config.cmake"), include_str!("coroner-config.cmake")),
+        (cmake.join("coroner-config-version.cmake"), include_str!("coroner-config-version.cmake")),
+    ];
+    for (path, text) in texts {
+        let is_cmake = path.extension().is_some_and(|extension| extension == "cmake");
+        let system = system_libraries(target);
+        let system = if is_cmake { system.replace(' ', ";") } else { system.to_owned() };
+        let text = text
+            .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
+            .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
+            .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
+            .replace("@SHARED@", shared)
+            .replace("@SYSTEM_LIBRARIES@", &system);
+        fs::write(path, text)?;
+    }
+    Ok(())
+}
+
+/// Takes the debug information out; what a program is linked by, and unwind data, stay.
+fn strip(archive: &Path, shared: &Path, target: &str) -> anyhow::Result<()> {
+    let program = match target {
+        _ if target.contains("apple") => return Ok(()),
+        "aarch64-unknown-linux-gnu" => "aarch64-linux-gnu-strip",
+        _ => "strip",
+    };
+    for (file, what) in [(archive, "--strip-debug"), (shared, "--strip-unneeded")] {
+        let status = deadline::status(Command::new(program).arg(what).arg("--enable-deterministic-archives").arg(file))
+            .context(program)?;
+        ensure!(status.success(), "{program} {} ended with {status}", file.display());
+    }
+    Ok(())
+}
+
+/// All files below a folder, in the order of their names.
+fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.is_dir() { waiting.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Packs a folder under a name: names in order, no owners, no times.
+fn pack(folder: &Path, name: &str, archive: &Path) -> anyhow::Result<()> {
+    let file = fs::File::create(archive).with_context(|| archive.display().to_string())?;
+    let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(file, Compression::best()));
+    tar.mode(tar::HeaderMode::Deterministic);
+    for path in files_of(folder)? {
+        tar.append_path_with_name(&path, Path::new(name).join(path.strip_prefix(folder)?))?;
+    }
+    tar.into_inner()?.finish()?;
+    Ok(())
+}
+
+fn unpack(archive: &Path, into: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(into)?;
+    let file = fs::File::open(archive)?;
+    tar::Archive::new(flate2::read::GzDecoder::new(file)).unpack(into)?;
+    Ok(())
+}
