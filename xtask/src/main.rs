@@ -20,6 +20,8 @@ mod miri;
 mod oracle;
 mod sentry;
 mod signal_safety;
+#[cfg(unix)]
+mod symbols_truth;
 mod test;
 mod tools;
 mod words;
@@ -58,6 +60,9 @@ enum Command {
     Sentry(sentry::Arguments),
     /// Check in the linked release artefact that everything that a crash can reach is safe to run in a crash
     SignalSafety(signal_safety::Arguments),
+    /// Names and lines of random addresses of forty files beside two versions of llvm-symbolizer (needs Debian's compilers and packages)
+    #[cfg(unix)]
+    SymbolsTruth(symbols_truth::Arguments),
     /// Crashes in containers, sandboxes and beside runtimes: what is expected, and what is seen (Linux)
     #[cfg(target_os = "linux")]
     WorstMinute(worst_minute::Arguments),
@@ -89,6 +94,8 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sentry(arguments) => sentry::run(&arguments),
         Command::SignalSafety(arguments) => signal_safety::run(&arguments),
+        #[cfg(unix)]
+        Command::SymbolsTruth(arguments) => symbols_truth::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::WorstMinute(arguments) => worst_minute::run(&arguments),
         #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     cell::{Cell, OnceCell, RefCell},
+    collections::HashMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,6 +18,7 @@ use self_cell::self_cell;
 use crate::{
     dwarf_budget::{self, Budget, Refused},
     error::Malformed,
+    line_rows::{self, LineRows},
     mapped::Bytes,
     split_dwarf,
 };
@@ -41,6 +43,8 @@ struct Index<'a> {
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
     package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
+    /// Of units in which `addr2line` may look for a line in the wrong place.
+    line_rows: RefCell<HashMap<usize, Arc<LineRows>>>,
 }
 
 self_cell!(
@@ -112,7 +116,7 @@ impl Dwarf {
             let budget = Budget::of_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
             let context = Context::from_arc_dwarf(Arc::clone(&own))
                 .map_err(|error| malformed(&error, bytes, info_at, "the units"))?;
-            Ok(Index { context, sections: own, package: OnceCell::new(), budget })
+            Ok(Index { context, sections: own, package: OnceCell::new(), budget, line_rows: RefCell::default() })
         })?;
         let (missing, said_missing) = (RefCell::new(missing), Cell::new(false));
         Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
@@ -143,15 +147,43 @@ impl Dwarf {
                     }
                 }
             };
-            frames.and_then(collect).map_err(|error| {
+            let mut frames = frames.and_then(collect).map_err(|error| {
                 malformed(&error, &self.file, self.info_at, &format!("what it says of {svma:#x}"))
-            })
+            })?;
+            if let (Some(innermost), Some(offset)) = (frames.first_mut(), index.budget.unit_with_dropped(svma)) {
+                correct_line(index, offset, svma, innermost);
+            }
+            Ok(frames)
         })
     }
 
     /// What of other files was not found since the last call.
     pub(crate) fn take_missing(&self) -> Option<Malformed> {
         self.missing.borrow_mut().take()
+    }
+}
+
+/// The line of an address by the unit's own rows, where the sequences that they are in overlap.
+fn correct_line(index: &Index<'_>, offset: usize, svma: u64, call: &mut DwarfFrame) {
+    let sections = &*index.sections;
+    let unit = || {
+        let header = sections.debug_info.header_from_offset(gimli::DebugInfoOffset(offset)).ok()?;
+        sections.unit(header).ok()
+    };
+    let known = index.line_rows.borrow().get(&offset).cloned();
+    let rows = known.unwrap_or_else(|| {
+        let rows = Arc::new(unit().map(|unit| LineRows::of(unit.unit_ref(sections))).unwrap_or_default());
+        index.line_rows.borrow_mut().insert(offset, Arc::clone(&rows));
+        rows
+    });
+    let Some(row) = rows.find(svma) else { return };
+    let line = (row.line != 0).then_some(row.line);
+    let column = (row.line != 0 && row.column != 0).then_some(row.column);
+    if (call.line, call.column) != (line, column)
+        && let Some(unit) = unit()
+    {
+        call.file = line_rows::file_name(unit.unit_ref(sections), row.file);
+        (call.line, call.column) = (line, column);
     }
 }
 

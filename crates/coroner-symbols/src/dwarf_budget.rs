@@ -62,6 +62,8 @@ pub(crate) struct Budget {
     ends: Vec<u64>,
     /// Units that say no ranges.
     anywhere: Vec<usize>,
+    /// Units with a range that begins at address 0: what is left of functions that the linker dropped.
+    with_dropped: HashSet<usize>,
     checked: RefCell<HashSet<usize>>,
     ranges_left: Cell<u64>,
 }
@@ -79,6 +81,7 @@ impl Budget {
             ranges: Vec::new(),
             ends: Vec::new(),
             anywhere: Vec::new(),
+            with_dropped: HashSet::new(),
             checked: RefCell::default(),
             ranges_left: Cell::new(2 * range_bytes.iter().sum::<usize>() as u64 + (1 << 16)),
         };
@@ -120,8 +123,12 @@ impl Budget {
         {
             self.ranges.push((range.begin, range.end, offset));
         }
-        if self.ranges.len() == before {
+        let added = self.ranges.get(before..).unwrap_or_default();
+        if added.is_empty() {
             self.anywhere.push(offset);
+        }
+        if added.iter().any(|range| range.0 == 0) {
+            self.with_dropped.insert(offset);
         }
         Ok(())
     }
@@ -161,6 +168,19 @@ impl Budget {
                 self.check_unit(dwarf, *offset)?;
             }
         }
+        for (number, offset) in self.candidates(svma).into_iter().enumerate() {
+            if number >= MAX_UNITS {
+                return Err(Refused::new(offset, format!("more than {MAX_UNITS} units claim the address {svma:#x}")));
+            }
+            if self.checked.borrow_mut().insert(offset) {
+                self.check_unit(dwarf, offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The units that claim an address.
+    fn candidates(&self, svma: u64) -> Vec<usize> {
         let mut candidates = Vec::new();
         let mut index = self.ranges.partition_point(|range| range.0 <= svma);
         while let Some(before) = index.checked_sub(1)
@@ -171,15 +191,17 @@ impl Budget {
                 candidates.push(self.ranges[index].2);
             }
         }
-        for (number, offset) in candidates.into_iter().enumerate() {
-            if number >= MAX_UNITS {
-                return Err(Refused::new(offset, format!("more than {MAX_UNITS} units claim the address {svma:#x}")));
-            }
-            if self.checked.borrow_mut().insert(offset) {
-                self.check_unit(dwarf, offset)?;
-            }
+        candidates
+    }
+
+    /// The unit that claims an address, if it is one alone and also has functions that the linker dropped.
+    pub(crate) fn unit_with_dropped(&self, svma: u64) -> Option<usize> {
+        if self.with_dropped.is_empty() {
+            return None;
         }
-        Ok(())
+        let candidates = self.candidates(svma);
+        let (first, others) = candidates.split_first()?;
+        (others.iter().all(|other| other == first) && self.with_dropped.contains(first)).then_some(*first)
     }
 
     /// How deep a unit's entries are, and what ranges they ask for.

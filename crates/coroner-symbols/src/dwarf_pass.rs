@@ -17,6 +17,7 @@ use object::{Object, ObjectSection};
 use crate::{
     dwarf::{DwarfFrame, section},
     dwarf_budget::{MAX_DEPTH, MAX_UNITS, abbreviations_size},
+    line_rows::{self, Row, file_name},
     mapped::Bytes,
     naming_budget::{Meter, Reserved},
 };
@@ -122,15 +123,6 @@ struct Call {
     from_file: Option<u64>,
     from_line: u32,
     from_column: u32,
-}
-
-/// What a line program says of an address.
-#[derive(Clone, Copy)]
-struct Row {
-    address: u64,
-    file: u64,
-    line: u32,
-    column: u32,
 }
 
 /// Which addresses an entry has, as it says it.
@@ -245,29 +237,16 @@ impl<'a> Pass<'a> {
 
     /// Reads a line program, and gives `take` the places between two rows, with the first of these.
     fn rows(&self, unit: UnitRef<'_, Slice<'a>>, mut take: impl FnMut(std::ops::Range<usize>, Row)) -> Option<()> {
-        let Some(program) = unit.line_program.clone() else { return Some(()) };
-        let mut rows = program.rows();
-        let mut last: Option<Row> = None;
-        while let Ok(Some((_, row))) = rows.next_row() {
-            self.meter.step().then_some(())?;
-            // Of rows at one address the last one counts.
-            if let Some(last) = last.filter(|last| last.address != row.address() || row.end_sequence()) {
-                let places = self.within(last.address, row.address());
+        line_rows::stretches(
+            unit,
+            || self.meter.step().then_some(()),
+            |stretch, row| {
+                let places = self.within(stretch.start, stretch.end);
                 if !places.is_empty() {
-                    take(places, last);
+                    take(places, row);
                 }
-            }
-            last = (!row.end_sequence()).then(|| Row {
-                address: row.address(),
-                file: row.file_index(),
-                line: row.line().map_or(0, std::num::NonZeroU64::get) as u32,
-                column: match row.column() {
-                    gimli::ColumnType::LeftEdge => 0,
-                    gimli::ColumnType::Column(column) => column.get() as u32,
-                },
-            });
-        }
-        Some(())
+            },
+        )
     }
 
     /// Looks into a unit that may have these addresses.
@@ -276,7 +255,10 @@ impl<'a> Pass<'a> {
         let mut rows: Vec<Option<Row>> = vec![None; self.addresses.len()];
         self.rows(unit, |between, row| {
             for place in between {
-                rows[place].get_or_insert(row);
+                // Where stretches overlap, the one that begins last is of that code.
+                if rows[place].is_none_or(|other: Row| other.address < row.address) {
+                    rows[place] = Some(row);
+                }
             }
         })?;
         for &place in places {
@@ -488,36 +470,4 @@ fn is_sparse<T: Ord>(list: &mut Vec<T>, limit: usize) -> bool {
         list.dedup();
     }
     list.len() <= limit.max(64)
-}
-
-/// The path of a file of a unit's line program: its name, below its folder, below that in which the compiler ran.
-fn file_name(unit: UnitRef<'_, Slice<'_>>, index: u64) -> Option<String> {
-    let header = unit.line_program.as_ref()?.header();
-    let Some(file) = header.file(index) else {
-        // Before version 5 there is no file 0, and it stands for none.
-        return (index == 0).then(String::new);
-    };
-    let mut path = unit.comp_dir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-    if file.directory_index() != 0
-        && let Some(folder) = file.directory(header)
-    {
-        push(&mut path, &unit.attr_string(folder).ok()?.to_string_lossy());
-    }
-    push(&mut path, &unit.attr_string(file.path_name()).ok()?.to_string_lossy());
-    Some(path)
-}
-
-/// Goes on with a path, of Unix or of Windows.
-fn push(path: &mut String, next: &str) {
-    let begins_at_slash = |path: &str| path.starts_with('/') || path.get(1..3) == Some(":/");
-    let begins_at_backslash = |path: &str| path.starts_with('\\') || path.get(1..3) == Some(":\\");
-    if begins_at_slash(next) || begins_at_backslash(next) {
-        next.clone_into(path);
-        return;
-    }
-    let separator = if begins_at_backslash(path) { '\\' } else { '/' };
-    if !path.is_empty() && !path.ends_with(separator) {
-        path.push(separator);
-    }
-    path.push_str(next);
 }

@@ -29,6 +29,7 @@ mod dwarf_pass;
 mod elf;
 mod error;
 mod image_identity;
+mod line_rows;
 mod locate;
 mod macho;
 mod mapped;

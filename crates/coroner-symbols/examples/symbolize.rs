@@ -1,0 +1,52 @@
+//! `symbolize FILE < ADDRESSES`: one line of JSON for each address (hexadecimal, as the file itself counts; one a line) with its calls, the
+//! innermost first, names as the linker has them.
+//!
+//! `cargo xtask symbols-truth` compares what it prints with `llvm-symbolizer`.
+
+use std::{
+    io::{BufRead, Write},
+    path::Path,
+};
+
+use coroner_symbols::{LookupAddress, SymbolFile};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Answer {
+    /// What the symbol table says.
+    symbol: Option<String>,
+    calls: Vec<Call>,
+}
+
+#[derive(Serialize)]
+struct Call {
+    name: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    column: Option<u32>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("usage: symbolize FILE < ADDRESSES")?;
+    let files = SymbolFile::open(Path::new(&path))?;
+    let file = files.first().ok_or("nothing in the file can name anything")?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let address = LookupAddress::of_instruction(u64::from_str_radix(line.trim().trim_start_matches("0x"), 16)?);
+        let calls = file.calls(address).into_iter();
+        let answer = Answer {
+            symbol: file.symbol(address).map(|(name, _)| name),
+            calls: calls
+                .map(|call| Call { name: call.name, file: call.file, line: call.line, column: call.column })
+                .collect(),
+        };
+        serde_json::to_writer(&mut out, &answer)?;
+        writeln!(out)?;
+    }
+    out.flush()?;
+    for problem in file.take_problems() {
+        eprintln!("{problem}");
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! What each namer says of the same addresses of a file, and what it takes for that.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+
+/// One call. A line of 0 is none, and then the file says nothing either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) name: Option<String>,
+    pub(super) file: Option<String>,
+    pub(super) line: u64,
+}
+
+/// What is said of an address: its calls, the innermost first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answer {
+    pub(super) calls: Vec<Call>,
+    /// The symbol table's name, by ours.
+    pub(super) symbol: Option<String>,
+}
+
+impl Answer {
+    pub(super) fn says_something(&self) -> bool {
+        self.calls.iter().any(|call| call.name.is_some() || call.line != 0)
+    }
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) seconds: f64,
+    /// At most, of memory that was resident, files that were mapped included.
+    pub(super) peak_bytes: u64,
+}
+
+/// Runs a program and prints what it took as the last line of standard error: seconds, and kibibytes. It is a process of its own since the
+/// greatest resident set of a process counts that of its parent before `execve` (`exec_mmap` of the kernel's fs/exec.c), and xtask's is large.
+const MEASURE: &str = r#"
+import os, resource, subprocess, sys, time
+began = time.perf_counter()
+try:
+    status = subprocess.run(sys.argv[4:], stdin=open(sys.argv[1]), stdout=open(sys.argv[2], "w"), stderr=subprocess.DEVNULL,
+                            timeout=float(sys.argv[3])).returncode
+except subprocess.TimeoutExpired:
+    sys.exit(124)
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(0 if status == 0 else 1)
+"#;
+
+/// Runs a namer with addresses on its standard input. `None` if it took longer than `limit`.
+fn measured(
+    program: &Path,
+    arguments: &[&OsStr],
+    addresses: &[u64],
+    folder: &Path,
+    limit: Duration,
+) -> anyhow::Result<Option<(Vec<u8>, Cost)>> {
+    let (asked, answered) = (folder.join("asked"), folder.join("answered"));
+    let input: Vec<String> = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
+    fs::write(&asked, input.concat())?;
+    let output = Command::new("python3")
+        .args(["-c", MEASURE])
+        .args([&asked, &answered])
+        .arg(limit.as_secs().to_string())
+        .arg(program)
+        .args(arguments)
+        .output()
+        .context("running python3")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => {}
+        Some(124) => return Ok(None),
+        _ => bail!("{} failed: {}", program.display(), said.trim()),
+    }
+    let mut numbers = said.lines().last().unwrap_or_default().split(' ');
+    let seconds = numbers.next().unwrap_or_default().parse()?;
+    let kibibytes: u64 = numbers.next().unwrap_or_default().parse()?;
+    Ok(Some((fs::read(&answered)?, Cost { seconds, peak_bytes: kibibytes * 1024 })))
+}
+
+/// What ours prints for an address.
+#[derive(Deserialize)]
+struct OurAnswer {
+    symbol: Option<String>,
+    calls: Vec<OurCall>,
+}
+
+#[derive(Deserialize)]
+struct OurCall {
+    name: Option<String>,
+    file: Option<String>,
+    line: Option<u64>,
+}
+
+/// Ours: `symbolize`, the example of coroner-symbols.
+pub(super) fn ours(
+    program: &Path,
+    file: &Path,
+    addresses: &[u64],
+    folder: &Path,
+) -> anyhow::Result<(Vec<Answer>, Cost)> {
+    let (printed, cost) = measured(program, &[file.as_os_str()], addresses, folder, Duration::from_secs(300))?
+        .with_context(|| format!("no answer for {} within five minutes", file.display()))?;
+    let mut answers = Vec::new();
+    for line in BufReader::new(&*printed).lines() {
+        let OurAnswer { symbol, calls } = serde_json::from_str(&line?)?;
+        let call = |call: OurCall| of_parts(call.name, call.file, call.line.unwrap_or(0));
+        answers.push(Answer { calls: calls.into_iter().map(call).collect(), symbol });
+    }
+    ensure!(answers.len() == addresses.len(), "{} answers for {} addresses", answers.len(), addresses.len());
+    Ok((answers, cost))
+}
+
+/// What llvm-symbolizer prints for an address.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct LlvmAnswer {
+    #[serde(default)]
+    symbol: Vec<LlvmCall>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct LlvmCall {
+    function_name: String,
+    file_name: String,
+    line: u64,
+}
+
+/// An llvm-symbolizer. `None` if it took longer than `limit`.
+pub(super) fn llvm(
+    program: &Path,
+    file: &Path,
+    addresses: &[u64],
+    folder: &Path,
+    limit: Duration,
+) -> anyhow::Result<Option<(Vec<Answer>, Cost)>> {
+    let options = ["--output-style=JSON", "--no-demangle", "--inlines", "--obj"].map(OsStr::new);
+    let arguments = [&options[..], &[file.as_os_str()]].concat();
+    let Some((printed, cost)) = measured(program, &arguments, addresses, folder, limit)? else { return Ok(None) };
+    let mut answers = Vec::new();
+    for line in BufReader::new(&*printed).lines() {
+        let LlvmAnswer { symbol } = serde_json::from_str(&line?)?;
+        let said = |text: String| Some(text).filter(|text| !text.is_empty() && text != "??" && text != "<invalid>");
+        let call = |call: LlvmCall| of_parts(said(call.function_name), said(call.file_name), call.line);
+        answers.push(Answer { calls: symbol.into_iter().map(call).collect(), symbol: None });
+    }
+    ensure!(answers.len() == addresses.len(), "{} answers for {} addresses", answers.len(), addresses.len());
+    Ok(Some((answers, cost)))
+}
+
+fn of_parts(name: Option<String>, file: Option<String>, line: u64) -> Call {
+    Call { name, file: file.filter(|_| line != 0), line }
+}
+
+/// What binutils' addr2line takes. `None` if it took longer than `limit`.
+pub(super) fn addr2line(
+    file: &Path,
+    addresses: &[u64],
+    folder: &Path,
+    limit: Duration,
+) -> anyhow::Result<Option<Cost>> {
+    let options = ["--functions", "--inlines", "--addresses", "--exe"].map(OsStr::new);
+    let arguments = [&options[..], &[file.as_os_str()]].concat();
+    Ok(measured(Path::new("addr2line"), &arguments, addresses, folder, limit)?.map(|(_, cost)| cost))
+}
+
+/// The llvm-symbolizers of this machine, by version.
+pub(super) fn llvm_symbolizers() -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in fs::read_dir("/usr/lib").context("listing /usr/lib")?.flatten() {
+        let name = entry.file_name();
+        let version =
+            name.to_str().and_then(|name| name.strip_prefix("llvm-")).and_then(|version| version.parse().ok());
+        let program = entry.path().join("bin/llvm-symbolizer");
+        if let Some(version) = version
+            && program.exists()
+        {
+            found.push((version, program));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(version, program)| (format!("llvm-{version}"), program)).collect())
+}

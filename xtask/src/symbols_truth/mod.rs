@@ -1,0 +1,233 @@
+//! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of forty files, compared with llvm-symbolizer.
+//!
+//! Two versions of llvm-symbolizer are asked where Debian has two. An answer is right if it is that of one of them. What both versions say
+//! otherwise is listed by [`compare::Class`], with examples. Time and memory of all namers are of the same addresses, one after another; that of
+//! binutils' `addr2line` too.
+//!
+//! A row fails if ours answers fewer than 99.9 % of what a version answers, or fewer than 99.9 % of the answers are the same.
+//! `docs/symbols.md` says in what the tools differ, and why; [`compare::Class::is_equal`] has which of that counts as the same.
+
+mod answers;
+mod compare;
+mod subjects;
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, ensure};
+use object::{Object, ObjectSection, SectionKind};
+use serde::Serialize;
+
+use crate::tools;
+use answers::{Answer, Cost};
+use compare::{Places, Tally};
+use subjects::{SUBJECTS, Subject};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only the files of these names.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Addresses of each file.
+    #[arg(long, default_value_t = 2500)]
+    addresses: usize,
+    /// How many examples of each kind of disagreement are printed.
+    #[arg(long, default_value_t = 1)]
+    examples: usize,
+    /// Also fail if a file can't be had here: a compiler, a package is missing.
+    #[arg(long)]
+    all: bool,
+}
+
+/// The versions of llvm-symbolizer that are installed if they are not there.
+const VERSIONS: [&str; 2] = ["llvm-14", "llvm-19"];
+
+/// Of ten thousand.
+const WANTED: usize = 9990;
+
+/// After this time a peer is given up.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A file, and one version of llvm-symbolizer.
+#[derive(Serialize)]
+struct Row {
+    file: &'static str,
+    bytes: u64,
+    peer: String,
+    /// How many of the addresses the peer answers.
+    answered: usize,
+    /// How many of those ours answers.
+    answered_by_ours: usize,
+    /// How many of those are the same.
+    equal: usize,
+    /// Disagreements, by kind; those that the other version settles are among them.
+    classes: Vec<(&'static str, usize)>,
+    seconds: [f64; 2],
+    peak_megabytes: [f64; 2],
+    ok: bool,
+}
+
+/// Compares.
+///
+/// # Errors
+/// If a row fails, or nothing could be compared.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    for version in VERSIONS {
+        if !Path::new("/usr/lib").join(version).join("bin/llvm-symbolizer").exists() {
+            tools::install_debian_package(version)?;
+        }
+    }
+    let program = subjects::build(&subjects::SYMBOLIZE)?;
+    let folder = tools::target_dir().join("symbols-truth");
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    for subject in SUBJECTS {
+        if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == subject.name) {
+            continue;
+        }
+        match subject.file(&folder) {
+            Ok(file) => rows.extend(compare_file(arguments, &program, subject, &file, &folder)?),
+            Err(error) => {
+                println!("{:<20} not here: {error:#}", subject.name);
+                missing.push(subject.name);
+            }
+        }
+    }
+    let failed = rows.iter().filter(|row| !row.ok).count();
+    println!("{} rows, {failed} failed; {} files are not here: {}", rows.len(), missing.len(), missing.join(", "));
+    if arguments.json {
+        println!("{}", serde_json::json!({ "check": "symbols-truth", "rows": rows, "missing": missing }));
+    }
+    ensure!(!rows.is_empty(), "nothing was compared");
+    ensure!(failed == 0, "{failed} rows failed");
+    ensure!(!arguments.all || missing.is_empty(), "files are missing: {}", missing.join(", "));
+    Ok(())
+}
+
+fn compare_file(
+    arguments: &Arguments,
+    program: &Path,
+    subject: &Subject,
+    file: &Path,
+    folder: &Path,
+) -> anyhow::Result<Vec<Row>> {
+    let addresses = random_addresses(file, arguments.addresses)?;
+    // Once before, so that the file is in the system's cache for everybody.
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?.len() as u64;
+    let (ours, our_cost) = answers::ours(program, file, &addresses, folder)?;
+    let mut peers: Vec<(String, Vec<Answer>, Cost)> = Vec::new();
+    for (version, peer) in answers::llvm_symbolizers()? {
+        match answers::llvm(&peer, file, &addresses, folder, LIMIT) {
+            Ok(Some((answers, cost))) => peers.push((version, answers, cost)),
+            Ok(None) => println!("{}: {version} has no answer after {} s", subject.name, LIMIT.as_secs()),
+            Err(error) => println!("{}: {version}: {error:#}", subject.name),
+        }
+    }
+    let addr2line = answers::addr2line(file, &addresses, folder, LIMIT);
+    let places = Places::of(file)?;
+    let mut rows = Vec::new();
+    for (index, (version, answers, cost)) in peers.iter().enumerate() {
+        let others: Vec<&[Answer]> =
+            peers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, peer)| peer.1.as_slice()).collect();
+        let tally = Tally::of(&places, &addresses, &ours, answers, &others, arguments.examples);
+        let row = row(subject, bytes, version, &tally, [our_cost, *cost]);
+        print_row(&row, &tally);
+        rows.push(row);
+    }
+    match addr2line {
+        Ok(Some(cost)) => println!("{:<20} addr2line: {:.2} s, {:.0} MB", "", cost.seconds, megabytes(cost.peak_bytes)),
+        Ok(None) => println!("{:<20} addr2line: no answer after {} s", "", LIMIT.as_secs()),
+        Err(error) => println!("{:<20} addr2line: {error:#}", ""),
+    }
+    Ok(rows)
+}
+
+fn row(subject: &Subject, bytes: u64, version: &str, tally: &Tally, [ours, theirs]: [Cost; 2]) -> Row {
+    let (answered, answered_by_ours, equal) = (tally.answered(), tally.answered_by_ours(), tally.equal());
+    let enough = |count: usize, of: usize| count * 10_000 >= of * WANTED;
+    Row {
+        file: subject.name,
+        bytes,
+        peer: version.into(),
+        answered,
+        answered_by_ours,
+        equal,
+        classes: tally.disagreements().map(|(class, count)| (class.name(), count)).collect(),
+        seconds: [ours.seconds, theirs.seconds],
+        peak_megabytes: [megabytes(ours.peak_bytes), megabytes(theirs.peak_bytes)],
+        ok: enough(answered_by_ours, answered) && enough(equal, answered_by_ours),
+    }
+}
+
+fn print_row(row: &Row, tally: &Tally) {
+    #[allow(clippy::cast_precision_loss)] // For people to read.
+    let percent = |count: usize, of: usize| if of == 0 { 100.0 } else { count as f64 * 100.0 / of as f64 };
+    println!(
+        "{:<20} {:<8} {} {:>6.1} MB  answered {:>4}, by ours {:>6.2} %, equal {:>6.2} %  {:.2} s / {:.2} s  {:.0} / {:.0} MB",
+        row.file,
+        row.peer,
+        if row.ok { "ok    " } else { "FAILED" },
+        megabytes(row.bytes),
+        row.answered,
+        percent(row.answered_by_ours, row.answered),
+        percent(row.equal, row.answered_by_ours),
+        row.seconds[0],
+        row.seconds[1],
+        row.peak_megabytes[0],
+        row.peak_megabytes[1],
+    );
+    for (class, count) in tally.disagreements() {
+        println!("{:<20} {count:>5} {}", "", class.name());
+        for example in tally.examples.get(&class).into_iter().flatten() {
+            println!("      {example}");
+        }
+    }
+    if tally.settled > 0 {
+        println!("{:<20} {:>5} of them as the other version says", "", tally.settled);
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // For people to read.
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// Addresses in the code of a file, the same in each run.
+fn random_addresses(file: &Path, count: usize) -> anyhow::Result<Vec<u64>> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    let parsed = object::File::parse(&*bytes)?;
+    let sections: Vec<(u64, u64)> = parsed
+        .sections()
+        .filter(|section| section.kind() == SectionKind::Text || is_code_without_bytes(section))
+        .map(|section| (section.address(), section.size()))
+        .collect();
+    let total: u64 = sections.iter().map(|section| section.1).sum();
+    ensure!(total > 0, "{} has no code", file.display());
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut addresses = Vec::new();
+    for _ in 0..count {
+        let mut at = random() % total;
+        for (start, size) in &sections {
+            if at < *size {
+                addresses.push(start + at);
+                break;
+            }
+            at -= size;
+        }
+    }
+    Ok(addresses)
+}
+
+/// Code of a debug file, whose bytes are elsewhere.
+fn is_code_without_bytes(section: &object::Section<'_, '_>) -> bool {
+    let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { return false };
+    sh_flags.contains(object::elf::SHF_EXECINSTR)
+}

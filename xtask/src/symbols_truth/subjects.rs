@@ -1,0 +1,265 @@
+//! The files whose addresses are named: made here by the compilers, linkers and tools that programs are built with, or a distribution's.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail, ensure};
+use object::{
+    Architecture,
+    read::macho::{FatArch, MachOFatFile32},
+};
+
+use crate::tools;
+
+/// A file, or how it is made.
+pub(super) struct Subject {
+    pub(super) name: &'static str,
+    make: Make,
+}
+
+enum Make {
+    /// The Rust program, by these options of rustc.
+    Rust(&'static [&'static str]),
+    /// The program of this suffix by a compiler and its options.
+    Compiled(&'static str, &'static str, &'static [&'static str]),
+    /// The file of another subject, changed: by this program, which is given its options, the file, and (with `true`) the file to write.
+    Changed { of: &'static str, program: &'static str, options: &'static [&'static str], writes: bool },
+    /// As [`Self::Compiled`], and its `.dwo` files packed, by this tool, beside it.
+    Packed(&'static str, &'static str, &'static [&'static str], &'static str),
+    /// An image of a fat Mach-O file of the repository.
+    Slice(&'static str, Architecture),
+    /// A release build of this workspace.
+    Workspace(Build),
+    /// This command itself, a debug build.
+    Itself,
+    /// The compiler's own library, which has symbols and no debug information.
+    Compiler,
+    /// The largest file with debug information of a Debian package, or the one whose path ends so.
+    Debian(&'static str, &'static str),
+}
+
+const DSYM: &str = "fixtures/symbols/program.dylib.dSYM/Contents/Resources/DWARF/program.dylib";
+
+/// What cargo builds.
+pub(super) struct Build {
+    target: &'static [&'static str],
+    /// The profile's `debug`.
+    debug: &'static str,
+    /// Below cargo's folder of the profile.
+    file: &'static str,
+}
+
+/// The program that prints our answers.
+pub(super) const SYMBOLIZE: Build =
+    Build { target: &["-p", "coroner-symbols", "--example", "symbolize"], debug: "full", file: "examples/symbolize" };
+
+const CORONER: Build =
+    Build { target: &["-p", "coroner-cli", "--bin", "coroner"], debug: "line-tables-only", file: "coroner" };
+
+const SPLIT: &[&str] = &["-O2", "-g", "-gsplit-dwarf"];
+/// What binutils' `dwp` packs: it crashes on DWARF 5.
+const SPLIT_4: &[&str] = &["-O2", "-gdwarf-4", "-gsplit-dwarf"];
+
+/// All of them.
+pub(super) const SUBJECTS: &[Subject] = &[
+    of("rust-release-lines", Make::Rust(&["-O", "-Cdebuginfo=1"])),
+    of("rust-release", Make::Rust(&["-O", "-Cdebuginfo=2"])),
+    of("rust-size", Make::Rust(&["-Copt-level=z", "-Cdebuginfo=2", "-Cpanic=abort"])),
+    of("rust-debug", Make::Rust(&["-Cdebuginfo=2"])),
+    of("rust-lto", Make::Rust(&["-O", "-Cdebuginfo=2", "-Clto=fat", "-Ccodegen-units=1"])),
+    of("rust-v0", Make::Rust(&["-O", "-Cdebuginfo=2", "-Csymbol-mangling-version=v0"])),
+    of("rust-dwp", Make::Rust(&["-O", "-Cdebuginfo=2", "-Csplit-debuginfo=packed"])),
+    of("rust-dwo", Make::Rust(&["-O", "-Cdebuginfo=2", "-Csplit-debuginfo=unpacked"])),
+    of("rust-compressed", changed("rust-release", "objcopy", &["--compress-debug-sections=zlib"], true)),
+    of("rust-debug-file", changed("rust-release", "objcopy", &["--only-keep-debug"], true)),
+    of("coroner-release", Make::Workspace(CORONER)),
+    of("symbolize-release", Make::Workspace(SYMBOLIZE)),
+    of("xtask-debug", Make::Itself),
+    of("rustc-symbols", Make::Compiler),
+    of("g++", Make::Compiled("cpp", "g++", &["-O2", "-g"])),
+    of("g++-debug", Make::Compiled("cpp", "g++", &["-O0", "-g"])),
+    of("g++-dwarf-4", Make::Compiled("cpp", "g++", &["-O2", "-gdwarf-4"])),
+    of("g++-dwarf-3", Make::Compiled("cpp", "g++", &["-O2", "-gdwarf-3", "-gstrict-dwarf"])),
+    of("g++-type-units", Make::Compiled("cpp", "g++", &["-O2", "-gdwarf-5", "-fdebug-types-section"])),
+    of("g++-type-units-4", Make::Compiled("cpp", "g++", &["-O2", "-gdwarf-4", "-fdebug-types-section"])),
+    of("g++-lto", Make::Compiled("cpp", "g++", &["-O2", "-g", "-flto"])),
+    of("g++-compressed", Make::Compiled("cpp", "g++", &["-O2", "-g", "-gz=zlib"])),
+    of("g++-dwo", Make::Compiled("cpp", "g++", SPLIT)),
+    of("g++-dwp", Make::Packed("cpp", "g++", SPLIT_4, "dwp")),
+    of("g++-dwz", changed("g++", "dwz", &[], false)),
+    of("g++-lto-dwz", changed("g++-lto", "dwz", &[], false)),
+    of("clang++", Make::Compiled("cpp", "clang++-14", &["-std=c++17", "-O2", "-g"])),
+    of("clang++-lines", Make::Compiled("cpp", "clang++-14", &["-std=c++17", "-O2", "-gline-tables-only"])),
+    of(
+        "clang++-type-units",
+        Make::Compiled("cpp", "clang++-14", &["-std=c++17", "-O2", "-g", "-fdebug-types-section"]),
+    ),
+    of(
+        "clang++-icf",
+        Make::Compiled(
+            "cpp",
+            "clang++-14",
+            &["-std=c++17", "-O2", "-g", "-ffunction-sections", "-fuse-ld=lld", "-Wl,--icf=all", "-Wl,--gc-sections"],
+        ),
+    ),
+    of("clang++-lto", Make::Compiled("cpp", "clang++-14", &["-std=c++17", "-O2", "-g", "-flto", "-fuse-ld=lld"])),
+    of(
+        "clang++-dwp",
+        Make::Packed("cpp", "clang++-14", &["-std=c++17", "-O2", "-gdwarf-4", "-gsplit-dwarf"], "llvm-dwp-14"),
+    ),
+    of("gcc-arm64", Make::Compiled("c", "aarch64-linux-gnu-gcc", &["-O2", "-g", "-static"])),
+    of("gdc", Make::Compiled("d", "gdc", &["-O2", "-g", "-static-libphobos"])),
+    of("go", Make::Compiled("go", "go", &[])),
+    of("dsym-x86_64", Make::Slice(DSYM, Architecture::X86_64)),
+    of("dsym-arm64", Make::Slice(DSYM, Architecture::Aarch64)),
+    of("libc6-dbg", Make::Debian("libc6-dbg", "")),
+    of("libstdc++6-12-dbg", Make::Debian("libstdc++6-12-dbg", "")),
+    of("python3.11-dbg", Make::Debian("python3.11-dbg", "bin/python3.11d")),
+    of("ceph-mon-dbg", Make::Debian("ceph-mon-dbg", "")),
+];
+
+const fn of(name: &'static str, make: Make) -> Subject {
+    Subject { name, make }
+}
+
+const fn changed(of: &'static str, program: &'static str, options: &'static [&'static str], writes: bool) -> Make {
+    Make::Changed { of, program, options, writes }
+}
+
+impl Subject {
+    /// The file, which is made if it is not there.
+    pub(super) fn file(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        let place = folder.join(self.name);
+        fs::create_dir_all(&place)?;
+        let made = place.join("program");
+        if made.exists() {
+            return Ok(made);
+        }
+        let source =
+            |suffix: &str| tools::workspace_root().join("fixtures/symbols-truth").join(format!("program.{suffix}"));
+        let beside = place.join("partial");
+        match &self.make {
+            Make::Rust(options) => {
+                run(Command::new("rustc")
+                    .current_dir(&place)
+                    .args(["--edition=2024", "-o"])
+                    .arg(&beside)
+                    .args(*options)
+                    .arg(source("rs")))?;
+                // What is split off is beside it under its own name.
+                if place.join("partial.dwp").exists() {
+                    fs::rename(place.join("partial.dwp"), place.join("program.dwp"))?;
+                }
+            }
+            Make::Compiled("go", compiler, options) => {
+                run(Command::new(compiler).args(["build", "-o"]).arg(&beside).args(*options).arg(source("go")))?;
+            }
+            Make::Compiled(suffix, compiler, options) | Make::Packed(suffix, compiler, options, _) => {
+                run(Command::new(compiler)
+                    .current_dir(&place)
+                    .args(*options)
+                    .arg("-o")
+                    .arg(&beside)
+                    .arg(source(suffix)))?;
+                if let Make::Packed(_, _, _, packer) = &self.make {
+                    pack(packer, &place, &beside)?;
+                }
+            }
+            Make::Changed { of, program, options, writes } => {
+                let original = find(of)?.file(folder)?;
+                let mut command = Command::new(program);
+                command.args(*options);
+                if *writes {
+                    command.arg(original).arg(&beside);
+                } else {
+                    fs::copy(original, &beside)?;
+                    command.arg(&beside);
+                }
+                run(&mut command)?;
+            }
+            Make::Slice(path, architecture) => {
+                let bytes = fs::read(tools::workspace_root().join(path))?;
+                let fat = MachOFatFile32::parse(&*bytes)?;
+                let slice = fat.arches().iter().find(|slice| slice.architecture() == *architecture);
+                fs::write(&beside, slice.context("no such slice")?.data(&*bytes)?)?;
+            }
+            Make::Workspace(build) => return self::build(build),
+            // A copy: cargo may put another one in its place meanwhile.
+            Make::Itself => drop(fs::copy("/proc/self/exe", &beside)?),
+            Make::Compiler => return compiler_library(),
+            Make::Debian(package, end) => return debian_file(package, end),
+        }
+        fs::rename(&beside, &made)?;
+        Ok(made)
+    }
+}
+
+fn find(name: &str) -> anyhow::Result<&'static Subject> {
+    SUBJECTS.iter().find(|subject| subject.name == name).with_context(|| format!("no subject {name}"))
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("running {:?}", command.get_program()))?;
+    ensure!(
+        output.status.success(),
+        "{:?} ended with {}: {}",
+        command.get_program(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+/// Packs the split units of a program into `program.dwp`, and takes the `.dwo` files away, so that nothing else is found.
+fn pack(packer: &str, place: &Path, program: &Path) -> anyhow::Result<()> {
+    run(Command::new(packer).current_dir(place).arg("-e").arg(program).arg("-o").arg(place.join("program.dwp")))?;
+    for entry in fs::read_dir(place)?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "dwo") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds it.
+pub(super) fn build(build: &Build) -> anyhow::Result<PathBuf> {
+    let folder = tools::target_dir().join("symbols-truth/cargo");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(tools::workspace_root()).args(["build", "--quiet", "--release", "--locked", "--target-dir"]);
+    command.arg(&folder).arg("--config").arg(format!("profile.release.debug = \"{}\"", build.debug));
+    run(command.args(build.target))?;
+    Ok(folder.join("release").join(build.file))
+}
+
+fn compiler_library() -> anyhow::Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("running rustc")?;
+    let folder = Path::new(String::from_utf8(output.stdout)?.trim()).join("lib");
+    let files = fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?;
+    let is_driver =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("librustc_driver-"));
+    files.flatten().map(|entry| entry.path()).find(is_driver).context("no librustc_driver")
+}
+
+fn debian_file(package: &str, end: &str) -> anyhow::Result<PathBuf> {
+    let listed = || Command::new("dpkg").args(["-L", package]).output().context("running dpkg");
+    let mut output = listed()?;
+    if !output.status.success() {
+        tools::install_debian_package(package)?;
+        output = listed()?;
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_elf = |path: &PathBuf| {
+        let mut magic = [0; 4];
+        fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+    };
+    let files = text.lines().map(PathBuf::from);
+    let files = files.filter(|path| path.to_string_lossy().ends_with(end) && path.is_file() && is_elf(path));
+    let largest = files.max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len()));
+    let Some(largest) = largest else { bail!("{package} has no such file") };
+    Ok(largest)
+}
