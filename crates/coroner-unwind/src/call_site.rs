@@ -6,6 +6,12 @@ use crate::arch::Architecture;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
+/// Whether no code can be at that address: no system maps the first page. Nothing is read there.
+#[inline]
+pub(crate) const fn is_in_zero_page(address: u64) -> bool {
+    address < 0x1000
+}
+
 /// Whether the instruction that ends at `address` is a call; `None` if it can't be read.
 ///
 /// On x86_64, whose instructions can't be read backwards, this is whether the bytes could be a call's: one address of

@@ -3,7 +3,7 @@
 use coroner_process::threads::Tid;
 
 #[cfg(target_vendor = "apple")]
-pub use darwin::{NotCaptured, set_own_threads, stop};
+pub use darwin::{NotCaptured, stop};
 #[cfg(not(target_vendor = "apple"))]
 pub use linux::{NotCaptured, set_stopper, stop, trace};
 
@@ -60,9 +60,7 @@ mod linux {
 
 #[cfg(target_vendor = "apple")]
 mod darwin {
-    use core::sync::atomic::{AtomicU64, Ordering};
-
-    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts};
+    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts, is_exception_receiver};
 
     /// Why another thread was not captured.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,36 +72,19 @@ mod darwin {
         RegistersUnreadable,
     }
 
-    /// The threads that recover guarded loads, 0 for none: a walk that stopped one of them would wait for it for ever.
-    static OWN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-    /// Names the threads that are never stopped: those that receive the task's exceptions, on which guarded loads depend. 0 is none.
-    pub fn set_own_threads(threads: [Tid; 2]) {
-        for (place, tid) in OWN.iter().zip(threads) {
-            place.store(tid, Ordering::Release);
-        }
-    }
-
-    fn is_own(tid: Tid) -> bool {
-        OWN.iter().any(|own| own.load(Ordering::Acquire) == tid)
-    }
-
     /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
     /// thread may hold it. The kernel stops it whatever it does: no time is needed.
     ///
     /// # Errors
-    /// [`NotCaptured::ThreadGone`] if there is no such thread, it is the calling one, or one of [`set_own_threads`].
+    /// [`NotCaptured::ThreadGone`] if there is no such thread, it is the calling one, or one that recovers guarded loads.
     pub fn stop(tid: Tid) -> Result<Interrupted, NotCaptured> {
-        if is_own(tid) {
-            return Err(NotCaptured::ThreadGone);
-        }
         Interrupted::stop(tid).ok_or(NotCaptured::ThreadGone)
     }
 
     pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {
         let Ok(list) = ThreadList::take() else { return false };
         let tids = list.ports().iter().filter_map(|port| facts(*port)).map(|facts| facts.tid);
-        tids.filter(|tid| !is_own(*tid)).for_each(each);
+        tids.filter(|tid| !is_exception_receiver(*tid)).for_each(each);
         true
     }
 }

@@ -12,9 +12,9 @@ use std::{
 };
 
 use crate::host::{
-    gate,
+    gate::{self, Beginning},
     kernel::{self, lock, pages, thread::Thread},
-    libsystem::process,
+    libsystem::{conditions, process},
     loader, mach, signals,
 };
 
@@ -88,6 +88,7 @@ pub(crate) fn main() -> ! {
 }
 
 fn start(path: &Path, libraries: Option<PathBuf>, arguments: Vec<CString>) -> ! {
+    conditions::prepare();
     pages::prepare();
     signals::prepare();
     mach::tasks::prepare();
@@ -115,12 +116,11 @@ fn start(path: &Path, libraries: Option<PathBuf>, arguments: Vec<CString>) -> ! 
     let start = process::prepare(arguments);
     // SAFETY: the stack was made for this, and is unused again after the initialisers. Both functions take at most four
     // arguments. `main` is entered by itself: it stands at the stack's top.
-    let status = unsafe {
-        gate::enter(initialise as *const () as usize, thread.stack_end, start);
-        gate::enter(main, thread.stack_end, start)
+    unsafe {
+        gate::enter(Beginning::Host, initialise as *const () as usize, thread.stack_end, start);
+        gate::enter(Beginning::Main, main, thread.stack_end, start)
     };
-    // SAFETY: no preconditions. libc runs what the program registered with atexit, and flushes stdio.
-    unsafe { libc::exit(status as i32) }
+    fail("main came back to the host: `start` ends the program");
 }
 
 /// On the program's stack: initialisers.

@@ -71,7 +71,7 @@ fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
 fn backtraces(kit: &Kit) -> anyhow::Result<()> {
     let mut command = kit.cargo("test");
     command
-        .args(["--quiet", "--package", "coroner", "--test", "backtrace"])
+        .args(["--quiet", "--package", "coroner", "--test", "backtrace", "--test", "all_threads"])
         .env("CORONER_TEST_CC", kit.compiler_words());
     succeed(kit.one_by_one(&mut command))
 }

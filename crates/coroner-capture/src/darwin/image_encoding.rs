@@ -12,10 +12,10 @@ use crate::installed::Installed;
 /// The most bytes that are kept of an image's message.
 const MAX_MESSAGE: usize = 4096;
 
-/// Encodes what images say of the death: the messages in their `__DATA,__crash_info` sections, which libSystem's `abort`,
+/// Encodes what images say of the death: the messages in their `__crash_info` sections, which libSystem's `abort`,
 /// Swift's runtime, libdispatch and others fill in (`crashreporter_annotations_t` of CrashReporterClient.h).
 pub(crate) fn encode_annotations(_: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
-    /// The layout has been the same since this version.
+    /// The fields that are read have been where they are since this version, up to 7.
     const VERSION: u64 = 4;
     /// Where `message` and `message2` stand.
     const MESSAGES: [u64; 2] = [8, 32];

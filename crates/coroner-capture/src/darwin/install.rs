@@ -8,7 +8,7 @@ use coroner_process::exception_messages::{self, Own};
 use coroner_process::exception_ports::{destroy_port, make_port, set_of_thread};
 use coroner_process::identity::is_traced;
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{ThreadList, Tid, facts};
+use coroner_process::threads::{ThreadList, Tid, facts, set_exception_receivers};
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::port::mach_port_t;
 
@@ -140,7 +140,6 @@ fn thread_id(thread: mach_port_t) -> Tid {
 pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
     let platform = &installed.platform;
     let secondary = start(installed, 1).map_err(InstallError::Thread)?;
-    platform.secondary_thread.store(secondary, Ordering::Release);
     let failed = |error| {
         end(installed);
         error
@@ -148,13 +147,13 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     let primary = start(installed, 0).map_err(|errno| failed(InstallError::Thread(errno)))?;
     platform.primary_thread.store(primary, Ordering::Release);
     platform.primary_tid.store(thread_id(primary), Ordering::Release);
+    set_exception_receivers([thread_id(primary), thread_id(secondary)]);
     // Under a debugger, too: what goes wrong on the primary thread is Coroner's own affair.
     match set_of_thread(primary, ExceptionSet::CRASHES.bits(), platform.secondary_port) {
         KERN_SUCCESS => {}
         answer => return Err(failed(InstallError::Mach(answer))),
     }
     platform.ports.take(platform.primary_port).map_err(|answer| failed(InstallError::Mach(answer)))?;
-    coroner_walk::stop_thread::set_own_threads([platform.primary_tid.load(Ordering::Acquire), thread_id(secondary)]);
     let takes_faults = platform.exceptions.contains(ExceptionSet::BAD_ACCESS);
     coroner_walk::recovery::set_owner(takes_faults.then_some(platform.primary_port));
     if options.alternate_stacks != AlternateStacks::Leave {
@@ -187,8 +186,7 @@ pub(crate) fn end(installed: &Installed) {
         unsafe { libc::pthread_join(thread as libc::pthread_t, core::ptr::null_mut()) };
     }
     platform.primary_thread.store(0, Ordering::Release);
-    platform.secondary_thread.store(0, Ordering::Release);
-    coroner_walk::stop_thread::set_own_threads([0; 2]);
+    set_exception_receivers([0; 2]);
 }
 
 /// Gives signals and exception ports back to who had them before (crash path, on any thread): after a report the process dies

@@ -92,10 +92,13 @@ impl OtherThreads {
             for port in list.ports() {
                 // The kernel gives a port the same name each time.
                 let is_known = table.entries.iter().take(before).any(|entry| entry.port == *port);
-                if is_known || platform.is_own(*port) {
+                if is_known {
                     continue;
                 }
                 let Some(facts) = threads::facts(*port) else { continue };
+                if threads::is_exception_receiver(facts.tid) {
+                    continue;
+                }
                 // Of a hang, its thread is one of them, and that which noticed it waits here.
                 if facts.tid == context.hung.map_or(context.tid, |hung| hung.watcher) {
                     continue;
@@ -105,9 +108,9 @@ impl OtherThreads {
                     continue;
                 };
                 let state = threads::activity(*port).and_then(|activity| activity.state);
-                if threads::suspend(*port) {
+                if threads::suspend(*port, &facts) {
                     let state = state.map_or(0, |state| thread_state(state).0);
-                    let threads::Facts { tid, queue_at, specific } = facts;
+                    let threads::Facts { tid, queue_at, specific, .. } = facts;
                     *entry = Entry { port: *port, state, tid, queue_at, specific };
                     table.count = table.count.saturating_add(1);
                 }

@@ -33,6 +33,9 @@ const SAME_DEATH_NS: u64 = 5_000_000_000;
 /// As many as one report can be about, and some.
 const PASSED_ON: usize = 32;
 
+/// What an exception is known by, should its thread come back with the same one: its program counter, stack pointer and codes.
+pub(crate) type Fault = [u64; 4];
+
 /// An exception that goes on as a signal.
 struct PassedOn {
     /// Its thread, 0 for none.
@@ -41,15 +44,42 @@ struct PassedOn {
     at: AtomicU64,
     /// [`Reported::as_word`].
     reported: AtomicU64,
+    fault: [AtomicU64; 4],
+    /// How often it came back.
+    returns: AtomicU32,
+    /// Coroner's handler has had its signal.
+    is_taken: AtomicBool,
+}
+
+impl PassedOn {
+    const NONE: PassedOn = PassedOn {
+        tid: AtomicU64::new(0),
+        at: AtomicU64::new(0),
+        reported: AtomicU64::new(0),
+        fault: [const { AtomicU64::new(0) }; 4],
+        returns: AtomicU32::new(0),
+        is_taken: AtomicBool::new(false),
+    };
+
+    fn is_of(&self, tid: Tid) -> bool {
+        self.tid.load(Ordering::Acquire) == tid
+    }
+
+    fn is_recent(&self) -> bool {
+        monotonic_now().saturating_sub(self.at.load(Ordering::Relaxed)) < SAME_DEATH_NS
+    }
+
+    fn has(&self, fault: &Fault) -> bool {
+        self.fault.iter().zip(fault).all(|(held, word)| held.load(Ordering::Relaxed) == *word)
+    }
 }
 
 /// See the module.
 pub(crate) struct PlatformState {
     pub primary_port: mach_port_t,
     pub secondary_port: mach_port_t,
-    /// Coroner's own threads' ports, 0 before they run. They are never suspended and in no report.
+    /// Coroner's own threads' ports, 0 before they run. They are in no report.
     pub primary_thread: AtomicU32,
-    pub secondary_thread: AtomicU32,
     /// The primary thread's id, 0 before it runs.
     pub primary_tid: AtomicU64,
     /// As `pthread_t`s, for the end.
@@ -95,7 +125,6 @@ impl PlatformState {
             primary_port,
             secondary_port,
             primary_thread: AtomicU32::new(0),
-            secondary_thread: AtomicU32::new(0),
             primary_tid: AtomicU64::new(0),
             pthreads: [const { AtomicUsize::new(0) }; 2],
             main_thread,
@@ -109,35 +138,48 @@ impl PlatformState {
             crashed: AtomicU32::new(0),
             waiting: UnsafeCell::new([const { None }; CAPACITY]),
             request: UnsafeCell::new(None),
-            passed_on: [const { PassedOn { tid: AtomicU64::new(0), at: AtomicU64::new(0), reported: AtomicU64::new(0) } };
-                PASSED_ON],
+            passed_on: [const { PassedOn::NONE }; PASSED_ON],
             passed_on_next: AtomicUsize::new(0),
             threads,
             label_offset,
         }
     }
 
-    /// Whether that port is one of Coroner's own threads.
-    pub(crate) fn is_own(&self, thread: mach_port_t) -> bool {
-        [&self.primary_thread, &self.secondary_thread].iter().any(|own| own.load(Ordering::Acquire) == thread)
-    }
-
     /// An exception of that thread goes on as a signal: that is the same death, of which this became.
-    pub(crate) fn pass_on(&self, tid: Tid, reported: Reported) {
+    pub(crate) fn pass_on(&self, tid: Tid, fault: &Fault, reported: Reported) {
         let next = self.passed_on_next.fetch_add(1, Ordering::Relaxed) % PASSED_ON;
-        let place = self.passed_on.iter().find(|held| held.tid.load(Ordering::Relaxed) == tid);
+        let place = self.passed_on.iter().find(|held| held.is_of(tid));
         if let Some(place) = place.or_else(|| self.passed_on.get(next)) {
-            place.at.store(monotonic_now(), Ordering::Relaxed);
+            if !(place.is_of(tid) && place.has(fault)) {
+                place.returns.store(0, Ordering::Relaxed);
+                place.at.store(monotonic_now(), Ordering::Relaxed);
+            }
+            for (held, word) in place.fault.iter().zip(fault) {
+                held.store(*word, Ordering::Relaxed);
+            }
+            place.is_taken.store(false, Ordering::Relaxed);
             place.reported.store(reported.as_word(), Ordering::Relaxed);
             place.tid.store(tid, Ordering::Release);
         }
     }
 
-    /// What became of the exception that a signal of that thread is the rest of; `None` if it is of its own.
+    /// What became of an exception that was passed on as a signal, and with which its thread is back, and the how manieth time
+    /// that is: no handler has had the signal, or one that Coroner does not see has left the thread where it was.
+    pub(crate) fn is_back(&self, tid: Tid, fault: &Fault) -> Option<(Reported, u32)> {
+        let place = self.passed_on.iter().find(|held| held.is_of(tid) && held.has(fault) && held.is_recent())?;
+        if place.is_taken.load(Ordering::Acquire) {
+            return None;
+        }
+        let returns = place.returns.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        Some((Reported::of_word(place.reported.load(Ordering::Relaxed)), returns))
+    }
+
+    /// A signal of that thread has come to Coroner's handler: what became of the exception that it is the rest of; `None` if it is of
+    /// its own.
     pub(crate) fn passed_on(&self, tid: Tid) -> Option<Reported> {
-        let place = self.passed_on.iter().find(|held| held.tid.load(Ordering::Acquire) == tid)?;
-        let is_same = monotonic_now().saturating_sub(place.at.load(Ordering::Relaxed)) < SAME_DEATH_NS;
-        is_same.then(|| Reported::of_word(place.reported.load(Ordering::Relaxed)))
+        let place = self.passed_on.iter().find(|held| held.is_of(tid))?;
+        place.is_taken.store(true, Ordering::Release);
+        place.is_recent().then(|| Reported::of_word(place.reported.load(Ordering::Relaxed)))
     }
 
     /// The death of that thread was not one.

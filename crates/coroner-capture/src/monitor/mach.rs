@@ -8,7 +8,8 @@
 //! 4. The report is written ([`crate::darwin::crash_entry`]); crashes of other threads that came meanwhile are part of it.
 //! 5. The exception goes to whoever held the port before, in that one's own form. If it takes it, the thread goes on.
 //! 6. Else the kernel makes a signal of it. If a handler of the app waits for that, Coroner stays; if nobody does, Coroner gives
-//!    everything back first, and the process dies as it would have.
+//!    everything back first, and the process dies as it would have. No thread's signal mask changes, but where the thread comes back
+//!    with the same exception again and again, since it blocks the signal.
 //!
 //! The other threads go on before an earlier holder of the port is asked (5). They stay stopped where the signal's default action
 //! ends the process for certain, and for a moment where a handler of the app is asked (6).
@@ -23,11 +24,11 @@ use coroner_process::memory::recover_guarded_load;
 use coroner_process::threads::{self, facts, monotonic_now};
 use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
 
-use crate::asked_first::{Fault, HandlerKind, is_asked_first};
+use crate::asked_first::{self, HandlerKind, is_asked_first};
 use crate::darwin::crash_entry;
 use crate::darwin::install::give_back;
 use crate::darwin::other_threads::OtherThreads;
-use crate::darwin::platform_state::Waiting;
+use crate::darwin::platform_state::{Fault, Waiting};
 use crate::guarded_call;
 use crate::ignored_signals;
 use crate::installed::Installed;
@@ -36,6 +37,7 @@ use crate::previous_handler;
 use crate::recrash::RECRASH;
 use crate::session::{Next, Reported};
 use coroner_process::exception_messages::{self, Own, Received, Reply, Request};
+use coroner_process::registers::Registers;
 use coroner_process::signals::{bit, block_exactly};
 
 /// Names the calling thread, for debuggers and other reporters.
@@ -130,7 +132,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     let context = crash_entry::crash_context(request, &context);
     let is_covered = platform.ports.covered(request.exception);
     let (pc, sp, address) = (context.registers.pc, context.registers.sp(), context.address.unwrap_or(0));
-    let fault = Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
+    let fault = asked_first::Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
     // Of the holder of a port nothing is known.
     let by_port = is_covered && is_asked_first(installed, &fault, (0, HandlerKind::Unknown));
     // The signal's handler is asked by the signal monitor, which comes to the same answer.
@@ -149,6 +151,14 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     } else if by_signal {
         // The signal monitor asks it, and reports what it does not repair.
         request.answer(KERN_FAILURE);
+        return None;
+    }
+    // The signal that it was passed on as is blocked: the same death, which has its report.
+    if let Some((reported, returns)) = platform.is_back(request.tid, &fault_of(request, Some(&context.registers))) {
+        if returns >= RETURNS && signal::is_ours(number) {
+            unblock(installed, number);
+        }
+        pass_on(installed, request, reported, asks_first);
         return None;
     }
     // SAFETY: the secondary thread reads it only while this one can't go on.
@@ -210,9 +220,21 @@ fn answer_waiting(installed: &Installed) {
     }
 }
 
+/// How often a thread comes back with an exception that was passed on as a signal before the signal is opened. Where the signal is
+/// another handler's it never is: that one may have had it each time.
+const RETURNS: u32 = 8;
+
+/// What tells an exception from another one of its thread.
+fn fault_of(request: &Request, registers: Option<&Registers>) -> Fault {
+    let (pc, sp) = registers.map_or((0, 0), |registers| (registers.pc, registers.sp()));
+    [pc, sp, request.codes[0] as u64, request.codes[1] as u64]
+}
+
 /// Lets an exception go where it would have gone without Coroner. `asked`: the earlier holder of the port has refused it already.
 fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: bool) {
     let platform = &installed.platform;
+    let registers = Context::of_thread(request.thread).ok().map(|context| context.registers());
+    let fault = fault_of(request, registers.as_ref());
     let by_the_kernel = platform.ports.only_the_kernel_can_ask(request);
     if platform.ports.covered(request.exception) && (by_the_kernel || !asked) {
         // What goes wrong in that handler is not Coroner's: this thread waits for it.
@@ -220,7 +242,7 @@ fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: 
         if by_the_kernel {
             // The thread runs into it once more, and the kernel asks the earlier holder. What it makes of it if that one
             // refuses is the same death; if the thread goes on, Coroner is back a moment later.
-            platform.pass_on(request.tid, reported);
+            platform.pass_on(request.tid, &fault, reported);
             platform.take_again.store(true, Ordering::Release);
             return request.answer(KERN_SUCCESS);
         }
@@ -233,18 +255,21 @@ fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: 
     }
     let number = crash_entry::signal_of(request.exception, request.codes);
     if signal::has_handler(number) {
-        // The signal that the kernel makes of it now is the same death.
-        platform.pass_on(request.tid, reported);
+        // The signal that the kernel makes of it now is the same death. Most often it is open, or the app would not live by it: masks
+        // stay as they are, and if the thread blocks it, it is back at once.
+        platform.pass_on(request.tid, &fault, reported);
     } else {
+        // The process dies of it, and its masks with it.
         give_back();
+        unblock(installed, number);
     }
-    unblock(installed, number);
     request.answer(KERN_FAILURE);
 }
 
 /// Opens the signal that the kernel is to make of an exception, on the threads of the app: one that is blocked stays pending, and
 /// the thread would fault for ever (XNU bsd/kern/kern_sig.c, `threadsignal`). An `abort()` in flight on another thread blocks
-/// all signals of all threads (Libc stdlib/FreeBSD/abort.c).
+/// all signals of all threads (Libc stdlib/FreeBSD/abort.c). No thread can open a signal of another one alone, so that this is only
+/// done where the process could not go on otherwise.
 fn unblock(installed: &Installed, number: i32) {
     if number == 0 {
         return;
@@ -317,7 +342,7 @@ fn on_deadline(installed: &Installed) {
     let primary = primary.load(Ordering::Acquire);
     let now = monotonic_now();
     let is_over = || (1..=now).contains(&deadline.load(Ordering::Acquire));
-    if !is_over() || !threads::suspend(primary) {
+    if !is_over() || !threads::suspend_other_receiver(primary) {
         return;
     }
     // Once more, now that it stands still: the report may have ended in between.

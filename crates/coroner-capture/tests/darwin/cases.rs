@@ -29,7 +29,8 @@ pub(crate) struct Report {
     /// Exception and code; none for a signal.
     pub mach: Option<(i32, i64)>,
     pub signal: i32,
-    /// The function of the frame that names the death, and which frame that is.
+    /// The function of the frame that names the death, and which frame that is, those of the system's libraries above it left out
+    /// (below `abort`, say): how many there are is the system's affair.
     pub function: &'static str,
     pub frame: usize,
 }
@@ -78,11 +79,12 @@ const NULL_MACH: Option<(i32, i64)> = Some((BAD_ACCESS, INVALID_ADDRESS));
 
 /// A null store.
 const NULL: Case = case("null-store", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_null_store", 0);
-const ABORT: Case = case("abort", None, libc::SIGABRT, "die_abort", 1);
+const READ_ONLY: Case = case("read-only", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "die_read_only", 0);
+const ABORT: Case = case("abort", None, libc::SIGABRT, "die_abort", 0);
 const OVERFLOW: Case = case("overflow", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "deeper", 0);
 
 #[cfg(target_arch = "x86_64")]
-const KILL: Case = case("kill", None, libc::SIGABRT, "die_kill", 1);
+const KILL: Case = case("kill", None, libc::SIGABRT, "die_kill", 0);
 
 /// Which code a trap's exception has: `EXC_I386_BPT` on x86_64, `EXC_ARM_BREAKPOINT` on arm64.
 const TRAP_CODE: i64 = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
@@ -94,7 +96,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "null-store-200-threads", parked: 200, place: Where::Thread, ..NULL },
     Case { name: "null-store-alone", parked: 0, ..NULL },
     case("bad-pointer", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_bad_pointer", 0),
-    case("read-only", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "die_read_only", 0),
+    READ_ONLY,
     // The jump is lost, its caller is not.
     case("jump-null", Some((BAD_ACCESS, INVALID_ADDRESS)), libc::SIGSEGV, "die_jump_null", 1),
     case("no-execute", Some((BAD_ACCESS, PROTECTION_FAILURE)), libc::SIGBUS, "die_no_execute", 1),
@@ -107,8 +109,8 @@ pub(crate) const CASES: &[Case] = &[
     #[cfg(target_arch = "aarch64")]
     case("privileged", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_privileged", 0),
     // The kernel kills the process, whatever is answered: it becomes no signal that could be reported.
-    Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 1) },
-    case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 1),
+    Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 0) },
+    case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 0),
     Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
     // Below an async function of Swift's, whose callers are its contexts if the thread runs a task, and those on the stack if not.
     case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
@@ -124,7 +126,7 @@ pub(crate) const CASES: &[Case] = &[
     ABORT,
     Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
     // A signal that somebody sent is no exception.
-    case("raise", None, libc::SIGSEGV, "die_raise", 1),
+    case("raise", None, libc::SIGSEGV, "die_raise", 0),
     // Rust's standard library has a handler for overflows, which prints a line and aborts: the same death.
     Case { ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
     Case { name: "overflow-on-a-thread", place: Where::Thread, ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
@@ -190,6 +192,12 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "child-of-fork", with: "fork", report: None, ending: Ending::Status(0), ..NULL },
     Case { name: "loads-beside-a-crash", with: "faulting-loads", ..NULL },
+    // The app's handler repairs the fault: it goes on, whatever other threads do, and every thread has the mask that it had.
+    Case { name: "repaired", with: "repair", ending: Ending::Status(0), ..READ_ONLY },
+    Case { name: "repaired-beside-loads", with: "repair-beside-loads", ending: Ending::Status(0), ..READ_ONLY },
+    // dyld 4, and all that a later system has.
+    Case { name: "later-system-from-the-start", with: "later-from-the-start", ..NULL },
+    Case { name: "later-system-from-the-start-abort", with: "later-from-the-start", ..ABORT },
     Case { name: "loads-in-normal-life", with: "live", report: None, ending: Ending::Status(0), ..NULL },
 ];
 
@@ -230,7 +238,13 @@ pub(crate) fn run(name: &str) {
     earlier::after_install(case.with);
     let death = named(case.death);
     match case.place {
-        Where::Main => call_death(death),
+        Where::Main => {
+            call_death(death);
+            if case.with.starts_with("repair") {
+                earlier::check_masks();
+                std::process::exit(0);
+            }
+        }
         Where::Thread => {
             let victims = if case.with == "two" { 2 } else { 1 };
             let together = Arc::new(Barrier::new(victims));

@@ -6,9 +6,10 @@ use std::hint::black_box;
 #[repr(C)]
 pub(crate) struct CrashInfo(pub [usize; 8]);
 
+/// Version 7, in the segment that iOS 26 has it in.
 #[used]
-#[unsafe(link_section = "__DATA,__crash_info")]
-static mut CRASH_INFO: CrashInfo = CrashInfo([5, 0, 0, 0, 0, 0, 0, 0]);
+#[unsafe(link_section = "__DATA_DIRTY,__crash_info")]
+static mut CRASH_INFO: CrashInfo = CrashInfo([7, 0, 0, 0, 0, 0, 0, 0]);
 
 /// What the program says of its death.
 pub(crate) const LAST_WORDS: &core::ffi::CStr = c"the test's last words";

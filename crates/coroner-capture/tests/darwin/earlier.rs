@@ -257,6 +257,11 @@ pub(crate) fn after_install(with: &str) {
         },
         "fork" => child_dies(),
         "faulting-loads" => fault_in_loads(),
+        "repair" => repair(),
+        "repair-beside-loads" => {
+            fault_in_loads();
+            repair();
+        }
         "live" => {
             live_reads();
             std::process::exit(0);
@@ -357,19 +362,88 @@ fn own_threads_are_left_alone() {
     }
 }
 
-/// A thread whose loads all fault, for as long as the process lives: most of the time one of its exceptions is under way.
+/// Threads whose loads all fault, for as long as the process lives: most of the time several of their exceptions are under way. They
+/// are what threads do that throw, and walk their stacks for it.
 fn fault_in_loads() {
     use coroner_process::memory::Memory;
     use coroner_walk::LiveReader;
-    static FAULTS: AtomicU32 = AtomicU32::new(0);
-    std::thread::spawn(|| {
-        let Some(LiveReader::Loads(mut memory)) = LiveReader::new() else { panic!("loads are not guarded") };
-        loop {
-            assert!(memory.read_u64(0x18).is_err());
-            FAULTS.fetch_add(1, Ordering::SeqCst);
-        }
-    });
-    while FAULTS.load(Ordering::SeqCst) < 10 {
+    const THREADS: usize = 4;
+    static FAULTS: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+    for faults in &FAULTS {
+        std::thread::spawn(|| {
+            let Some(LiveReader::Loads(mut memory)) = LiveReader::new() else { panic!("loads are not guarded") };
+            loop {
+                assert!(memory.read_u64(0xffff_ffff_ffff_fff8).is_err());
+                faults.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    while FAULTS.iter().any(|faults| faults.load(Ordering::SeqCst) < 10) {
         std::thread::yield_now();
     }
+}
+
+/// What a thread of the app's blocks: SIGBUS, as those do that leave all signals to one thread.
+static BLOCKED_BY_WORKER: AtomicU32 = AtomicU32::new(0);
+
+/// The app's handler of SIGBUS makes the page of the fault writable. A thread of the app's has it blocked.
+fn repair() {
+    extern "C" fn on_bus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: what the kernel, or Coroner in its place, hands over; the page is the program's own constant.
+        let made = unsafe {
+            let page = (*info).si_addr() as usize & !0x3fff;
+            libc::mprotect(page as *mut libc::c_void, 0x4000, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        if made != 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(43) };
+        }
+    }
+    let action = libc::sigaction { sa_sigaction: on_bus as *const () as usize, sa_mask: 0, sa_flags: libc::SA_SIGINFO };
+    // SAFETY: the handler calls mprotect alone.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) }, 0);
+    std::thread::Builder::new()
+        .name("worker".into())
+        .spawn(|| {
+            let mask = 1_u32 << (libc::SIGBUS - 1);
+            let mut now = 0;
+            // SAFETY: sets of this stack.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
+                loop {
+                    libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut now);
+                    BLOCKED_BY_WORKER.store(now, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+        })
+        .expect("a thread");
+    while BLOCKED_BY_WORKER.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// After the fault that was repaired: all threads block what they blocked before.
+pub(crate) fn check_masks() {
+    use coroner_process::threads::{ThreadList, activity};
+    let bus = 1_u32 << (libc::SIGBUS - 1);
+    let (mut own, mut workers) = (0, 0);
+    let list = ThreadList::take().expect("a list");
+    for port in list.ports() {
+        let Some(thread) = activity(*port) else { continue };
+        let blocks = host::mask_of(*port) & bus != 0;
+        match thread.name.as_bytes() {
+            b"worker" => {
+                workers += 1;
+                assert!(blocks, "the worker's SIGBUS was opened");
+            }
+            name if name.starts_with(b"coroner.") => {
+                own += 1;
+                assert!(blocks, "SIGBUS is open on {}", String::from_utf8_lossy(name));
+            }
+            _ => assert!(!blocks, "SIGBUS is blocked on a thread that had it open"),
+        }
+    }
+    assert_eq!((own, workers), (2, 1), "the threads by name");
+    assert!(BLOCKED_BY_WORKER.load(Ordering::SeqCst) & bus != 0, "the worker says so itself");
 }

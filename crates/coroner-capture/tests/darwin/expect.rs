@@ -3,15 +3,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use coroner_report::model::{CrashFlag, Frame, Report, Thread};
-use coroner_report::wire::{AddressKind, Monitor};
+use coroner_report::model::{CrashFlag, Frame, Image, Report, Thread};
+use coroner_report::wire::{AddressKind, Monitor, WalkEnd};
 
 use crate::cases::{self, Case, VICTIM, Where};
 use crate::support::{ensure, name_at, start, the_run};
 
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let ending = start(case.name, store.path())?;
+    let system = (case.with == "later-from-the-start").then_some((crate::host::SYSTEM, "14"));
+    let ending = start(case.name, store.path(), system)?;
     ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
     let run = the_run(store.path())?;
     let written = std::fs::read(run.join("report")).map_err(|error| error.to_string())?.iter().any(|byte| *byte != 0);
@@ -53,7 +54,15 @@ fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), S
     ensure!(thread.main == (case.place == Where::Main), "the crashed thread is the wrong one");
     ensure!(name.is_none() || thread.name.as_deref() == name, "the crashed thread is called {:?}", thread.name);
     ensure!(thread.name.as_deref() != Some(""), "no name is a name");
-    let names = names(report, thread);
+    let all = names(report, thread);
+    if case.death == "abort" {
+        // Libc's abort.c calls libpthread's pthread_kill, which makes the system call.
+        ensure!(all.starts_with(&["__pthread_kill", "pthread_kill", "abort"].map(str::to_owned)), "abort is {all:?}");
+    }
+    begins_as_threads_do(report, case, thread, &all)?;
+    // Those of the system's libraries at the top are the system's affair.
+    let above = thread.frames.iter().take_while(|frame| is_of_system(report, frame)).count();
+    let names = &all[above..];
     let at = names.get(expected.frame).cloned().unwrap_or_default();
     ensure!(
         at.contains(expected.function),
@@ -106,6 +115,7 @@ fn holds(report: &Report, case: &Case, expected: &cases::Report) -> Result<(), S
     for thread in parked {
         let names = self::names(report, thread);
         ensure!(names.iter().any(|name| name == "park_here"), "{:?} waits in {names:?}", thread.name);
+        begins_as_threads_do(report, case, thread, &names)?;
     }
     let own =
         report.threads.iter().find(|thread| thread.name.as_deref().is_some_and(|name| name.starts_with("coroner.")));
@@ -129,19 +139,60 @@ fn images_are_right(report: &Report) -> Result<(), String> {
     Ok(())
 }
 
-/// The functions of a thread's frames, by this program's own symbols.
+/// A thread's stack ends where the system's code begins it, and with nothing that is no code.
+fn begins_as_threads_do(report: &Report, case: &Case, thread: &Thread, names: &[String]) -> Result<(), String> {
+    // Swift's contexts are not on the stack; that of dyld 4 is in an image that no function knows by name.
+    if case.death == "in-task" {
+        return Ok(());
+    }
+    let end = thread.walk_end;
+    ensure!(end == Some(WalkEnd::ROOT), "the walk of {:?} ended by {end:?}: {names:?}", thread.name);
+    if case.with == "later-from-the-start" && thread.main {
+        // This process began by another dyld, and has no names of that one.
+        let path = thread.frames.last().and_then(|frame| image_of(report, frame)).map(|image| image.path.as_str());
+        ensure!(path == Some("/usr/lib/dyld"), "the main thread's stack ends in {path:?}: {names:?}");
+        return Ok(());
+    }
+    let last = names.last().cloned().unwrap_or_default();
+    let wanted = if thread.main { "start" } else { "thread_start" };
+    ensure!(last == wanted, "the stack of {:?} ends in {last}: {names:?}", thread.name);
+    Ok(())
+}
+
+fn image_of<'r>(report: &'r Report, frame: &Frame) -> Option<&'r Image> {
+    let pc = frame.lookup_address().0;
+    let holds = |image: &&Image| pc.checked_sub(image.load_address.0).is_some_and(|offset| offset < image.size);
+    report.images.iter().find(holds)
+}
+
+fn is_of_system(report: &Report, frame: &Frame) -> bool {
+    image_of(report, frame).is_some_and(|image| image.path.starts_with("/usr/lib/"))
+}
+
+/// The functions of a thread's frames, by the symbols of this process's own images.
 fn names(report: &Report, thread: &Thread) -> Vec<String> {
     let name = |frame: &Frame| name(report, frame).unwrap_or_else(|| format!("{:#x}", frame.address.0));
     thread.frames.iter().map(name).collect()
 }
 
 fn name(report: &Report, frame: &Frame) -> Option<String> {
-    // Each offset is looked up once: dladdr goes through all symbols, and a hundred threads wait at the same few places.
-    thread_local!(static KNOWN: RefCell<HashMap<u64, Option<String>>> = RefCell::default());
-    let main = report.images.iter().find(|image| image.is_main)?;
-    let pc = frame.lookup_address().0;
-    let offset = pc.checked_sub(main.load_address.0).filter(|offset| *offset < main.size)?;
+    // Each place is looked up once: dladdr goes through all symbols, and a hundred threads wait at the same few places.
+    thread_local!(static KNOWN: RefCell<HashMap<(String, u64), Option<String>>> = RefCell::default());
+    let image = image_of(report, frame)?;
+    let within = if image.is_main { check as *const () as usize } else { header_of(&image.path)? };
+    let offset = frame.lookup_address().0 - image.load_address.0;
     KNOWN.with_borrow_mut(|known| {
-        known.entry(offset).or_insert_with(|| name_at(check as *const () as usize, offset)).clone()
+        known.entry((image.path.clone(), offset)).or_insert_with(|| name_at(within, offset)).clone()
     })
+}
+
+/// Where this process has the library of that path.
+fn header_of(path: &str) -> Option<usize> {
+    // SAFETY: plain questions to dyld; no image comes or goes meanwhile. The names are strings that live as long as the images.
+    unsafe {
+        (0..mach2::dyld::_dyld_image_count()).find_map(|index| {
+            let name = std::ffi::CStr::from_ptr(mach2::dyld::_dyld_get_image_name(index));
+            (name.to_bytes() == path.as_bytes()).then(|| mach2::dyld::_dyld_get_image_header(index) as usize)
+        })
+    }
 }

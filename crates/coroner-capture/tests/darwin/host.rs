@@ -18,6 +18,16 @@ pub(crate) fn be_later(enforced: bool) {
     be(enforced.into());
 }
 
+/// What the system at whose start that is set in the environment is like: macOS 11, unless it is 14.
+pub(crate) const SYSTEM: &str = "DARWIN_HOST_SYSTEM";
+
+/// The signals that a thread blocks, by its port.
+pub(crate) fn mask_of(thread: u32) -> u32 {
+    // SAFETY: the service has this type.
+    let mask: extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(service(c"darwin_host_signal_mask")) };
+    mask(thread)
+}
+
 /// A debugger traces the process.
 pub(crate) fn be_traced() {
     // SAFETY: the service has this type.

@@ -52,12 +52,13 @@ pub(crate) fn check_all<C>(cases: &[C], name: fn(&C) -> &str, check: fn(&C) -> R
 }
 
 /// Runs this program as a case, and says how it ended. With `CORONER_TEST_LOUD` its output is shown.
-pub(crate) fn start(case: &str, store: &Path) -> Result<Ending, String> {
+pub(crate) fn start(case: &str, store: &Path, environment: Option<(&str, &str)>) -> Result<Ending, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let quiet = || if std::env::var_os("CORONER_TEST_LOUD").is_some() { Stdio::inherit() } else { Stdio::null() };
     let mut child = Command::new(this)
         .env(CASE, case)
         .env(STORE, store)
+        .envs(environment)
         .stdout(quiet())
         .stderr(quiet())
         .spawn()

@@ -8,7 +8,7 @@ use crate::support::{ensure, name_at, start, the_run};
 
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let ending = start(case.name, store.path())?;
+    let ending = start(case.name, store.path(), None)?;
     ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
     let run = the_run(store.path())?;
     // Those of exceptions that a process survives are numbered from 9 on.

@@ -63,10 +63,9 @@ const MAX_KNOWN: usize = 256;
 /// A thread with a right for its port: a name that we have a right for is never another thread's. Ids are never used again.
 #[derive(Clone, Copy)]
 struct Entry {
-    tid: Tid,
     port: mach_port_t,
-    /// Where its specific data begin; 0 where the kernel did not say.
-    specific: u64,
+    /// Its specific data are at 0 where the kernel did not say.
+    facts: Facts,
 }
 
 /// Threads of this task.
@@ -79,7 +78,8 @@ struct Known {
 
 impl Known {
     const fn new() -> Known {
-        Known { threads: [Entry { tid: 0, port: 0, specific: 0 }; MAX_KNOWN], count: 0, process: 0 }
+        let facts = Facts { tid: 0, queue_at: 0, specific: 0 };
+        Known { threads: [Entry { port: 0, facts }; MAX_KNOWN], count: 0, process: 0 }
     }
 
     /// A thread by its id. The right stays here, and good until something else is asked for.
@@ -95,7 +95,7 @@ impl Known {
     }
 
     fn find(&self, tid: Tid) -> Option<Entry> {
-        self.threads.iter().take(self.count).find(|entry| entry.tid == tid).copied()
+        self.threads.iter().take(self.count).find(|entry| entry.facts.tid == tid).copied()
     }
 
     /// Takes in the threads that there are now: as many as there is room for, `wanted` among them.
@@ -104,15 +104,15 @@ impl Known {
         self.threads.iter().take(self.count).for_each(|entry| release(entry.port));
         self.count = 0;
         for port in list.ports() {
-            let Some(Facts { tid, specific, .. }) = facts(*port) else { continue };
-            if self.count == MAX_KNOWN && tid == wanted {
+            let Some(facts) = facts(*port) else { continue };
+            if self.count == MAX_KNOWN && facts.tid == wanted {
                 self.count = MAX_KNOWN.saturating_sub(1);
                 self.threads.last().into_iter().for_each(|entry| release(entry.port));
             }
             if let Some(place) = self.threads.get_mut(self.count)
                 && retain(*port)
             {
-                *place = Entry { tid, port: *port, specific };
+                *place = Entry { port: *port, facts };
                 self.count = self.count.saturating_add(1);
             }
         }
@@ -130,20 +130,21 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// Stops a thread of this task by its id; `None` if there is none, or it is the calling one. Be brief: it may hold any
+    /// Stops a thread of this task by its id; `None` if there is none, it is the calling one, or one of
+    /// [`set_exception_receivers`](super::threads::set_exception_receivers). Be brief: it may hold any
     /// lock, and others who want to stop a thread wait.
     pub fn stop(tid: Tid) -> Option<Interrupted> {
         if tid == this_thread() {
             return None;
         }
         let mut turn = Taken::wait();
-        let Entry { port: thread, specific, .. } = turn.known().thread(tid)?;
+        let Entry { port: thread, facts } = turn.known().thread(tid)?;
         // One that has ended since it was listed is refused.
-        if !suspend(thread) {
+        if !suspend(thread, &facts) {
             return None;
         }
         if let Ok(context) = Context::of_stopped_thread(thread) {
-            return Some(Interrupted { thread, specific, context, _turn: turn });
+            return Some(Interrupted { thread, specific: facts.specific, context, _turn: turn });
         }
         resume(thread);
         None

@@ -4,6 +4,8 @@
 //! messages to the kernel: names come from it, too (`THREAD_EXTENDED_INFO`), and not from libpthread, whose list is behind a
 //! lock that the crashed thread may hold.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use mach2::kern_return::{KERN_SUCCESS, kern_return_t};
 use mach2::mach_port::mach_port_deallocate;
 use mach2::port::mach_port_t;
@@ -65,8 +67,9 @@ impl RunState {
     }
 }
 
-/// What the kernel says of a thread.
+/// What the kernel says of a thread: only [`facts`] makes it.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Facts {
     /// Its id.
     pub tid: Tid,
@@ -163,8 +166,35 @@ pub fn release(port: mach_port_t) {
     unsafe { mach_port_deallocate(mach_task_self(), port) };
 }
 
-/// Suspends another thread; each call is undone by one [`resume`]. False for one that has ended.
-pub fn suspend(thread: mach_port_t) -> bool {
+/// The threads that receive the exceptions of guarded loads, and so recover them; 0 for none.
+static RECEIVERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Names the threads that receive the task's exceptions: who suspended one of them and then made a guarded load that faults would wait
+/// for ever. [`suspend`], the only way in which a thread comes to stand still, refuses them from now on, and all who list threads to stop
+/// leave them out. To be called before guarded loads are recovered.
+pub fn set_exception_receivers(threads: [Tid; 2]) {
+    for (place, tid) in RECEIVERS.iter().zip(threads) {
+        place.store(tid, Ordering::Release);
+    }
+}
+
+/// Whether that thread is one of [`set_exception_receivers`].
+pub fn is_exception_receiver(tid: Tid) -> bool {
+    tid != 0 && RECEIVERS.iter().any(|receiver| receiver.load(Ordering::Acquire) == tid)
+}
+
+/// Suspends another thread, of which the kernel said this; each call is undone by one [`resume`]. False for one that has ended, and for one
+/// of [`set_exception_receivers`].
+pub fn suspend(thread: mach_port_t, facts: &Facts) -> bool {
+    !is_exception_receiver(facts.tid) && stop(thread)
+}
+
+/// Suspends one of [`set_exception_receivers`]: for the other one alone, which makes no guarded load meanwhile.
+pub fn suspend_other_receiver(thread: mach_port_t) -> bool {
+    stop(thread)
+}
+
+fn stop(thread: mach_port_t) -> bool {
     // SAFETY: the kernel stops the thread at a boundary of its own. Async-signal-safe: one message to the kernel.
     unsafe { thread_suspend(thread) == KERN_SUCCESS }
 }

@@ -1,6 +1,7 @@
 //! Whether the result of a rule is accepted as the caller: its stack pointer must be above, its return address must be code.
 
 use crate::arch::Architecture;
+use crate::call_site::is_in_zero_page;
 use crate::execute::Caller;
 use crate::frame::{AddressKind, End};
 use crate::image::{AddressRange, Images};
@@ -63,6 +64,9 @@ impl<I: Images> CallerCheck<'_, I> {
         }
         if pc == 0 {
             return Err(End::EndOfStack);
+        }
+        if is_in_zero_page(pc) {
+            return Err(End::BadReturnAddress { address: pc });
         }
         let call = pc.wrapping_sub(1);
         if !self.code.contains(call)

@@ -7,9 +7,9 @@
 use super::find_rule::NO_RULE;
 use super::{Walker, is_far};
 use crate::arch::Architecture;
-use crate::call_site::{follows_call, marks_outermost};
+use crate::call_site::{follows_call, is_in_zero_page, marks_outermost};
 use crate::frame::{End, Found, Malformed};
-use crate::image::Images;
+use crate::image::{ImageFormat, Images};
 use crate::rule::{Row, Rule};
 use crate::signal_trampoline;
 use coroner_process::memory::Memory;
@@ -50,6 +50,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Ok(Some(cfa));
         }
         let fp = self.registers.address(A::FP, &mut self.memory).ok().flatten().unwrap_or(0);
+        if matches!(why, End::NoUnwindData { .. }) && self.ends_by_frame_pointer(fp) {
+            return Err(End::EndOfStack);
+        }
         if fp >= self.registers.sp() && fp.is_multiple_of(8) && fp != 0 && self.may_be_frame_record(fp) {
             let row = Row::frame_record_at::<A>(A::FP, 0);
             let executed = match self.enter_contexts(&row) {
@@ -79,6 +82,24 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Err(End::EndOfStack);
         }
         Err(why)
+    }
+
+    /// Whether a frame of Darwin's that has no unwind data is the outermost: frame records are never left out there, so that a frame
+    /// pointer of 0 ends the stack (`thread_start` of arm64 makes no record), and so does a record with the frame pointer 0 and a return
+    /// address that is none: at the end of the main thread's stack argc follows it on x86_64 (`start` of dyld 3). What lies above
+    /// is no stack, and is not searched for return addresses.
+    fn ends_by_frame_pointer(&mut self, fp: u64) -> bool {
+        let lookup = self.frame().lookup_address();
+        if self.interrupted() || !self.find_image(lookup) || self.image.format != ImageFormat::MachO {
+            return false;
+        }
+        if fp < self.registers.sp() {
+            return fp == 0;
+        }
+        let Ok((0, pc)) = self.memory.read_pair(fp) else { return false };
+        let call = (pc & self.mask).wrapping_sub(1);
+        is_in_zero_page(pc & self.mask)
+            || self.images.is_executable(call) != Some(true) && self.images.registered(call).is_none()
     }
 
     /// Whether there is the end of a chain at `fp`, or a return address that follows a call, as far as the code can be read.
@@ -145,7 +166,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// or in the link register, if it is one.
     fn called_bad_pointer(&mut self) -> Option<u64> {
         let pc = self.registers.pc;
-        let executable = if pc < 0x1000 { Some(false) } else { self.images.is_executable(pc) };
+        let executable = if is_in_zero_page(pc) { Some(false) } else { self.images.is_executable(pc) };
         if executable == Some(true) {
             return None;
         }
@@ -194,7 +215,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             let place = start.checked_add(index.wrapping_mul(8))?;
             let word = self.memory.read_u64(place).ok()?;
             let (pc, cfa) = (word & self.mask, place.wrapping_add(8));
-            if pc >= 0x1000
+            if !is_in_zero_page(pc)
                 && self.images.is_executable(pc.wrapping_sub(1)) == Some(true)
                 && self.is_return_address(pc, Some(cfa)) == Some(true)
             {
@@ -231,7 +252,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Whether a function may return to `pc`: it follows a call, or is a signal trampoline; `None` if the code can't be read.
     /// `frame` is the address of the kernel's signal frame, if that has to be proved.
     pub(super) fn is_return_address(&mut self, pc: u64, frame: Option<u64>) -> Option<bool> {
-        if pc < 0x1000 {
+        if is_in_zero_page(pc) {
             return Some(false);
         }
         if signal_trampoline::recognise::<A, _>(&mut self.memory, pc).is_some() {

@@ -2,6 +2,7 @@
 
 use super::Walker;
 use crate::arch::Architecture;
+use crate::call_site::is_in_zero_page;
 use crate::code_analysis::outlined::{OutlinedReturns, to_binder};
 use crate::code_analysis::{self, Code, CodeRow, Followed, Path, Reached, Start};
 use crate::execute;
@@ -114,9 +115,13 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
 
     /// Writes to `into` the rule of a Linux signal trampoline, if that is what the code is.
     fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
-        let Some(context) = signal_trampoline::recognise::<A, _>(&mut self.memory, self.registers.pc) else {
+        let pc = self.registers.pc;
+        // Darwin's are in an image, and have unwind data.
+        let is_elsewhere = self.image.format == ImageFormat::MachO && self.images.is_executable(pc).is_none();
+        if is_in_zero_page(pc) || is_elsewhere {
             return false;
-        };
+        }
+        let Some(context) = signal_trampoline::recognise::<A, _>(&mut self.memory, pc) else { return false };
         let rule = Rule::SignalContext(context);
         *into = FoundRule { rule, found: Found::SignalContext, signal_trampoline: true };
         true

@@ -88,12 +88,11 @@ darwin_host_enter:
     stp d14, d15, [sp, #144]
     ldr x9, [x0, #8]
     mov x10, sp
-    str x10, [x9, #-16]
-    stp xzr, xzr, [x9, #-32]
-    sub x9, x9, #32
-    mov sp, x9
-    mov x29, x9
+    str x10, [x9]
     mov x9, x0
+    ldr x10, [x9, #56]
+    mov sp, x10
+    ldp x29, x30, [x9, #64]
     ldr x16, [x9]
     ldr x17, [x9, #48]
     ldp x0, x1, [x9, #16]

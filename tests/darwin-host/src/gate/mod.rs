@@ -7,7 +7,7 @@
 //! in `libsystem_kernel.dylib`.
 //!
 //! *In* (the host calls the program: `main`, a thread's function): [`enter`] switches to a stack of the program's and
-//! starts with an empty frame record, so that an unwinder finds the end of the stack where it is.
+//! begins there as macOS does ([`Beginning`]), so that an unwinder finds what it finds there.
 //!
 //! The machine-dependent half is `x86_64.rs` or `aarch64.rs`: assembly, the layout of Linux's ucontext, and Darwin's
 //! thread, float and exception states.
@@ -22,27 +22,74 @@ pub(crate) use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
-use crate::host::{kernel::thread::Thread, loader::synthetic};
+use crate::host::{
+    kernel::thread::Thread,
+    libsystem::conditions,
+    loader::{synthetic, system_images},
+};
 
-/// What [`darwin_host_enter`] needs.
+/// What [`darwin_host_enter`] needs. The order is the assembly's.
 #[repr(C)]
 pub(crate) struct Entrance {
     function: usize,
-    /// Sixteen-byte aligned; 32 bytes below it are used by the gate.
-    stack_top: usize,
+    /// Where the host's stack pointer is kept.
+    keep: usize,
     arguments: [usize; 4],
-    start: usize,
+    /// Where to jump, with which stack and frame pointer, and on arm64 which link register.
+    to: usize,
+    sp: usize,
+    fp: usize,
+    link: usize,
 }
 
-/// Calls `function` of the program on the stack that ends at `stack_top`; returns what it returns.
+/// How a function of the program's is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// From code of the host's, with an empty frame record that ends the stack.
+    Host,
+    /// As a thread's function: the kernel enters `thread_start` with frame pointer 0 (XNU bsd/pthread/pthread_shims.c,
+    /// `bsdthread_create`: a state of zeros but for the program counter, stack pointer and arguments).
+    Thread,
+    /// As `main`. dyld 3 jumps to it with a return address in `start`; on x86_64 the frame pointer is that of a record with frame pointer
+    /// 0 that the kernel's argc follows, so that this looks like its return address (dyld-832.7.1, src/dyldStartup.s, `Lnew`); on arm64
+    /// there is an empty record. dyld 4 calls it from a function whose frame record is empty (dyld-1122.1, dyld/dyldStartup.s).
+    Main,
+}
+
+/// Calls `function` of the program on the stack that ends at `stack_top`; returns what it returns, if it does (`main` does not).
 ///
 /// # Safety
 /// The function must take at most four integer arguments, and the stack must be mapped and unused.
-pub(crate) unsafe fn enter(function: usize, stack_top: usize, arguments: [usize; 4]) -> usize {
-    let stack_top = (stack_top - 256) & !15;
-    let entrance = Entrance { function, stack_top, arguments, start: synthetic::start_code() };
-    // SAFETY: by contract; 256 bytes above are left as the gate copies words above a call's stack pointer.
-    unsafe { darwin_host_enter(&raw const entrance) }
+pub(crate) unsafe fn enter(beginning: Beginning, function: usize, stack_top: usize, arguments: [usize; 4]) -> usize {
+    // The record is at this address, the host's stack pointer above it; 256 bytes above that are left as the gate copies words above
+    // a call's stack pointer.
+    let record = base_record(stack_top);
+    let keep = record + 16;
+    let mut entrance = Entrance { function, keep, arguments, to: 0, sp: record, fp: record, link: 0 };
+    let mut words = [0, 0];
+    match beginning {
+        Beginning::Host => entrance.to = synthetic::start_code(),
+        Beginning::Thread => {
+            (entrance.to, entrance.sp, entrance.fp) = (system_images::thread_start(), keep, 0);
+            // It writes the record itself.
+            words = [usize::MAX; 2];
+        }
+        Beginning::Main if conditions::is_later() => entrance.to = system_images::start(),
+        Beginning::Main => {
+            (entrance.to, entrance.link) = (function, system_images::start());
+            if cfg!(target_arch = "x86_64") {
+                words[1] = arguments[0];
+                entrance.sp = record - 8;
+                // SAFETY: by contract; the return address.
+                unsafe { (entrance.sp as *mut usize).write(entrance.link) };
+            }
+        }
+    }
+    // SAFETY: by contract; the stack is this call's.
+    unsafe {
+        (record as *mut [usize; 2]).write(words);
+        darwin_host_enter(&raw const entrance)
+    }
 }
 
 /// The frame record that [`enter`] made for a stack that ends at `stack_top`: where [`leave`] jumps to.

@@ -74,11 +74,9 @@ darwin_host_enter:
     push r14
     push r15
     mov rax, [rdi + 8]
-    mov [rax - 16], rsp
-    mov qword ptr [rax - 32], 0
-    mov qword ptr [rax - 24], 0
-    lea rsp, [rax - 32]
-    mov rbp, rsp
+    mov [rax], rsp
+    mov rsp, [rdi + 56]
+    mov rbp, [rdi + 64]
     mov r10, rdi
     mov rax, [r10]
     mov rdi, [r10 + 16]

@@ -7,6 +7,9 @@
 //!   tries is ended by EXC_GUARD (osfmk/ipc/ipc_right.c, ipc_right_copyin). With an argument that is not 0 the process is also
 //!   one that must use protected behaviours: who asks for another is ended (osfmk/kern/ipc_tt.c,
 //!   set_exception_behavior_violation). Both endings are refusals here, with their names.
+//!   By `DARWIN_HOST_SYSTEM=14` in the environment it is so from the program's start, which dyld 4 makes then.
+//! * `darwin_host_exceptions`: how many exceptions the kernel has raised in this process.
+//! * `darwin_host_signal_mask`: the signals that a thread blocks, by its port.
 //! * `darwin_host_be_traced`: `sysctl` says from now on that a debugger traces the process. No debugger is there.
 //! * `darwin_host_send_as`: messages of this process carry that process's id in their trailers, as if it had sent them.
 //! * `darwin_host_raise`: the kernel raises an exception on the calling thread, such as EXC_SOFTWARE, which no instruction and
@@ -14,7 +17,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use crate::host::{kernel::thread, signals::faults};
+use crate::host::{
+    kernel::{ending::refuse, thread},
+    mach::{exceptions, threads},
+    signals::faults,
+};
 
 static LATER: AtomicBool = AtomicBool::new(false);
 static ENFORCED: AtomicBool = AtomicBool::new(false);
@@ -45,6 +52,18 @@ pub(crate) fn sender() -> i32 {
     }
 }
 
+/// The variable of the environment by which the system is a later one from the start.
+const SYSTEM: &str = "DARWIN_HOST_SYSTEM";
+
+/// At the host's start.
+pub(crate) fn prepare() {
+    match std::env::var(SYSTEM).as_deref() {
+        Err(_) | Ok("11") => {}
+        Ok("14") => LATER.store(true, Ordering::SeqCst),
+        Ok(other) => refuse!("{SYSTEM} is {other}, which is neither 11 nor 14"),
+    }
+}
+
 extern "C" fn later_system(enforced: i32) {
     LATER.store(true, Ordering::SeqCst);
     ENFORCED.store(enforced != 0, Ordering::SeqCst);
@@ -67,4 +86,6 @@ super::exports! {
     "darwin_host_be_traced" => be_traced,
     "darwin_host_send_as" => send_as,
     "darwin_host_raise" => raise,
+    "darwin_host_exceptions" => exceptions::raised,
+    "darwin_host_signal_mask" => threads::signal_mask,
 }

@@ -188,7 +188,8 @@ extern "C" fn kill(pid: i32, number: i32) -> i32 {
     unsafe { libc::kill(pid, linux) }
 }
 
-extern "C" fn pthread_kill(thread: &Thread, number: i32) -> i32 {
+/// `__pthread_kill`, the system call below `pthread_kill`. Here it takes the `pthread_t`, not the thread's port.
+extern "C" fn pthread_kill_call(thread: &Thread, number: i32) -> i32 {
     super::held_locks::look_up("pthread_kill", thread);
     let Some(linux) = (if number == 0 { Some(0) } else { numbers::to_linux(number) }) else { return EINVAL };
     if thread.ended.load(Ordering::SeqCst) != 0 {
@@ -200,29 +201,25 @@ extern "C" fn pthread_kill(thread: &Thread, number: i32) -> i32 {
     0
 }
 
-extern "C" fn raise(number: i32) -> i32 {
-    match pthread_kill(thread::current(), number) {
-        0 => 0,
-        error => fail(error),
-    }
-}
-
-/// `__assert_rtn` (Libc gen/assert.c): what failed, to standard error, then `abort`.
-extern "C" fn assert_rtn(function: *const c_char, file: *const c_char, line: i32, failed: *const c_char) -> ! {
+/// What `__assert_rtn` (Libc gen/assert.c) does before it aborts: what failed, to standard error.
+extern "C" fn assert_says(function: *const c_char, file: *const c_char, line: i32, failed: *const c_char) {
     // SAFETY: the program gave strings.
     let [function, file, failed] =
         [function, file, failed].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
     eprintln!("Assertion failed: ({failed}), function {function}, file {file}, line {line}.");
-    abort()
 }
 
-/// `abort` (Libc stdlib/FreeBSD/abort.c): all signals of all threads are blocked, of the calling one all but SIGABRT, SIGSEGV and
-/// SIGBUS; SIGABRT is sent to it; if a handler returns, again with the default.
-extern "C" fn abort() -> ! {
+/// What `abort` (Libc stdlib/FreeBSD/abort.c) does before it sends SIGABRT to the calling thread, which is returned: all signals of all
+/// threads are blocked, of the calling one all but SIGABRT, SIGSEGV and SIGBUS.
+extern "C" fn abort_begins() -> *const Thread {
     let thread = thread::current();
     delivery::change_all_masks(thread, |_| !0);
     delivery::set_mask(thread, !(numbers::bit(SIGABRT) | numbers::bit(SIGSEGV) | numbers::bit(SIGBUS)));
-    pthread_kill(thread, SIGABRT);
+    thread
+}
+
+/// What it does if a handler returned: SIGABRT once more, by default.
+extern "C" fn abort_ends() -> ! {
     delivery::set_action(SIGABRT, Action { handler: 0, mask: 0, flags: 0 });
     delivery::die(SIGABRT)
 }
@@ -266,10 +263,10 @@ super::exports! {
     "sigwait" => sigwait,
     "sigaltstack" => sigaltstack,
     "kill" => kill,
-    "pthread_kill" => pthread_kill,
-    "raise" => raise,
-    "abort" => abort,
-    "__assert_rtn" => assert_rtn,
+    "__pthread_kill" => pthread_kill_call,
+    "darwin_host_abort_begins" => abort_begins,
+    "darwin_host_abort_ends" => abort_ends,
+    "darwin_host_assert_says" => assert_says,
     "sigemptyset" => sigemptyset,
     "sigfillset" => sigfillset,
     "sigaddset" => sigaddset,

@@ -11,7 +11,7 @@ use std::{
 
 use super::{held_locks, specific};
 use crate::host::{
-    gate,
+    gate::{self, Beginning},
     kernel::{futex, lock, pages, thread, thread::Thread},
     signals::delivery,
 };
@@ -143,12 +143,12 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     futex::advance(&thread.changed);
     delivery::set_mask(thread, thread.blocked.load(Ordering::SeqCst));
     // SAFETY: the program's function, on the stack made for it.
-    let result = unsafe { gate::enter(thread.start, thread.stack_end, [thread.argument, 0, 0, 0]) };
+    let result = unsafe { gate::enter(Beginning::Thread, thread.start, thread.stack_end, [thread.argument, 0, 0, 0]) };
     thread.result.store(result, Ordering::SeqCst);
     thread.gate_reset();
     // Destructors are the program's code, too: they run on its stack.
     // SAFETY: the stack is unused again.
-    unsafe { gate::enter(destructors as *const () as usize, thread.stack_end, [0; 4]) };
+    unsafe { gate::enter(Beginning::Host, destructors as *const () as usize, thread.stack_end, [0; 4]) };
     end(thread);
     ptr::null_mut()
 }

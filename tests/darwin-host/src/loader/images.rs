@@ -102,6 +102,12 @@ pub(crate) fn find(address: usize) -> Option<usize> {
     })
 }
 
+/// Says where dyld is, which is none of the images. Under the loader's lock.
+pub(super) fn set_dyld(header: usize) {
+    // SAFETY: the loader's lock is held, and no program is there yet.
+    unsafe { (&raw mut INFOS.dyld).write(header) };
+}
+
 /// Shows the loader's images to the world. Under the loader's lock.
 pub(super) fn publish(loader: &mut Loader) {
     // SAFETY: the loader's lock is held; readers see the array through the atomic pointer.

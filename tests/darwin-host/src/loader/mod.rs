@@ -9,6 +9,7 @@ pub(crate) mod image;
 pub(crate) mod images;
 pub(crate) mod macho;
 pub(crate) mod synthetic;
+pub(crate) mod system_images;
 pub(crate) mod tlv;
 
 use std::{
@@ -143,11 +144,17 @@ pub(crate) fn prepare(program: &Path, libraries: Option<PathBuf>) {
         // What compilers and linkers name without Darwin's underscore.
         functions.push(("dyld_stub_binder".into(), unknown_import as *const () as usize));
         let (synthetic, image) = Synthetic::create(&functions);
+        let stub = |name: &str| synthetic.find(name).unwrap_or_else(|| panic!("no stub is called {name}"));
+        let system = system_images::create(stub);
+        loader.direct.extend(system.exports);
+        if let Some(dyld) = system.dyld {
+            images::set_dyld(dyld.header);
+        }
         loader.synthetic = Some(synthetic);
         loader.libraries = libraries;
         loader.main_folder = program.parent().map(Path::to_path_buf).unwrap_or_default();
-        // The main program is image 0; the system's library follows it.
-        loader.images.push(Box::leak(Box::new(image)));
+        // The main program is image 0; the system's libraries follow it.
+        loader.images.extend(std::iter::once(image).chain(system.images).map(|image| Box::leak(Box::new(image))));
     });
 }
 

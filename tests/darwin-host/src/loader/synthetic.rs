@@ -3,8 +3,9 @@
 //! Every import is bound to a stub in it, named as the import, so that a thread in a system call is seen in a function of
 //! an image with a UUID, a symbol table and unwind information, as on macOS. A stub is 32 bytes: code that loads the
 //! stub's own address into a scratch register and jumps to the gate, the gate's address at +16, the target's at +24.
-//! Before the stubs lie two pieces of code: `start`, from which the program's functions are called, with a frame record
-//! that ends the stack; and `_sigtramp`, which calls a signal handler and then traps into the host to return from it.
+//! Before the stubs lie two pieces of code: one from which the program's initialisers and destructors are called, with a frame
+//! record that ends the stack; and `_sigtramp`, which calls a signal handler and then traps into the host to return from it. How
+//! threads and `main` begin: [`super::system_images`].
 //!
 //! Encodings: <mach-o/compact_unwind_encoding.h>; call frame information of `_sigtramp`: DWARF 5 §6.4, with the
 //! augmentation `S`, its registers found through the mcontext that Apple's libplatform also uses.
@@ -34,7 +35,7 @@ static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 static GATE_STUB: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// The code through which the program's functions are entered.
+/// The code through which the program's initialisers and destructors are entered.
 pub(crate) fn start_code() -> usize {
     START.load(Ordering::Relaxed)
 }
@@ -60,7 +61,7 @@ pub(crate) fn contains(address: usize) -> bool {
     base != 0 && (base..END.load(Ordering::Relaxed)).contains(&address)
 }
 
-/// `start`: calls the function and jumps to the host.
+/// Calls the function and jumps to the host.
 #[cfg(target_arch = "x86_64")]
 fn start_bytes() -> Vec<u8> {
     // call rax; jmp [rip + 0]; .quad left
@@ -103,7 +104,7 @@ fn stub_bytes() -> [u8; 16] {
 }
 
 /// Compact encodings: a frame record; nothing but the return address (x86_64: one word of stack); see DWARF.
-const ENCODING_FRAME: u32 = if cfg!(target_arch = "x86_64") { 0x0100_0000 } else { 0x0400_0000 };
+pub(super) const ENCODING_FRAME: u32 = if cfg!(target_arch = "x86_64") { 0x0100_0000 } else { 0x0400_0000 };
 const ENCODING_FRAMELESS: u32 = if cfg!(target_arch = "x86_64") { 0x0201_0000 } else { 0x0200_0000 };
 const ENCODING_DWARF: u32 = if cfg!(target_arch = "x86_64") { 0x0400_0000 } else { 0x0300_0000 };
 
@@ -121,7 +122,7 @@ pub(crate) struct Synthetic {
 }
 
 /// Appends little-endian values.
-struct Bytes(Vec<u8>);
+pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Bytes {
     fn words(&mut self, words: &[u32]) -> &mut Self {
@@ -190,29 +191,6 @@ impl Synthetic {
             ("__eh_frame", frames, call_frame.0.len(), 0),
         ];
 
-        let mut commands = Bytes(Vec::new());
-        let relative = |address: usize| address - base;
-        commands.words(&[0x19, 72 + 3 * 80]).name("__TEXT").longs(&[0, text_size, 0, text_size]);
-        commands.words(&[5, 5, 3, 0]);
-        for (name, address, size, flags) in sections {
-            commands.name(name).name("__TEXT").longs(&[relative(address), size]);
-            commands.words(&[relative(address) as u32, 4, 0, 0, flags, 0, 0, 0]);
-        }
-        commands.words(&[0x19, 72]).name("__LINKEDIT").longs(&[text_size, linkedit_size, text_size, linkedit_size]);
-        commands.words(&[1, 1, 0, 0]);
-        commands.words(&[0x1b, 24, 0x4344_4c42, 0x4c45_4e52, 0x4453_5943, u32::from(cfg!(target_arch = "aarch64"))]);
-        // LC_BUILD_VERSION: macOS 11.0, no tools. LC_ID_DYLIB: name, time, versions.
-        commands.words(&[0x32, 24, 1, 0x000b_0000, 0x000b_0000, 0]);
-        commands.words(&[0xd, (24 + (PATH.len() + 8) / 8 * 8) as u32, 24, 2, 0x1_0000, 0x1_0000]).text(PATH);
-        let symtab = commands.0.len();
-        commands.words(&[2, 24, relative(symbols) as u32, 0, relative(strings) as u32, strings_size as u32]);
-        let mut header = Bytes(Vec::new());
-        // flags: MH_DYLDLINK | MH_TWOLEVEL | MH_DYLIB_IN_CACHE is not set: it is an image of its own.
-        let (size, subtype) = (commands.0.len() as u32, if cfg!(target_arch = "x86_64") { 3 } else { 0 });
-        header.words(&[macho::MH_MAGIC_64, macho::CPU_TYPE, subtype, macho::MH_DYLIB, 6, size, 0x84, 0]);
-        header.0.extend_from_slice(&commands.0);
-        put(base, &header.0);
-
         BASE.store(base, Ordering::Relaxed);
         START.store(code, Ordering::Relaxed);
         TRAMPOLINE.store(trampoline, Ordering::Relaxed);
@@ -230,33 +208,15 @@ impl Synthetic {
             strings_size,
             by_name: HashMap::new(),
         };
-        synthetic.symbol("start", code);
+        synthetic.symbol("_host_start", code);
         synthetic.symbol("__sigtramp", trampoline);
         synthetic.symbol("_host_gate", gate_stub);
         for (name, target) in functions {
             synthetic.stub(name, *target);
         }
-        put(base + 32 + symtab + 12, &(synthetic.symbol_count as u32).to_le_bytes());
+        let symbols = (symbols, synthetic.symbol_count, strings, strings_size);
+        let image = header(base, PATH, *b"BLDC", &sections, (text_size, linkedit_size), symbols);
         protect(base, text_size);
-        let section = |(name, address, size, _): (&str, usize, usize, u32)| macho::Section {
-            segment: "__TEXT".into(),
-            name: name.into(),
-            address: relative(address) as u64,
-            size: size as u64,
-            kind: 0,
-        };
-        let image = Image {
-            path: std::ffi::CString::new(PATH).unwrap_or_default(),
-            header: base,
-            slide: base,
-            range: (base, base + text_size + linkedit_size),
-            text: (base, base + text_size),
-            sections: sections.into_iter().map(section).collect(),
-            entry: None,
-            symbols: (symbols, synthetic.symbol_count, strings, strings_size),
-            references: 1,
-            initialised: true,
-        };
         (synthetic, image)
     }
 
@@ -321,18 +281,75 @@ impl Synthetic {
     }
 }
 
-fn put(at: usize, bytes: &[u8]) {
+/// Writes the header and load commands of an image that is made in memory at `base`, and says of it what the loader wants to know.
+/// `sections` (name, address, size, flags) are of `__TEXT`; `symbols` are the address of `nlist_64` entries, their count, the
+/// address of the strings and their size, in `__LINKEDIT`, which follows it.
+pub(super) fn header(
+    base: usize,
+    path: &str,
+    uuid: [u8; 4],
+    sections: &[(&str, usize, usize, u32)],
+    (text_size, linkedit_size): (usize, usize),
+    symbols: (usize, usize, usize, usize),
+) -> Image {
+    let mut commands = Bytes(Vec::new());
+    let relative = |address: usize| address - base;
+    let count = sections.len() as u32;
+    commands.words(&[0x19, 72 + count * 80]).name("__TEXT").longs(&[0, text_size, 0, text_size]);
+    commands.words(&[5, 5, count, 0]);
+    for &(name, address, size, flags) in sections {
+        commands.name(name).name("__TEXT").longs(&[relative(address), size]);
+        commands.words(&[relative(address) as u32, 4, 0, 0, flags, 0, 0, 0]);
+    }
+    commands.words(&[0x19, 72]).name("__LINKEDIT").longs(&[text_size, linkedit_size, text_size, linkedit_size]);
+    commands.words(&[1, 1, 0, 0]);
+    let uuid = u32::from_le_bytes(uuid);
+    commands.words(&[0x1b, 24, uuid, 0x4c45_4e52, 0x4453_5943, u32::from(cfg!(target_arch = "aarch64"))]);
+    // LC_BUILD_VERSION: macOS 11.0, no tools. LC_ID_DYLIB: name, time, versions.
+    commands.words(&[0x32, 24, 1, 0x000b_0000, 0x000b_0000, 0]);
+    commands.words(&[0xd, (24 + (path.len() + 8) / 8 * 8) as u32, 24, 2, 0x1_0000, 0x1_0000]).text(path);
+    let (table, symbol_count, strings, strings_size) = symbols;
+    commands.words(&[2, 24, relative(table) as u32, symbol_count as u32]);
+    commands.words(&[relative(strings) as u32, strings_size as u32]);
+    let mut header = Bytes(Vec::new());
+    // flags: MH_DYLDLINK | MH_TWOLEVEL | MH_DYLIB_IN_CACHE is not set: it is an image of its own.
+    let (size, subtype) = (commands.0.len() as u32, if cfg!(target_arch = "x86_64") { 3 } else { 0 });
+    header.words(&[macho::MH_MAGIC_64, macho::CPU_TYPE, subtype, macho::MH_DYLIB, 6, size, 0x84, 0]);
+    header.0.extend_from_slice(&commands.0);
+    put(base, &header.0);
+    let section = |&(name, address, size, _): &(&str, usize, usize, u32)| macho::Section {
+        segment: "__TEXT".into(),
+        name: name.into(),
+        address: relative(address) as u64,
+        size: size as u64,
+        kind: 0,
+    };
+    Image {
+        path: std::ffi::CString::new(path).unwrap_or_default(),
+        header: base,
+        slide: base,
+        range: (base, base + text_size + linkedit_size),
+        text: (base, base + text_size),
+        sections: sections.iter().map(section).collect(),
+        entry: None,
+        symbols,
+        references: 1,
+        initialised: true,
+    }
+}
+
+pub(super) fn put(at: usize, bytes: &[u8]) {
     // SAFETY: only used on the image's own memory, whose parts are sized for what is put there.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
-fn protect(base: usize, text_size: usize) {
+pub(super) fn protect(base: usize, text_size: usize) {
     // SAFETY: our own pages.
     unsafe { libc::mprotect(base as *mut libc::c_void, text_size, libc::PROT_READ | libc::PROT_EXEC) };
 }
 
 /// An `__unwind_info` with one regular page: (offset of a function, its encoding), ascending.
-fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
+pub(super) fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
     let mut out = Bytes(Vec::new());
     let index = 28;
     let page = index + 2 * 12;

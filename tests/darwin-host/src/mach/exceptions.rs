@@ -16,7 +16,7 @@ use crate::host::{
     kernel::{ending::refuse, futex, lock, thread::Thread},
     libsystem::conditions,
 };
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const EXC_BAD_ACCESS: i32 = 1;
 pub(crate) const EXC_BAD_INSTRUCTION: i32 = 2;
@@ -53,8 +53,16 @@ struct ExceptionAction {
 #[derive(Debug, Default)]
 pub(crate) struct ExceptionActions([ExceptionAction; TYPES]);
 
+static RAISED: AtomicU64 = AtomicU64::new(0);
+
+/// How many exceptions were raised.
+pub(crate) extern "C" fn raised() -> u64 {
+    RAISED.load(Ordering::SeqCst)
+}
+
 /// Hands an exception to the thread's handler, then to the task's; whether one took it. The thread waits for replies.
 pub(crate) fn raise(thread: &Thread, exception: i32, codes: [i64; 2], context: &mut LinuxContext) -> bool {
+    RAISED.fetch_add(1, Ordering::SeqCst);
     for of_thread in [true, false] {
         let action = {
             let mach = lock();

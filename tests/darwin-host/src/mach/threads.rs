@@ -240,6 +240,11 @@ const THREAD_BASIC_INFO: i32 = 3;
 const THREAD_IDENTIFIER_INFO: i32 = 4;
 const THREAD_EXTENDED_INFO: i32 = 5;
 
+/// `darwin_host_signal_mask`: what a thread blocks, which no function of macOS tells another thread.
+pub(crate) extern "C" fn signal_mask(name: u32) -> u32 {
+    find_to_read(name).map_or(0, |thread| thread.blocked.load(Ordering::SeqCst))
+}
+
 extern "C" fn thread_info(name: u32, flavor: i32, info: *mut u8, count: *mut u32) -> i32 {
     let thread = match find_to_read(name) {
         Ok(thread) => thread,

@@ -100,7 +100,7 @@ pub(crate) fn is_handler(handler: usize) -> bool {
 }
 
 /// Whether the kernel calls Coroner's handler for a signal.
-fn is_ours(signal: i32) -> bool {
+pub(crate) fn is_ours(signal: i32) -> bool {
     SignalAction::of(signal).is_ok_and(|now| now.handler != 0 && is_handler(now.handler))
 }
 

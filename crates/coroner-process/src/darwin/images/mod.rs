@@ -44,7 +44,7 @@ pub struct Image {
     pub stub_helper: AddressRange,
     /// `__TEXT,__text`.
     pub text_section: AddressRange,
-    /// `__DATA,__crash_info`: what the system's libraries say of a death (an abort's message); empty if it has none.
+    /// `__crash_info`, of `__DATA` or, on iOS 26, of `__DATA_DIRTY`: what the system's libraries say of a death (an abort's message); empty if it has none.
     pub crash_info: AddressRange,
     /// Its version as `LC_ID_DYLIB` has it: 16 bits, 8 bits, 8 bits. 0 if it has none.
     pub version: u32,

@@ -1,0 +1,307 @@
+//! Images with code of the shape that Apple's libraries have where a walk of a stack meets it: how a thread begins, how `main` is
+//! called, what stands above `abort`.
+//!
+//! * `/usr/lib/system/libsystem_pthread.dylib`: `thread_start`, instruction for instruction as in libpthread's src/pthread_asm.s (the same
+//!   in libpthread-454.40.3, macOS 11.0, and libpthread-539): assembly without call frame information, which the linker gives the
+//!   encoding 0, "no unwind info" (<mach-o/compact_unwind_encoding.h>). It is followed by the beginning of `thread_chkstk_darwin`, and
+//!   calls `_pthread_start`, a function of C with a frame record (src/pthread.c). `pthread_kill` calls `__pthread_kill`.
+//! * `/usr/lib/system/libdyld.dylib`: `start` of dyld 3 (dyld-832.7.1, macOS 11.0, src/start_glue.s, no call frame information). `main` is
+//!   jumped to with a return address in it (dyld3/StartGlue.h, `address_of_start`).
+//! * `/usr/lib/dyld`: `start` of dyld 4 (dyld-1122.1, macOS 14, dyld/dyldMain.cpp), a function of C++ with a frame record that calls
+//!   `main`; `__dyld_start` (dyld/dyldStartup.s) calls it with frame pointer and return address 0.
+//! * `/usr/lib/system/libsystem_c.dylib`: `abort` (Libc stdlib/FreeBSD/abort.c), `raise` (gen/FreeBSD/raise.c) and `__assert_rtn`
+//!   (gen/assert.c), which call `pthread_kill`, or `abort`.
+//!
+//! What a function does besides the calls that are seen on a stack is the host's own, behind imports that no Mac has.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{
+    image::Image,
+    synthetic::{Bytes, ENCODING_FRAME, header, protect, put, unwind_info},
+};
+use crate::host::{gate, kernel::pages, libsystem::conditions};
+
+/// Of a function that has no unwind data.
+const ENCODING_NONE: u32 = 0;
+const TEXT_START: usize = 0x1000;
+
+static THREAD_START: AtomicUsize = AtomicUsize::new(0);
+static START: AtomicUsize = AtomicUsize::new(0);
+
+/// `thread_start`.
+pub(crate) fn thread_start() -> usize {
+    THREAD_START.load(Ordering::Relaxed)
+}
+
+/// `start`: of dyld 3 the return address of `main`, of dyld 4 the code that calls it.
+pub(crate) fn start() -> usize {
+    START.load(Ordering::Relaxed)
+}
+
+/// A function under construction.
+struct Function {
+    name: &'static str,
+    encoding: u32,
+    code: Code,
+}
+
+/// Machine code.
+#[derive(Default)]
+struct Code(Vec<u8>);
+
+#[cfg(target_arch = "x86_64")]
+impl Code {
+    /// `push rbp; mov rbp, rsp`.
+    fn prologue() -> Code {
+        Code(vec![0x55, 0x48, 0x89, 0xe5])
+    }
+    fn bytes(mut self, bytes: &[u8]) -> Code {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+    /// `mov rax, address; call rax`.
+    fn call(self, address: usize) -> Code {
+        self.bytes(&[0x48, 0xb8]).bytes(&address.to_le_bytes()).bytes(&[0xff, 0xd0])
+    }
+    /// `pop rbp; ret`.
+    fn epilogue(self) -> Code {
+        self.bytes(&[0x5d, 0xc3])
+    }
+    /// `jmp [rip]; .quad address`.
+    fn jump(self, address: usize) -> Code {
+        self.bytes(&[0xff, 0x25, 0, 0, 0, 0]).bytes(&address.to_le_bytes())
+    }
+    /// `ud2`.
+    fn trap(self) -> Code {
+        self.bytes(&[0x0f, 0x0b])
+    }
+    /// `mov rdi, rax; mov esi, 6`: SIGABRT to the thread that was returned.
+    fn abort_arguments(self) -> Code {
+        self.bytes(&[0x48, 0x89, 0xc7, 0xbe, 6, 0, 0, 0])
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Code {
+    fn words(mut self, words: &[u32]) -> Code {
+        for word in words {
+            self.0.extend_from_slice(&word.to_le_bytes());
+        }
+        self
+    }
+    /// `stp x29, x30, [sp, #-16]!; mov x29, sp`.
+    fn prologue() -> Code {
+        Code::default().words(&[0xa9bf_7bfd, 0x9100_03fd])
+    }
+    /// `ldr x16, .+8; b .+12; .quad address; blr x16`.
+    fn call(self, address: usize) -> Code {
+        let mut code = self.words(&[0x5800_0050, 0x1400_0003]);
+        code.0.extend_from_slice(&address.to_le_bytes());
+        code.words(&[0xd63f_0200])
+    }
+    /// `ldp x29, x30, [sp], #16; ret`.
+    fn epilogue(self) -> Code {
+        self.words(&[0xa8c1_7bfd, 0xd65f_03c0])
+    }
+    /// `ldr x16, .+8; br x16; .quad address`.
+    fn jump(self, address: usize) -> Code {
+        let mut code = self.words(&[0x5800_0050, 0xd61f_0200]);
+        code.0.extend_from_slice(&address.to_le_bytes());
+        code
+    }
+    /// `brk #1`.
+    fn trap(self) -> Code {
+        self.words(&[0xd420_0020])
+    }
+    /// `mov w1, #6`; the thread that was returned is in x0.
+    fn abort_arguments(self) -> Code {
+        self.words(&[0x5280_00c1])
+    }
+}
+
+/// `thread_start` with its neighbours, and `_pthread_start`: in which order they lie is how `thread_start` reaches the other.
+#[cfg(target_arch = "x86_64")]
+fn thread_functions() -> Vec<Function> {
+    // push $0; push %rbp; mov %rsp,%rbp; sub $16,%rsp; call __pthread_start; leave; ret. The call's distance is put in below.
+    let thread_start = Code(vec![0x6a, 0, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 16, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3]);
+    // pushq %rcx; leaq 0x10(%rsp),%rcx; …; popq %rcx; retq
+    let chkstk = Code(vec![0x51, 0x48, 0x8d, 0x4c, 0x24, 0x10, 0x59, 0xc3]);
+    // (self->fun)(self->arg), then the end of the thread, for which the host wants the record of thread_start: call rax;
+    // mov rbp, [rbp]; jmp.
+    let pthread_start = Code::prologue().bytes(&[0xff, 0xd0, 0x48, 0x8b, 0x6d, 0]).jump(gate::left_address());
+    vec![
+        Function { name: "_thread_start", encoding: ENCODING_NONE, code: thread_start },
+        Function { name: "_thread_chkstk_darwin", encoding: ENCODING_NONE, code: chkstk },
+        Function { name: "__pthread_start", encoding: ENCODING_FRAME, code: pthread_start },
+    ]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn thread_functions() -> Vec<Function> {
+    // stp xzr, xzr, [sp, #-16]!; bl __pthread_start; nop. The call's distance is put in below.
+    let thread_start = Code::default().words(&[0xa9bf_7fff, 0x9400_0000, 0xd503_201f]);
+    // stp x10, x11, [sp, #-16]; mrs x10, TPIDRRO_EL0; …; ldp x10, x11, [sp, #-16]; ret
+    let chkstk = Code::default().words(&[0xa93f_2fea, 0xd53b_d06a, 0xa97f_2fea, 0xd65f_03c0]);
+    // As on x86_64. blr x16; add x29, sp, #16; …
+    let pthread_start = Code::prologue().words(&[0xd63f_0200, 0x9100_43fd]).jump(gate::left_address());
+    vec![
+        Function { name: "_thread_start", encoding: ENCODING_NONE, code: thread_start },
+        Function { name: "_thread_chkstk_darwin", encoding: ENCODING_NONE, code: chkstk },
+        Function { name: "__pthread_start", encoding: ENCODING_FRAME, code: pthread_start },
+    ]
+}
+
+/// Puts the distance of `thread_start`'s call in.
+fn link_thread_start(thread_start: usize, pthread_start: usize) {
+    if cfg!(target_arch = "x86_64") {
+        let behind = thread_start + 15;
+        put(behind - 4, &(pthread_start.wrapping_sub(behind) as u32).to_le_bytes());
+    } else {
+        let call = thread_start + 4;
+        let distance = (pthread_start.wrapping_sub(call) / 4) as u32 & 0x03ff_ffff;
+        put(call, &(0x9400_0000 | distance).to_le_bytes());
+    }
+}
+
+/// `start` of dyld 3. x86_64: nop; movl %eax,%edi; call _exit; hlt. arm64: nop; bl _exit; brk #3. The call is of a jump to the host's.
+#[cfg(target_arch = "x86_64")]
+fn start_of_dyld_3(exit: usize) -> Code {
+    Code(vec![0x90, 0x89, 0xc7, 0xe8, 1, 0, 0, 0, 0xf4]).jump(exit)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn start_of_dyld_3(exit: usize) -> Code {
+    Code::default().words(&[0xd503_201f, 0x9400_0002, 0xd420_0060]).jump(exit)
+}
+
+/// `start` of dyld 4 from where it calls `main`: `exit(main(…))`.
+#[cfg(target_arch = "x86_64")]
+fn start_of_dyld_4(exit: usize) -> Code {
+    Code::default().bytes(&[0xff, 0xd0, 0x89, 0xc7]).call(exit).trap()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn start_of_dyld_4(exit: usize) -> Code {
+    Code::default().words(&[0xd63f_0200]).call(exit).trap()
+}
+
+/// `raise`: pthread_kill(pthread_self(), number).
+#[cfg(target_arch = "x86_64")]
+fn raise(this: usize, pthread_kill: usize) -> Code {
+    // sub rsp, 16; mov [rbp - 8], edi; call; mov rdi, rax; mov esi, [rbp - 8]; call; leave; ret
+    let code = Code::prologue().bytes(&[0x48, 0x83, 0xec, 16, 0x89, 0x7d, 0xf8]).call(this);
+    code.bytes(&[0x48, 0x89, 0xc7, 0x8b, 0x75, 0xf8]).call(pthread_kill).bytes(&[0xc9, 0xc3])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn raise(this: usize, pthread_kill: usize) -> Code {
+    // stp x29, x30, [sp, #-32]!; mov x29, sp; str w0, [sp, #28]; …; ldr w1, [sp, #28]; …; ldp x29, x30, [sp], #32; ret
+    let code = Code::default().words(&[0xa9be_7bfd, 0x9100_03fd, 0xb900_1fe0]).call(this);
+    code.words(&[0xb940_1fe1]).call(pthread_kill).words(&[0xa8c2_7bfd, 0xd65f_03c0])
+}
+
+/// What is made here.
+pub(super) struct SystemImages {
+    pub(super) images: Vec<Image>,
+    /// dyld, which is in no list of images (<mach-o/dyld_images.h>, `dyldImageLoadAddress`).
+    pub(super) dyld: Option<Image>,
+    /// What programs import of them, with Darwin's underscore.
+    pub(super) exports: Vec<(String, usize)>,
+}
+
+/// Makes the images. `host` gives the stub of an import by its name (with Darwin's underscore).
+pub(super) fn create(host: impl Fn(&str) -> usize) -> SystemImages {
+    let pthread = Place::reserve();
+    let mut functions = thread_functions();
+    let kill = Code::prologue().call(host("___pthread_kill")).epilogue();
+    functions.push(Function { name: "_pthread_kill", encoding: ENCODING_FRAME, code: kill });
+    let (pthread, at) = pthread.build("/usr/lib/system/libsystem_pthread.dylib", *b"PTHR", &functions);
+    let (thread_start, pthread_start, pthread_kill) = (at[0], at[2], at[3]);
+    link_thread_start(thread_start, pthread_start);
+    THREAD_START.store(thread_start, Ordering::Relaxed);
+
+    let (exit, is_later) = (host("_exit"), conditions::is_later());
+    let (code, encoding, path) = if is_later {
+        (start_of_dyld_4(exit), ENCODING_FRAME, "/usr/lib/dyld")
+    } else {
+        (start_of_dyld_3(exit), ENCODING_NONE, "/usr/lib/system/libdyld.dylib")
+    };
+    let (dyld, at) = Place::reserve().build(path, *b"DYLD", &[Function { name: "start", encoding, code }]);
+    let behind_nop = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
+    START.store(at[0] + if is_later { 0 } else { behind_nop }, Ordering::Relaxed);
+
+    let c = Place::reserve();
+    let abort = Code::prologue().call(host("_darwin_host_abort_begins")).abort_arguments();
+    let abort = abort.call(pthread_kill).call(host("_darwin_host_abort_ends")).trap();
+    let assert = Code::prologue().call(host("_darwin_host_assert_says")).call(c.text()).trap();
+    let functions = [
+        Function { name: "_abort", encoding: ENCODING_FRAME, code: abort },
+        Function { name: "___assert_rtn", encoding: ENCODING_FRAME, code: assert },
+        Function { name: "_raise", encoding: ENCODING_FRAME, code: raise(host("_pthread_self"), pthread_kill) },
+    ];
+    let (c, at) = c.build("/usr/lib/system/libsystem_c.dylib", *b"LIBC", &functions);
+    let exports = functions.iter().map(|function| function.name).zip(at).chain([("_pthread_kill", pthread_kill)]);
+    let exports = exports.map(|(name, at)| (name.to_owned(), at)).collect();
+
+    let mut images = vec![pthread, c];
+    for image in images.iter().chain([&dyld]) {
+        protect(image.header, image.text.1 - image.text.0);
+    }
+    let dyld = if is_later {
+        Some(dyld)
+    } else {
+        images.push(dyld);
+        None
+    };
+    SystemImages { images, dyld, exports }
+}
+
+/// Memory for an image.
+struct Place {
+    base: usize,
+    text_size: usize,
+    linkedit_size: usize,
+}
+
+impl Place {
+    fn reserve() -> Place {
+        let (text_size, linkedit_size) = (pages::round(TEXT_START + 0x2000), pages::round(0x1000));
+        let base = pages::map(text_size + linkedit_size) as usize;
+        assert!(base != 0, "no memory for the system's images");
+        Place { base, text_size, linkedit_size }
+    }
+
+    /// Where its first function is going to be.
+    fn text(&self) -> usize {
+        self.base + TEXT_START
+    }
+
+    /// Makes the image: header, code, unwind data, symbols; and says where its functions are.
+    fn build(self, path: &str, uuid: [u8; 4], functions: &[Function]) -> (Image, Vec<usize>) {
+        let Place { base, text_size, linkedit_size } = self;
+        let (unwind, symbols, strings) = (base + text_size - 0x1000, base + text_size, base + text_size + 0x400);
+        let (mut at, mut places, mut names) = (self.text(), Vec::new(), Bytes(vec![0]));
+        for (index, function) in functions.iter().enumerate() {
+            put(at, &function.code.0);
+            let entry = symbols + index * 16;
+            put(entry, &(names.0.len() as u32).to_le_bytes());
+            put(entry + 4, &[0xf, 1, 0, 0]); // N_SECT | N_EXT, section 1
+            put(entry + 8, &(at - base).to_le_bytes());
+            names.0.extend_from_slice(function.name.as_bytes());
+            names.0.push(0);
+            places.push(at);
+            at = (at + function.code.0.len()).next_multiple_of(4);
+        }
+        put(strings, &names.0);
+        let rules: Vec<_> = places.iter().zip(functions).map(|(at, f)| ((at - base) as u32, f.encoding)).collect();
+        let rules = unwind_info(&rules, (at - base) as u32);
+        put(unwind, &rules);
+        let sections = [
+            ("__text", base + TEXT_START, at - base - TEXT_START, 0x8000_0400),
+            ("__unwind_info", unwind, rules.len(), 0),
+        ];
+        let symbols = (symbols, functions.len(), strings, names.0.len());
+        (header(base, path, uuid, &sections, (text_size, linkedit_size), symbols), places)
+    }
+}
