@@ -272,7 +272,8 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
         unknown.is_empty(),
         "it imports {unknown:?}: are they in the C library of API level {MIN_API}? Those that are belong into xtask/src/aar/imports.txt"
     );
-    for name in ["coroner_install", "coroner_set_tag", "coroner_config_add_sentry_sink"] {
+    for name in ["coroner_install", "coroner_set_tag", "coroner_config_add_sentry_sink", "coroner_config_add_otlp_sink"]
+    {
         ensure!(exports.contains(name), "it does not export {name}");
     }
     let natives = exports.iter().filter(|name| name.starts_with("Java_dev_coroner_Coroner_native")).count();
@@ -281,7 +282,7 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
 }
 
 /// Native methods of the Java class.
-const NATIVES: usize = 13;
+const NATIVES: usize = 14;
 
 /// Links the C++ of the Gradle example as its CMake would, against what the archive has.
 fn link_example(bed: &Path, arch: Arch, prefab: &Path, place: &Path) -> anyhow::Result<()> {

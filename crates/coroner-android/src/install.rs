@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use coroner::{Config, ExitInfo, SentrySink};
+use coroner::{Config, ExitInfo, OtlpSink, SentrySink};
 use jni::errors::LogErrorAndDefault;
 use jni::objects::{JByteArray, JClass, JString};
 use jni::sys::{jboolean, jint, jlong};
@@ -31,7 +31,7 @@ const _: [NativeMethod; 8] = [
         error_policy = LogErrorAndDefault,
         static extern fn native_install(
             app: JString, store: JString, version: JString, environment: JString, release: JString, dist: JString,
-            dsn: JString, require_consent: jboolean,
+            dsn: JString, otlp: JString, otlp_headers: JString, require_consent: jboolean,
         ) -> jboolean,
     },
     native_method! {
@@ -67,6 +67,8 @@ const _: [NativeMethod; 8] = [
 static EXIT_INFOS: Mutex<Vec<ExitInfo>> = Mutex::new(Vec::new());
 /// The sink that sends to Sentry, to tell it what the user says.
 static SENTRY: Mutex<Option<SentrySink>> = Mutex::new(None);
+/// The sink that sends by OTLP, likewise.
+static OTLP: Mutex<Option<OtlpSink>> = Mutex::new(None);
 
 fn native_known_until(env: &mut Env<'_>, _: JClass<'_>, store: JString<'_>) -> Result<jlong, Failure> {
     let store = store.try_to_string(env)?;
@@ -113,6 +115,8 @@ fn native_install(
     release: JString<'_>,
     dist: JString<'_>,
     dsn: JString<'_>,
+    otlp: JString<'_>,
+    otlp_headers: JString<'_>,
     require_consent: jboolean,
 ) -> Result<jboolean, Failure> {
     #[cfg(target_os = "android")]
@@ -134,6 +138,15 @@ fn native_install(
         let sink = SentrySink::new(&dsn).map_err(|error| Failure::Dsn(error.to_string()))?;
         let sink = sink.options(|options| options.require_consent = require_consent);
         *SENTRY.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink.clone());
+        config = config.sink(sink);
+    }
+    if let Some(endpoint) = optional(env, &otlp)? {
+        let headers = optional(env, &otlp_headers)?;
+        let options = coroner::otlp::Options::for_endpoint(&endpoint, headers.as_deref());
+        let mut options = options.map_err(|error| Failure::Otlp(error.to_string()))?;
+        options.require_consent = require_consent;
+        let sink = OtlpSink::with_options(options);
+        *OTLP.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink.clone());
         config = config.sink(sink);
     }
     let infos = std::mem::take(&mut *EXIT_INFOS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -179,8 +192,11 @@ fn native_last_event_id<'local>(env: &mut Env<'local>, _: JClass<'local>) -> Res
 }
 
 fn native_set_consent(_: &mut Env<'_>, _: JClass<'_>, given: jboolean) -> Result<(), Failure> {
-    let sink = SENTRY.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    sink.map_or(Ok(()), |sink| sink.set_consent(given)).map_err(Failure::from)
+    let sentry = SENTRY.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let otlp = OTLP.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // Each is notified before the first failure is returned.
+    let said = [sentry.map(|sink| sink.set_consent(given)), otlp.map(|sink| sink.set_consent(given))];
+    said.into_iter().flatten().collect::<Result<(), _>>().map_err(Failure::from)
 }
 
 fn native_flush(_: &mut Env<'_>, _: JClass<'_>, timeout_ms: jlong) -> Result<jboolean, Failure> {

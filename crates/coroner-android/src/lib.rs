@@ -31,6 +31,8 @@ enum Failure {
     Install(#[from] coroner::InstallError),
     #[error("no DSN: {0}")]
     Dsn(String),
+    #[error("no OTLP server: {0}")]
+    Otlp(String),
     #[error("no JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("{0}")]

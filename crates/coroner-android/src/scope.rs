@@ -3,12 +3,12 @@
 use coroner::{Breadcrumb, Level, User};
 use jni::errors::LogErrorAndDefault;
 use jni::objects::{JClass, JString};
-use jni::sys::jint;
+use jni::sys::{jboolean, jint};
 use jni::{Env, NativeMethod, native_method};
 
 use crate::{Failure, optional};
 
-const _: [NativeMethod; 4] = [
+const _: [NativeMethod; 5] = [
     native_method! {
         java_type = "dev.coroner.Coroner",
         error_policy = LogErrorAndDefault,
@@ -28,6 +28,11 @@ const _: [NativeMethod; 4] = [
         java_type = "dev.coroner.Coroner",
         error_policy = LogErrorAndDefault,
         static extern fn native_add_breadcrumb(category: JString, message: JString, level: jint),
+    },
+    native_method! {
+        java_type = "dev.coroner.Coroner",
+        error_policy = LogErrorAndDefault,
+        static extern fn native_set_foreground(is_foreground: jboolean),
     },
 ];
 
@@ -80,5 +85,11 @@ fn native_add_breadcrumb(
         breadcrumb = breadcrumb.category(category);
     }
     coroner::add_breadcrumb(&breadcrumb);
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the other methods")]
+fn native_set_foreground(_: &mut Env<'_>, _: JClass<'_>, is_foreground: jboolean) -> Result<(), Failure> {
+    coroner::set_foreground(is_foreground);
     Ok(())
 }

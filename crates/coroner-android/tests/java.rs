@@ -3,6 +3,10 @@
 //!
 //! Without a JDK nothing runs, and the tests say so.
 
+#[allow(dead_code)] // Not all of it is used here.
+#[path = "../../coroner-otlp/tests/server/mod.rs"]
+mod collector;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -246,6 +250,22 @@ fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_excepti
     assert_eq!(crash["run"]["breadcrumbs"][1]["message"], "pays");
     assert_eq!(functions(&handled["exceptions"][0]["frames"])[0], "com.example.shop.Shop.fails");
     assert_eq!(handled["exceptions"][0]["message"], "the cart is empty");
+}
+
+#[test]
+fn what_java_handled_goes_to_a_collector() {
+    let Some(device) = Device::new() else { return };
+    let server = collector::Server::start(Vec::new());
+    let launch = device.launch("handled", &[format!("-Dotlp={}", server.url)]);
+    assert_eq!((launch.said("reported"), launch.said("flushed")), ("true", "true"));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1, "{requests:?}");
+    let (head, attributes) = (&requests[0].head, requests[0].attributes());
+    assert!(head.contains("of mine"), "{head}");
+    assert_eq!(requests[0].record().event_name, "exception");
+    assert_eq!(attributes["exception.type"], "java.lang.IllegalStateException");
+    assert_eq!((&attributes["coroner.app.state"], &attributes["cart"]), (&"foreground".into(), &"3 äpples".into()));
+    assert!(attributes["coroner.device.storage.size"].as_u64().is_some_and(|size| size > 0), "{attributes}");
 }
 
 #[test]

@@ -155,13 +155,14 @@ Exit codes: 0 done, 1 failed or, with --report, no file is of one of its images,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Send reports to Sentry, or to a server that speaks its protocol
+    /// Send reports to Sentry or a server that speaks its protocol, or by OTLP
     #[command(after_help = format!("Examples:
   coroner send --dsn https://KEY@o1.ingest.example.com/42      all reports of the store
   SENTRY_DSN=… coroner send 4f1c reports/20261121T010203Z-5….json
   coroner send 4f1c --attach app.log --symbols build/symbols
+  coroner send --otlp http://localhost:4318                    log records, to an OpenTelemetry Collector
 
-A report that is sent twice is one event: servers know it by its id.
+A report that is sent twice is one event: servers know it by its id. Of log records both are there, with one `log.record.uid`.
 
 {EXIT_CODES}"))]
     Send {

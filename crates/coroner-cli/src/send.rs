@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use coroner::otlp::{self, Exporter};
 use coroner::sentry::Dsn;
 use coroner::sentry::envelope::{Attachment, AttachmentKind, Envelope, Item};
 use coroner::sentry::event::{Event, EventOptions};
@@ -21,8 +22,12 @@ pub(crate) struct SendArguments {
     #[arg(value_name = "REPORT")]
     reports: Vec<String>,
     /// The server's project and the key to it: https://KEY@HOST/PROJECT
-    #[arg(long, env = "SENTRY_DSN", hide_env_values = true)]
-    dsn: String,
+    #[arg(long, env = "SENTRY_DSN", hide_env_values = true, required_unless_present = "otlp")]
+    dsn: Option<String>,
+    /// Send log records by OTLP instead, to the Collector at that address, such as http://localhost:4318; $OTEL_EXPORTER_OTLP_HEADERS,
+    /// $OTEL_RESOURCE_ATTRIBUTES and the like hold for it
+    #[arg(long, value_name = "URL", conflicts_with_all = ["attach", "minidump", "release"])]
+    otlp: Option<String>,
     /// A file that goes with each report; may be given more than once
     #[arg(long, value_name = "PATH")]
     attach: Vec<PathBuf>,
@@ -50,29 +55,7 @@ pub(crate) struct SendArguments {
 
 /// Sends reports, one after the other, and says what became of each.
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
-    // Not the DSN itself: it holds a key.
-    let dsn: Dsn = arguments.dsn.parse().map_err(|error| {
-        Failure::new(format!("the DSN can't be used: {error}"))
-            .advice("a DSN is https://KEY@HOST/PROJECT; the server shows it in the project's settings")
-    })?;
-    let options = TransportOptions {
-        proxy: arguments.proxy,
-        ca_file: arguments.ca_file,
-        timeout: Duration::from_secs(arguments.timeout),
-        ..TransportOptions::default()
-    };
-    let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
-    let mut attachments = Vec::new();
-    for path in &arguments.attach {
-        attachments.push(Attachment {
-            filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            content_type: None,
-            kind: AttachmentKind::File,
-            bytes: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
-        });
-    }
-    let event_options =
-        EventOptions { release: arguments.release, environment: arguments.environment, ..EventOptions::default() };
+    let server = Server::of(&arguments)?;
     let whats = if arguments.reports.is_empty() { all(store)? } else { arguments.reports };
     let symbols = arguments.symbols.search()?;
     let progress = reports::bar(whats.len(), "sending reports");
@@ -82,14 +65,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     for what in &whats {
         let said = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&symbols)).and_then(|mut report| {
             report.scrub(&hide_secrets);
-            let mut envelope = envelope(&report, &event_options, &attachments);
-            if arguments.minidump {
-                let minidump = minidump_attachment(&report, &event_options);
-                let minidump = minidump.map_err(|error| Failure::new(error.to_string()))?;
-                envelope.items.push(Item::attachment(minidump));
-            }
-            let id = envelope.event_id().unwrap_or_default().to_owned();
-            judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now()))).map(|()| id)
+            server.send(&report).map(|()| report.event_id().to_string())
         });
         progress.suspend(|| match said {
             Ok(id) => println!("sent {id}"),
@@ -106,6 +82,69 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
         (_, 0) => Ok(()),
         (1, _) => Err(Failure::new("the report was not sent")),
         (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
+    }
+}
+
+/// Where reports go.
+enum Server {
+    /// To Sentry, or to a server that speaks its protocol, with what goes with each.
+    Sentry { transport: Box<HttpTransport>, options: EventOptions, attachments: Vec<Attachment>, minidump: bool },
+    /// By OTLP.
+    Otlp(Box<Exporter>),
+}
+
+impl Server {
+    fn of(arguments: &SendArguments) -> Result<Self, Failure> {
+        let (timeout, ca_file) = (Duration::from_secs(arguments.timeout), arguments.ca_file.clone());
+        let proxy = arguments.proxy.clone();
+        if let Some(endpoint) = &arguments.otlp {
+            let mut options = otlp::Options::for_endpoint(endpoint, None)
+                .map_err(|error| Failure::new(format!("the environment: {error}")))?;
+            options.labels.environment.clone_from(&arguments.environment);
+            options.transport.timeout = timeout;
+            options.transport.proxy = proxy.or(options.transport.proxy);
+            options.transport.ca_file = ca_file.or(options.transport.ca_file);
+            let exporter = Exporter::new(options).map_err(|error| {
+                Failure::new(error.to_string())
+                    .advice("an address is http://HOST:4318; records go to `v1/logs` below it")
+            })?;
+            return Ok(Self::Otlp(Box::new(exporter)));
+        }
+        // Not the DSN itself: it holds a key.
+        let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
+            Failure::new(format!("the DSN can't be used: {error}"))
+                .advice("a DSN is https://KEY@HOST/PROJECT; the server shows it in the project's settings")
+        })?;
+        let options = TransportOptions { proxy, ca_file, timeout, ..TransportOptions::default() };
+        let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
+        let mut attachments = Vec::new();
+        for path in &arguments.attach {
+            attachments.push(Attachment {
+                filename: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                content_type: None,
+                kind: AttachmentKind::File,
+                bytes: read(path).context(format!("can't read the attachment `{}`", path.display()))?,
+            });
+        }
+        let (release, environment) = (arguments.release.clone(), arguments.environment.clone());
+        let options = EventOptions { release, environment, ..EventOptions::default() };
+        Ok(Self::Sentry { transport: Box::new(transport), options, attachments, minidump: arguments.minidump })
+    }
+
+    fn send(&self, report: &Report) -> Result<(), Failure> {
+        match self {
+            Self::Sentry { transport, options, attachments, minidump } => {
+                let mut envelope = Envelope::of_event(&Event::from_report(report, options));
+                envelope.items.extend(attachments.iter().cloned().map(Item::attachment));
+                if *minidump {
+                    let minidump = minidump_attachment(report, options);
+                    let minidump = minidump.map_err(|error| Failure::new(error.to_string()))?;
+                    envelope.items.push(Item::attachment(minidump));
+                }
+                judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now())))
+            }
+            Self::Otlp(exporter) => judge_otlp(exporter.send(report)),
+        }
     }
 }
 
@@ -129,12 +168,6 @@ fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
     Ok(ids.collect())
 }
 
-fn envelope(report: &Report, options: &EventOptions, attachments: &[Attachment]) -> Envelope {
-    let mut envelope = Envelope::of_event(&Event::from_report(report, options));
-    envelope.items.extend(attachments.iter().cloned().map(Item::attachment));
-    envelope
-}
-
 /// What an answer means to a person.
 fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
@@ -150,6 +183,28 @@ fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
         404 => failure.advice("is the host in the DSN right, and does it speak Sentry's protocol?"),
         413 => failure.advice("it is too large: send it without attachments"),
         429 => failure.advice(match &answer.retry_after {
+            Some(after) => format!("it takes no more for now; try again in {after} s"),
+            None => "it takes no more for now; try again in a minute".to_owned(),
+        }),
+        _ => failure,
+    })
+}
+
+/// What a Collector's answer means to a person.
+fn judge_otlp(answer: Result<otlp::Answer, SendError>) -> Result<(), Failure> {
+    let answer = answer.map_err(|error| {
+        Failure::new(format!("the server can't be reached: {error}"))
+            .advice("is the address right (http://HOST:4318 by default), and is there a proxy?")
+    })?;
+    if answer.is_taken {
+        return Ok(());
+    }
+    let failure = Failure::new(format!("the server refused it with {}: {}", answer.status, answer.message));
+    Err(match answer.status {
+        200..=299 => Failure::new(format!("the server rejected it: {}", answer.message)),
+        401 | 403 => failure.advice("is there a key in $OTEL_EXPORTER_OTLP_HEADERS, and is it right?"),
+        404 => failure.advice("is there an OTLP receiver for logs over HTTP at that address?"),
+        429 | 502..=504 => failure.advice(match &answer.retry_after {
             Some(after) => format!("it takes no more for now; try again in {after} s"),
             None => "it takes no more for now; try again in a minute".to_owned(),
         }),

@@ -1,6 +1,9 @@
 //! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
 #![cfg(target_os = "linux")]
 
+#[allow(dead_code)] // Not all of it is used here.
+#[path = "../../coroner-otlp/tests/server/mod.rs"]
+mod collector;
 mod terminal;
 
 use std::process::Command;
@@ -87,6 +90,31 @@ fn a_stores_reports_are_sent_with_what_goes_with_them() {
     let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.err.contains("1 of 2 reports were not sent") && said.text().contains(&id), "{said:?}");
+}
+
+#[test]
+fn a_stores_reports_go_to_a_collector_as_log_records() {
+    let bench = Bench::new();
+    let server = collector::Server::start(Vec::new());
+    let list: serde_json::Value = serde_json::from_slice(&bench.run(None, &["list", "--format", "json"]).out).unwrap();
+    let id = list[0]["event_id"].as_str().unwrap();
+    let mut command = bench.command(None, &["send", "--otlp", &server.url, "--environment", "desk"]);
+    let output = command.env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=of%20mine").output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), format!("sent {id}\n").into_bytes()));
+    let request = &server.requests()[0];
+    assert!(request.head.starts_with("POST /v1/logs ") && request.head.contains("of mine"), "{}", request.head);
+    let (record, attributes) = (request.record(), request.attributes());
+    assert_eq!((&record.event_name[..], &attributes["log.record.uid"]), ("app.crash", &id.into()));
+    assert_eq!(attributes["exception.type"], "SIGSEGV");
+    assert_eq!(request.resource()["deployment.environment.name"], "desk");
+
+    // What only Sentry takes is refused, and an answer that is none is said.
+    let said = bench.run(None, &["send", "--otlp", &server.url, "--minidump"]);
+    assert!(said.code == Some(2) && said.err.contains("--minidump"), "{said:?}");
+    let gone = bench.run(None, &["send", "--otlp", "http://127.0.0.1:9"]);
+    assert!(gone.code == Some(1) && gone.err.contains("the server can't be reached"), "{gone:?}");
+    let wrong = bench.run(None, &["send", "--otlp", "no address"]);
+    assert!(wrong.code == Some(1) && wrong.err.contains("HOST:4318"), "{wrong:?}");
 }
 
 #[test]

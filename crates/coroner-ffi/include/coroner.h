@@ -445,6 +445,21 @@ coroner_status coroner_config_add_sentry_sink(coroner_config *config,
                                               bool require_consent);
 #endif
 
+#if defined(CORONER_OTLP)
+// Adds a sink that delivers by OTLP, as OpenTelemetry log records over HTTP. `endpoint` is the Collector's address, such as
+// "http://localhost:4318", below which records go to "v1/logs"; NULL for the one that OTEL_EXPORTER_OTLP_ENDPOINT says, and if that is
+// not set there is no sink. `headers` go with each request, in the form "name=value,name=value", percent-encoded; NULL for those of
+// OTEL_EXPORTER_OTLP_HEADERS. The other variables of OpenTelemetry's exporters hold in any case. With `require_consent` nothing leaves
+// before coroner_set_consent(true).
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`; the others are NULL or texts that end with a NUL.
+coroner_status coroner_config_add_otlp_sink(coroner_config *config,
+                                            const char *endpoint,
+                                            const char *headers,
+                                            bool require_consent);
+#endif
+
 // Takes away all sinks, the default one too: reports stay in the store, up to its limits.
 //
 // The caller sees to it that:
@@ -583,9 +598,9 @@ coroner_status coroner_config_set_all_threads(coroner_config *config, bool all);
 // `config` is from `coroner_config_new`.
 coroner_status coroner_config_set_alternate_stacks(coroner_config *config, int32_t stacks);
 
-#if defined(CORONER_SENTRY)
-// Says whether the user agrees that reports are sent to Sentry. From true on, what waits is sent; with false all that waits is
-// removed and nothing more is kept. It is remembered over launches.
+#if (defined(CORONER_SENTRY) || defined(CORONER_OTLP))
+// Says whether the user agrees that reports are sent, to Sentry and by OTLP. From true on, what waits is sent; with false all that
+// waits is removed and nothing more is kept. It is remembered over launches.
 coroner_status coroner_set_consent(bool given);
 #endif
 
@@ -777,6 +792,9 @@ coroner_status coroner_set_trace(const char *trace_id,
 // `flag` is a text that ends with a NUL.
 coroner_status coroner_set_flag(const char *flag,
                                 bool result);
+
+// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user saw.
+coroner_status coroner_set_foreground(bool is_foreground);
 
 // Changes the release of this run, where the app learns it only after install.
 //

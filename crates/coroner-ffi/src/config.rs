@@ -221,20 +221,57 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
     dsn: *const c_char,
     require_consent: bool,
 ) -> Status {
-    let sink = guarded(|| {
+    let mut sink = None;
+    let status = guarded(|| {
         // SAFETY: as the caller promises.
         let dsn = unsafe { text(dsn, "dsn") }?;
         // Not the text itself: it holds a key.
-        let sink = coroner::SentrySink::new(dsn)
+        let made = coroner::SentrySink::new(dsn)
             .map_err(|error| fail(Status::InvalidArgument, format!("`dsn` is no DSN: {error}")))?;
-        crate::consent::remember(sink.options(|options| options.require_consent = require_consent));
+        sink = Some(made.options(|options| options.require_consent = require_consent));
         Ok(())
     });
-    match (sink, crate::consent::sink()) {
+    let Some(sink) = sink else { return status };
+    crate::consent::remember_sentry(&sink);
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.sink(sink)) }
+}
+
+/// Adds a sink that delivers by OTLP, as OpenTelemetry log records over HTTP. `endpoint` is the Collector's address, such as
+/// "http://localhost:4318", below which records go to "v1/logs"; NULL for the one that OTEL_EXPORTER_OTLP_ENDPOINT says, and if that is
+/// not set there is no sink. `headers` go with each request, in the form "name=value,name=value", percent-encoded; NULL for those of
+/// OTEL_EXPORTER_OTLP_HEADERS. The other variables of OpenTelemetry's exporters hold in any case. With `require_consent` nothing leaves
+/// before coroner_set_consent(true).
+///
+/// # Safety
+/// `config` is from `coroner_config_new`; the others are NULL or texts that end with a NUL.
+#[cfg(feature = "otlp")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_add_otlp_sink(
+    config: *mut Config,
+    endpoint: *const c_char,
+    headers: *const c_char,
+    require_consent: bool,
+) -> Status {
+    use coroner::otlp::Options;
+    let mut options = None;
+    let status = guarded(|| {
         // SAFETY: as the caller promises.
-        (Status::Ok, Some(sink)) => unsafe { change(config, |config| config.sink(sink)) },
-        (status, _) => status,
-    }
+        let given = |value: *const c_char, name| (!value.is_null()).then(|| unsafe { text(value, name) }).transpose();
+        let (endpoint, headers) = (given(endpoint, "endpoint")?, given(headers, "headers")?);
+        options = match endpoint {
+            Some(endpoint) => Options::for_endpoint(endpoint, headers).map(Some),
+            None => Options::from_env(),
+        }
+        .map_err(|error| fail(Status::InvalidArgument, error.to_string()))?;
+        Ok(())
+    });
+    let Some(mut options) = options else { return status };
+    options.require_consent = require_consent;
+    let sink = coroner::OtlpSink::with_options(options);
+    crate::consent::remember_otlp(&sink);
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.sink(sink)) }
 }
 
 /// Takes away all sinks, the default one too: reports stay in the store, up to its limits.

@@ -1,29 +1,62 @@
 //! Whether the user agrees that reports are sent.
 
-use std::sync::{Mutex, PoisonError};
-
+#[cfg(feature = "otlp")]
+use coroner::OtlpSink;
+#[cfg(feature = "sentry")]
 use coroner::SentrySink;
+use std::sync::{Mutex, PoisonError};
 
 use crate::status::{Status, fail, guarded};
 
-/// The sink that the app configured last: it is the one that is installed.
-static SINK: Mutex<Option<SentrySink>> = Mutex::new(None);
+/// The sinks that the app configured last: they are the ones that are installed.
+static SINKS: Mutex<Sinks> = Mutex::new(Sinks::none());
+
+#[derive(Clone)]
+struct Sinks {
+    #[cfg(feature = "sentry")]
+    sentry: Option<SentrySink>,
+    #[cfg(feature = "otlp")]
+    otlp: Option<OtlpSink>,
+}
+
+impl Sinks {
+    const fn none() -> Self {
+        Self {
+            #[cfg(feature = "sentry")]
+            sentry: None,
+            #[cfg(feature = "otlp")]
+            otlp: None,
+        }
+    }
+}
 
 /// Keeps the sink, to tell it what the user says.
-pub(crate) fn remember(sink: SentrySink) {
-    *SINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+#[cfg(feature = "sentry")]
+pub(crate) fn remember_sentry(sink: &SentrySink) {
+    SINKS.lock().unwrap_or_else(PoisonError::into_inner).sentry = Some(sink.clone());
 }
 
-pub(crate) fn sink() -> Option<SentrySink> {
-    SINK.lock().unwrap_or_else(PoisonError::into_inner).clone()
+/// Keeps the sink, to tell it what the user says.
+#[cfg(feature = "otlp")]
+pub(crate) fn remember_otlp(sink: &OtlpSink) {
+    SINKS.lock().unwrap_or_else(PoisonError::into_inner).otlp = Some(sink.clone());
 }
 
-/// Says whether the user agrees that reports are sent to Sentry. From true on, what waits is sent; with false all that waits is
-/// removed and nothing more is kept. It is remembered over launches.
+/// Says whether the user agrees that reports are sent, to Sentry and by OTLP. From true on, what waits is sent; with false all that
+/// waits is removed and nothing more is kept. It is remembered over launches.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_consent(given: bool) -> Status {
     guarded(|| {
-        let sink = sink().ok_or_else(|| fail(Status::NotInstalled, "there is no sink that sends to Sentry"))?;
-        sink.set_consent(given).map_err(|error| fail(Status::System, error.to_string()))
+        let sinks = SINKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut said = Vec::new();
+        #[cfg(feature = "sentry")]
+        said.extend(sinks.sentry.map(|sink| sink.set_consent(given)));
+        #[cfg(feature = "otlp")]
+        said.extend(sinks.otlp.map(|sink| sink.set_consent(given)));
+        if said.is_empty() {
+            return Err(fail(Status::NotInstalled, "there is no sink that sends to a server"));
+        }
+        // Each has been notified before the first failure is returned.
+        said.into_iter().collect::<Result<(), _>>().map_err(|error| fail(Status::System, error.to_string()))
     })
 }

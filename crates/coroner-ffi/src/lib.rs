@@ -8,7 +8,7 @@
 mod app_pointer;
 pub mod backtrace;
 pub mod config;
-#[cfg(feature = "sentry")]
+#[cfg(any(feature = "sentry", feature = "otlp"))]
 pub mod consent;
 pub mod exception;
 pub mod hang;

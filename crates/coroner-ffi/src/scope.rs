@@ -233,6 +233,16 @@ pub unsafe extern "C" fn coroner_set_flag(flag: *const c_char, result: bool) -> 
     })
 }
 
+/// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user saw.
+#[unsafe(no_mangle)]
+pub extern "C" fn coroner_set_foreground(is_foreground: bool) -> Status {
+    guarded(|| {
+        scope()?;
+        coroner::set_foreground(is_foreground);
+        Ok(())
+    })
+}
+
 /// Changes the release of this run, where the app learns it only after install.
 ///
 /// # Safety

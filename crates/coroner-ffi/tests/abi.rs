@@ -360,3 +360,27 @@ fn ranges_are_registered_and_taken_back() {
         assert_eq!(coroner_register_unwind_range(start, 16, &raw const plain, null_mut()), Status::Ok, "kept for good");
     }
 }
+
+#[cfg(feature = "otlp")]
+#[test]
+fn an_otlp_sink_is_of_the_app_or_of_the_environment() {
+    use coroner_ffi::config::coroner_config_add_otlp_sink;
+    // SAFETY: the texts end with a NUL, and the config is freed once.
+    unsafe {
+        let config = coroner_config_new(c"com.example.c".as_ptr());
+        let add =
+            |endpoint: *const std::ffi::c_char, headers| coroner_config_add_otlp_sink(config, endpoint, headers, true);
+        assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), std::ptr::null()), Status::Ok);
+        assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), c"api-key=mine,a=b".as_ptr()), Status::Ok);
+        // The environment of this test names none.
+        assert_eq!(add(std::ptr::null(), std::ptr::null()), Status::Ok);
+        assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), c"secret".as_ptr()), Status::InvalidArgument);
+        assert!(!last_error().contains("secret"), "{}", last_error());
+        assert_eq!(
+            coroner_config_add_otlp_sink(std::ptr::null_mut(), c"http://h".as_ptr(), std::ptr::null(), false),
+            Status::InvalidArgument
+        );
+        assert_eq!(coroner_ffi::consent::coroner_set_consent(true), Status::Ok);
+        coroner_config_free(config);
+    }
+}

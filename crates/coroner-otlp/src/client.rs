@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use coroner_outbox::{HttpClient, Outbox, Pushed, SendingThread, TransportError};
+use coroner_outbox::{Outbox, Pushed, SendingThread, TransportError};
 use coroner_report::model::Report;
 use prost::Message;
 
+use crate::exporter;
 use crate::options::Options;
 use crate::record::request;
 use crate::sender::{Sender, State};
@@ -53,11 +54,7 @@ impl Client {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(options: Options, directory: &Path) -> Result<Self, OpenError> {
-        let user_agent = concat!("coroner-otlp/", env!("CARGO_PKG_VERSION"));
-        let mut headers = vec![("Content-Type".to_owned(), "application/x-protobuf".to_owned())];
-        headers.extend(options.headers.iter().cloned());
-        let client = HttpClient::new(&options.logs_url, headers, user_agent, options.gzip, &options.transport);
-        let client = client.map_err(OpenError::Transport)?;
+        let client = exporter::client(&options).map_err(OpenError::Transport)?;
         let outbox = Outbox::open(directory, "otlp").map_err(OpenError::Outbox)?;
         let server = identity(&options);
         let note = |state: &mut State| {

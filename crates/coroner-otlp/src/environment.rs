@@ -34,7 +34,24 @@ impl Options {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same, from variables that `variable` gives.
+    /// The options for the server at `endpoint` (`v1/logs` is added), with what the environment's other variables say. `headers` are in
+    /// the form of `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,name=value`, percent-encoded) and go in its place.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn for_endpoint(endpoint: &str, headers: Option<&str>) -> Result<Self, EnvironmentError> {
+        let options = Self::from_variables(|name| match name {
+            "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(endpoint.to_owned()),
+            // Whoever names a server means that one.
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" | "OTEL_SDK_DISABLED" => None,
+            "OTEL_EXPORTER_OTLP_LOGS_HEADERS" if headers.is_some() => None,
+            "OTEL_EXPORTER_OTLP_HEADERS" if headers.is_some() => headers.map(ToOwned::to_owned),
+            _ => std::env::var(name).ok(),
+        })?;
+        options.ok_or(EnvironmentError::Value("the endpoint"))
+    }
+
+    /// The same as [`from_env`](Self::from_env), from variables that `variable` gives.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).

@@ -3,7 +3,8 @@
 //! * [`request`]: a [`Report`](coroner_report::Report) as a log record, by the semantic conventions of OpenTelemetry;
 //! * [`Options`]: where they go, from the app or from the environment's `OTEL_…` variables;
 //! * [`Client`]: keeps them in an outbox and sends them, `POST /v1/logs` with protobuf. `coroner::OtlpSink` is a client in the place of a
-//!   sink.
+//!   sink;
+//! * [`Exporter`]: sends one at once, and says what the server answered.
 //!
 //! ```
 //! use coroner_otlp::{Labels, request};
@@ -23,6 +24,7 @@
 mod attributes;
 mod client;
 mod environment;
+mod exporter;
 mod options;
 mod record;
 mod resource;
@@ -31,6 +33,7 @@ mod sender;
 pub use client::{Captured, Client, OpenError};
 pub use coroner_outbox::{Outbox, OutboxLimits, SendError, TransportError, TransportOptions};
 pub use environment::EnvironmentError;
+pub use exporter::{Answer, Exporter};
 /// The messages of the protocol.
 pub use opentelemetry_proto::tonic as proto;
 pub use options::{Labels, Options};

@@ -6,7 +6,7 @@ use coroner_report::model::{
     Breadcrumb, CrashFlag, Exception, Frame, ImageIndex, Report, RunFacts, Thread, Timestamp, hide_home,
     is_runtime_code,
 };
-use coroner_report::run_state::Level;
+use coroner_report::run_state::{Foreground, Level, ThermalState};
 use coroner_report::text::write_stack;
 use coroner_report::wire::{Access, Monitor};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
@@ -233,6 +233,17 @@ fn cause(report: &Report, attributes: &mut Attributes) {
         .set("coroner.memory.used", lifecycle.and_then(|lifecycle| lifecycle.memory_used))
         .set("coroner.memory.available", lifecycle.and_then(|lifecycle| lifecycle.memory_available))
         .set("coroner.report.complete", Some(report.complete));
+    let foreground = lifecycle.map(|lifecycle| lifecycle.foreground).filter(|state| *state != Foreground::UNKNOWN);
+    attributes.text("coroner.app.state", foreground.and_then(Foreground::name));
+    if let Some(state) = report.run.as_ref().and_then(|run| run.device_state.as_ref()) {
+        attributes
+            .set("coroner.device.memory.free", state.memory_free)
+            .set("coroner.device.storage.size", state.storage_size)
+            .set("coroner.device.storage.free", state.storage_free)
+            .set("coroner.device.battery.percent", state.battery_percent.map(u64::from))
+            .set("coroner.device.charging", state.charging)
+            .text("coroner.device.thermal_state", state.thermal.and_then(ThermalState::name));
+    }
 }
 
 /// The stacks of the other threads, as far as there is room for them.

@@ -4,11 +4,11 @@
 use std::time::SystemTime;
 
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, InlinedFrame, Lifecycle,
-    Mach, Problem, Registers, Report, RunFacts, Session, Signal, Skipped, Thread, Timestamp, Value, signal_code_name,
-    signal_name,
+    Address, Annotation, Bytes, Crash, CrashFlag, DeviceState, Exception, Frame, Hang, Header, Id, Image, InlinedFrame,
+    Lifecycle, Mach, Problem, Registers, Report, RunFacts, Session, Signal, Skipped, Thread, Timestamp, Value,
+    signal_code_name, signal_name,
 };
-use coroner_report::run_state::{Foreground, Level};
+use coroner_report::run_state::{Foreground, Level, ThermalState};
 use coroner_report::wire::{
     Access, AddressKind, CaptureMethod, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os, ThreadState,
 };
@@ -80,6 +80,15 @@ fn run(os: &str) -> RunFacts {
     run.device.processor_count = Some(6);
     run.device.memory_size = Some(6 << 30);
     run.device.boot_time = Some(Timestamp(1_700_000_000_000_000_000));
+    run.device_state = Some(DeviceState {
+        read: Some(Timestamp(1_700_000_000_000_000_000)),
+        memory_free: Some(1 << 30),
+        storage_size: Some(1 << 40),
+        storage_free: Some(0),
+        battery_percent: Some(41),
+        charging: Some(false),
+        thermal: Some(ThermalState::SERIOUS),
+    });
     run.device.simulator = Some(false);
     (run.app.runtime_name, run.app.runtime_version) = (Some("glibc".into()), Some("2.36".into()));
     run.device.locale = Some("de_AT".into());

@@ -275,6 +275,9 @@ impl Deliverer {
             drop(state);
             let done = all.then(|| catch_unwind(AssertUnwindSafe(|| self.round())));
             let own = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(state) = &self.own_state {
+                    crate::device_state::note(state, self.store.path());
+                }
                 self.announce();
                 self.deliver_own()
             }));

@@ -117,6 +117,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         log::warn!("coroner: {sentence}");
     }
     facts::write(&run, &config);
+    crate::device_state::note_storage(&run.state, &directory);
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
     scope.activate();

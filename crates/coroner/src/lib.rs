@@ -24,6 +24,7 @@ mod bundle;
 mod config;
 mod data_dir;
 mod delivery;
+mod device_state;
 mod exception;
 mod facts;
 mod feedback;
@@ -75,7 +76,7 @@ pub use processing::{InvalidReport, NamingBudget, SymbolSearch};
 pub use scope::{
     Breadcrumb, Scope, ScopeError, User, add_attachment, add_breadcrumb, configure_scope, count_error,
     remove_attachment, remove_context, remove_extra, remove_tag, remove_trace, scope, set_context, set_environment,
-    set_extra, set_fingerprint, set_flag, set_level, set_release, set_tag, set_trace, set_user,
+    set_extra, set_fingerprint, set_flag, set_foreground, set_level, set_release, set_tag, set_trace, set_user,
 };
 #[cfg(feature = "otlp")]
 pub use sink::OtlpSink;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{Id, Value};
-use coroner_report::run_state::{self, ExitKind, Kind, Level, Refused, RunState, Scalar};
+use coroner_report::run_state::{self, ExitKind, Foreground, Kind, Level, Refused, RunState, Scalar};
 
 /// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
@@ -362,6 +362,16 @@ impl Scope {
         self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| level.0.into()));
     }
 
+    /// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user
+    /// saw. It also has storage, battery and the like read again, in the background.
+    pub fn set_foreground(&self, is_foreground: bool) {
+        let foreground = if is_foreground { Foreground::FOREGROUND } else { Foreground::BACKGROUND };
+        self.state.set_scalar(Scalar::FOREGROUND, foreground.0.into());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.state.set_scalar(Scalar::FOREGROUND_CHANGED, now.as_nanos() as u64);
+        crate::delivery::own_run::wake();
+    }
+
     /// Sets which trace the app is at work on, so that a report is linked to it: ids of W3C Trace Context and OpenTelemetry, in hexadecimal
     /// digits.
     ///
@@ -572,6 +582,13 @@ pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeEr
 pub fn set_level(level: impl Into<Option<Level>>) {
     if let Ok(scope) = Scope::active() {
         scope.set_level(level);
+    }
+}
+
+/// Says whether the app is in front ([`Scope::set_foreground`]). Does nothing if Coroner is not installed.
+pub fn set_foreground(is_foreground: bool) {
+    if let Ok(scope) = Scope::active() {
+        scope.set_foreground(is_foreground);
     }
 }
 

@@ -28,8 +28,8 @@ pub use crash::{
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{
-    AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, Lifecycle, OsFacts, ProcessIdentity, Processing,
-    RunFacts, Session,
+    AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, DeviceState, Lifecycle, OsFacts, ProcessIdentity,
+    Processing, RunFacts, Session,
 };
 pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
 pub use scrub::{Scrub, hide_home, hide_secrets};

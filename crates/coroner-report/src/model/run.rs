@@ -4,7 +4,7 @@ use super::Problem;
 use super::address::{Address, Id, Timestamp};
 use super::value::{Extra, Value};
 use crate::reader::Fields;
-use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus};
+use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus, ThermalState};
 use crate::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -25,6 +25,8 @@ pub struct RunFacts {
     pub device: DeviceFacts,
     /// The process that ran; `None` if its run state does not say.
     pub process: Option<ProcessIdentity>,
+    /// What of the device changes; `None` if it was never read.
+    pub device_state: Option<DeviceState>,
     /// How the run went.
     pub lifecycle: Lifecycle,
     /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
@@ -234,6 +236,27 @@ facts! {
         /// Time zone, such as `Europe/Vienna`.
         time_zone: String = text DEVICE_TIME_ZONE,
     }
+}
+
+/// What of the device changes, as it was when it was last read.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceState {
+    /// When that was.
+    pub read: Option<Timestamp>,
+    /// Memory that is free or can be had without swapping, bytes.
+    pub memory_free: Option<u64>,
+    /// Size of the file system that the store is on, bytes.
+    pub storage_size: Option<u64>,
+    /// What of it an app can still have, bytes.
+    pub storage_free: Option<u64>,
+    /// The battery's charge, percent.
+    pub battery_percent: Option<u8>,
+    /// Whether it is being charged, or full and connected.
+    pub charging: Option<bool>,
+    /// How hot it is.
+    pub thermal: Option<ThermalState>,
 }
 
 /// How a run went.

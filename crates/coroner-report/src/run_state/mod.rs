@@ -44,7 +44,7 @@ pub use coroner_process::identity::ProcessIdentity;
 pub use crash_record::CrashRecord;
 pub use facts::FactsEncoder;
 pub use layout::{FIXED_BYTES, Limits, MAGIC, MAX_KEY, VERSION};
-pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus};
+pub use numbers::{ExitKind, Fact, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus, ThermalState};
 #[cfg(feature = "std")]
 pub use read::RunStateError;
 pub use slots::Stored;

@@ -129,6 +129,17 @@ open_numbers! {
         MACHINE = 26 "machine",
         /// Bytes of facts, from the first one on, that are the same for all runs of that machine.
         MACHINE_FACTS = 27 "machine_facts",
+        /// Size of the file system that the store is on, bytes.
+        STORAGE_SIZE = 28 "storage_size",
+        /// What of it an app can still have, bytes.
+        STORAGE_FREE = 29 "storage_free",
+        /// Memory of the machine that is free or can be had without swapping, bytes.
+        MACHINE_MEMORY_FREE = 30 "machine_memory_free",
+        /// Battery and heat: bits 0 to 7 are the charge in percent, plus 1; bits 8 and 9 whether it is being charged (1 no, 2 yes);
+        /// bits 16 to 23 the [`ThermalState`]. 0 each: not known.
+        POWER = 31 "power",
+        /// When those four were last read, nanoseconds since the Unix epoch.
+        DEVICE_READ = 48 "device_read",
     }
 }
 
@@ -156,6 +167,22 @@ open_numbers! {
         UNINSTALLED = 3 "uninstalled",
         /// A crash, reported or not.
         CRASHED = 4 "crashed",
+    }
+}
+
+open_numbers! {
+    /// How hot a device is.
+    ThermalState(u8) {
+        /// Not known.
+        UNKNOWN = 0 "unknown",
+        /// As it should be.
+        NOMINAL = 1 "nominal",
+        /// So warm that the system slows down or cools.
+        FAIR = 2 "fair",
+        /// Hot.
+        SERIOUS = 3 "serious",
+        /// So hot that the system is about to switch off.
+        CRITICAL = 4 "critical",
     }
 }
 

@@ -8,11 +8,11 @@ use super::layout::{
     BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CHECK_WORD, CLEARED_WORD, COMMITTED_WORD, CRASH_RECORDS, HEADER_WORDS,
     LIMITS_WORD, Layout, Limits, MAGIC, MAX_KEY, RUN_ID_WORD, SIZE_WORD, Table, VERSION, VERSION_WORD,
 };
-use super::numbers::{ExitKind, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus};
+use super::numbers::{ExitKind, Foreground, Kind, Level, MAX_HANGS, Scalar, SessionStatus, ThermalState};
 use super::slots::form;
 use crate::model::{
-    Address, AppFacts, Attachment, Breadcrumb, DeviceFacts, Id, Lifecycle, OsFacts, Problem, Processing, RunFacts,
-    Session, Timestamp, Value,
+    Address, AppFacts, Attachment, Breadcrumb, DeviceFacts, DeviceState, Id, Lifecycle, OsFacts, Problem, Processing,
+    RunFacts, Session, Timestamp, Value,
 };
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
 use crate::wire::{crc32c, keys};
@@ -190,6 +190,20 @@ impl<'a> Reading<'a> {
             processing: Some(processing).filter(|processing| processing.tid != 0),
             ..Lifecycle::default()
         };
+        self.facts.device_state = time(Scalar::DEVICE_READ).map(|read| {
+            let power = scalar(Scalar::POWER);
+            let bytes = |number| Some(scalar(number)).filter(|bytes| *bytes > 0);
+            DeviceState {
+                read: Some(read),
+                memory_free: bytes(Scalar::MACHINE_MEMORY_FREE),
+                storage_size: bytes(Scalar::STORAGE_SIZE),
+                // A full one has none left.
+                storage_free: bytes(Scalar::STORAGE_SIZE).map(|_| scalar(Scalar::STORAGE_FREE)),
+                battery_percent: (power as u8).checked_sub(1),
+                charging: [None, Some(false), Some(true), None][(power >> 8 & 3) as usize],
+                thermal: Some(ThermalState((power >> 16) as u8)).filter(|state| *state != ThermalState::UNKNOWN),
+            }
+        });
         self.facts.level = Some(Level(number(Scalar::LEVEL))).filter(|level| level.0 != 0);
         if let Some(started) = time(Scalar::SESSION_STARTED) {
             self.facts.session = Some(Session {

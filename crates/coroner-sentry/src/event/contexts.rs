@@ -1,7 +1,7 @@
 //! Contexts: app, system, device, and what the app set.
 
 use coroner_report::model::{Report, RunFacts};
-use coroner_report::run_state::Foreground;
+use coroner_report::run_state::{Foreground, ThermalState};
 use coroner_report::wire::Os;
 use serde_json::{Map, Value, json};
 
@@ -121,6 +121,15 @@ fn device(report: &Report, run: &RunFacts) -> Context {
         .set("memory_size", facts.memory_size)
         .set("boot_time", facts.boot_time.map(time_text))
         .set("simulator", facts.simulator);
+    if let Some(state) = &run.device_state {
+        context
+            .set("free_memory", state.memory_free)
+            .set("storage_size", state.storage_size)
+            .set("free_storage", state.storage_free)
+            .set("battery_level", state.battery_percent.map(f64::from))
+            .set("charging", state.charging)
+            .set("thermal_state", state.thermal.and_then(ThermalState::name));
+    }
     context
 }
 
@@ -147,6 +156,7 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .set("complete", Some(report.complete).filter(|_| report.crash.is_some()))
         .set("run_id", Some(report.header.run_id).filter(|id| !id.is_nil()).map(|id| id.to_string()))
         .set("capture_us", report.end.as_ref().map(|end| end.total_ns / 1000))
+        .set("device_read", report.run.as_ref().and_then(|run| run.device_state.as_ref()?.read).map(time_text))
         .set("since_install_ms", report.crash.as_ref().map(|crash| crash.since_install_ns / 1_000_000))
         .set("problems", some(problems))
         .set("images_without_identity", some(unidentified))

@@ -54,6 +54,15 @@ pub(crate) fn survived() {
     }
 }
 
+/// The delivery thread has something to do, such as to read how the device is.
+pub(crate) fn wake() {
+    // SAFETY: as in `survived`.
+    let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
+    if deliverer.lives && deliverer.pid == coroner_process::threads::process_id() {
+        deliverer.ask(false, Duration::ZERO);
+    }
+}
+
 /// What was done with the process's own reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {

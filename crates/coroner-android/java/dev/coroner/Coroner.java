@@ -64,6 +64,8 @@ public final class Coroner {
         private String release;
         private String dist;
         private String dsn;
+        private String otlp;
+        private String otlpHeaders;
         private boolean requireConsent;
         private File storeDir;
 
@@ -97,6 +99,21 @@ public final class Coroner {
          */
         public Options dsn(String dsn) {
             this.dsn = dsn;
+            return this;
+        }
+
+        /**
+         * Delivers by OTLP, as OpenTelemetry log records, to the Collector at that address ("https://otel.example.com:4318"; records go to
+         * {@code v1/logs} below it). It needs the permission {@code INTERNET}.
+         */
+        public Options otlp(String endpoint) {
+            this.otlp = endpoint;
+            return this;
+        }
+
+        /** Headers that go with each request by OTLP: "name=value,name=value", percent-encoded. */
+        public Options otlpHeaders(String headers) {
+            this.otlpHeaders = headers;
             return this;
         }
 
@@ -151,7 +168,8 @@ public final class Coroner {
                 }
             }
             installed = nativeInstall(
-                    app, store, version, options.environment, release, dist, options.dsn, options.requireConsent);
+                    app, store, version, options.environment, release, dist, options.dsn, options.otlp, options.otlpHeaders,
+                    options.requireConsent);
         } catch (LinkageError | RuntimeException error) {
             Log.e(TAG, "crashes will not be reported", error);
         }
@@ -190,6 +208,13 @@ public final class Coroner {
     public static void setUser(String id, String name, String email) {
         if (installed) {
             nativeSetUser(id, name, email);
+        }
+    }
+
+    /** Says whether the app is in front, from its activities' {@code onStart} and {@code onStop}: reports say so. */
+    public static void setForeground(boolean inForeground) {
+        if (installed) {
+            nativeSetForeground(inForeground);
         }
     }
 
@@ -263,7 +288,7 @@ public final class Coroner {
 
     private static native boolean nativeInstall(
             String app, String store, String version, String environment, String release, String dist, String dsn,
-            boolean requireConsent);
+            String otlp, String otlpHeaders, boolean requireConsent);
 
     private static native String nativeLastOutcome();
 
@@ -271,6 +296,8 @@ public final class Coroner {
 
     private static native void nativeSetDevice(
             String manufacturer, String brand, String model, String build, String release, int apiLevel);
+
+    private static native void nativeSetForeground(boolean inForeground);
 
     private static native void nativeSetTag(String key, String value);
 

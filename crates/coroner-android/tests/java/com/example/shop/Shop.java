@@ -13,7 +13,10 @@ public final class Shop {
             Runtime.getRuntime().halt(10);
         });
         Context context = new Context(new File(words[0]));
-        System.out.println("installed: " + Coroner.install(context, new Coroner.Options().environment("test")));
+        Coroner.Options options = new Coroner.Options().environment("test");
+        options.otlp(System.getProperty("otlp")).otlpHeaders("api-key=of%20mine");
+        System.out.println("installed: " + Coroner.install(context, options));
+        Coroner.setForeground(true);
         System.out.println("outcome: " + Coroner.lastOutcome() + " " + (Coroner.lastEventId() != null));
         Coroner.setTag("cart", "3 \u00e4pples");
         Coroner.setTag("gone", "x");
