@@ -549,6 +549,12 @@ impl Deliverer {
         if left_out > 0 && !is_of_child(&raw) {
             self.notify_sinks(|sink| sink.reports_left_out(left_out));
         }
+        if raw.reports.iter().any(|report| bundle::is_written(report))
+            && let Ok(facts) = RunFacts::read(&raw.state)
+            && let Err(error) = system_report::note_reported(&self.store, &facts)
+        {
+            log::warn!("coroner: that run {id} had a report can't be noted: {error}");
+        }
         if let Err(error) = self.store.remove(run) {
             log::warn!("coroner: run {id} is done but can't be removed: {error}");
         }

@@ -90,7 +90,7 @@ pub use store::reread_progress;
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
 #[doc(hidden)]
 pub use system_report::complete_report;
-pub use system_report::{ExitInfo, SystemEnd, SystemReport};
+pub use system_report::{ExitInfo, MetricKitError, SystemEnd, SystemReport, metric_kit_reports};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 /// The examples of the README and of the documentation's pages are compiled with those of this crate.

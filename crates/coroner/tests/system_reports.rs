@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coroner::{Config, ExitInfo, ForeignException, ForeignFrame, Language, ManagedException, Report};
+use coroner::{Config, ExitInfo, ForeignException, ForeignFrame, Language, ManagedException, Report, SystemReport};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -21,7 +21,18 @@ const LOW_MEMORY: i32 = 3;
 const NATIVE_CRASH: i32 = 5;
 const NOT_RESPONDING: i32 = 6;
 
-fn said() -> Vec<ExitInfo> {
+/// Or, instead of those lines, the path of a payload of MetricKit's.
+const METRIC_KIT: &str = "metrickit:";
+
+fn said() -> Vec<SystemReport> {
+    let text = std::env::var(SAID).unwrap_or_default();
+    if let Some(path) = text.strip_prefix(METRIC_KIT) {
+        return coroner::metric_kit_reports(&std::fs::read(path).unwrap()).unwrap();
+    }
+    exit_infos().into_iter().map(Into::into).collect()
+}
+
+fn exit_infos() -> Vec<ExitInfo> {
     let text = std::env::var(SAID).unwrap_or_default();
     let info = |line: &str| {
         let words: Vec<&str> = line.split('|').collect();
@@ -78,7 +89,7 @@ fn app() {
         _ => {
             println!("\napp: {:?} {}", coroner.last_run().outcome, coroner.last_run().event_id.is_some());
             if act == "late" {
-                coroner.add_system_reports(said().into_iter().map(Into::into).collect()).unwrap();
+                coroner.add_system_reports(said()).unwrap();
             }
             assert!(coroner.flush(Duration::from_secs(30)));
         }
@@ -118,6 +129,42 @@ impl Bench {
             std::fs::write(&path, trace.replace("4100", &pid.to_string())).unwrap();
         }
         format!("{pid}|{reason}|{now}|{}", path.display())
+    }
+
+    /// What MetricKit says of a process that has just crashed: a stack of so many frames, and one of another thread.
+    fn metric_kit(&self, pid: u32, frames: u64) -> String {
+        let frame = |index: u64, inner: Option<Value>| {
+            let mut frame = serde_json::json!({
+                "binaryUUID": "C42F630F-A71A-3EDC-9225-CF2C231A6669", "binaryName": "shop", "sampleCount": 1,
+                "offsetIntoBinaryTextSegment": 0x4000 + index, "address": 0x1_0000_0000_u64 + 0x4000 + index,
+            });
+            if let Some(inner) = inner {
+                frame["subFrames"] = Value::Array(vec![inner]);
+            }
+            frame
+        };
+        // As text: a value so deep is not to be dropped.
+        let mut stack = frame(frames - 1, None).to_string();
+        for index in (0..frames - 1).rev() {
+            let outer = frame(index, None).to_string();
+            stack = format!("{},\"subFrames\":[{stack}]}}", outer.strip_suffix('}').unwrap());
+        }
+        let other = frame(0x100, Some(frame(0x200, None)));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        let now = coroner_report::model::Timestamp(now as u64).to_string();
+        let time = now[..19].replace('T', " ");
+        let json = format!(
+            r#"{{"timeStampBegin":"{time}","timeStampEnd":"{time}","hangDiagnostics":[{{}}],"crashDiagnostics":[{{"version":"1.0.0",
+            "callStackTree":{{"callStackPerThread":true,"callStacks":[
+                {{"threadAttributed":false,"callStackRootFrames":[{other}]}},
+                {{"threadAttributed":true,"callStackRootFrames":[{stack}]}}]}},
+            "diagnosticMetaData":{{"pid":{pid},"exceptionType":1,"exceptionCode":2,"signal":9,"platformArchitecture":"arm64e",
+                "terminationReason":"Namespace FRONTBOARD, Code 0x8badf00d","osVersion":"iPhone OS 18.0 (22A300)",
+                "appVersion":"1.0"}}}}]}}"#
+        );
+        let path = self.0.path().join(format!("metrickit-{pid}"));
+        std::fs::write(&path, json).unwrap();
+        format!("{METRIC_KIT}{}", path.display())
     }
 
     fn reports(&self) -> Vec<Value> {
@@ -243,4 +290,68 @@ fn an_exception_of_another_runtime_has_its_frames_and_ends_the_process_or_not() 
         assert_eq!(threads.len() > 1, all_threads, "{act}: {} threads", threads.len());
         assert!(threads[0]["frames"].as_array().unwrap().len() > 1, "the native stack");
     }
+}
+
+#[test]
+fn a_kill_that_metric_kit_knows_is_a_report_with_its_stacks() {
+    let bench = Bench::new();
+    let (pid, signal, _) = bench.start("killed", "");
+    assert_eq!(signal, Some(libc::SIGKILL));
+    std::thread::sleep(Duration::from_secs(1));
+    // Deeper than JSON is as a rule.
+    assert_eq!(bench.deliver(&bench.metric_kit(pid, 600)), "Crashed true");
+    let reports = bench.reports();
+    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
+    let crash = &report["crash"];
+    assert_eq!((&crash["mach"]["name"], &crash["signal"]["name"]), (&"EXC_BAD_ACCESS".into(), &"SIGKILL".into()));
+    let threads = report["threads"].as_array().unwrap();
+    let count = |thread: &Value| thread["frames"].as_array().unwrap().len();
+    assert_eq!(threads.iter().map(count).collect::<Vec<_>>(), [2, 600]);
+    assert_eq!((&threads[1]["crashed"], &crash["tid"]), (&true.into(), &threads[1]["tid"]));
+    let frame = &threads[1]["frames"][599];
+    assert_eq!((&frame["module"], &frame["module_offset"]), (&"shop".into(), &"0x4257".into()));
+    assert_eq!(report["images"][0]["build_id"], "c42f630fa71a3edc9225cf2c231a6669");
+    let said = &report["run"]["contexts"]["system_report"];
+    assert_eq!((&said["source"], &said["os_version"]), (&"MetricKit".into(), &"iPhone OS 18.0 (22A300)".into()));
+    assert!(said["termination_reason"].as_str().unwrap().contains("8badf00d"));
+    // Of the run itself.
+    assert_eq!(report["run"]["tags"]["kind"], "test");
+}
+
+/// MetricKit speaks when the app runs again: Coroner's own report may be delivered by then.
+#[test]
+fn of_a_crash_that_coroner_reported_metric_kit_makes_no_second_report() {
+    let bench = Bench::new();
+    let (pid, signal, _) = bench.start("crash", "");
+    assert_eq!(signal, Some(libc::SIGABRT));
+    assert_eq!(bench.deliver(""), "Crashed true");
+    assert_eq!(bench.reports().len(), 1);
+    let (_, signal, _) = bench.start("late", &bench.metric_kit(pid, 3));
+    assert_eq!(signal, None);
+    bench.deliver("");
+    let reports = bench.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0]["crash"]["signal"]["name"], "SIGABRT");
+    // A process that Coroner knows nothing of; payloads have times of whole seconds.
+    std::thread::sleep(Duration::from_millis(1100));
+    let (_, signal, _) = bench.start("late", &bench.metric_kit(4_194_001, 3));
+    assert_eq!(signal, None);
+    bench.deliver("");
+    assert_eq!(bench.reports().len(), 2);
+}
+
+#[test]
+fn what_is_no_payload_of_metric_kit_is_refused() {
+    let refused = |json: &[u8]| coroner::metric_kit_reports(json).unwrap_err().to_string();
+    assert!(refused(b"").contains("not the JSON of an MXDiagnosticPayload"));
+    assert!(
+        refused(br#"{"crashDiagnostics":[{"callStackTree":7}],"timeStampEnd":"2025-01-02 03:04:05"}"#)
+            .contains("line 1")
+    );
+    assert!(refused(br#"{"crashDiagnostics":[{}],"timeStampEnd":"yesterday"}"#).contains("\"yesterday\""));
+    assert!(refused("[".repeat(100_000).as_bytes()).contains("nested"));
+    assert!(coroner::metric_kit_reports(b"{}").unwrap().is_empty());
+    // Before iOS 17 nothing says which process it was.
+    let unknown = br#"{"crashDiagnostics":[{}],"timeStampEnd":"2025-01-02 03:04:05.00 +0900"}"#;
+    assert!(coroner::metric_kit_reports(unknown).unwrap().is_empty());
 }

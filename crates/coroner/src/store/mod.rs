@@ -13,6 +13,7 @@
 //!   broken/<run id>/             a run that could not be processed, as it was, with `why.txt`
 //!   last_run.json                how the last run that was looked at ended
 //!   system_reports.json          up to which time what the system says is known
+//!   reported_processes.json      the last processes whose death had a report
 //!   evicted                      how many reports the limits removed, until a report says so
 //!   reports/                     where the default folder sink writes
 //! ```

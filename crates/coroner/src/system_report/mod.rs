@@ -1,7 +1,7 @@
 //! What the system itself says of the app's deaths, at a later launch: why it ended a process, and a trace that it took.
 //!
-//! A source makes [`SystemReport`]s of what its system hands over ([`ExitInfo`] of Android); a new one is a file beside `android.rs`. What
-//! is handed over ([`Config::system_report`](crate::Config::system_report),
+//! A source makes [`SystemReport`]s of what its system hands over ([`ExitInfo`] of Android, [`metric_kit_reports`] of Apple's systems); a new
+//! one is a file beside `android.rs`. What is handed over ([`Config::system_report`](crate::Config::system_report),
 //! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports)) is put to the run that it is of, by process id and time:
 //!
 //! * the run's outcome is completed by it, where the run itself left no trace of its end;
@@ -9,7 +9,8 @@
 //! * without such a report, a crash or a hang with a trace becomes one; also where there is no run, since the app died before it installed
 //!   Coroner.
 //!
-//! Systems give the same history at each launch: what has been seen is known by its time.
+//! Systems give the same history at each launch: what has been seen is known by its time. What comes when the run's own report is delivered
+//! and gone already adds nothing: the processes that had one are known ([`note_reported`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,13 +31,19 @@ use crate::store::directory::Directory;
 use crate::store::{Claim, STATE, Store};
 
 mod android;
+mod metric_kit;
 
 pub use android::ExitInfo;
+pub use metric_kit::{MetricKitError, metric_kit_reports};
 
 /// In a run's directory: what the system said of its end.
 pub(crate) const FILE: &str = "system";
 /// In the store: up to which time what each source says is known.
 const SEEN: &str = "system_reports.json";
+/// In the store: the last processes whose death had a report of Coroner's own, with the time of their install.
+const REPORTED: &str = "reported_processes.json";
+/// How many they are.
+const REPORTED_KEPT: usize = 32;
 /// How far the system's time of a death may lie before the install of its run, by clocks that differ.
 const SLACK: Duration = Duration::from_secs(2);
 /// Longest trace that is kept, bytes.
@@ -120,7 +127,8 @@ impl SystemReport {
 
     /// Whether it is a report also where the process left none.
     pub(crate) fn is_a_report(&self) -> bool {
-        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && coroner_tombstone::form_of(&self.trace).is_some()
+        let is_known = coroner_tombstone::form_of(&self.trace).is_some() || metric_kit::is_of_it(&self.trace);
+        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && is_known
     }
 
     /// The run that it is of where there is none: the same each time.
@@ -189,6 +197,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
             ended.push((pid, installed, listed.id));
         }
     }
+    let reported = reported(&root);
     for report in reports {
         let until = report.time + SLACK;
         let of_it = ended.iter().filter(|(pid, installed, _)| *pid == report.pid && *installed <= until);
@@ -200,13 +209,37 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
             if let Claim::Taken(run) = store.claim(id, &process)? {
                 run.directory.write_atomically(OsStr::new(FILE), &bytes)?;
             }
-        } else if report.is_a_report() {
+        } else if report.is_a_report() && !is_of(&reported, &report, until) {
             make_run(store, &report, &bytes)?;
         }
         let seen = seen.entry(report.source).or_default();
         *seen = Timestamp::from(report.time).0.max(*seen);
     }
     root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen).map_err(io::Error::other)?)
+}
+
+/// A process whose death had a report: its id, and when Coroner was installed in it, nanoseconds since 1970.
+type ReportedProcess = (u32, u64);
+
+fn reported(store: &Directory) -> Vec<ReportedProcess> {
+    let noted = store.read(OsStr::new(REPORTED), 1 << 16).ok();
+    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+}
+
+fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime) -> bool {
+    let until = Timestamp::from(until).0;
+    reported.iter().any(|(pid, installed)| *pid == report.pid && *installed <= until)
+}
+
+/// Notes that the death of a run's process had a report, which is delivered: what the system says of it later is no other death.
+pub(crate) fn note_reported(store: &Store, facts: &RunFacts) -> io::Result<()> {
+    let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid) else { return Ok(()) };
+    let root = store.root()?;
+    let mut reported = reported(&root);
+    reported.push((pid, facts.app.installed.map_or(0, |time| time.0)));
+    let excess = reported.len().saturating_sub(REPORTED_KEPT);
+    reported.drain(..excess);
+    root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported).map_err(io::Error::other)?)
 }
 
 /// Makes a run that has ended, of a process that had not installed Coroner.
@@ -251,7 +284,11 @@ fn name_java_exceptions(report: &mut Report) {
 
 /// Adds to a report what the system said of the same death.
 pub(crate) fn complete(report: &mut Report, system: &SystemReport) {
-    let traced = coroner_tombstone::read(&system.trace).ok();
+    let traced = if metric_kit::is_of_it(&system.trace) {
+        metric_kit::read(&system.trace)
+    } else {
+        coroner_tombstone::read(&system.trace).ok()
+    };
     let is_bare = report.crash.is_none() && report.threads.is_empty();
     if let Some(traced) = traced {
         let run = if is_bare { take(report, traced) } else { add(report, traced) };

@@ -1,0 +1,331 @@
+//! Apple's MetricKit: what the system says of crashes of the app (`MXCrashDiagnostic`), those that no process can record included: kills by
+//! the watchdog, for memory, by the code signature.
+//!
+//! The app hands over what `MXDiagnosticPayload.jsonRepresentation()` gives. A crash is put to the run of its process: of iOS 17 and macOS 14 on the
+//! metadata have the process id (`pid`). Diagnostics without one are left out, since a second report of a death that Coroner has
+//! recorded could not be distinguished from a first; so are those of hangs, processor time and disk writes, which are not ends of processes.
+//!
+//! Source of the form: MetricKit's documentation of the three `jsonRepresentation()`. Of a crash each thread is a chain of frames, the innermost
+//! being the root; addresses are those in the process, with the distance to the image's `__TEXT`.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use coroner_process::registers::Arch;
+use coroner_report::model::{
+    Address, Annotation, Bytes, Crash, Frame, Header, Image, Mach, Report, Signal, Thread, mach_code_name,
+    mach_exception_name, signal_name,
+};
+use coroner_report::wire::{AddressKind, CaptureMethod, FORMAT_VERSION, FoundBy, ImageKind, Monitor, Os};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{SystemEnd, SystemReport};
+
+/// Who says it, in every report.
+const SOURCE: &str = "MetricKit";
+/// What a trace of this form begins with.
+const FORM: &[u8] = b"{\"metric_kit_crash\":";
+/// Largest payload that is read, bytes.
+const MAX_BYTES: usize = 32 << 20;
+/// Greatest depth of nesting: each frame is two deeper than its callee's.
+const MAX_DEPTH: usize = 4096;
+/// The stack of the thread that reads: for each level of nesting a few functions of the reader.
+const STACK: usize = 64 << 20;
+
+/// Why a payload is not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricKitError {
+    /// It is not the JSON of an `MXDiagnosticPayload`.
+    #[error("not the JSON of an MXDiagnosticPayload: {0}")]
+    NotAPayload(#[from] serde_json::Error),
+    /// It has no time that could be read.
+    #[error("the payload's timeStampEnd is {0:?}, which is no time")]
+    NoTime(String),
+    /// It is larger or nested deeper than a payload is.
+    #[error("the payload has {bytes} bytes and is nested {depth} deep; at most {MAX_BYTES} and {MAX_DEPTH} are read")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// How deep its objects and arrays are nested, as far as was looked.
+        depth: usize,
+    },
+    /// No thread could be started to read it.
+    #[error("no thread to read it")]
+    NoThread(#[from] std::io::Error),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload<'a> {
+    #[serde(default)]
+    time_stamp_end: String,
+    #[serde(borrow, default)]
+    crash_diagnostics: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Diagnostic {
+    #[serde(default)]
+    call_stack_tree: CallStackTree,
+    #[serde(default)]
+    diagnostic_meta_data: MetaData,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct CallStackTree {
+    call_stacks: Vec<CallStack>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct CallStack {
+    thread_attributed: bool,
+    call_stack_root_frames: Vec<MetricFrame>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct MetricFrame {
+    #[serde(rename = "binaryUUID")]
+    binary_uuid: String,
+    binary_name: String,
+    offset_into_binary_text_segment: u64,
+    address: u64,
+    sub_frames: Vec<MetricFrame>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct MetaData {
+    pid: Option<u32>,
+    exception_type: Option<i32>,
+    exception_code: Option<i64>,
+    signal: Option<i32>,
+    termination_reason: Option<String>,
+    virtual_memory_region_info: Option<String>,
+    platform_architecture: Option<String>,
+    os_version: Option<String>,
+    app_version: Option<String>,
+    application_build_version: Option<String>,
+    device_type: Option<String>,
+    bundle_identifier: Option<String>,
+    exception_reason: Option<ExceptionReason>,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(rename_all = "camelCase", default)]
+struct ExceptionReason {
+    composed_message: String,
+    exception_name: String,
+    class_name: String,
+}
+
+/// What a trace is: a diagnostic as it was handed over.
+#[derive(Serialize, Deserialize)]
+struct Trace<'a> {
+    #[serde(borrow)]
+    metric_kit_crash: &'a RawValue,
+}
+
+/// How deep the objects and arrays of a JSON text are nested at most; it ends beyond [`MAX_DEPTH`].
+fn depth_of(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_text => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => depth += 1,
+            b'}' | b']' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+        if deepest > MAX_DEPTH {
+            break;
+        }
+    }
+    deepest
+}
+
+/// Runs what reads on a stack that is deep enough for it.
+fn on_deep_stack<T: Send>(json: &[u8], read: impl FnOnce() -> T + Send) -> Result<T, MetricKitError> {
+    let depth = depth_of(json);
+    if json.len() > MAX_BYTES || depth > MAX_DEPTH {
+        return Err(MetricKitError::TooLarge { bytes: json.len(), depth });
+    }
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("coroner.metrickit".into()).stack_size(STACK);
+        let reading = thread.spawn_scoped(scope, read)?;
+        reading.join().map_err(|_| std::io::Error::other("reading it panicked").into())
+    })
+}
+
+/// Reads a value that may be nested deeper than serde_json allows by itself. On a deep stack alone.
+fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    reader.disable_recursion_limit();
+    let value = T::deserialize(&mut reader)?;
+    reader.end().map(|()| value)
+}
+
+/// The crashes that an `MXDiagnosticPayload` of MetricKit says of, from its `jsonRepresentation()`:
+/// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports) takes them, those of all payloads that come at one time at once: what is
+/// older than what was handed over before, or as old, is taken for known. Those without a process id (before iOS 17 and macOS 14), and
+/// diagnostics of other kinds, are left out.
+///
+/// # Errors
+/// [`MetricKitError`]: the bytes are none, or too many, or say no time.
+pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitError> {
+    on_deep_stack(json, || {
+        let payload: Payload<'_> = deep(json)?;
+        if payload.crash_diagnostics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let time = time_of(&payload.time_stamp_end).ok_or(MetricKitError::NoTime(payload.time_stamp_end))?;
+        let mut reports = Vec::new();
+        for diagnostic in payload.crash_diagnostics {
+            let Diagnostic { diagnostic_meta_data: meta, .. } = deep(diagnostic.get().as_bytes())?;
+            let Some(pid) = meta.pid else {
+                log::debug!("coroner: a diagnostic of MetricKit has no process id, and is left out");
+                continue;
+            };
+            let trace = serde_json::to_vec(&Trace { metric_kit_crash: diagnostic })?;
+            let details = details(&meta);
+            let end = SystemEnd::Crashed;
+            reports.push(SystemReport { source: SOURCE.to_owned(), pid, time, end, details, trace });
+        }
+        Ok(reports)
+    })?
+}
+
+/// `2022-09-18 15:28:37`, with a fraction and an offset from UTC or without.
+fn time_of(text: &str) -> Option<SystemTime> {
+    let mut words = text.split_whitespace();
+    let (date, time, offset) = (words.next()?, words.next()?, words.next().unwrap_or("Z"));
+    let time: jiff::Timestamp = format!("{date}T{time}{offset}").parse().ok()?;
+    let nanoseconds = u64::try_from(time.as_nanosecond()).ok()?;
+    Some(UNIX_EPOCH + std::time::Duration::from_nanos(nanoseconds))
+}
+
+fn details(meta: &MetaData) -> BTreeMap<String, String> {
+    let reason = meta.exception_reason.clone().unwrap_or_default();
+    let said = [
+        ("termination_reason", meta.termination_reason.clone()),
+        ("virtual_memory_region", meta.virtual_memory_region_info.clone()),
+        ("os_version", meta.os_version.clone()),
+        ("app_version", meta.app_version.clone()),
+        ("app_build", meta.application_build_version.clone()),
+        ("device", meta.device_type.clone()),
+        ("bundle", meta.bundle_identifier.clone()),
+        ("exception_name", Some(reason.exception_name)),
+        ("exception_class", Some(reason.class_name)),
+        ("exception_message", Some(reason.composed_message)),
+    ];
+    let said = said.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.filter(|text| !text.is_empty())?)));
+    said.collect()
+}
+
+/// Whether a trace is a diagnostic of MetricKit's.
+pub(super) fn is_of_it(trace: &[u8]) -> bool {
+    trace.starts_with(FORM)
+}
+
+/// The report that a trace is.
+pub(super) fn read(trace: &[u8]) -> Option<Report> {
+    let read = || {
+        let trace: Trace<'_> = deep(trace).ok()?;
+        Some(report_of(deep(trace.metric_kit_crash.get().as_bytes()).ok()?))
+    };
+    on_deep_stack(trace, read).ok()?
+}
+
+fn report_of(diagnostic: Diagnostic) -> Report {
+    let Diagnostic { call_stack_tree, diagnostic_meta_data: meta } = diagnostic;
+    let os = if cfg!(target_os = "macos") { Os::MACOS } else { Os::IOS };
+    let arch = match meta.platform_architecture.as_deref() {
+        Some("x86_64" | "x86_64h") => Some(Arch::X86_64),
+        Some(name) if name.starts_with("arm64") => Some(Arch::Aarch64),
+        _ => None,
+    };
+    let number = meta.signal.filter(|number| *number > 0);
+    let reason = meta.exception_reason.unwrap_or_default();
+    let text = |text: String| Some(text).filter(|text| !text.is_empty());
+    let mut report = Report {
+        complete: true,
+        header: Header { format_version: FORMAT_VERSION, pid: meta.pid.unwrap_or(0), arch, os, ..Header::default() },
+        crash: Some(Crash {
+            monitor: if meta.exception_type.is_some() { Monitor::MACH } else { Monitor::SIGNAL },
+            signal: number.map(|number| Signal { number, name: signal_name(os, number), ..Signal::default() }),
+            mach: meta.exception_type.map(|exception| {
+                let (code, name) = (meta.exception_code.unwrap_or(0), mach_exception_name(exception));
+                Mach { exception, name, code, code_name: mach_code_name(exception, code), ..Mach::default() }
+            }),
+            message: text(reason.composed_message),
+            exception_type: text(reason.exception_name),
+            ..Crash::default()
+        }),
+        ..Report::default()
+    };
+    let mut images: BTreeMap<u64, Image> = BTreeMap::new();
+    let is_any_attributed = call_stack_tree.call_stacks.iter().any(|stack| stack.thread_attributed);
+    for (index, stack) in call_stack_tree.call_stacks.into_iter().enumerate() {
+        let crashed = stack.thread_attributed || !is_any_attributed && index == 0;
+        // MetricKit gives threads no ids: they are counted.
+        let tid = index as u64 + 1;
+        let mut frames = Vec::new();
+        let mut next = stack.call_stack_root_frames.into_iter().next();
+        while let Some(mut frame) = next {
+            next = std::mem::take(&mut frame.sub_frames).into_iter().next();
+            frames.push(frame_of(&frame, frames.is_empty(), &mut images));
+        }
+        if crashed && let Some(crash) = report.crash.as_mut().filter(|crash| crash.tid == 0) {
+            crash.tid = tid;
+        }
+        report.threads.push(Thread {
+            tid,
+            crashed,
+            captured_by: Some(CaptureMethod::CRASH_CONTEXT),
+            frames,
+            ..Thread::default()
+        });
+    }
+    report.images = images.into_values().collect();
+    let said = [("termination reason", meta.termination_reason), ("memory", meta.virtual_memory_region_info)];
+    for (source, text) in said.into_iter().filter_map(|(source, text)| Some((source, text?))) {
+        report.annotations.push(Annotation { source: source.to_owned(), text, ..Annotation::default() });
+    }
+    report.attribute_frames();
+    report
+}
+
+fn frame_of(frame: &MetricFrame, is_first: bool, images: &mut BTreeMap<u64, Image>) -> Frame {
+    let offset = frame.offset_into_binary_text_segment;
+    let load_address = frame.address.saturating_sub(offset);
+    if !frame.binary_uuid.is_empty() {
+        let image = images.entry(load_address).or_insert_with(|| Image {
+            kind: ImageKind::MACHO,
+            path: frame.binary_name.clone(),
+            load_address: Address(load_address),
+            build_id: uuid_of(&frame.binary_uuid),
+            ..Image::default()
+        });
+        // How large it is nobody says: as large as its frames need.
+        image.size = image.size.max(offset.saturating_add(1));
+    }
+    Frame {
+        address: Address(frame.address),
+        found_by: if is_first { FoundBy::CONTEXT } else { FoundBy::default() },
+        address_kind: if is_first { AddressKind::INSTRUCTION } else { AddressKind::RETURN },
+        ..Frame::default()
+    }
+}
+
+fn uuid_of(text: &str) -> Bytes {
+    let digits: Vec<u8> =
+        text.bytes().filter_map(|byte| char::from(byte).to_digit(16)).map(|digit| digit as u8).collect();
+    Bytes(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
