@@ -1,7 +1,7 @@
 //! Whether two answers are the same, and if not, in what.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     ops::Range,
     path::Path,
@@ -23,6 +23,8 @@ pub(super) enum Class {
     SymbolTableName,
     /// The same but for the outermost name, where the symbol table has two of them at one address (`mmap64` and `__mmap64`).
     Alias,
+    /// The same but for the outermost name: llvm-symbolizer names a symbol without a size, a label within the function that ours names.
+    Label,
     /// llvm-symbolizer names a symbol of another section, by which it means the one that begins before: `_init`, which has no size, for all
     /// stubs of the PLT. Ours names the stub, or says nothing.
     OtherSection,
@@ -54,6 +56,7 @@ impl Class {
             Class::Equal => "equal",
             Class::SymbolTableName => "symbol table's name",
             Class::Alias => "another name of the same symbol",
+            Class::Label => "label within the function",
             Class::OtherSection => "llvm names a symbol of another section",
             Class::NothingFound => "nothing found",
             Class::LineMissing => "line missing",
@@ -69,7 +72,10 @@ impl Class {
 
     /// Whether ours and llvm-symbolizer say the same.
     pub(super) fn is_equal(self) -> bool {
-        matches!(self, Class::Equal | Class::SymbolTableName | Class::Alias | Class::LineMore | Class::OtherSection)
+        matches!(
+            self,
+            Class::Equal | Class::SymbolTableName | Class::Alias | Class::Label | Class::LineMore | Class::OtherSection
+        )
     }
 }
 
@@ -78,6 +84,8 @@ pub(super) struct Places {
     sections: Vec<(Range<u64>, SectionIndex)>,
     /// Of each name, where it is a symbol's.
     symbols: HashMap<String, Vec<(u64, SectionIndex)>>,
+    /// Names of symbols without a size.
+    labels: HashSet<String>,
 }
 
 impl Places {
@@ -87,12 +95,20 @@ impl Places {
         let parsed = object::File::parse(&*bytes)?;
         let range = |section: &object::Section<'_, '_>| section.address()..section.address() + section.size();
         let mut symbols: HashMap<String, Vec<(u64, SectionIndex)>> = HashMap::new();
+        let mut labels = HashSet::new();
         for symbol in parsed.symbols().chain(parsed.dynamic_symbols()) {
             if let (Ok(name), Some(section)) = (symbol.name(), symbol.section_index()) {
+                if symbol.size() == 0 && parsed.format() == object::BinaryFormat::Elf {
+                    labels.insert(name.to_owned());
+                }
                 symbols.entry(name.into()).or_default().push((symbol.address(), section));
             }
         }
-        Ok(Places { sections: parsed.sections().map(|section| (range(&section), section.index())).collect(), symbols })
+        Ok(Places {
+            sections: parsed.sections().map(|section| (range(&section), section.index())).collect(),
+            symbols,
+            labels,
+        })
     }
 
     /// Whether a name is only that of symbols in other sections than the address is in.
@@ -149,6 +165,7 @@ pub(super) fn class(places: &Places, address: u64, ours: &Answer, llvm: &Answer)
         class = match symbol {
             Some((ours, theirs)) if ours == theirs => Class::SymbolTableName,
             Some((ours, theirs)) if places.are_aliases(ours, theirs) => Class::Alias,
+            Some((_, theirs)) if places.labels.contains(theirs) => Class::Label,
             _ => return Class::Name,
         };
     }
