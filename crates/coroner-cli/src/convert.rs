@@ -10,8 +10,8 @@ use coroner::sentry::event::{Event, EventOptions};
 use coroner::sentry::minidump_attachment;
 
 use crate::failure::Failure;
-use crate::reports;
 use crate::symbol_search::SymbolArguments;
+use crate::{reports, terminal, whole_file};
 
 /// What a report is converted to.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,12 +41,26 @@ impl Form {
     }
 }
 
-pub(crate) fn run(what: &str, form: Form, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
-    let symbols = symbols.search()?;
+/// Converts the report that `what` names, and writes it to `output`, or else to standard output: not to a terminal what is no text.
+pub(crate) fn run(
+    what: Option<&str>,
+    form: Form,
+    output: Option<&Path>,
+    store: Option<&Path>,
+    symbols: &SymbolArguments,
+) -> Result<(), Failure> {
+    if form == Form::Minidump && output.is_none() && terminal::is_terminal() {
+        return Err(Failure::new("a minidump is no text, and is not written to a terminal")
+            .advice("name a file with `--output FILE`, or send it on: `coroner convert … > crash.dmp`"));
+    }
+    let mut symbols = symbols.local()?;
     // A minidump has no names in it.
-    let symbols = (form != Form::Minidump).then_some(&symbols);
+    let symbols = (form != Form::Minidump).then_some(&mut symbols);
     let report = reports::open_one(what, store, reports::Texts::Scrubbed, symbols)?;
     let converted = form.convert(&report)?;
+    if let Some(path) = output {
+        return whole_file::write(path, &converted);
+    }
     let mut out = std::io::stdout().lock();
     out.write_all(&converted)?;
     Ok(out.flush()?)

@@ -34,11 +34,14 @@ pub(crate) fn list() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The fault of that name.
+pub(crate) fn fault(name: &str) -> Result<&'static Fault, String> {
+    coroner_faults::find(name)
+        .ok_or_else(|| "there is no such fault; `coroner demo --list` names all there are".to_owned())
+}
+
 /// Lets an app die of `fault`, starts it again, and shows the report.
-pub(crate) fn run(fault: &str, threads: ThreadFilter, store: &Path) -> Result<(), Failure> {
-    let fault = coroner_faults::find(fault).ok_or_else(|| {
-        Failure::new(format!("there is no fault `{fault}`")).advice("`coroner demo --list` names all there are")
-    })?;
+pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     let before = stored(store)?;
 
@@ -69,8 +72,12 @@ pub(crate) fn run(fault: &str, threads: ThreadFilter, store: &Path) -> Result<()
             .advice("`coroner doctor` says what works on this system"));
     };
     writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
-    let report = reports::open_file(newest, reports::Texts::Scrubbed, Some(&coroner::SymbolSearch::default()))?;
-    show::print(&report, threads, &mut out)?;
+    let report = reports::open_file(
+        newest,
+        reports::Texts::Scrubbed,
+        Some(&mut coroner_symbols::Symbolizer::new(coroner_symbols::Options::default())),
+    )?;
+    show::print(&report, threads, show::Layout::of_terminal(), &mut out)?;
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
     writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;
     writeln!(out, "       {}", newest.display())?;

@@ -10,18 +10,29 @@ use anstyle::{AnsiColor, Style};
 pub(crate) struct Failure {
     message: String,
     advice: Option<String>,
-    source: Option<Box<dyn Error>>,
+    /// The server can't be reached, which holds for whatever else is to go there.
+    is_unreachable: bool,
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl Failure {
     /// A failure that says what could not be done and where.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), advice: None, source: None }
+        Self { message: message.into(), advice: None, is_unreachable: false, source: None }
     }
 
     pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
+    }
+
+    /// Marks it as one of a server that can't be reached.
+    pub(crate) fn of_server(self) -> Self {
+        Self { is_unreachable: true, ..self }
+    }
+
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.is_unreachable
     }
 
     /// Whether it is only that the reader of our output has had enough (`coroner list | head -1`).
@@ -33,7 +44,7 @@ impl Failure {
     pub(crate) fn print(&self) {
         let red = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
         anstream::eprintln!("{red}error{red:#}: {}", self.message);
-        let mut cause = self.source.as_deref().and_then(Error::source);
+        let mut cause = self.source.as_deref().and_then(|error| error.source());
         while let Some(error) = cause {
             // Errors of this project say their cause in their own message.
             if !self.message.contains(&error.to_string()) {
@@ -47,9 +58,9 @@ impl Failure {
     }
 }
 
-impl<E: Error + 'static> From<E> for Failure {
+impl<E: Error + Send + Sync + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { message: error.to_string(), advice: None, source: Some(Box::new(error)) }
+        Self { message: error.to_string(), advice: None, is_unreachable: false, source: Some(Box::new(error)) }
     }
 }
 
@@ -59,11 +70,12 @@ pub(crate) trait Context<T> {
     fn context(self, doing: impl Display) -> Result<T, Failure>;
 }
 
-impl<T, E: Error + 'static> Context<T> for Result<T, E> {
+impl<T, E: Error + Send + Sync + 'static> Context<T> for Result<T, E> {
     fn context(self, doing: impl Display) -> Result<T, Failure> {
         self.map_err(|error| Failure {
             message: format!("{doing}: {error}"),
             advice: None,
+            is_unreachable: false,
             source: Some(Box::new(error)),
         })
     }

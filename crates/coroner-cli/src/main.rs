@@ -12,7 +12,16 @@ mod convert;
 mod demo;
 mod doctor;
 mod failure;
+mod filter;
+mod group;
+mod import;
+mod kept_names;
 mod list;
+mod list_index;
+mod manual;
+mod markdown;
+mod page;
+mod report_files;
 mod reports;
 mod send;
 mod show;
@@ -20,6 +29,8 @@ mod summary;
 mod symbol_search;
 mod symbolicate;
 mod symbols;
+mod terminal;
+mod whole_file;
 
 use failure::Failure;
 use reports::Texts;
@@ -47,8 +58,8 @@ enum Command {
 {EXIT_CODES}"))]
     Demo {
         /// The way to die; see --list
-        #[arg(default_value = "null-store")]
-        fault: String,
+        #[arg(default_value = "null-store", value_parser = demo::fault)]
+        fault: &'static coroner_faults::Fault,
         /// List the ways to die
         #[arg(long)]
         list: bool,
@@ -63,7 +74,10 @@ enum Command {
   coroner list                                     reports of `coroner demo`
   coroner list --store ~/.local/state/paint/coroner
   coroner list /srv/reports                        a folder that a folder sink writes
+  coroner list --since 7d --signal SIGSEGV --tag country=at
   coroner list --format json | jq '.[].event_id'
+
+What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read.
 
 {EXIT_CODES}"))]
     List {
@@ -76,10 +90,39 @@ enum Command {
         #[arg(long)]
         unscrubbed: bool,
         #[command(flatten)]
+        filter: filter::Filter,
+        #[command(flatten)]
         store: StoreArgument,
+    },
+    /// Put reports of the same cause together: those with like stacks
+    #[command(visible_alias = "groups", after_help = format!("Examples:
+  coroner group
+  coroner group /srv/reports --since 7d
+  coroner group --format json | jq '.[0].signature'
+
+By which rules is said in docs/grouping.md.
+
+{EXIT_CODES}"))]
+    Group {
+        #[command(flatten)]
+        arguments: group::GroupArguments,
+    },
+    /// The causes with the most reports
+    #[command(after_help = format!("Examples:
+  coroner top                   the ten that happen most
+  coroner top --count 3 --release paint@1.2.3
+
+{EXIT_CODES}"))]
+    Top {
+        #[command(flatten)]
+        arguments: group::GroupArguments,
+        /// How many
+        #[arg(long, default_value_t = 10)]
+        count: usize,
     },
     /// Show one report
     #[command(after_help = format!("Examples:
+  coroner show                                     the newest report
   coroner show 4f1c                                the report whose event id begins with 4f1c
   coroner show reports/20261121T010203Z-4f1c….json
   coroner show 4f1c --thread all
@@ -90,19 +133,61 @@ enum Command {
 {EXIT_CODES}"))]
     Show {
         /// A report file (.json or .coroner), a tombstone or ANR trace of Android, the directory of a run, or the beginning of an event
-        /// id
-        report: String,
+        /// id; without it, the newest report of the store
+        report: Option<String>,
         /// How to print it
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+        format: ReportFormat,
+        /// As a page for browsers, in one file: `--format html`
+        #[arg(long, conflicts_with = "format")]
+        html: bool,
+        /// Write to this file instead of standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
         /// Which threads to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
+        /// Show each frame: without it, one line stands for several functions of a runtime
+        #[arg(long)]
+        all_frames: bool,
         /// Show what the app wrote as it was, with its secrets, and of an event id what the crash left instead of what was delivered
         #[arg(long)]
         unscrubbed: bool,
         #[command(flatten)]
         symbols: SymbolArguments,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Open a report in the browser, as a page
+    #[command(after_help = format!("Examples:
+  coroner open
+  coroner open 4f1c
+
+The page is one file in a folder for temporary files that is the user's own; it asks no network for anything. Which browser: $BROWSER, or the
+system's.
+
+{EXIT_CODES}"))]
+    Open {
+        /// A report file, the directory of a run, or the beginning of an event id; without it, the newest report of the store
+        report: Option<String>,
+        #[command(flatten)]
+        symbols: SymbolArguments,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Take core dumps, minidumps and Android's tombstones in as reports
+    #[command(after_help = format!("Examples:
+  coroner import core.4711
+  coroner import upload.dmp --symbols build/symbols
+  coroner import tombstone_00 anr_2026 -o reports
+
+Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders
+of --symbols. `coroner show FILE` shows such a file without taking it in.
+
+{EXIT_CODES}"))]
+    Import {
+        #[command(flatten)]
+        arguments: import::ImportArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -118,8 +203,9 @@ error.
 
 Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, 2 wrong usage."))]
     Symbolicate {
-        /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id
-        report: String,
+        /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id; without it, the newest
+        /// report of the store
+        report: Option<String>,
         #[command(flatten)]
         symbols: SymbolArguments,
         /// Write to this file instead of standard output
@@ -171,18 +257,22 @@ A report that is sent twice is one event: servers know it by its id. Of log reco
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Write a report in another form to the standard output
+    /// Write a report in another form
     #[command(after_help = format!("Examples:
   coroner convert 4f1c --to sentry | jq .exception
   coroner convert report.coroner --to sentry-envelope > report.envelope
 
 {EXIT_CODES}"))]
     Convert {
-        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id
-        report: String,
+        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id; without it, the newest report of the
+        /// store
+        report: Option<String>,
         /// The form
         #[arg(long, value_enum)]
         to: convert::Form,
+        /// Write to this file instead of standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
         #[command(flatten)]
         symbols: SymbolArguments,
         #[command(flatten)]
@@ -206,6 +296,26 @@ Exit codes: 0 reports can be made and kept, 1 something they need fails, 2 wrong
         #[command(flatten)]
         store: StoreArgument,
     },
+    /// Print completions for a shell
+    #[command(after_help = format!("Examples:
+  coroner completions bash > /etc/bash_completion.d/coroner
+  coroner completions fish > ~/.config/fish/completions/coroner.fish
+
+{EXIT_CODES}"))]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of this command and of its parts to a folder
+    #[command(after_help = format!("Examples:
+  coroner man /usr/local/share/man/man1
+
+{EXIT_CODES}"))]
+    Man {
+        /// The folder, which is made if it is not there; without it, the command's own page goes to standard output
+        folder: Option<PathBuf>,
+    },
     /// The app of `coroner demo`
     #[command(name = demo::APP, hide = true)]
     DemoApp {
@@ -223,6 +333,18 @@ enum Format {
     Text,
     /// For programs
     Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// For an issue: compact, without what is only of this machine
+    Markdown,
+    /// A page for browsers, in one file
+    Html,
 }
 
 #[derive(clap::Args)]
@@ -259,31 +381,36 @@ fn texts(unscrubbed: bool) -> Texts {
 fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo { list: true, .. } => demo::list()?,
-        Command::Demo { fault, thread, store, .. } => demo::run(&fault, thread, &store.path()?)?,
-        // A store is meant as often as a folder.
-        Command::List { folder: Some(store), format, unscrubbed, .. } if store.join("runs").is_dir() => {
-            list::store(&store, texts(unscrubbed), format)?
+        Command::Demo { fault, thread, store, .. } => demo::run(fault, thread, &store.path()?)?,
+        Command::List { folder, format, unscrubbed, filter, store } => {
+            let path = reports::folder_or(folder, store)?;
+            list::run(&path, texts(unscrubbed), format, &filter)?;
         }
-        Command::List { folder: Some(folder), format, unscrubbed, .. } => {
-            list::folder(&folder, texts(unscrubbed), format)?;
+        Command::Group { arguments } => group::run(arguments, None)?,
+        Command::Top { arguments, count } => group::run(arguments, Some(count))?,
+        Command::Show { report, format, html, output, thread, all_frames, unscrubbed, symbols, store } => {
+            let format = if html { ReportFormat::Html } else { format };
+            let view =
+                show::View { format, threads: thread, texts: texts(unscrubbed), all_frames, output: output.as_deref() };
+            show::run(report.as_deref(), store.path().ok().as_deref(), &symbols, &view)?;
         }
-        Command::List { folder: None, format, unscrubbed, store } => {
-            list::store(&store.path()?, texts(unscrubbed), format)?;
-        }
-        Command::Show { report, format, thread, unscrubbed, symbols, store } => {
-            show::run(&report, format, thread, store.path().ok().as_deref(), texts(unscrubbed), &symbols)?;
+        Command::Import { arguments, store } => import::run(arguments, store.path().ok())?,
+        Command::Open { report, symbols, store } => {
+            page::open(report.as_deref(), store.path().ok().as_deref(), &symbols)?;
         }
         Command::Symbolicate { report, symbols, output, format, thread, store } => {
             let output = symbolicate::Output { path: output.as_deref(), format, threads: thread };
-            return symbolicate::run(&report, &symbols, store.path().ok().as_deref(), &output);
+            return symbolicate::run(report.as_deref(), &symbols, store.path().ok().as_deref(), &output);
         }
         Command::Symbols { files, report, format, store } => {
             return symbols::run(&files, report.as_deref(), store.path().ok().as_deref(), format);
         }
         Command::Send { arguments, store } => send::run(*arguments, store.path().ok().as_deref())?,
-        Command::Convert { report, to, symbols, store } => {
-            convert::run(&report, to, store.path().ok().as_deref(), &symbols)?;
+        Command::Convert { report, to, output, symbols, store } => {
+            convert::run(report.as_deref(), to, output.as_deref(), store.path().ok().as_deref(), &symbols)?;
         }
+        Command::Completions { shell } => manual::completions(shell)?,
+        Command::Man { folder } => manual::pages(folder.as_deref())?,
         Command::Doctor { program, format, store } => {
             let findings = doctor::examine(&store.path()?, program);
             match format {

@@ -1,20 +1,29 @@
 //! Finding and opening reports: by path, by event id, in a store, in a folder.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use coroner::{ReadError, Report, Store, SymbolSearch};
+use coroner::{ReadError, Report, Store, StoredRun};
 use coroner_report::model::{Frame, Timestamp};
 use coroner_report::text::ThreadFilter;
 use coroner_symbols::Symbolizer;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Context, Failure};
+use crate::kept_names::{self, Named};
+use crate::list_index::{self, ListIndex};
+use crate::report_files::{self, StoredReport};
 use crate::summary::{State, Summary};
+use crate::{StoreArgument, import};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
 /// Shortest beginning of an event id that is looked up.
 const MIN_ID: usize = 2;
+/// No report is larger; those with much memory in them have some megabytes.
+const LARGEST: u64 = 256 << 20;
+/// What some programs put before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Which texts of a report are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,59 +42,112 @@ impl Texts {
     }
 }
 
-/// Opens the report file at `path`, which is what is shown: the JSON says what was delivered, the `.coroner` file beside it what the crash
-/// left. Names are looked up if there are `symbols`; the crash itself may have found some. Types of exceptions are demangled in any case.
-pub(crate) fn open_file(path: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
-    let is_json = path.extension().is_some_and(|extension| extension == "json");
-    let mut report = if is_json { read_json(path)? } else { read_any(path)? };
+/// Opens the report file at `path`, in whichever form it is, with the names that it has itself.
+pub(crate) fn open_as_it_is(path: &Path, texts: Texts) -> Result<Report, Failure> {
+    let mut report = read_report(path)?.0;
+    texts.apply(&mut report);
+    Ok(report)
+}
+
+/// The report in a file, and whether that is JSON.
+fn read_report(path: &Path) -> Result<(Report, bool), Failure> {
+    if let Some(form) = import::form_of(path) {
+        return Ok((import::read_dump(path, form)?, false));
+    }
+    let bytes = read(path)?;
+    let is_json = is_json(&bytes);
+    let mut report = if is_json { read_json(path, &bytes)? } else { read_any(path, &bytes)? };
     coroner::complete_report(&mut report);
+    Ok((report, is_json))
+}
+
+/// Opens the report file at `path`, in whichever form it is. Names are looked up if there are `symbols`; the crash itself may have found
+/// some, and those that were found before are in the JSON. What is found now is kept there.
+pub(crate) fn open_file(path: &Path, texts: Texts, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    let (mut report, is_json) = read_report(path)?;
+    let json = match is_json {
+        true => Some(path.to_owned()),
+        false => {
+            let json = path.with_extension(report_files::JSON);
+            let named =
+                if json == path { None } else { read(&json).ok().and_then(|bytes| read_json(&json, &bytes).ok()) };
+            // Of another report, or none at all: nobody's names.
+            let named = named.filter(|named| named.header.event_id == report.header.event_id);
+            if let Some(named) = &named {
+                report.take_names(named);
+            }
+            named.map(|_| json)
+        }
+    };
     texts.apply(&mut report);
     if let Some(symbols) = symbols {
+        let before = Named::of(&report);
         name_frames(&mut report, symbols);
+        if let Some(json) = json.filter(|_| Named::of(&report) > before) {
+            // One that may not be written is shown all the same.
+            let _ = kept_names::keep(&json, &report);
+        }
     }
     Ok(report)
 }
 
-/// Opens a report of a folder by its `.coroner` file: as it was delivered, if the JSON beside it says that.
-fn open_stored(raw: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Report, Failure> {
-    let json = raw.with_extension("json");
-    match texts {
-        Texts::Scrubbed if json.exists() => {
-            open_file(&json, texts, symbols).or_else(|_| open_file(raw, texts, symbols))
+/// Opens a report of a folder: as it was delivered, if the JSON says that.
+fn open_stored(stored: &StoredReport, texts: Texts, mut symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    match (texts, stored.json(), stored.raw()) {
+        (Texts::Scrubbed, Some(json), Some(raw)) => {
+            open_file(&json, texts, symbols.as_deref_mut()).or_else(|_| open_file(&raw, texts, symbols))
         }
-        _ => open_file(raw, texts, symbols),
+        _ => open_file(&stored.path(), texts, symbols),
     }
 }
 
-/// Reads the JSON form of a report.
-fn read_json(path: &Path) -> Result<Report, Failure> {
+/// The bytes of a file that a person names: not of a device or a pipe, which may have no end.
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
-    let json = std::fs::read_to_string(path).context(doing())?;
-    Report::from_json(&json).context(format!("`{}` is not the JSON form of a Coroner report", path.display()))
+    let metadata = std::fs::metadata(path).context(doing())?;
+    if !metadata.is_file() {
+        return Err(Failure::new(format!("{}: it is not a regular file", doing())));
+    }
+    if metadata.len() > LARGEST {
+        return Err(Failure::new(format!("{}: no report has {} MiB", doing(), metadata.len() >> 20)));
+    }
+    std::fs::read(path).context(doing())
 }
 
-/// Reads a report of Coroner, or what Android wrote of a death: which it is, its content says.
-fn read_any(path: &Path) -> Result<Report, Failure> {
+/// Whether it is JSON, of whatever: a file's name says nothing once it was mailed.
+fn is_json(bytes: &[u8]) -> bool {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
+}
+
+/// Reads the JSON form of a report.
+fn read_json(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    let doing = || format!("`{}` is not the JSON form of a Coroner report", path.display());
+    let json = std::str::from_utf8(bytes).context(doing())?;
+    Report::from_json(json).context(doing())
+}
+
+/// Reads a report of Coroner, or what another system wrote of a death: which it is, its content says.
+fn read_any(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
     let doing = || format!("can't read `{}`", path.display());
-    match Report::read_file(path) {
-        Err(error @ ReadError::NotAReport { .. }) => {
-            match coroner_tombstone::read(&std::fs::read(path).context(doing())?) {
-                Err(coroner_tombstone::TombstoneError::NotATombstone) => Err(error).context(doing()),
-                read => read.context(doing()),
-            }
-        }
+    match Report::read(bytes) {
+        Err(error @ ReadError::NotAReport { .. }) => match import::read(bytes) {
+            None => Err(error).context(doing()),
+            Some(read) => read.map_err(|why| Failure::new(format!("{}: {why}", doing()))),
+        },
         read => read.context(doing()),
     }
 }
 
 /// Looks up function names, files and lines.
-fn name_frames(report: &mut Report, symbols: &SymbolSearch) {
+fn name_frames(report: &mut Report, symbols: &mut Symbolizer) {
     let progress = spinner("looking up function names");
-    symbols.symbolicate(report);
+    symbols.symbolicate_report(report);
     progress.finish_and_clear();
 }
 
-fn open_run(directory: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> Result<Vec<Report>, Failure> {
+fn open_run(directory: &Path, texts: Texts, symbols: Option<&mut Symbolizer>) -> Result<Vec<Report>, Failure> {
     let raw = coroner::RawRun::read(directory)?;
     let mut reports = raw.parse().context(format!("the run in `{}` can't be read", directory.display()))?;
     reports.iter_mut().for_each(|report| texts.apply(report));
@@ -97,13 +159,17 @@ fn open_run(directory: &Path, texts: Texts, symbols: Option<&SymbolSearch>) -> R
     Ok(reports)
 }
 
-/// The one report that a person means by `what`: a path, or the beginning of an event id in the store.
+/// The one report that a person means by `what`: a path, the beginning of an event id in the store, or else the newest of the store.
 pub(crate) fn open_one(
-    what: &str,
+    what: Option<&str>,
     store: Option<&Path>,
     texts: Texts,
-    symbols: Option<&SymbolSearch>,
+    symbols: Option<&mut Symbolizer>,
 ) -> Result<Report, Failure> {
+    let Some(what) = what else {
+        let store = store.ok_or_else(no_store)?;
+        return open_place(&newest(store)?, texts, symbols);
+    };
     let path = Path::new(what);
     if path.is_dir() {
         // Later reports of a run are of a process that is the worse for the first crash.
@@ -130,24 +196,111 @@ pub(crate) fn open_one(
         return Err(Failure::new(format!("there is no file `{what}`"))
             .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
     };
-    let mut found = in_store(store, texts, None)?;
-    found.retain(|summary| summary.event_id.starts_with(&digits));
-    match found.as_slice() {
+    match with_id(store, &digits)?.as_slice() {
         [] => Err(Failure::new(format!("no report in `{}` has an event id that begins with {what}", store.display()))
             .advice("`coroner list` shows what is there; `--store DIR` looks elsewhere")),
-        [one] if one.state == State::Stored => open_stored(Path::new(&one.path), texts, symbols),
-        [one] => open_run(Path::new(&one.path), texts, symbols)?
-            .into_iter()
-            .find(|report| report.header.event_id.to_string() == one.event_id)
-            .ok_or_else(|| Failure::new(format!("the report in `{}` was taken away just now", one.path))),
-        [first, .., last] => Err(Failure::new(format!("{} reports begin with {what}", found.len()))
-            .advice(format!("give more digits, such as {} or {}", first.event_id, last.event_id))),
+        [(_, place)] => open_place(place, texts, symbols),
+        [first, .., last] => Err(Failure::new(format!("several reports begin with {what}"))
+            .advice(format!("give more digits, such as {} or {}", first.0, last.0))),
     }
 }
 
-/// All reports of a store: delivered to its own folder, waiting, and broken; oldest first. The function to look at first is looked up with
-/// `names`.
-pub(crate) fn in_store(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
+/// Where a report of a store is.
+enum Place {
+    Stored(StoredReport),
+    /// In a run: the event id says which of its reports.
+    Run(PathBuf, String),
+}
+
+fn open_place(place: &Place, texts: Texts, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    match place {
+        Place::Stored(stored) => open_stored(stored, texts, symbols),
+        Place::Run(path, id) => open_run(path, texts, symbols)?
+            .into_iter()
+            .find(|report| report.header.event_id.to_string() == *id)
+            .ok_or_else(|| Failure::new(format!("the report in `{}` was taken away just now", path.display()))),
+    }
+}
+
+/// The reports of a store whose ids begin with `digits`. Names of files say ids; only files with other names are opened.
+fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> {
+    let Contents { runs, folder } = contents(store)?;
+    let mut found: Vec<(String, Place)> = Vec::new();
+    let mut unsaid = Vec::new();
+    for stored in folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)? {
+        match stored.id_in_name().map(ToOwned::to_owned) {
+            Some(id) if id.starts_with(digits) => found.push((id, Place::Stored(stored))),
+            Some(_) => {}
+            None => unsaid.push(stored),
+        }
+    }
+    for stored in unsaid {
+        let id = summarize(&stored, Texts::AsTheyWere, None).map(|summary| summary.event_id);
+        found.extend(id.ok().filter(|id| id.starts_with(digits)).map(|id| (id, Place::Stored(stored))));
+    }
+    for run in runs {
+        let ids = open_run(&run.path, Texts::AsTheyWere, None).unwrap_or_default();
+        for id in ids.iter().map(|report| report.header.event_id.to_string()).filter(|id| id.starts_with(digits)) {
+            if !found.iter().any(|(known, _)| *known == id) {
+                found.push((id.clone(), Place::Run(run.path.clone(), id)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The newest report of a store.
+fn newest(store: &Path) -> Result<Place, Failure> {
+    let Contents { runs, folder } = contents(store)?;
+    let mut stored = folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)?;
+    // A folder sink's names begin with their times; of others the time is in the file.
+    let is_said = stored.iter().all(|report| report.id_in_name().is_some());
+    let newest = match is_said {
+        true => stored.pop(),
+        false => {
+            let time =
+                |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).map_or(0, |summary| summary.time.0);
+            stored.into_iter().max_by_key(time)
+        }
+    };
+    let time = newest
+        .as_ref()
+        .and_then(|stored| summarize(stored, Texts::AsTheyWere, None).ok())
+        .map_or(0, |summary| summary.time.0);
+    let pending = runs.iter().rev().flat_map(|run| {
+        let reports = open_run(&run.path, Texts::AsTheyWere, None).unwrap_or_default();
+        reports.into_iter().map(|report| (Summary::of(&report, &run.path, State::Pending), run.path.clone()))
+    });
+    let pending = pending.max_by_key(|(summary, _)| summary.time.0).filter(|(summary, _)| summary.time.0 > time);
+    match (pending, newest) {
+        (Some((summary, path)), _) => Ok(Place::Run(path, summary.event_id)),
+        (None, Some(stored)) => Ok(Place::Stored(stored)),
+        (None, None) => Err(Failure::new(format!("there are no reports in `{}`", store.display()))
+            .advice("name a report, or another store with `--store DIR`")),
+    }
+}
+
+fn no_store() -> Failure {
+    Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
+        .advice("name a report, or a store with `--store DIR`")
+}
+
+/// What is in a store, or a folder of reports.
+struct Contents {
+    runs: Vec<StoredRun>,
+    /// The folder that a folder sink writes.
+    folder: Option<PathBuf>,
+}
+
+/// Whether a directory is a store: it has one of the directories of one, or the note of the last run.
+fn is_store(path: &Path) -> bool {
+    ["runs", "broken"].iter().any(|name| path.join(name).is_dir())
+        || path.join("last_run.json").is_file()
+        || (path.join(REPORTS).is_dir() && report_files::in_folder(path).is_ok_and(|reports| reports.is_empty()))
+}
+
+/// Looks into a store, or into a folder with reports.
+fn contents(path: &Path) -> Result<Contents, Failure> {
     // What is not there and what may not be looked at are different errors.
     let is_missing = |path: &Path| matches!(path.try_exists(), Ok(false));
     let runs = match Store::open_existing(path) {
@@ -159,8 +312,25 @@ pub(crate) fn in_store(path: &Path, texts: Texts, mut names: Option<&mut Symboli
         Err(_) if is_missing(&path.join("runs")) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    let folder = path.join(REPORTS);
-    let mut summaries = if folder.is_dir() { in_folder(&folder, texts, names.as_deref_mut())? } else { Vec::new() };
+    let folder = if is_store(path) { path.join(REPORTS) } else { path.to_owned() };
+    Ok(Contents { runs, folder: folder.is_dir().then_some(folder) })
+}
+
+/// The folder that a person names, or else the store.
+pub(crate) fn folder_or(folder: Option<PathBuf>, store: StoreArgument) -> Result<PathBuf, Failure> {
+    let Some(folder) = folder else { return store.path() };
+    std::fs::metadata(&folder).context(format!("can't list `{}`", folder.display()))?;
+    Ok(folder)
+}
+
+/// All reports at `path`, which is a store or a folder of reports; oldest first. The function to look at first is looked up with `names`.
+pub(crate) fn at(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
+    let Contents { runs, folder } = contents(path)?;
+    let mut summaries = match folder {
+        Some(folder) => in_folder(&folder, texts, names.as_deref_mut())?,
+        None => Vec::new(),
+    };
+    let known: HashSet<String> = summaries.iter().map(|summary| summary.event_id.clone()).collect();
     for run in runs {
         let state = run.broken.clone().map_or(State::Pending, State::Broken);
         match open_run(&run.path, texts, None) {
@@ -168,54 +338,59 @@ pub(crate) fn in_store(path: &Path, texts: Texts, mut names: Option<&mut Symboli
                 let new = reports
                     .into_iter()
                     .map(|report| Summary::of(&with_names(report, names.as_deref_mut()), &run.path, state.clone()));
-                let known: Vec<String> = summaries.iter().map(|summary| summary.event_id.clone()).collect();
                 summaries.extend(new.filter(|summary| !known.contains(&summary.event_id)));
             }
             Err(_) if state == State::Pending => {}
             Err(_) => summaries.push(Summary {
-                event_id: String::new(),
-                time: timestamp(run.began).to_string(),
-                app: String::new(),
-                version: String::new(),
+                time: Timestamp::from(run.began),
                 what: "unreadable".into(),
-                function: None,
                 path: run.path.display().to_string(),
                 state,
+                ..Summary::default()
             }),
         }
     }
-    summaries.sort_by(|a, b| a.time.cmp(&b.time));
+    summaries.sort_by_key(|summary| summary.time.0);
     Ok(summaries)
 }
 
-/// All reports of a folder that a folder sink writes, oldest first. Files that are none are left out.
-pub(crate) fn in_folder(
-    path: &Path,
-    texts: Texts,
-    mut names: Option<&mut Symbolizer>,
-) -> Result<Vec<Summary>, Failure> {
-    let entries = std::fs::read_dir(path).context(format!("can't list `{}`", path.display()))?;
-    let mut files: Vec<PathBuf> = Vec::new();
-    for entry in entries {
-        let file = entry.context(format!("can't list `{}`", path.display()))?.path();
-        if file.extension().is_some_and(|extension| extension == "coroner") {
-            files.push(file);
-        }
-    }
-    let progress = bar(files.len(), "reading reports");
-    let mut summaries = Vec::new();
-    for file in files {
-        match open_stored(&file, texts, None) {
-            Ok(report) => {
-                summaries.push(Summary::of(&with_names(report, names.as_deref_mut()), &file, State::Stored));
-            }
+/// All reports of a folder, oldest first. Files that are none are left out.
+fn in_folder(folder: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
+    let stored = report_files::in_folder(folder)?;
+    // Texts as they were are not written anywhere else.
+    let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(folder)).flatten();
+    let progress = bar(stored.len(), "reading reports");
+    let read = list_index::read_all(&stored, index.as_ref(), &progress, |stored| summarize(stored, texts, None));
+    let mut summaries = Vec::with_capacity(read.len());
+    for (stored, read) in stored.iter().zip(read) {
+        match read {
+            // Reports are listed while others remove them.
+            Err(_) if stored.stamp().is_none() => {}
             Err(failure) => progress.suspend(|| failure.print()),
+            // What the crash left has no names that need a look at symbol files.
+            Ok(summary) if !stored.has_json && summary.function.is_none() && names.is_some() => {
+                summaries.extend(summarize(stored, texts, names.as_deref_mut()));
+            }
+            Ok(summary) => summaries.push(summary),
         }
-        progress.inc(1);
     }
     progress.finish_and_clear();
-    summaries.sort_by(|a, b| a.time.cmp(&b.time));
+    summaries.sort_by_key(|summary| summary.time.0);
     Ok(summaries)
+}
+
+/// One line of a report of a folder, from as little of it as that needs.
+fn summarize(stored: &StoredReport, texts: Texts, names: Option<&mut Symbolizer>) -> Result<Summary, Failure> {
+    let path = stored.path();
+    if let (Texts::Scrubbed, Some(json)) | (Texts::AsTheyWere, Some(json)) = (texts, stored.json())
+        && (texts == Texts::Scrubbed || !stored.has_raw)
+        && let Ok(mut report) = read(&json).and_then(|bytes| Ok(Report::head_from_json(&bytes)?))
+    {
+        texts.apply(&mut report);
+        return Ok(Summary::of(&report, &path, State::Stored));
+    }
+    let report = open_stored(stored, texts, None)?;
+    Ok(Summary::of(&with_names(report, names), &path, State::Stored))
 }
 
 /// The report with names for the stack that a summary looks at, where it has none: only from symbol tables, and a
@@ -230,10 +405,6 @@ fn with_names(mut report: Report, names: Option<&mut Symbolizer>) -> Report {
         names.symbolicate_report_with(&mut report, &mut |_, _| {});
     }
     report
-}
-
-fn timestamp(time: std::time::SystemTime) -> Timestamp {
-    Timestamp(time.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64))
 }
 
 /// A spinner on standard error, for work of unknown length. `None` if that is not a terminal.

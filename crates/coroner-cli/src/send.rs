@@ -57,16 +57,20 @@ pub(crate) struct SendArguments {
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
     let server = Server::of(&arguments)?;
     let whats = if arguments.reports.is_empty() { all(store)? } else { arguments.reports };
-    let symbols = arguments.symbols.search()?;
+    // One for all: reports of one app have the same images.
+    let mut symbols = arguments.symbols.local()?;
     let progress = reports::bar(whats.len(), "sending reports");
     // Before the first is through, which can take as long as the time limit.
     progress.tick();
     let mut failed = 0;
-    for what in &whats {
-        let said = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&symbols)).and_then(|mut report| {
+    let mut unreachable = false;
+    for (tried, what) in whats.iter().enumerate() {
+        let opened = reports::open_one(Some(what), store, reports::Texts::Scrubbed, Some(&mut symbols));
+        let said = opened.and_then(|mut report| {
             report.scrub(&hide_secrets);
             server.send(&report).map(|()| report.event_id().to_string())
         });
+        unreachable |= said.as_ref().is_err_and(Failure::is_unreachable);
         progress.suspend(|| match said {
             Ok(id) => println!("sent {id}"),
             Err(failure) => {
@@ -76,6 +80,11 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
             }
         });
         progress.inc(1);
+        if unreachable {
+            // What holds for one holds for all: no report is read and named for a server that is not there.
+            failed = whats.len() - tried + failed - 1;
+            break;
+        }
     }
     progress.finish_and_clear();
     match (whats.len(), failed) {
@@ -161,7 +170,7 @@ fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
-    let ids = reports::in_store(store, reports::Texts::Scrubbed, None)?
+    let ids = reports::at(store, reports::Texts::Scrubbed, None)?
         .into_iter()
         .map(|summary| summary.event_id)
         .filter(|id| !id.is_empty());
@@ -173,6 +182,7 @@ fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
         Failure::new(format!("the server can't be reached: {error}"))
             .advice("is the DSN's host right, and is there a proxy?")
+            .of_server()
     })?;
     if answer.is_success() {
         return Ok(());
@@ -195,6 +205,7 @@ fn judge_otlp(answer: Result<otlp::Answer, SendError>) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
         Failure::new(format!("the server can't be reached: {error}"))
             .advice("is the address right (http://HOST:4318 by default), and is there a proxy?")
+            .of_server()
     })?;
     if answer.is_taken {
         return Ok(());

@@ -8,28 +8,68 @@ use anstyle::{AnsiColor, Style};
 use coroner::Report;
 use coroner_report::text::{self, TextOptions, ThreadFilter};
 
-use crate::Format;
 use crate::failure::Failure;
-use crate::reports;
 use crate::symbol_search::SymbolArguments;
+use crate::terminal::{self, Output};
+use crate::{ReportFormat, markdown, page, reports, whole_file};
 
-/// Shows the report that `what` names: a path, or the beginning of an event id in `store`.
+/// How a report is shown.
+pub(crate) struct View<'a> {
+    pub(crate) format: ReportFormat,
+    pub(crate) threads: ThreadFilter,
+    pub(crate) texts: reports::Texts,
+    /// A line for each frame.
+    pub(crate) all_frames: bool,
+    /// A file, or standard output.
+    pub(crate) output: Option<&'a Path>,
+}
+
+/// Shows the report that `what` names: a path, the beginning of an event id in `store`, or the newest there.
 pub(crate) fn run(
-    what: &str,
-    format: Format,
-    threads: ThreadFilter,
+    what: Option<&str>,
     store: Option<&Path>,
-    texts: reports::Texts,
     symbols: &SymbolArguments,
+    view: &View<'_>,
 ) -> Result<(), Failure> {
-    let mut report = reports::open_one(what, store, texts, Some(&symbols.search()?))?;
-    let mut out = anstream::stdout().lock();
-    match format {
-        Format::Text => print(&report, threads, &mut out),
-        Format::Json => {
-            keep_thread(&mut report, threads)?;
-            Ok(writeln!(out, "{}", report.to_json())?)
+    let mut report = reports::open_one(what, store, view.texts, Some(&mut symbols.local()?))?;
+    let text = match view.format {
+        ReportFormat::Text => {
+            let layout =
+                Layout { all_frames: view.all_frames, width: terminal::width().filter(|_| view.output.is_none()) };
+            return match view.output {
+                Some(path) => {
+                    let mut text = anstream::StripStream::new(Vec::new());
+                    print(&report, view.threads, layout, &mut text)?;
+                    whole_file::write(path, &text.into_inner())
+                }
+                None => print(&report, view.threads, layout, &mut io::BufWriter::new(Output::paged())),
+            };
         }
+        ReportFormat::Json => {
+            keep_thread(&mut report, view.threads)?;
+            report.to_json() + "\n"
+        }
+        ReportFormat::Markdown => markdown::of(&report),
+        ReportFormat::Html => page::of(&report),
+    };
+    match view.output {
+        Some(path) => whole_file::write(path, text.as_bytes()),
+        None => Ok(io::stdout().lock().write_all(text.as_bytes())?),
+    }
+}
+
+/// How a report's text is laid out.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Layout {
+    pub(crate) all_frames: bool,
+    /// The columns that there are.
+    pub(crate) width: Option<usize>,
+}
+
+impl Layout {
+    /// For standard output, as most commands show a report.
+    pub(crate) fn of_terminal() -> Layout {
+        Layout { all_frames: false, width: terminal::width() }
     }
 }
 
@@ -42,19 +82,25 @@ pub(crate) fn keep_thread(report: &mut Report, threads: ThreadFilter) -> Result<
     }
 }
 
-pub(crate) fn print(report: &Report, threads: ThreadFilter, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn print(
+    report: &Report,
+    threads: ThreadFilter,
+    layout: Layout,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     if let ThreadFilter::Number(number) = threads
         && threads.threads(report).is_empty()
     {
         return Err(no_thread(report, number));
     }
     let all = threads == ThreadFilter::All;
-    let options = TextOptions { threads, images: all, ..TextOptions::default() };
-    let mut painter = Painter { out, error: None };
+    let Layout { all_frames, width } = layout;
+    let options = TextOptions { threads, images: all, all_frames, short_paths: true, width, ..TextOptions::default() };
+    let mut painter = Painter { out, width, column: 0, error: None };
     if report.write_text(&mut painter, &options).is_err() {
         return Err(painter.error.unwrap_or_else(|| io::Error::other("the report can't be written as text")).into());
     }
-    Ok(())
+    Ok(painter.out.flush()?)
 }
 
 fn no_thread(report: &Report, number: u64) -> Failure {
@@ -68,13 +114,50 @@ fn no_thread(report: &Report, number: u64) -> Failure {
 
 struct Painter<'a, W> {
     out: &'a mut W,
+    /// The columns that a line may have.
+    width: Option<usize>,
+    /// The characters of the line so far.
+    column: usize,
     /// Why writing failed; `fmt::Error` can't say it.
     error: Option<io::Error>,
+}
+
+/// Where a line goes on that is wider than the terminal.
+const INDENT: usize = 8;
+
+impl<W: Write> Painter<'_, W> {
+    /// The text with a line break where a line has no more columns.
+    fn wrap(&mut self, text: &str) -> String {
+        let width = self.width.unwrap_or(usize::MAX);
+        let mut wrapped = String::with_capacity(text.len());
+        for character in text.chars() {
+            // What a report has in a name is not for the terminal to act on.
+            let character = if is_control(character) { '\u{fffd}' } else { character };
+            if character == '\n' {
+                self.column = 0;
+            } else if self.column >= width {
+                wrapped.push('\n');
+                wrapped.extend(std::iter::repeat_n(' ', INDENT));
+                self.column = INDENT + 1;
+            } else {
+                self.column += 1;
+            }
+            wrapped.push(character);
+        }
+        wrapped
+    }
+}
+
+/// Whether a terminal acts on it: control characters, and those that turn the direction of text.
+pub(crate) fn is_control(character: char) -> bool {
+    (character.is_control() && !matches!(character, '\n' | '\t'))
+        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl<W: Write> text::Sink for Painter<'_, W> {
     fn piece(&mut self, kind: text::Style, text: &str) -> fmt::Result {
         let style = style(kind);
+        let text = self.wrap(text);
         write!(self.out, "{style}{text}{style:#}").map_err(|error| {
             self.error = Some(error);
             fmt::Error

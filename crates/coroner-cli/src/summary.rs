@@ -1,34 +1,44 @@
 //! One report in one line.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, is_runtime_code};
-use serde::Serialize;
+use coroner_report::model::{CrashFlag, InApp, InAppRules, Timestamp, is_runtime_code};
+use coroner_report::signature::Signature;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) event_id: String,
     /// RFC 3339, UTC.
-    pub(crate) time: String,
+    pub(crate) time: Timestamp,
     /// The app, as it called itself, or else its process.
     pub(crate) app: String,
     /// Its version; empty if it gave none.
     pub(crate) version: String,
+    pub(crate) release: Option<String>,
     /// What happened, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
     pub(crate) what: String,
+    /// The signal's name, or that of a Mach exception.
+    pub(crate) signal: Option<String>,
     /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
+    /// By what it is grouped.
+    pub(crate) signature: Signature,
+    pub(crate) tags: BTreeMap<String, String>,
     pub(crate) path: String,
     /// Where it stands on its way.
     pub(crate) state: State,
 }
 
 /// Where a report stands on its way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is", content = "why")]
 pub(crate) enum State {
     /// Delivered to a folder.
+    #[default]
     Stored,
     /// In the store, to be delivered at the app's next launch.
     Pending,
@@ -37,18 +47,34 @@ pub(crate) enum State {
 }
 
 impl Summary {
-    pub(crate) fn of(report: &Report, path: &std::path::Path, state: State) -> Self {
+    pub(crate) fn of(report: &Report, path: &Path, state: State) -> Self {
         let facts = report.run.as_ref().map(|run| &run.app);
         let app = facts.and_then(|app| app.name.clone().or_else(|| app.id.clone()));
+        let crash = report.crash.as_ref();
+        let signal = crash.and_then(|crash| crash.signal.as_ref()?.name);
+        let mach = crash.and_then(|crash| crash.mach.as_ref()?.name);
+        let release = report.run.as_ref().and_then(|run| run.release.clone());
         Self {
             event_id: report.header.event_id.to_string(),
-            time: report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time).to_string(),
+            time: crash.map_or(report.header.process_start, |crash| crash.time),
             app: app.unwrap_or_else(|| report.header.process_name.clone()),
             version: facts.and_then(|app| app.version.clone()).unwrap_or_default(),
+            release: release.or_else(|| facts.and_then(|app| app.release.clone())),
             what: what(report),
+            signal: signal.or(mach).map(ToOwned::to_owned),
             function: function(report),
+            signature: Signature::of(report),
+            tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
             path: path.display().to_string(),
             state,
+        }
+    }
+
+    /// What happened, and where.
+    pub(crate) fn title(&self) -> String {
+        match &self.function {
+            Some(function) => format!("{} in {function}", self.what),
+            None => self.what.clone(),
         }
     }
 }
@@ -86,70 +112,35 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// A place in a stack.
-struct Place {
-    /// The function's name, or else the image's and the offset in it.
-    label: String,
-    is_named: bool,
-    /// Its image is the app's own.
-    is_own: bool,
-    /// Its code is of a runtime or a library, whatever image it is in.
-    is_runtime: bool,
-}
-
-impl Place {
-    /// The place of a function with a name.
-    fn named(function: &str, file: Option<&str>, is_own: bool) -> Place {
-        let is_runtime = is_runtime_code(Some(function), file);
-        Place { label: function.to_owned(), is_named: true, is_own, is_runtime }
-    }
-
-    /// The place of a frame without a name: `program + 0x1234`, the offset from the image's load address.
-    fn unnamed(module: &str, offset: &str, is_own: bool) -> Place {
-        let file = module.rsplit('/').next().unwrap_or(module);
-        Place { label: format!("{file} + {offset}"), is_named: false, is_own, is_runtime: false }
-    }
-}
-
-/// The function to look at first: the innermost of the app's own, or, where it is not known which those are, the innermost of the
-/// program itself. Of the stack of a throw, if there is one.
-fn function(report: &Report) -> Option<String> {
+/// The function to look at first: the innermost of the app's own ([`InAppRules`]), with a name or without (a stripped program), of the stack of
+/// a throw, if there is one. Where none is the app's, the innermost with a name that is no runtime's. In place of one without a name, which
+/// may be of a runtime that is linked into the program, the location (`file:line`) where the exception says that it is from.
+pub(crate) fn function(report: &Report) -> Option<String> {
     let exception = report.exceptions.first();
     let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {
         Some(frames) => frames,
         None => &report.crashed_thread()?.frames,
     };
-    let location = exception.and_then(|exception| exception.location.as_deref());
-    let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-    first_to_look_at(
-        location,
-        frames.iter().flat_map(|frame| {
-            let is_own = frame.in_app.unwrap_or_else(|| program.is_some() && frame.module.as_deref() == program);
-            let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
-            let named = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
-            let named = named.filter_map(move |(name, file)| Some(Place::named(name?, file, is_own)));
-            let unnamed = match (&frame.module, frame.module_offset, &frame.function) {
-                (Some(module), Some(offset), None) => Some(Place::unnamed(module, &offset.to_string(), is_own)),
-                _ => None,
-            };
-            named.chain(unnamed)
-        }),
-    )
-}
-
-/// Of the places of a stack, the innermost first: the one to look at first, which is the first of the app's own that is no runtime's,
-/// with a name or without (a stripped program), else the first with a name that is no runtime's. In place of one without a name, which may be
-/// of a runtime that is linked into the program, the `location` (`file:line`) where the exception says that it is from.
-fn first_to_look_at(location: Option<&str>, places: impl Iterator<Item = Place>) -> Option<String> {
+    let location = exception.and_then(|exception| exception.location.clone());
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, report);
     let mut other = None;
-    for place in places.filter(|place| !place.is_runtime) {
-        if place.is_own {
-            return location.filter(|_| !place.is_named).map(ToOwned::to_owned).or(Some(place.label));
-        }
-        if place.is_named {
-            other.get_or_insert(place.label);
+    for frame in frames {
+        for function in in_app.functions(frame) {
+            match function.name {
+                Some(name) if function.in_app => return Some(name.to_owned()),
+                Some(name) if !is_runtime_code(Some(name), function.file) => {
+                    other.get_or_insert(name);
+                }
+                None if function.in_app && !function.is_inlined => {
+                    let (module, offset) = (frame.module.as_deref()?, frame.module_offset?);
+                    let file = module.rsplit('/').next().unwrap_or(module);
+                    return location.or_else(|| Some(format!("{file} + {offset}")));
+                }
+                _ => {}
+            }
         }
     }
-    other.or_else(|| location.map(ToOwned::to_owned))
+    other.map(ToOwned::to_owned).or(location)
 }

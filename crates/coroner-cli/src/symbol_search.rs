@@ -45,6 +45,12 @@ impl SymbolArguments {
         Ok(SymbolSearch { paths, index_cache })
     }
 
+    /// A symbolizer that asks no server.
+    pub(crate) fn local(&self) -> Result<Symbolizer, Failure> {
+        let SymbolSearch { paths: search, index_cache } = self.search()?;
+        Ok(Symbolizer::new(Options { search, index_cache, ..Options::default() }))
+    }
+
     /// A symbolizer that has walked the folders.
     pub(crate) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
@@ -80,7 +86,7 @@ impl SymbolArguments {
 }
 
 /// `coroner` in the folder that the system has for caches.
-fn default_cache() -> Option<PathBuf> {
+pub(crate) fn default_cache() -> Option<PathBuf> {
     let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = if cfg!(target_vendor = "apple") {
         absolute("HOME").map(|home| home.join("Library/Caches"))

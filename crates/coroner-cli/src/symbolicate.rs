@@ -11,8 +11,9 @@ use coroner_report::wire::FILE_PREFIX;
 
 use crate::Format;
 use crate::failure::{Context, Failure};
+use crate::show::Layout;
 use crate::symbol_search::{self, Naming, SymbolArguments};
-use crate::{reports, show};
+use crate::{reports, show, whole_file};
 
 /// No report is larger; Apple's largest have a few megabytes.
 const LARGEST: u64 = 256 << 20;
@@ -27,7 +28,7 @@ pub(crate) struct Output<'a> {
 impl Output<'_> {
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
         match self.path {
-            Some(path) => std::fs::write(path, bytes).context(format!("can't write `{}`", path.display())),
+            Some(path) => whole_file::write(path, bytes),
             None => Ok(std::io::stdout().lock().write_all(bytes)?),
         }
     }
@@ -35,14 +36,22 @@ impl Output<'_> {
 
 /// Names the report that `what` means: a path, or the beginning of an event id in `store`.
 pub(crate) fn run(
-    what: &str,
+    what: Option<&str>,
     symbols: &SymbolArguments,
     store: Option<&Path>,
     output: &Output<'_>,
 ) -> Result<ExitCode, Failure> {
-    let named = match apple(Path::new(what))? {
-        Some(bytes) => name_apple(what, &bytes, symbols, output)?,
-        None => name_own(reports::open_one(what, store, reports::Texts::Scrubbed, None)?, symbols, output)?,
+    let apple = what.map_or(Ok(None), |what| Ok::<_, Failure>(apple(Path::new(what))?.map(|bytes| (what, bytes))))?;
+    let named = match apple {
+        Some((what, bytes)) => name_apple(what, &bytes, symbols, output)?,
+        None => {
+            // What these symbols can name is asked, not what was found before.
+            let own = match what.map(Path::new).filter(|path| path.is_file()) {
+                Some(path) => reports::open_as_it_is(path, reports::Texts::Scrubbed)?,
+                None => reports::open_one(what, store, reports::Texts::Scrubbed, None)?,
+            };
+            name_own(own, symbols, output)?
+        }
     };
     Ok(if named { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -82,10 +91,13 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
             output.write(format!("{}\n", report.to_json()).as_bytes())?;
         }
         (_, Some(path)) => {
-            let mut file = std::fs::File::create(path).context(format!("can't write `{}`", path.display()))?;
-            show::print(&report, output.threads, &mut anstream::StripStream::new(&mut file))?;
+            let mut text = anstream::StripStream::new(Vec::new());
+            show::print(&report, output.threads, Layout { all_frames: true, width: None }, &mut text)?;
+            whole_file::write(path, &text.into_inner())?;
         }
-        (_, None) => show::print(&report, output.threads, &mut anstream::stdout().lock())?,
+        (_, None) => {
+            show::print(&report, output.threads, Layout::of_terminal(), &mut anstream::stdout().lock())?;
+        }
     }
     let program = report.images.iter().find(|image| image.is_main).map(|image| Path::new(&image.path));
     Ok(symbol_search::tell(&mut symbolizer, &images, program))

@@ -107,7 +107,7 @@ fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
         let report = AppleReport::read(&bytes).context(format!("can't read `{what}`"))?;
         return Ok(report.images().iter().map(coroner_apple_report::AppleImage::key).collect());
     }
-    let report = reports::open_one(what, store, reports::Texts::Scrubbed, None)?;
+    let report = reports::open_one(Some(what), store, reports::Texts::Scrubbed, None)?;
     Ok(report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect())
 }
 

@@ -119,7 +119,7 @@ fn what_goes_wrong_says_what_where_and_what_next() {
     std::fs::write(folder.join("other.json"), "{\"event_id\": 1}").unwrap();
     std::fs::create_dir(folder.join("folder")).unwrap();
     for (arguments, code, said) in [
-        (&["demo", "no-such-fault"][..], 1, "coroner demo --list"),
+        (&["demo", "no-such-fault"][..], 2, "coroner demo --list"),
         (&["list"], 1, "there is no store at"),
         (&["list", "missing"], 1, "can't list `missing`"),
         (&["show", "missing"], 1, "there is no file `missing`"),

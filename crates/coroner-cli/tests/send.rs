@@ -172,6 +172,16 @@ fn what_goes_wrong_says_what_to_do_and_never_the_secret() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_tried_once() {
+    let bench = Bench::new();
+    bench.run(None, &["demo", "abort"]);
+    let said = bench.run(Some("http://public@127.0.0.1:9/1"), &["send"]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!(said.err.matches("the server can't be reached").count(), 1, "{said:?}");
+    assert!(said.err.contains("2 of 2 reports were not sent"), "{said:?}");
+}
+
+#[test]
 fn a_report_becomes_an_event_an_envelope_and_a_minidump() {
     let bench = Bench::new();
     let list: serde_json::Value = serde_json::from_slice(&bench.run(None, &["list", "--format", "json"]).out).unwrap();
@@ -184,4 +194,6 @@ fn a_report_becomes_an_event_an_envelope_and_a_minidump() {
     assert_eq!((envelope.event_id(), envelope.items.len()), (Some(id), 1));
     let minidump = bench.run(None, &["convert", id, "--to", "minidump"]);
     assert!(minidump.code == Some(0) && minidump.out.starts_with(b"MDMP"), "{:?}", minidump.err);
+    let written = bench.run(None, &["convert", id, "--to", "minidump", "-o", "crash.dmp"]);
+    assert!(written.code == Some(0) && std::fs::read(bench.folder.path().join("crash.dmp")).unwrap() == minidump.out);
 }

@@ -263,7 +263,7 @@ fn what_files_can_name() {
         (&["symbolicate", "notes.txt", "--symbols", "nowhere"], 1, "not a Coroner report"),
         (&["symbolicate", "notes.txt", "--format", "xml"], 2, "possible values"),
         (&["symbolicate", "notes.txt", "--cache", "x", "--no-cache"], 2, "cannot be used with"),
-        (&["symbolicate"], 2, "REPORT"),
+        (&["symbolicate"], 1, "there is no store"),
     ] {
         let failed = bench.run(arguments);
         assert_eq!(failed.code, code, "{arguments:?} {failed:?}");

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use coroner_report::model::{
-    Breadcrumb, CrashFlag, Exception, Frame, ImageIndex, Report, RunFacts, Thread, Timestamp, hide_home,
-    is_runtime_code,
+    Breadcrumb, CrashFlag, Exception, Frame, ImageIndex, InApp, InAppRules, Report, RunFacts, Thread, Timestamp,
+    hide_home,
 };
 use coroner_report::run_state::{Foreground, Level, ThermalState};
 use coroner_report::text::write_stack;
@@ -178,34 +178,25 @@ fn write(text: &mut String, frames: &[Frame], skipped: &[coroner_report::model::
     let _ = write_stack(text, &frames, skipped);
 }
 
-/// Where it happened: the innermost function of the program that is not a runtime's, else the innermost that has a name.
+/// Where it happened: the innermost function of the app's own, else the innermost that has a name.
 fn place(report: &Report, attributes: &mut Attributes) {
-    let main = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-    let mut functions = stack(report).unwrap_or_default().iter().flat_map(|frame| {
-        let inlined = frame.inlined.iter().map(move |inlined| {
-            let name = inlined.function.as_ref().or(inlined.raw_function.as_ref());
-            (frame, name, inlined.file.as_ref(), inlined.line, inlined.column)
-        });
-        let name = frame.function.as_ref().or(frame.raw_function.as_ref());
-        inlined.chain([(frame, name, frame.file.as_ref(), frame.line, frame.column)])
-    });
-    let functions: Vec<_> = functions.by_ref().filter(|(_, name, ..)| name.is_some()).collect();
-    let is_own = |frame: &Frame, name: Option<&String>, file: Option<&String>| {
-        let is_program = frame.in_app.unwrap_or_else(|| main.is_some() && frame.module.as_deref() == main);
-        is_program && !is_runtime_code(name.map(String::as_str), file.map(String::as_str))
-    };
-    let own = functions.iter().find(|(frame, name, file, ..)| is_own(frame, *name, *file));
-    let Some((_, name, file, line, column)) = own.or_else(|| functions.first()) else { return };
-    let file = file.map(|file| {
-        let mut file = file.clone();
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, report);
+    let frames = stack(report).unwrap_or_default();
+    let functions =
+        || frames.iter().flat_map(|frame| in_app.functions(frame)).filter(|function| function.name.is_some());
+    let own = functions().find(|function| function.in_app);
+    let Some(function) = own.or_else(|| functions().next()) else { return };
+    let file = function.file.map(|file| {
+        let mut file = file.to_owned();
         hide_home(&mut file);
         file
     });
     attributes
-        .text("code.function.name", *name)
+        .text("code.function.name", function.name)
         .text("code.file.path", file)
-        .set("code.line.number", line.filter(|line| *line > 0))
-        .set("code.column.number", column.filter(|column| *column > 0));
+        .set("code.line.number", function.line.filter(|line| *line > 0))
+        .set("code.column.number", function.column.filter(|column| *column > 0));
 }
 
 fn thread(report: &Report, attributes: &mut Attributes) {

@@ -5,7 +5,7 @@
 //!
 //! * [`wire`] (`no_std`, no allocation, no panic): what the crash path fills in and encodes.
 //! * [`run_state`] (`no_std` writer): the mapped file that the app writes outside a signal handler and that outlives it.
-//! * `reader`, `model` and `text` (feature `std`): what everything at the next launch uses.
+//! * `reader`, `model`, `signature` and `text` (feature `std`): what everything at the next launch uses.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 
@@ -17,6 +17,8 @@ pub mod wire;
 pub mod model;
 #[cfg(feature = "std")]
 pub mod reader;
+#[cfg(feature = "std")]
+pub mod signature;
 #[cfg(feature = "std")]
 pub mod text;
 

@@ -442,7 +442,9 @@ impl Deliverer {
         let was_launch = !is_of_child(&raw);
         run.progress.notified = true;
         if was_launch {
-            let last_run = outcome(run.id, run.began, &raw);
+            let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
+            let known = locked(&self.state).last_run.clone().filter(|last_run| last_run.run == Some(run.id));
+            let last_run = outcome(run.id, run.began, &raw).following(&known.unwrap_or(noted));
             let is_last = self.previous.as_ref().is_none_or(|previous| previous.began < last_run.began);
             if is_last && let Err(error) = self.store.root().and_then(|root| last_run.write(&root)) {
                 log::warn!("coroner: the last run's outcome can't be recorded: {error}");

@@ -33,7 +33,24 @@ pub struct LastRun {
     /// Who took which crash signal from Coroner in that run, in words, if it was seen: its crash then has no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
+    /// This run's crash and those of the runs directly before it that crashed, too, the last one first; none if it did not crash.
+    #[serde(default)]
+    pub(crate) crashes: Vec<PastCrash>,
 }
+
+/// What is remembered of a crash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PastCrash {
+    /// How long the run was, milliseconds from install to the crash, as far as that is known.
+    #[serde(rename = "ms")]
+    pub(crate) ran_for_ms: Option<u64>,
+    /// The id of its [`Signature`](coroner_report::signature::Signature), by what the crash itself found.
+    #[serde(rename = "of")]
+    pub(crate) signature: Option<String>,
+}
+
+/// So many crashes are remembered.
+pub(crate) const MAX_CRASHES: usize = 8;
 
 /// In the store, how the last run that was looked at ended.
 const FILE: &str = "last_run.json";
@@ -46,11 +63,42 @@ impl LastRun {
         began: None,
         ran_for: None,
         signals_taken: None,
+        crashes: Vec::new(),
     };
 
     /// Whether it crashed.
     pub fn crashed(&self) -> bool {
         self.outcome == Outcome::Crashed
+    }
+
+    /// How many runs crashed, one directly after the other, up to the last one; 0 if that did not crash. At most 8 are counted.
+    pub fn consecutive_crashes(&self) -> u32 {
+        self.crashes.len() as u32
+    }
+
+    /// How many of the [`consecutive_crashes`](Self::consecutive_crashes), from the last one on, were the same death: of one signature
+    /// ([`coroner_report::signature`]), by the names and addresses that the crashes themselves found, which are those of one build.
+    pub fn same_crashes(&self) -> u32 {
+        let first = self.crashes.first().and_then(|crash| crash.signature.as_ref());
+        let same =
+            self.crashes.iter().take_while(|crash| crash.signature.is_some() && crash.signature.as_ref() == first);
+        same.count() as u32
+    }
+
+    /// The same, after what was `noted` of the run before (or of this one).
+    #[must_use]
+    pub(crate) fn following(mut self, noted: &LastRun) -> LastRun {
+        if !self.crashed() {
+            return self;
+        }
+        let before = match noted.run == self.run {
+            true => noted.crashes.get(1..).unwrap_or_default(),
+            false if noted.began <= self.began => &noted.crashes[..],
+            false => &[],
+        };
+        self.crashes.extend_from_slice(before);
+        self.crashes.truncate(MAX_CRASHES);
+        self
     }
 
     /// Reads what an earlier launch noted. Without it, or with one that can't be understood, this is the first launch.
@@ -68,7 +116,7 @@ impl LastRun {
     /// the same instant, or after a power failure, may find nothing.
     pub(crate) fn write_in_place(&self, store: &Path) -> io::Result<()> {
         /// No note is longer, so that what is behind this one is blank.
-        const LENGTH: usize = 512;
+        const LENGTH: usize = 1024;
         let mut bytes = self.to_bytes()?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
         let mut options = File::options();

@@ -39,6 +39,7 @@ mod processing;
 mod scope;
 mod signal_owners;
 mod sink;
+mod startup_guard;
 mod store;
 mod system_report;
 mod unwind_range;
@@ -85,6 +86,7 @@ pub use sink::SentrySink;
 pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
 #[cfg(feature = "sentry-client")]
 pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
+pub use startup_guard::StartupGuard;
 #[doc(hidden)]
 pub use store::reread_progress;
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};

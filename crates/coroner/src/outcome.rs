@@ -16,11 +16,12 @@ use std::time::{Duration, SystemTime};
 
 use coroner_report::model::{CrashFlag, CrashRecord, Id, Report, RunFacts};
 use coroner_report::run_state::ExitKind;
+use coroner_report::signature::Signature;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::is_written;
-use crate::last_run::LastRun;
+use crate::last_run::{LastRun, PastCrash};
 use crate::processing::own_report as report;
 use crate::store::RawRun;
 use crate::system_report::{SystemEnd, SystemReport};
@@ -150,6 +151,17 @@ pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
     record.into_iter().chain(crashes.map(|crash| crash.tid)).collect()
 }
 
+/// What is remembered of a crash, by its report, if there is one.
+fn past_crash(report: Option<&Report>) -> PastCrash {
+    let crash = report.and_then(|report| report.crash.as_ref());
+    let signature = report.filter(|report| !report.threads.is_empty()).map(|report| {
+        let mut named = report.clone();
+        named.attribute_frames();
+        Signature::of(&named).id()
+    });
+    PastCrash { ran_for_ms: crash.map(|crash| crash.since_install_ns / 1_000_000), signature }
+}
+
 /// How a run ended, by its files.
 pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
     let facts = RunFacts::read(&raw.state).ok();
@@ -198,6 +210,10 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         ran_for: report
             .and_then(|report| report.crash.as_ref())
             .map(|crash| Duration::from_nanos(crash.since_install_ns)),
+        crashes: match outcome {
+            Outcome::Crashed => vec![past_crash(report)],
+            _ => Vec::new(),
+        },
         signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::signal_owners::TAG).cloned()),
     }
 }

@@ -230,7 +230,8 @@ impl Mach {
         self.code_name = names::mach_code_name(self.exception, self.code);
     }
 
-    pub(crate) fn of(exception: i32, code: i64, subcode: i64) -> Mach {
+    /// An exception by its number and codes, with their names.
+    pub fn of(exception: i32, code: i64, subcode: i64) -> Mach {
         let mut mach = Mach { exception, code, subcode, ..Mach::default() };
         mach.name();
         mach

@@ -11,6 +11,7 @@ mod address;
 mod cause;
 mod crash;
 mod image;
+mod in_app;
 mod names;
 mod run;
 mod runtime;
@@ -26,6 +27,7 @@ pub use crash::{
     SectionCount, Signal,
 };
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
+pub use in_app::{Function, InApp, InAppRules};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{
     AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, DeviceState, Lifecycle, OsFacts, ProcessIdentity,
@@ -169,6 +171,38 @@ impl Report {
         let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
         let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
         threads.chain(exceptions)
+    }
+
+    /// Takes the names of functions, files and lines over from `other`, which is the same report as it was named before: for frames that have
+    /// no line here, and one or at least a name there. Returns for how many frames that was so.
+    pub fn take_names(&mut self, other: &Report) -> usize {
+        fn take(frames: &mut [Frame], named: &[Frame]) -> usize {
+            let mut taken = 0;
+            for (frame, named) in frames.iter_mut().zip(named) {
+                let worth = |frame: &Frame| match (frame.line, &frame.function) {
+                    (Some(_), _) => 3,
+                    (None, Some(_)) if !frame.named_in_process => 2,
+                    (None, Some(_)) => 1,
+                    (None, None) => 0,
+                };
+                if frame.address == named.address && worth(frame) < worth(named) {
+                    // What says where the frame is and how it was found is the file's.
+                    *frame = Frame { found_by: frame.found_by, sp: frame.sp, cfa: frame.cfa, ..named.clone() };
+                    taken += 1;
+                }
+            }
+            taken
+        }
+        let by_tid: std::collections::HashMap<u64, &Thread> =
+            other.threads.iter().map(|thread| (thread.tid, thread)).collect();
+        let mut taken = 0;
+        for thread in &mut self.threads {
+            taken += by_tid.get(&thread.tid).map_or(0, |named| take(&mut thread.frames, &named.frames));
+        }
+        for (exception, named) in self.exceptions.iter_mut().zip(&other.exceptions) {
+            taken += take(&mut exception.frames, &named.frames);
+        }
+        taken
     }
 
     /// Fills in each frame's image and offset, and the function name that was found in the process itself where there

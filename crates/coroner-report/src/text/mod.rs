@@ -3,8 +3,14 @@
 //! The text is made of pieces, each with a [`Style`] that says what it is; colour is the caller's affair. For plain
 //! text: [`Report::to_text`].
 
+mod frames;
+mod json_head;
 mod registers;
 mod report;
+mod source_path;
+
+pub use frames::{Step, steps};
+pub use source_path::{short_function, short_path};
 
 use crate::model::{Frame, Report, Skipped, Thread};
 use std::fmt;
@@ -106,11 +112,26 @@ pub struct TextOptions {
     pub images: bool,
     /// Breadcrumbs, tags and contexts.
     pub scope: bool,
+    /// Each frame has its line. Otherwise one line stands for several functions of a runtime, one after the other
+    /// ([`is_runtime_code`](crate::model::is_runtime_code)).
+    pub all_frames: bool,
+    /// Source paths are shortened ([`short_path`]).
+    pub short_paths: bool,
+    /// The columns that a line of a stack should fit into: long names are shortened, and the source has a line of its own.
+    pub width: Option<usize>,
 }
 
 impl Default for TextOptions {
     fn default() -> Self {
-        TextOptions { threads: ThreadFilter::All, registers: true, images: true, scope: true }
+        TextOptions {
+            threads: ThreadFilter::All,
+            registers: true,
+            images: true,
+            scope: true,
+            all_frames: true,
+            short_paths: false,
+            width: None,
+        }
     }
 }
 

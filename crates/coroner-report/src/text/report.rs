@@ -1,18 +1,13 @@
 //! A report as text.
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
-use crate::model::{
-    Address, Crash, CrashFlag, Exception, Frame, Image, Report, RunFacts, Skipped, Thread, is_runtime_code,
-};
-use crate::wire::{FoundBy, Monitor, WalkEnd};
+use crate::model::{Address, Crash, CrashFlag, Exception, Image, Report, RunFacts, Thread};
+use crate::wire::{Monitor, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 /// Width of the names of fields.
 const LABEL: usize = 14;
-
-/// What the names of the libraries begin with that throw and unwind.
-const CPP_RUNTIME: [&str; 4] = ["libstdc++", "libc++", "libgcc_s", "libunwind"];
 
 /// Writes one report.
 pub(super) struct Writer<'a> {
@@ -52,7 +47,7 @@ impl Writer<'_> {
         self.outcome()
     }
 
-    fn line(&mut self, style: Style, text: &str) -> fmt::Result {
+    pub(super) fn line(&mut self, style: Style, text: &str) -> fmt::Result {
         self.sink.piece(style, text)
     }
 
@@ -246,26 +241,6 @@ impl Writer<'_> {
         self.frames_of_exception(&exception.frames, &exception.skipped)
     }
 
-    /// Frames from the call of the app on, if it is known.
-    fn frames_of_exception(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
-        let is_of_app = |frame: &Frame| {
-            let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
-            let all = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
-            let mut functions = all.filter(|(function, _)| function.is_some()).peekable();
-            if functions.peek().is_none() {
-                // The runtime's own functions have no names where it is stripped.
-                return !CPP_RUNTIME.iter().any(|name| module_name(frame).starts_with(name));
-            }
-            functions.any(|(function, file)| !is_runtime_code(function, file))
-        };
-        let first = frames.iter().position(is_of_app).unwrap_or(0);
-        let first = if skipped.iter().any(|skipped| skipped.after < first) { 0 } else { first };
-        if first > 0 {
-            self.line(Style::Faint, &format!("     … {} of the runtime …\n", count(first as u64, "frame")))?;
-        }
-        self.frames_from(first, frames, skipped)
-    }
-
     /// What is said of the thread that the report is of.
     fn what_it_did(&self) -> &'static str {
         match &self.report.crash {
@@ -317,102 +292,12 @@ impl Writer<'_> {
         }
     }
 
-    pub(super) fn frames(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
-        self.frames_from(0, frames, skipped)
-    }
-
-    /// The frames from the one with the number `begin`, before which none is left out.
-    fn frames_from(&mut self, mut begin: usize, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
-        let width = frames.iter().map(|frame| module_name(frame).chars().count()).max().unwrap_or(0).clamp(6, 32);
-        // Frames keep the number that they have in the whole stack.
-        let mut number = begin as u64;
-        for skipped in skipped {
-            let end = skipped.after.clamp(begin, frames.len());
-            self.run_of_frames(number, &frames[begin..end], width)?;
-            self.line(Style::Faint, &format!("     … {} left out …\n", count(skipped.count, "frame")))?;
-            number += (end - begin) as u64 + skipped.count;
-            begin = end;
-        }
-        self.run_of_frames(number, &frames[begin..], width)
-    }
-
-    /// Frames without a gap between them. Of a recursion the first two rounds are shown.
-    fn run_of_frames(&mut self, mut number: u64, mut frames: &[Frame], width: usize) -> fmt::Result {
-        const SHOWN: usize = 2;
-        while !frames.is_empty() {
-            let (round, times) = recursion(frames);
-            let shown = round * times.min(SHOWN);
-            for frame in &frames[..shown] {
-                self.frame(number, frame, width)?;
-                number += 1;
-            }
-            if times > SHOWN {
-                let (what, more) = (if round == 1 { "this frame" } else { "these" }, times - SHOWN);
-                let frames = if round == 1 { String::new() } else { format!(" {round} frames") };
-                self.line(Style::Faint, &format!("     … {what}{frames} {more} times more …\n"))?;
-                number += (round * more) as u64;
-            }
-            frames = &frames[round * times..];
-        }
-        Ok(())
-    }
-
-    fn frame(&mut self, number: u64, frame: &Frame, width: usize) -> fmt::Result {
-        for inlined in &frame.inlined {
-            let function = inlined.function.as_deref().or(inlined.raw_function.as_deref()).unwrap_or("?");
-            self.line(Style::Plain, &format!("{number:4} {:width$} {:18} ", "", "  inlined"))?;
-            self.line(Style::Function, function)?;
-            self.source(inlined.file.as_deref(), inlined.line, inlined.column)?;
-            self.line(Style::Plain, "\n")?;
-        }
-        self.line(Style::Plain, &format!("{number:4} "))?;
-        self.line(Style::Module, &format!("{:width$}", module_name(frame)))?;
-        self.line(Style::Plain, " ")?;
-        // A frame of a managed runtime has no address.
-        let has_address = frame.address.0 != 0 || frame.function.is_none();
-        let address = if has_address { format!("{:#018x}", frame.address.0) } else { format!("{:18}", "") };
-        self.line(Style::Address, &address)?;
-        self.line(Style::Plain, " ")?;
-        match frame.function.as_deref().or(frame.raw_function.as_deref()) {
-            Some(function) => {
-                self.line(Style::Function, function)?;
-                if let Some(start) = frame.symbol_address.filter(|start| *start <= frame.address) {
-                    self.line(Style::Faint, &format!(" + {}", frame.address.0 - start.0))?;
-                }
-            }
-            None => {
-                if let Some(offset) = frame.module_offset {
-                    self.line(Style::Faint, &format!("+ {offset}"))?;
-                } else {
-                    self.line(Style::Faint, "in no image")?;
-                }
-            }
-        }
-        self.source(frame.file.as_deref(), frame.line, frame.column)?;
-        if frame.named_in_process {
-            self.line(Style::Faint, " [named in the process]")?;
-        }
-        if matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER) {
-            self.line(Style::Warning, &format!(" [{}]", frame.found_by.to_string().replace('_', " ")))?;
-        }
-        self.line(Style::Plain, "\n")
-    }
-
-    fn source(&mut self, file: Option<&str>, line: Option<u32>, column: Option<u32>) -> fmt::Result {
-        let Some(file) = file else { return Ok(()) };
-        let mut source = format!(" ({file}");
-        for number in [line, line.and(column)].into_iter().flatten() {
-            write!(source, ":{number}")?;
-        }
-        self.line(Style::Source, &(source + ")"))
-    }
-
     fn registers(&mut self) -> fmt::Result {
         let by_number = matches!(self.options.threads, ThreadFilter::Number(_));
         for (place, thread) in self.options.threads.threads(self.report) {
             let Some(values) = thread.registers.as_ref().filter(|_| thread.crashed || by_number) else { continue };
             self.heading(&format!("Registers of thread {place}"))?;
-            registers::write(self.sink, values)?;
+            registers::write(self.sink, values, self.options.width)?;
         }
         Ok(())
     }
@@ -511,26 +396,8 @@ impl Writer<'_> {
     }
 }
 
-/// The recursion that frames begin with: how many frames one round has, and how often it is there. `(1, 1)` where there is none
-/// that is worth a line.
-fn recursion(frames: &[Frame]) -> (usize, usize) {
-    /// Functions that call each other in a circle.
-    const MAX_LENGTH: usize = 8;
-    const WORTH: usize = 5;
-    let is_same = |a: &Frame, b: &Frame| a.address == b.address && (a.address.0 != 0 || a == b);
-    for round in 1..=MAX_LENGTH.min(frames.len()) {
-        let first = &frames[..round];
-        let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| is_same(a, b));
-        let times = frames.chunks_exact(round).take_while(|other| same(other)).count();
-        if times >= WORTH {
-            return (round, times);
-        }
-    }
-    (1, 1)
-}
-
 /// `1 frame`, `2 frames`.
-fn count(number: u64, what: &str) -> String {
+pub(super) fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -549,14 +416,6 @@ fn thread_name(thread: &Thread) -> String {
     let name = thread.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
     let main = if thread.main { " (main)" } else { "" };
     format!("{}{name}{main}", thread.tid)
-}
-
-/// The last component of the path of a frame's image.
-fn module_name(frame: &Frame) -> &str {
-    if frame.found_by == FoundBy::MANAGED && frame.module.is_none() {
-        return "java";
-    }
-    frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path))
 }
 
 /// A duration in the unit in which it is easily read.

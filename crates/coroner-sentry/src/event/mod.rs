@@ -8,7 +8,6 @@
 mod contexts;
 mod exceptions;
 mod images;
-mod in_app;
 mod limits;
 mod scope;
 mod stacktrace;
@@ -25,9 +24,9 @@ use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
 pub use contexts::OWN_CONTEXTS;
+pub use coroner_report::model::InAppRules;
 pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMeta, SignalMeta, WATCHDOG_TERMINATION};
 pub use images::DebugImage;
-pub use in_app::InAppRules;
 pub(crate) use limits::{environment, release, shrink};
 pub use stacktrace::{Frame, MAX_FRAMES, Stacktrace};
 pub use threads::Thread;

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use coroner_report::model::{Exception, Frame as Found, ImageIndex, Registers, Report, Skipped, Thread};
+use coroner_report::model::{
+    Exception, Frame as Found, ImageIndex, InApp, InAppRules, Registers, Report, Skipped, Thread,
+};
 use coroner_report::wire::FoundBy;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
-
-use super::in_app::{InApp, InAppRules};
 
 /// Most frames of a stack in an event: what Relay keeps (`max_frames` of its schema). Of more, the first and the last half.
 pub const MAX_FRAMES: usize = 250;
@@ -166,7 +166,8 @@ impl<'r> Stacks<'r> {
             })
             .collect();
         inlined.into_iter().chain([whole]).map(move |mut frame| {
-            frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(&frame));
+            let (package, function) = (frame.package.as_deref(), frame.function.as_deref());
+            frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(package, function, frame.filename.as_deref()));
             if is_managed {
                 frame.instruction_addr = String::new();
                 // Java's have no module; those of other runtimes have its language there.

@@ -12,7 +12,7 @@ use coroner_report::run_state::ProcessIdentity;
 
 use super::{Deliverer, locked};
 use crate::bundle::is_written;
-use crate::last_run::LastRun;
+use crate::last_run::{LastRun, MAX_CRASHES};
 use crate::outcome::{is_of_child, outcome};
 use crate::processing::Naming;
 use crate::sink::Submission;
@@ -147,22 +147,34 @@ impl Deliverer {
         if let Some(last_run) = &locked(&self.state).last_run {
             return Some(last_run.clone());
         }
-        let mut newest = None;
-        let mut is_read = false;
+        let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
+        let mut newest: Option<LastRun> = None;
+        let (mut is_read, mut is_whole) = (false, false);
         for listed in runs.iter().rev().filter(|listed| !listed.progress.notified) {
-            if is_read && until.is_some_and(|until| Instant::now() >= until) {
-                return None;
+            let is_late = is_read && until.is_some_and(|until| Instant::now() >= until);
+            match &newest {
+                // In a loop of crashes no launch comes to notify of them: those before are counted by what they left.
+                Some(last_run) if is_late || !last_run.crashed() || last_run.crashes.len() >= MAX_CRASHES => break,
+                None if is_late => return None,
+                _ => {}
             }
             let Ok(Some(run)) = self.claim(listed, process) else { continue };
-            if !run.progress.notified && !self.is_spent(&run) && run.was_made() {
-                is_read = true;
-                newest = self.outcome_of(&run);
+            if run.progress.notified || self.is_spent(&run) || !run.was_made() {
+                continue;
             }
-            if newest.is_some() {
-                break;
+            is_read = true;
+            let Some(outcome) = self.outcome_of(&run) else { continue };
+            match &mut newest {
+                None => newest = Some(outcome),
+                Some(last_run) if outcome.crashed() => last_run.crashes.extend(outcome.crashes),
+                Some(_) => {
+                    is_whole = true;
+                    break;
+                }
             }
         }
-        let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
+        // What an earlier launch noted is of the run before those.
+        let newest = newest.map(|last_run| if is_whole { last_run } else { last_run.following(&noted) });
         let known = [Some(noted), newest, self.previous.clone()].into_iter().flatten();
         let last_run = known.max_by_key(|last_run| last_run.began).unwrap_or(LastRun::FIRST_LAUNCH);
         locked(&self.state).last_run = Some(last_run.clone());

@@ -34,6 +34,9 @@ const MAX_EARLY: u64 = 256 << 10;
 /// written last: where it is, both are. Both are there as soon as the next launch has installed Coroner; the JSON is replaced
 /// when names of functions and lines are found. If the folder can't be written (the disk
 /// is full, a permission is missing), the report stays in the store and is tried again.
+///
+/// The folder keeps 100 reports, for 90 days, of 64 MiB together, whichever is passed first ([`limits`](Self::limits)): of reports with many
+/// threads, which have about 2 MiB each, that is about 30. The oldest goes first.
 #[derive(Debug, Clone)]
 pub struct FolderSink {
     path: PathBuf,

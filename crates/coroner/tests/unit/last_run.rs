@@ -12,9 +12,47 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
         began: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         ran_for: Some(Duration::from_millis(1500)),
         signals_taken: Some("signal 11 is handled by /usr/bin/redis-server now".to_owned()),
+        crashes: vec![
+            PastCrash { ran_for_ms: Some(1500), signature: Some("0123456789abcdef".to_owned()) };
+            MAX_CRASHES
+        ],
     };
     last.write(&store).unwrap();
     assert_eq!(LastRun::read(&store), last);
     store.write_atomically(FILE.as_ref(), b"{\"outcome\":").unwrap();
     assert_eq!(LastRun::read(&store), LastRun::FIRST_LAUNCH);
+}
+
+/// A crash of run `run`, of that signature.
+pub(super) fn crash(run: u8, signature: Option<&str>, ran_for_ms: u64) -> LastRun {
+    LastRun {
+        outcome: Outcome::Crashed,
+        run: Some(Id([run; 16])),
+        began: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(run.into())),
+        crashes: vec![PastCrash { ran_for_ms: Some(ran_for_ms), signature: signature.map(ToOwned::to_owned) }],
+        ..LastRun::FIRST_LAUNCH
+    }
+}
+
+#[test]
+fn crashes_are_counted_until_a_run_ends_otherwise() {
+    assert_eq!(LastRun::FIRST_LAUNCH.consecutive_crashes(), 0);
+    let mut last = crash(1, Some("b"), 5);
+    for (run, signature) in [(2, "a"), (3, "a")] {
+        last = crash(run, Some(signature), 5).following(&last);
+    }
+    assert_eq!((last.consecutive_crashes(), last.same_crashes()), (3, 2));
+    // The same run, looked at twice.
+    let again = crash(3, Some("a"), 5).following(&last);
+    assert_eq!(again, last);
+    let clean =
+        LastRun { outcome: Outcome::CleanExit, run: Some(Id([4; 16])), ..LastRun::FIRST_LAUNCH }.following(&last);
+    assert_eq!(clean.consecutive_crashes(), 0);
+    assert_eq!(crash(5, None, 5).following(&clean).consecutive_crashes(), 1);
+    // One without a report is not known to be the same as another.
+    assert_eq!(crash(6, None, 5).following(&crash(5, None, 5)).same_crashes(), 0);
+    for run in 10..30 {
+        last = crash(run, Some("a"), 5).following(&last);
+    }
+    assert_eq!(last.consecutive_crashes() as usize, MAX_CRASHES);
 }

@@ -1,0 +1,89 @@
+//! Which reports of many are meant.
+
+use std::time::{Duration, SystemTime};
+
+use coroner_report::model::Timestamp;
+
+use crate::summary::Summary;
+
+/// What a person says of the reports that are meant. All of it must be so.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Filter {
+    /// Not older: a date, a time (RFC 3339), or how long ago: `90m`, `12h`, `7d`
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<Timestamp>,
+    /// Older than that
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<Timestamp>,
+    /// Of this release or version
+    #[arg(long, value_name = "RELEASE")]
+    release: Option<String>,
+    /// Of this signal or Mach exception, such as SIGSEGV
+    #[arg(long, value_name = "NAME")]
+    signal: Option<String>,
+    /// With this in the name of one of the functions that it is known by
+    #[arg(long, value_name = "TEXT")]
+    function: Option<String>,
+    /// With this tag, of any value or of that one; may be given more than once
+    #[arg(long = "tag", value_name = "KEY[=VALUE]")]
+    tags: Vec<String>,
+    /// Only the newest so many
+    #[arg(long, value_name = "NUMBER")]
+    newest: Option<usize>,
+}
+
+impl Filter {
+    pub(crate) fn apply(&self, list: &mut Vec<Summary>) {
+        list.retain(|summary| self.matches(summary));
+        if let Some(newest) = self.newest {
+            list.drain(..list.len().saturating_sub(newest));
+        }
+    }
+
+    fn matches(&self, summary: &Summary) -> bool {
+        let Summary { time, version, release, what, signal, function, signature, tags, .. } = summary;
+        let is_signal = |wanted: &String| {
+            let wanted = wanted.to_uppercase();
+            signal.as_deref().is_some_and(|signal| signal == wanted || signal.strip_prefix("SIG") == Some(&wanted))
+                || what.to_uppercase().starts_with(&wanted)
+        };
+        let has_function = |wanted: &String| {
+            let mut names = function.iter().chain(&signature.frames);
+            names.any(|name| name.contains(wanted.as_str()))
+        };
+        let has_tag = |wanted: &String| match wanted.split_once('=') {
+            Some((key, value)) => tags.get(key).is_some_and(|tag| tag == value),
+            None => tags.contains_key(wanted),
+        };
+        self.since.is_none_or(|since| time.0 >= since.0)
+            && self.until.is_none_or(|until| time.0 < until.0)
+            && self.release.as_ref().is_none_or(|wanted| release.as_ref() == Some(wanted) || version == wanted)
+            && self.signal.as_ref().is_none_or(is_signal)
+            && self.function.as_ref().is_none_or(has_function)
+            && self.tags.iter().all(has_tag)
+    }
+}
+
+/// A time as people write it, UTC where it does not say.
+fn time(text: &str) -> Result<Timestamp, String> {
+    let ago = text.char_indices().last().and_then(|(at, unit)| {
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            'w' => 7 * 86_400,
+            _ => return None,
+        };
+        let number: u64 = text[..at].parse().ok()?;
+        SystemTime::now().checked_sub(Duration::from_secs(number.checked_mul(seconds)?))
+    });
+    if let Some(time) = ago {
+        return Ok(Timestamp::from(time));
+    }
+    let zoned = |text: &str| text.parse::<Timestamp>().ok();
+    zoned(text)
+        .or_else(|| zoned(&format!("{}Z", text.replace(' ', "T"))))
+        .or_else(|| zoned(&format!("{text}T00:00:00Z")))
+        .ok_or_else(|| format!("`{text}` is no time: give 2026-11-21, 2026-11-21T10:00:00Z, or 12h, 7d"))
+}

@@ -1,0 +1,195 @@
+//! `coroner group` and `coroner top`: reports of the same cause together.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write;
+use std::path::PathBuf;
+
+use anstyle::{AnsiColor, Style};
+use coroner_report::model::Timestamp;
+use coroner_report::signature::{Rarity, Signature, similarity};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::filter::Filter;
+use crate::summary::Summary;
+use crate::terminal::{self, Output, cut};
+use crate::{Format, StoreArgument, list, reports};
+
+/// What a person gives.
+#[derive(clap::Args)]
+pub(crate) struct GroupArguments {
+    /// A folder of reports, or a store
+    folder: Option<PathBuf>,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// How like two stacks must be to be of one cause, from 0 to 1; with 1, only equal ones are
+    #[arg(long, default_value_t = LIKE, value_name = "NUMBER", value_parser = likeness)]
+    like: f64,
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    store: StoreArgument,
+}
+
+/// How like stacks of one cause are. Measured on crashes of known causes (`cargo xtask desk`).
+const LIKE: f64 = 0.75;
+
+fn likeness(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|like| (0.0..=1.0).contains(like)).ok_or_else(|| "it is a number from 0 to 1".to_owned())
+}
+
+/// Reports of one cause.
+#[derive(Debug, Serialize)]
+pub(crate) struct Group {
+    /// The id of the signature that most of them have.
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) signature: Signature,
+    pub(crate) count: usize,
+    pub(crate) first_seen: Timestamp,
+    pub(crate) last_seen: Timestamp,
+    pub(crate) releases: BTreeSet<String>,
+    pub(crate) apps: BTreeSet<String>,
+    /// Why they are one group.
+    pub(crate) because: Vec<Reason>,
+    /// Event ids, oldest first.
+    pub(crate) reports: Vec<String>,
+}
+
+/// Reports that have one signature.
+#[derive(Debug, Serialize)]
+pub(crate) struct Reason {
+    pub(crate) signature: Signature,
+    pub(crate) count: usize,
+    /// How like it is to the group's own: 1 for that itself.
+    pub(crate) similarity: f64,
+}
+
+pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), Failure> {
+    let GroupArguments { folder, format, like, filter, store } = arguments;
+    let path = reports::folder_or(folder, store)?;
+    let mut summaries = reports::at(&path, reports::Texts::Scrubbed, Some(&mut list::names()))?;
+    filter.apply(&mut summaries);
+    let mut groups = groups(&summaries, like);
+    if let Some(most) = most {
+        groups.truncate(most);
+    }
+    if format == Format::Json {
+        println!("{}", serde_json::to_string_pretty(&groups)?);
+        return Ok(());
+    }
+    if groups.is_empty() {
+        anstream::eprintln!("no reports in `{}`", path.display());
+        return Ok(());
+    }
+    print(&groups, summaries.len())
+}
+
+/// The groups of `summaries`, those with the most reports first.
+pub(crate) fn groups(summaries: &[Summary], like: f64) -> Vec<Group> {
+    let mut equal: HashMap<&Signature, Vec<&Summary>> = HashMap::new();
+    for summary in summaries {
+        equal.entry(&summary.signature).or_default().push(summary);
+    }
+    let mut equal: Vec<(&Signature, Vec<&Summary>)> = equal.into_iter().collect();
+    // The same groups come of the same reports, in whatever order.
+    equal.sort_by(|(a, of_a), (b, of_b)| of_b.len().cmp(&of_a.len()).then_with(|| a.id().cmp(&b.id())));
+    let rarity = Rarity::of(equal.iter().map(|(signature, _)| *signature));
+    // Those that could be alike have a kind and a function in common.
+    let mut leaders: Vec<(usize, Vec<(usize, f64)>)> = Vec::new();
+    let mut by_function: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+    for (place, (signature, _)) in equal.iter().enumerate() {
+        let mut candidates: BTreeSet<usize> = BTreeSet::new();
+        for frame in &signature.frames {
+            candidates.extend(by_function.get(&(signature.kind.as_str(), frame.as_str())).into_iter().flatten());
+        }
+        let scored = candidates.into_iter().map(|leader| {
+            let (of_leader, _) = equal[leaders[leader].0];
+            (leader, similarity(of_leader, signature, &rarity))
+        });
+        let best = scored.filter(|(_, score)| *score >= like).max_by(|(_, a), (_, b)| a.total_cmp(b));
+        if let Some((leader, score)) = best {
+            leaders[leader].1.push((place, score));
+            continue;
+        }
+        for frame in signature.frames.iter().collect::<BTreeSet<_>>() {
+            by_function.entry((signature.kind.as_str(), frame.as_str())).or_default().push(leaders.len());
+        }
+        leaders.push((place, vec![(place, 1.0)]));
+    }
+    let mut groups: Vec<Group> =
+        leaders.iter().map(|(leader, members)| group(&equal, equal[*leader].0, members)).collect();
+    groups.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| b.last_seen.0.cmp(&a.last_seen.0)));
+    groups
+}
+
+fn group(equal: &[(&Signature, Vec<&Summary>)], leader: &Signature, members: &[(usize, f64)]) -> Group {
+    let mut reports: Vec<&Summary> = members.iter().flat_map(|(place, _)| equal[*place].1.iter().copied()).collect();
+    reports.sort_by_key(|summary| summary.time.0);
+    let releases = reports.iter().filter_map(|summary| match (&summary.release, summary.version.as_str()) {
+        (Some(release), _) => Some(release.clone()),
+        (None, "") => None,
+        (None, version) => Some(version.to_owned()),
+    });
+    let mut titles: BTreeMap<String, usize> = BTreeMap::new();
+    for summary in &reports {
+        *titles.entry(title(summary)).or_default() += 1;
+    }
+    let because = members.iter().map(|(place, score)| {
+        let (signature, of_it) = &equal[*place];
+        Reason { signature: (*signature).clone(), count: of_it.len(), similarity: (score * 1000.0).round() / 1000.0 }
+    });
+    Group {
+        id: leader.id(),
+        title: titles.into_iter().max_by_key(|(_, count)| *count).map(|(title, _)| title).unwrap_or_default(),
+        signature: leader.clone(),
+        count: reports.len(),
+        first_seen: reports.first().map(|summary| summary.time).unwrap_or_default(),
+        last_seen: reports.last().map(|summary| summary.time).unwrap_or_default(),
+        releases: releases.collect(),
+        apps: reports.iter().map(|summary| summary.app.clone()).collect(),
+        because: because.collect(),
+        reports: reports.iter().map(|summary| summary.event_id.clone()).collect(),
+    }
+}
+
+/// What happened without what differs from death to death: the address.
+fn title(summary: &Summary) -> String {
+    let what = summary.what.split(" at 0x").next().unwrap_or(&summary.what);
+    match &summary.function {
+        Some(function) => format!("{what} in {function}"),
+        None => what.to_owned(),
+    }
+}
+
+fn print(groups: &[Group], reports: usize) -> Result<(), Failure> {
+    let mut out = std::io::BufWriter::new(Output::paged());
+    let width = terminal::width().filter(|_| terminal::is_terminal());
+    let (bold, dim) = (Style::new().bold(), Style::new().dimmed());
+    let cyan = Style::new().fg_color(Some(AnsiColor::Cyan.into()));
+    let digits = groups.iter().map(|group| group.count.to_string().len()).max().unwrap_or(1);
+    for group in groups {
+        let room = |used: usize| width.map(|width| width.saturating_sub(used).max(16));
+        writeln!(out, "{bold}{:>digits$}{bold:#}  {}", group.count, cut(&group.title, room(digits + 2)))?;
+        let day = |time: Timestamp| time.to_string().chars().take(16).collect::<String>().replace('T', " ");
+        let mut seen = format!("{} to {}", day(group.first_seen), day(group.last_seen));
+        if !group.releases.is_empty() {
+            let releases: Vec<&str> = group.releases.iter().map(String::as_str).collect();
+            seen = format!("{seen}, {}", releases.join(", "));
+        }
+        let newest = group.reports.last().map_or("", |id| id.get(..8).unwrap_or(id));
+        let line = format!("{}  {seen}, newest {newest}", group.id);
+        writeln!(out, "{:digits$}  {dim}{}{dim:#}", "", cut(&line, room(digits + 2)))?;
+        writeln!(out, "{:digits$}  {cyan}{}{cyan:#}", "", cut(&group.signature.to_string(), room(digits + 2)))?;
+        let near = group.because.iter().filter(|reason| reason.similarity < 1.0).count();
+        if near > 0 {
+            let least = group.because.iter().map(|reason| reason.similarity).fold(1.0, f64::min);
+            let are = if near == 1 { "like stack" } else { "like stacks" };
+            writeln!(out, "{:digits$}  {dim}and {near} {are}, by {least:.2} at least{dim:#}", "")?;
+        }
+    }
+    let dim_line = format!("{reports} reports of {} causes", groups.len());
+    writeln!(out, "{dim}{dim_line}{dim:#}")?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,104 @@
+//! Reports that other systems wrote, as Coroner's: `coroner import`, and what the other commands read of them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use coroner::Report;
+use coroner_import::Form;
+use coroner_report::model::{Id, Timestamp};
+use coroner_symbols::Symbolizer;
+use coroner_tombstone::TombstoneError;
+
+use crate::failure::{Context, Failure};
+use crate::report_files::JSON;
+use crate::reports::{self, REPORTS, Texts};
+use crate::symbol_search::SymbolArguments;
+use crate::whole_file;
+
+/// Reads what Android wrote of a death: which form it is, its content says. `None` if it is none that is known.
+pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
+    match coroner_tombstone::read(bytes) {
+        Err(TombstoneError::NotATombstone) => None,
+        read => Some(read.map_err(|error| error.to_string())),
+    }
+}
+
+/// Whether the file at `path` is a core dump or a minidump.
+pub(crate) fn form_of(path: &Path) -> Option<Form> {
+    // To open a pipe would wait for its other end.
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut start = Vec::new();
+    File::open(path).ok()?.take(32).read_to_end(&mut start).ok()?;
+    Form::of(&start)
+}
+
+/// Reads a core dump or a minidump, which may be larger than memory.
+pub(crate) fn read_dump(path: &Path, _: Form) -> Result<Report, Failure> {
+    read_dump_with(path, &mut Symbolizer::new(coroner_symbols::Options::default()))
+}
+
+fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    let doing = || format!("can't read `{}`", path.display());
+    let file = File::open(path).context(doing())?;
+    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
+    // SAFETY: the mapping is only read. A file that is cut off while it is read ends this command by SIGBUS, as it does every debugger.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
+    let progress = reports::spinner("walking the stacks");
+    let read = coroner_import::read(&bytes, modified, symbolizer);
+    progress.finish_and_clear();
+    read.context(doing())
+}
+
+/// What a person gives.
+#[derive(clap::Args)]
+pub(crate) struct ImportArguments {
+    /// Core dumps, minidumps, Android tombstones and ANR traces, reports of Coroner
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The folder to write to, instead of the store's
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    symbols: SymbolArguments,
+}
+
+/// Makes a report of each file, as JSON in the folder of a store.
+pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<(), Failure> {
+    let folder = arguments.output.or_else(|| store.map(|store| store.join(REPORTS)));
+    let folder =
+        folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
+    std::fs::create_dir_all(&folder).context(format!("can't make `{}`", folder.display()))?;
+    let mut symbolizer = arguments.symbols.symbolizer()?;
+    let mut failed = 0;
+    for path in &arguments.files {
+        match import(path, &folder, &mut symbolizer) {
+            Ok(id) => println!("{id}  {}", path.display()),
+            Err(failure) => {
+                failed += 1;
+                failure.print();
+            }
+        }
+    }
+    match (failed, arguments.files.len()) {
+        (0, _) => Ok(()),
+        (_, 1) => Err(Failure::new("the file was not imported")),
+        (failed, all) => Err(Failure::new(format!("{failed} of {all} files were not imported"))),
+    }
+}
+
+fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Id, Failure> {
+    let mut report = match form_of(path) {
+        Some(_) => read_dump_with(path, symbolizer)?,
+        None => reports::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
+    };
+    report.scrub(&coroner::hide_secrets);
+    let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
+    let id = report.header.event_id;
+    let digits: String = time.to_string().chars().take(19).filter(|character| !"-:".contains(*character)).collect();
+    let name = format!("{digits}Z-{id}.{JSON}");
+    whole_file::write(&folder.join(name), report.to_json().as_bytes())?;
+    Ok(id)
+}

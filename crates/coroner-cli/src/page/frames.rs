@@ -1,0 +1,133 @@
+//! A stack: a list with an item for each function, those of a runtime folded.
+
+use coroner_report::model::{Frame, Function, InApp, Skipped, is_runtime_code};
+use coroner_report::text::{Step, short_function, short_path, steps};
+use coroner_report::wire::FoundBy;
+use maud::{Markup, html};
+
+use super::source_lines::SourceLines;
+
+/// Most characters of a function's name; all of it is in the title.
+const NAME: usize = 160;
+/// Most frames of a stack that are shown, without what a recursion repeats.
+const FRAMES: usize = 512;
+
+/// How a stack is shown.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) in_app: &'a InApp<'a>,
+    /// Where source lines are taken from; `None`: none are shown.
+    pub(super) sources: Option<&'a SourceLines>,
+}
+
+/// A function of a frame, with its frame's place in the stack.
+struct Item<'f> {
+    number: u64,
+    frame: &'f Frame,
+    function: Function<'f>,
+}
+
+impl Item<'_> {
+    fn is_runtime(&self) -> bool {
+        self.number > 0
+            && self.function.name.is_some()
+            && !self.function.in_app
+            && is_runtime_code(self.function.name, self.function.file)
+    }
+}
+
+/// The stack as a list.
+pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Markup {
+    let mut parts: Vec<Markup> = Vec::new();
+    let (mut number, mut begin, mut shown) = (0_u64, 0, 0);
+    let gaps = skipped.iter().map(|gap| (gap.after.min(frames.len()), gap.count));
+    for (end, left_out) in gaps.chain([(frames.len(), 0)]) {
+        let end = end.max(begin);
+        let run = &frames[begin..end];
+        let mut items: Vec<Item<'_>> = Vec::new();
+        for step in steps(run) {
+            match step {
+                Step::Frame(_) if shown >= FRAMES => shown += 1,
+                Step::Frame(place) => {
+                    shown += 1;
+                    let (number, frame) = (number + place as u64, &run[place]);
+                    items.extend(view.in_app.functions(frame).map(|function| Item { number, frame, function }));
+                }
+                Step::Repeated { round, times } => {
+                    parts.push(list_items(&std::mem::take(&mut items), view));
+                    let what = if round == 1 { "this frame".to_owned() } else { format!("these {round} frames") };
+                    parts.push(html! { li.fold { span.faint { (what) " " (times) " times more" } } });
+                }
+            }
+        }
+        parts.push(list_items(&items, view));
+        if left_out > 0 {
+            parts.push(html! { li.fold { span.faint { (left_out) " frames left out" } } });
+        }
+        number += (end - begin) as u64 + left_out;
+        begin = end;
+    }
+    if shown > FRAMES {
+        parts.push(html! { li.fold { span.faint { (shown - FRAMES) " frames more are not on this page" } } });
+    }
+    html! { ol.stack { @for part in &parts { (part) } } }
+}
+
+fn list_items(mut items: &[Item<'_>], view: View<'_>) -> Markup {
+    let mut parts: Vec<Markup> = Vec::new();
+    while let Some(first) = items.first() {
+        let folded = items.iter().take_while(|item| item.is_runtime()).count();
+        if folded >= 2 {
+            let names = (name(&items[0], 48), name(&items[folded - 1], 48));
+            parts.push(html! {
+                li.fold {
+                    details {
+                        summary { (folded) " functions of the runtime" span.note { (names.0) " … " (names.1) } }
+                        ol.stack { @for item in &items[..folded] { (list_item(item, view)) } }
+                    }
+                }
+            });
+        } else {
+            parts.push(list_item(first, view));
+        }
+        items = &items[folded.max(1)..];
+    }
+    html! { @for part in &parts { (part) } }
+}
+
+fn name(item: &Item<'_>, width: usize) -> String {
+    match (item.function.name, item.frame.module_offset) {
+        (Some(name), _) => short_function(name, width).into_owned(),
+        (None, Some(offset)) => format!("+ {offset}"),
+        (None, None) => format!("{}", item.frame.address),
+    }
+}
+
+fn list_item(item: &Item<'_>, view: View<'_>) -> Markup {
+    let Item { number, frame, function } = item;
+    let module = frame.module.as_deref().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
+    let is_inlined = function.is_inlined;
+    let guessed = matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER);
+    let lines = view.sources.filter(|_| function.in_app).and_then(|sources| sources.of(function));
+    html! {
+        li class=(if function.in_app { "own" } else { "" }) {
+            span.number { (number) }
+            span.module { @if is_inlined { "inlined" } @else { (module) } }
+            span.body {
+                span.function title=(function.name.unwrap_or_default()) { (name(item, NAME)) }
+                @if !is_inlined {
+                    " " span.place { (frame.address) }
+                }
+                @if guessed && !is_inlined {
+                    " " span.warning { "not sure: found by " (frame.found_by.to_string().replace('_', " ")) }
+                }
+                @if let Some(file) = function.file {
+                    span.source title=(file) {
+                        (short_path(file)) @if let Some(line) = function.line { ":" (line) }
+                    }
+                }
+            }
+            @if let Some(lines) = lines { (lines) }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Registers and memory.
+
+use coroner::Report;
+use maud::{Markup, html};
+
+use super::shut;
+
+/// Most bytes of a piece of a stack that are shown.
+const SHOWN: usize = 4096;
+/// Most pieces.
+const PIECES: usize = 8;
+const ROW: usize = 16;
+
+pub(super) fn registers(report: &Report) -> Markup {
+    let thread = report.crashed_thread();
+    let Some(registers) = thread.and_then(|thread| thread.registers.as_ref()) else { return html! {} };
+    let named: Vec<(String, String)> = registers
+        .named()
+        .map(|(name, value)| (name.to_owned(), format!("{value:#018x}")))
+        .chain(registers.extra.iter().map(|(register, value)| (register.to_string(), format!("{value:#018x}"))))
+        .collect();
+    let content = html! {
+        div.registers {
+            @for (name, value) in &named { div { span.faint { (name) } code { (value) } } }
+        }
+    };
+    shut("Registers", "of the crashed thread", &content)
+}
+
+pub(super) fn stacks(report: &Report) -> Markup {
+    if report.stack_memory.is_empty() {
+        return html! {};
+    }
+    let content = html! {
+        @for piece in report.stack_memory.iter().take(PIECES) {
+            @let label = format!("Memory of thread {} at {}", piece.tid, piece.address);
+            h3 { "Thread " (piece.tid) ", " (piece.bytes.len()) " bytes at " code { (piece.address) } }
+            pre tabindex="0" role="group" aria-label=(label) { (dump(piece.address.0, &piece.bytes)) }
+            @if piece.bytes.len() > SHOWN { p.faint { (piece.bytes.len() - SHOWN) " bytes more are in the report." } }
+        }
+        @if report.stack_memory.len() > PIECES { p.faint { (report.stack_memory.len() - PIECES) " pieces more are in the report." } }
+    };
+    shut("Memory", "near the stack pointers", &content)
+}
+
+/// Rows of an address, 16 bytes and what of them is ASCII.
+fn dump(address: u64, bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (row, bytes) in bytes[..bytes.len().min(SHOWN)].chunks(ROW).enumerate() {
+        let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let plain =
+            bytes.iter().map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' });
+        let at = address.wrapping_add((row * ROW) as u64);
+        text += &format!("{at:#018x}  {:47}  {}\n", hex.join(" "), plain.collect::<String>());
+    }
+    text
+}

@@ -1,0 +1,123 @@
+//! A report as a page for browsers: one file that asks no network for anything and runs no script.
+//!
+//! All that comes from the report is escaped by the template (`maud`), no address of a link is made of it, and the page's policy lets
+//! nothing but its own style sheet in.
+
+mod facts;
+mod frames;
+mod memory;
+mod source_lines;
+mod style;
+mod threads;
+mod time_line;
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use base64::Engine;
+use coroner::Report;
+use coroner_report::model::{InApp, InAppRules};
+use maud::{DOCTYPE, Markup, html};
+use sha2::{Digest, Sha256};
+
+use crate::failure::{Context, Failure};
+use crate::summary::{State, Summary};
+use crate::symbol_search::{SymbolArguments, default_cache};
+use crate::{reports, whole_file};
+
+/// The page of a report.
+pub(crate) fn of(report: &Report) -> String {
+    let summary = Summary::of(report, Path::new(""), State::Stored);
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, report);
+    let digest = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(style::SHEET));
+    let policy = format!("default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'");
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                title { (summary.title()) " – " (summary.app) }
+                style { (maud::PreEscaped(style::SHEET)) }
+            }
+            body {
+                header {
+                    p.app { (summary.app) " " (summary.version) }
+                    h1 { (summary.title()) }
+                    @if let Some(cause) = report.cause() {
+                        p.cause { (cause) }
+                    }
+                    (facts::identity(report, &summary))
+                }
+                main {
+                    (facts::what_happened(report))
+                    @for exception in &report.exceptions {
+                        (threads::exception(report, exception, &in_app))
+                    }
+                    (threads::crashed(report, &in_app))
+                    (time_line::section(report))
+                    (facts::scope(report))
+                    (threads::others(report, &in_app))
+                    (memory::registers(report))
+                    (memory::stacks(report))
+                    (facts::images(report))
+                    (facts::capture(report))
+                }
+                footer { "Made by coroner " (env!("CARGO_PKG_VERSION")) " of event " code { (summary.event_id) } }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// A part of the page that is shut at first: the keyboard and a printer open it as they do every `details`.
+fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
+    html! {
+        section {
+            details {
+                summary { h2 { (heading) } @if !note.is_empty() { span.note { (note) } } }
+                (content)
+            }
+        }
+    }
+}
+
+/// Shows the page of the report that `what` names in a browser.
+pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
+    let report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbols.local()?))?;
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("coroner"));
+    let cache = || default_cache().map(|folder| folder.join("pages"));
+    let folder =
+        runtime.filter(|folder| folder.is_absolute() && folder.parent().is_some_and(Path::is_dir)).or_else(cache);
+    let folder =
+        folder.unwrap_or_else(|| std::env::temp_dir().join(format!("coroner-{}", rustix::process::geteuid().as_raw())));
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .context(format!("can't make `{}`", folder.display()))?;
+    let path = folder.join(format!("{}.html", report.header.event_id));
+    whole_file::write(&path, of(&report).as_bytes())?;
+    println!("{}", path.display());
+    let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
+    let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());
+    let mut words = browser.split_whitespace();
+    let program = words.next().unwrap_or("xdg-open");
+    let started = Command::new(program)
+        .args(words)
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match started {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(format!("no browser could be started (`{program}`: {error})"))
+            .advice("the page is written: open the path above in a browser, or name one in $BROWSER")),
+    }
+}

@@ -1,0 +1,79 @@
+//! Source lines around a frame's, where the sources are at hand.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coroner_report::model::{Function, Timestamp};
+use maud::{Markup, html};
+
+/// Lines before and behind.
+const AROUND: usize = 3;
+/// Most files that are read for a page.
+const FILES: usize = 24;
+/// No source file is larger.
+const LARGEST: u64 = 4 << 20;
+/// Only what is a source by its name: a report names what files it likes.
+const EXTENSIONS: [&str; 21] = [
+    "rs", "c", "cc", "cpp", "cxx", "c++", "h", "hh", "hpp", "hxx", "m", "mm", "swift", "java", "kt", "go", "zig", "d",
+    "s", "S", "inc",
+];
+
+/// The files that were read for a page.
+pub(super) struct SourceLines {
+    crash: SystemTime,
+    files: RefCell<HashMap<String, Option<(Vec<String>, bool)>>>,
+    shown: Cell<bool>,
+}
+
+impl SourceLines {
+    /// For a crash at that time: a file that is newer may be another.
+    pub(super) fn new(crash: Timestamp) -> SourceLines {
+        SourceLines {
+            crash: UNIX_EPOCH + Duration::from_nanos(crash.0),
+            files: RefCell::default(),
+            shown: Cell::new(false),
+        }
+    }
+
+    /// The lines around that of a function; `None` if they are not at hand.
+    pub(super) fn of(&self, function: &Function<'_>) -> Option<Markup> {
+        let (file, line) = (function.file?, function.line.filter(|line| *line > 0)? as usize);
+        let mut files = self.files.borrow_mut();
+        if !files.contains_key(file) {
+            let read = if files.len() < FILES { self.read(file) } else { None };
+            files.insert(file.to_owned(), read);
+        }
+        let (lines, is_newer) = files.get(file)?.as_ref()?;
+        let from = line.saturating_sub(AROUND + 1);
+        let shown = lines.get(from..(line + AROUND).min(lines.len())).filter(|_| line <= lines.len())?;
+        let label = format!("Source around line {line}");
+        let block = html! {
+            pre tabindex="0" role="group" aria-label=(label) {
+                @for (place, text) in shown.iter().enumerate() {
+                    @let number = from + place + 1;
+                    span class=(if number == line { "here" } else { "" }) {
+                        span.number { (format!("{number:5} ")) } @if number == line { "▸ " } @else { "  " } (text)
+                    } "\n"
+                }
+                @if *is_newer { span.warning { "This file was changed after the crash.\n" } }
+            }
+        };
+        // The one to look at first is open.
+        let is_first = !self.shown.replace(true);
+        Some(html! { details.lines open[is_first] { summary { "source" } (block) } })
+    }
+
+    fn read(&self, file: &str) -> Option<(Vec<String>, bool)> {
+        let path = Path::new(file);
+        let extension = path.extension()?.to_str()?;
+        let metadata = EXTENSIONS.contains(&extension).then(|| std::fs::metadata(path).ok())??;
+        if !metadata.is_file() || metadata.len() > LARGEST {
+            return None;
+        }
+        let text = std::fs::read_to_string(path).ok()?;
+        let is_newer = metadata.modified().is_ok_and(|modified| modified > self.crash);
+        Some((text.lines().map(ToOwned::to_owned).collect(), is_newer))
+    }
+}

@@ -1,0 +1,91 @@
+//! The terminal that a command writes to: how wide it is, and a pager for what does not fit on it.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::{Child, Command, Stdio};
+
+use crate::show::is_control;
+
+/// The columns of standard output; `None` if it is no terminal. `COLUMNS` says otherwise, also where there is none.
+pub(crate) fn width() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    said.or_else(|| terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)))
+        .map(|width| width.clamp(40, 1000))
+}
+
+/// Whether a person reads standard output as it comes.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Standard output, or a pager before it.
+pub(crate) enum Output {
+    Plain(anstream::AutoStream<io::StdoutLock<'static>>),
+    Paged(Pager),
+}
+
+/// A pager that runs.
+pub(crate) struct Pager {
+    child: Child,
+    input: Option<anstream::AutoStream<Box<dyn Write>>>,
+}
+
+impl Output {
+    /// Standard output; on a terminal through `$PAGER` (`less` if it is not set), if that can be started. An empty one and `cat` mean none.
+    pub(crate) fn paged() -> Output {
+        let plain = || Output::Plain(anstream::stdout().lock());
+        if !is_terminal() || !io::stdin().is_terminal() {
+            return plain();
+        }
+        let pager =
+            std::env::var("CORONER_PAGER").or_else(|_| std::env::var("PAGER")).unwrap_or_else(|_| "less".to_owned());
+        let mut words = pager.split_whitespace();
+        let Some(program) = words.next().filter(|program| *program != "cat") else { return plain() };
+        let mut command = Command::new(program);
+        // `less` ends by itself where all fits, shows colours, and leaves the text on the screen: as git starts it.
+        if std::env::var_os("LESS").is_none() {
+            command.env("LESS", "FRX");
+        }
+        let started = command.args(words).stdin(Stdio::piped()).spawn();
+        let Ok(mut child) = started else { return plain() };
+        let colour = anstream::AutoStream::choice(&io::stdout());
+        let input =
+            child.stdin.take().map(|input| anstream::AutoStream::new(Box::new(input) as Box<dyn Write>, colour));
+        Output::Paged(Pager { child, input })
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Output::Plain(out) => out.write(bytes),
+            Output::Paged(Pager { input: Some(input), .. }) => input.write(bytes),
+            Output::Paged(_) => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Plain(out) => out.flush(),
+            Output::Paged(Pager { input: Some(input), .. }) => input.flush(),
+            Output::Paged(_) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// A text of one line in at most `width` columns; `…` stands for what is left out at its end.
+pub(crate) fn cut(text: &str, width: Option<usize>) -> String {
+    let plain = |character: char| if character.is_control() || is_control(character) { '\u{fffd}' } else { character };
+    let text: String = text.chars().map(plain).collect();
+    let Some(width) = width else { return text };
+    if text.chars().count() <= width {
+        return text;
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}

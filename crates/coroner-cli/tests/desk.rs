@@ -1,0 +1,357 @@
+//! The desk: reports without their programs, by either form, in folders that change, as text and as pages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).env("CORONER_STORE", self.path("store")).current_dir(self.folder.path());
+        command.env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME").env_remove("XDG_RUNTIME_DIR");
+        command.env_remove("DEBUGINFOD_URLS").env_remove("COLUMNS").env_remove("SENTRY_DSN");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        said(&self.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments).output().unwrap())
+    }
+
+    /// The JSON files of the store's reports.
+    fn stored(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path("store/reports")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let mut paths: Vec<_> = paths.filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect();
+        paths.sort();
+        paths
+    }
+}
+
+fn said(output: &Output) -> Said {
+    Said {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A small report.
+fn report(number: u32, edit: impl FnOnce(&mut Value)) -> Value {
+    let frame = |function: &str, address: u32| json!({"address": format!("{address:#x}"), "module": "/opt/paint/paint", "function": function, "module_offset": "0x10"});
+    let mut report = json!({
+        "header": {"event_id": format!("{:032x}", number + 1), "process_name": "paint", "os": "linux", "arch": "x86_64"},
+        "crash": {"time": format!("2026-11-2{}T10:00:{:02}Z", number / 60 % 10, number % 60), "tid": 7,
+            "signal": {"number": 11, "code": 1}},
+        "threads": [{"tid": 7, "crashed": true, "frames": [
+            frame(if number % 2 == 0 { "paint::fill" } else { "paint::load" }, 0x1010), frame("paint::main", 0x1020)]}],
+        "images": [{"path": "/opt/paint/paint", "is_main": true, "load_address": "0x1000", "size": 4096}],
+        "run": {"app": {"name": "paint", "version": "1.2.3"}, "tags": {"country": if number < 3 { "at" } else { "de" }}},
+    });
+    edit(&mut report);
+    report
+}
+
+/// A folder with so many.
+fn folder(bench: &Bench, reports: u32) -> PathBuf {
+    let folder = bench.path("reports");
+    std::fs::create_dir_all(&folder).unwrap();
+    for number in 0..reports {
+        std::fs::write(folder.join(format!("{number}.json")), report(number, |_| {}).to_string()).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn names_outlive_the_program() {
+    let bench = Bench::new();
+    let program = bench.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
+    let demo = said(&bench.command(&program, &["demo", "abort"]).output().unwrap());
+    assert_eq!(demo.code, 0, "{demo:?}");
+    let id = bench.run(&["list", "--format", "json"]).json()[0]["event_id"].as_str().unwrap().to_owned();
+    let json = bench.stored().remove(0);
+    let before = bench.run(&["show", &id, "--unscrubbed"]).out;
+    assert!(before.contains("signals.rs:"), "{before}");
+
+    // The next build.
+    std::fs::write(&program, b"another").unwrap();
+    let raw = json.with_extension("coroner");
+    for what in [id.as_str(), &id[..8], json.to_str().unwrap(), raw.to_str().unwrap()] {
+        for more in [&[][..], &["--unscrubbed"]] {
+            let shown = bench.run(&[&["show", what], more].concat());
+            assert!(shown.code == 0 && shown.out.contains("signals.rs:"), "{what} {more:?} {shown:?}");
+        }
+    }
+    // Without an argument it is the newest.
+    assert_eq!(bench.run(&["show"]).out, bench.run(&["show", &id]).out);
+
+    // The JSON alone is all that a report needs to be for every command.
+    std::fs::remove_file(&raw).unwrap();
+    assert_eq!(bench.run(&["list", "--format", "json"]).json()[0]["event_id"], id.as_str());
+    assert!(bench.run(&["show", &id]).out.contains("signals.rs:"));
+    let mailed = bench.path("from a customer.txt");
+    std::fs::copy(&json, &mailed).unwrap();
+    let mailed = mailed.to_str().unwrap();
+    assert!(bench.run(&["show", mailed]).out.contains("signals.rs:"));
+    assert!(bench.run(&["symbolicate", mailed]).out.contains("signals.rs:"));
+    assert!(bench.run(&["convert", mailed, "--to", "sentry"]).out.contains("signals.rs"));
+    let title = &bench.run(&["list", "--format", "json"]).json()[0]["function"];
+    assert_eq!(title, "coroner_faults::signals::abort_here");
+}
+
+#[test]
+fn names_that_are_found_are_kept_in_the_json() {
+    let bench = Bench::new();
+    let program = bench.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
+    assert_eq!(said(&bench.command(&program, &["demo", "abort"]).output().unwrap()).code, 0);
+    let json = bench.stored().remove(0);
+    std::fs::remove_file(json.with_extension("coroner")).unwrap();
+    // As if it had come from a machine without the debug information.
+    let mut report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for frame in report["threads"][0]["frames"].as_array_mut().unwrap() {
+        for name in ["function", "raw_function", "file", "line", "column", "inlined", "symbol_address"] {
+            frame.as_object_mut().unwrap().remove(name);
+        }
+    }
+    std::fs::write(&json, report.to_string()).unwrap();
+    let file = json.to_str().unwrap();
+    assert!(bench.run(&["show", file]).out.contains("signals.rs:"));
+    std::fs::remove_file(&program).unwrap();
+    let again = bench.run(&["show", file]).out;
+    assert!(again.contains("signals.rs:"), "{again}");
+
+    // What a later version wrote is not lost for it.
+    report["later"] = json!(7);
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
+    std::fs::write(&json, report.to_string()).unwrap();
+    assert!(bench.run(&["show", file]).out.contains("signals.rs:"));
+    let kept: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(kept["later"], 7);
+}
+
+#[test]
+fn runtime_frames_are_folded_and_nothing_is_wider_than_the_terminal() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["demo", "panic-abort"]).code, 0);
+    let shown = bench.run(&["show"]).out;
+    assert!(shown.contains("functions of the runtime") && !shown.contains("/rustc/"), "{shown}");
+    let all = bench.run(&["show", "--all-frames"]).out;
+    assert!(!all.contains("functions of the runtime") && all.lines().count() > shown.lines().count() + 8, "{all}");
+    for columns in ["60", "80", "100"] {
+        let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "--thread", "all"]);
+        let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
+        let widest = narrow.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= columns.parse().unwrap(), "{widest} {narrow}");
+        assert!(narrow.contains("signals.rs:") || narrow.contains(".rs:"), "{narrow}");
+    }
+}
+
+#[test]
+fn a_list_takes_what_is_there() {
+    let bench = Bench::new();
+    let folder = folder(&bench, 120);
+    std::fs::write(folder.join("settings.json"), "{}").unwrap();
+    let list = |more: &[&str]| bench.run(&[&["list", "reports", "--format", "json"], more].concat()).json();
+    let count = |more: &[&str]| list(more).as_array().unwrap().len();
+    assert_eq!(count(&[]), 120);
+    let times: Vec<String> = list(&[]).as_array().unwrap().iter().map(|entry| entry["time"].to_string()).collect();
+    assert!(times.is_sorted());
+    assert!(bench.run(&["list", "reports"]).err.contains("settings.json"));
+    // From the index, which has the same.
+    let caches = bench.path(if cfg!(target_vendor = "apple") { "Library/Caches/coroner" } else { ".cache/coroner" });
+    assert_eq!(std::fs::read_dir(&caches).unwrap().count(), 1);
+    assert_eq!(list(&[]), list(&[]));
+    // What is there now: one gone, one changed, one new.
+    std::fs::remove_file(folder.join("0.json")).unwrap();
+    std::fs::write(
+        folder.join("1.json"),
+        report(1, |report| report["run"]["app"]["version"] = json!("2.0")).to_string(),
+    )
+    .unwrap();
+    std::fs::write(folder.join("new.json"), report(999, |_| {}).to_string()).unwrap();
+    assert_eq!((count(&[]), count(&["--release", "2.0"])), (120, 1));
+    // An index that is damaged is made again.
+    let index = std::fs::read_dir(&caches).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(&index).unwrap();
+    std::fs::write(&index, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(count(&[]), 120);
+
+    assert_eq!(count(&["--tag", "country=at"]), 2);
+    assert_eq!(count(&["--tag", "country"]), 120);
+    assert_eq!(count(&["--function", "fill"]), 59);
+    assert_eq!((count(&["--signal", "segv"]), count(&["--signal", "SIGBUS"])), (120, 0));
+    assert_eq!(count(&["--since", "2026-11-21"]), 61);
+    assert_eq!(count(&["--until", "2026-11-21T00:00:00Z"]), 59);
+    assert_eq!((count(&["--newest", "3"]), count(&["--since", "2026-12-01"])), (3, 0));
+    assert_eq!(bench.run(&["list", "reports", "--since", "yesterday"]).code, 2);
+    let none = bench.run(&["list", "reports", "--signal", "SIGBUS"]);
+    assert!(none.err.contains("none of 120 reports"), "{none:?}");
+}
+
+#[test]
+fn a_list_goes_on_while_reports_are_removed() {
+    let bench = Bench::new();
+    let folder = folder(&bench, 400);
+    let remover = std::thread::spawn(move || {
+        for number in 0..400 {
+            let _ = std::fs::remove_file(folder.join(format!("{number}.json")));
+        }
+    });
+    while !remover.is_finished() {
+        let list = bench.run(&["list", "reports"]);
+        assert!(list.code == 0 && !list.err.contains("error"), "{list:?}");
+    }
+    remover.join().unwrap();
+    let empty = bench.run(&["list", "reports"]);
+    assert!(empty.code == 0 && empty.err.contains("no reports in"), "{empty:?}");
+}
+
+#[test]
+fn a_store_is_listed_as_one() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["demo"]).code, 0);
+    // One from which an app removed its runs.
+    std::fs::remove_dir_all(bench.path("store/runs")).unwrap();
+    assert_eq!(bench.run(&["list", "store", "--format", "json"]).json().as_array().unwrap().len(), 1);
+    // A folder of reports, named as a store.
+    let folder = folder(&bench, 3);
+    let named = bench.run(&["list", "--store", folder.to_str().unwrap(), "--format", "json"]);
+    assert_eq!(named.json().as_array().unwrap().len(), 3);
+    let shown = bench.run(&["show", "--store", folder.to_str().unwrap()]);
+    assert!(shown.out.contains("paint::fill"), "the newest: {shown:?}");
+}
+
+#[test]
+fn reports_of_one_cause_are_a_group() {
+    let bench = Bench::new();
+    folder(&bench, 40);
+    let groups = bench.run(&["group", "reports", "--format", "json"]).json();
+    let groups = groups.as_array().unwrap();
+    assert_eq!(groups.len(), 2, "{groups:#?}");
+    assert!(groups.iter().all(|group| group["count"] == 20 && group["releases"] == json!(["1.2.3"])));
+    assert_eq!(groups[0]["reports"].as_array().unwrap().len(), 20);
+    let top = bench.run(&["top", "reports", "--count", "1"]);
+    assert!(top.out.contains("bad access | paint::") && top.out.contains("40 reports"), "{top:?}");
+}
+
+#[test]
+fn a_page_says_all_and_lets_nothing_in() {
+    const EVIL: &str =
+        "\"'><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) </title></style>\u{1b}[31m";
+    let bench = Bench::new();
+    let evil = report(1, |report| {
+        report["header"]["process_name"] = json!(EVIL);
+        report["crash"]["message"] = json!(EVIL);
+        report["images"][0]["path"] = json!(EVIL);
+        report["run"]["app"]["name"] = json!(EVIL);
+        report["run"]["tags"][EVIL] = json!(EVIL);
+        report["run"]["contexts"] = json!({EVIL: {"x": EVIL}});
+        report["run"]["breadcrumbs"] = json!([{"time": "2026-11-20T09:00:00Z", "message": EVIL, "category": EVIL}]);
+        report["annotations"] = json!([{"source": EVIL, "text": EVIL}]);
+        report["exceptions"] =
+            json!([{"type_name": EVIL, "message": EVIL, "frames": [{"function": EVIL, "file": EVIL, "line": 3}]}]);
+        let frame = &mut report["threads"][0]["frames"][0];
+        (frame["function"], frame["file"], frame["module"]) = (json!(EVIL), json!("/etc/passwd"), json!(EVIL));
+        frame["line"] = json!(1);
+        report["threads"][0]["name"] = json!(EVIL);
+    });
+    std::fs::write(bench.path("evil.json"), evil.to_string()).unwrap();
+    let page = bench.run(&["show", "evil.json", "--html"]);
+    assert_eq!(page.code, 0, "{page:?}");
+    let html = page.out;
+    assert!(html.contains("Content-Security-Policy") && html.contains("default-src 'none'"), "{html}");
+    assert!(html.matches("&lt;script&gt;").count() > 10, "{html}");
+    for forbidden in ["<script", "<img", "<iframe", "href=", "src=x on\"", "root:x:", "http://", "https://", " style="]
+    {
+        assert!(!html.contains(forbidden), "{forbidden}");
+    }
+    assert_eq!(
+        (html.matches("<title").count(), html.matches("</style>").count()),
+        (2, 1),
+        "the page's and the picture's"
+    );
+    // The terminal acts on nothing, Markdown shows no element.
+    assert!(!bench.run(&["show", "evil.json"]).out.contains('\x1b'));
+    assert!(!bench.run(&["list", "."]).out.contains('\x1b'));
+    let markdown = bench.run(&["show", "evil.json", "--format", "markdown"]).out;
+    let outside: String = markdown.split("```").step_by(2).collect();
+    assert!(outside.contains("&lt;script&gt;") && !outside.contains("<img"), "{markdown}");
+
+    // As a file, and for a browser.
+    assert_eq!(bench.run(&["show", "evil.json", "--html", "-o", "page.html"]).code, 0);
+    assert_eq!(std::fs::read_to_string(bench.path("page.html")).unwrap(), html);
+    let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
+    let opened = said(&open.env("BROWSER", "true").output().unwrap());
+    assert_eq!((opened.code, std::fs::read_to_string(opened.out.trim()).unwrap()), (0, html), "{opened:?}");
+    let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
+    let none = said(&open.env("BROWSER", "/no/such/browser").output().unwrap());
+    assert!(none.code == 1 && none.err.contains("$BROWSER"), "{none:?}");
+}
+
+#[test]
+fn equal_stacks_are_one_on_a_page() {
+    let bench = Bench::new();
+    let many = report(1, |report| {
+        let wait =
+            json!([{"address": "0x9", "function": "futex_wait"}, {"address": "0x1020", "function": "paint::work"}]);
+        let waiting = |tid: u32| json!({"tid": tid, "frames": wait});
+        report["threads"].as_array_mut().unwrap().extend((100..138).map(waiting));
+    });
+    std::fs::write(bench.path("many.json"), many.to_string()).unwrap();
+    let html = bench.run(&["show", "many.json", "--html"]).out;
+    assert!(html.contains("38 threads</b> wait here") && html.contains("38 in 1 stacks"), "{html}");
+    assert_eq!(html.matches("futex_wait").count(), 2, "in its name and its title");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made_of_the_command() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = bench.run(&["completions", shell]);
+        assert!(
+            script.code == 0 && script.out.contains("symbolicate") && !script.out.contains("__demo-app --"),
+            "{shell}"
+        );
+    }
+    assert!(bench.run(&["man"]).out.contains(".TH coroner"));
+    assert_eq!(bench.run(&["man", "pages"]).code, 0);
+    let page = std::fs::read_to_string(bench.path("pages/coroner-show.1")).unwrap();
+    assert!(page.contains(".TH coroner-show") && page.contains("all\\-frames"), "{page}");
+    assert!(!bench.path("pages/coroner-__demo-app.1").exists());
+}
+
+#[test]
+fn what_is_not_so_is_wrong_usage() {
+    let bench = Bench::new();
+    let demo = bench.run(&["demo", "nosuch"]);
+    assert!(demo.code == 2 && demo.err.contains("coroner demo --list"), "{demo:?}");
+    let empty = bench.run(&["show"]);
+    assert!(empty.code == 1 && empty.err.contains("there is no store"), "{empty:?}");
+}

@@ -1,0 +1,110 @@
+//! What others saved of a process that died, as reports of Coroner: ELF core dumps, and minidumps of Breakpad and Crashpad.
+//!
+//! Both hold registers and memory, and no stacks. The stacks are walked here, by [`coroner_unwind`], with the unwind data of the images'
+//! own files, which a [`Symbolizer`] finds by build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and named by their symbols. An image
+//! whose file is not found is walked through by frame pointers and what looks like a return address; each frame says how it was found.
+//!
+//! ```no_run
+//! use coroner_symbols::{Options, Symbolizer};
+//!
+//! let bytes = std::fs::read("core.4711")?;
+//! let mut symbolizer = Symbolizer::new(Options::default());
+//! let report = coroner_import::read(&bytes, None, &mut symbolizer)?;
+//! println!("{}", report.to_text(&Default::default()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(missing_docs)]
+
+mod core_file;
+mod core_notes;
+mod minidump_file;
+mod walk;
+
+use coroner_report::Report;
+use coroner_report::model::{Id, Timestamp};
+use coroner_symbols::Symbolizer;
+
+/// Most threads of a file that are read.
+pub const MAX_THREADS: usize = 16_384;
+/// Most images.
+pub const MAX_IMAGES: usize = 16_384;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// An ELF core dump.
+    Core,
+    /// A minidump.
+    Minidump,
+}
+
+impl Form {
+    /// What a file is by its first bytes, of which 32 suffice; `None` if it is neither.
+    pub fn of(bytes: &[u8]) -> Option<Form> {
+        // `e_type` is ET_CORE (4), in the file's byte order.
+        let is_core = bytes.starts_with(b"\x7fELF") && matches!(bytes.get(16..18), Some([4, 0] | [0, 4]));
+        if is_core {
+            return Some(Form::Core);
+        }
+        bytes.starts_with(b"MDMP").then_some(Form::Minidump)
+    }
+}
+
+/// Why a file can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// It is neither a core dump nor a minidump.
+    #[error("neither a core dump nor a minidump")]
+    NotADump,
+    /// It is of a processor or a system whose stacks can't be walked here.
+    #[error("{0}: only processes of x86_64 and arm64 can be read")]
+    Unsupported(String),
+    /// It is damaged, or cut off.
+    #[error("{what}")]
+    Damaged {
+        /// What is wrong, and where.
+        what: String,
+    },
+}
+
+fn damaged(what: impl Into<String>) -> ImportError {
+    ImportError::Damaged { what: what.into() }
+}
+
+/// Reads a core dump or a minidump: its threads are walked and named with the files that `symbolizer` finds. `time` is when the process
+/// died, for files that don't say it: that of the file, say.
+///
+/// The event id is the same each time that the same file is read.
+///
+/// # Errors
+/// It is none of them, of another processor, or damaged beyond use. What is missing of one that can be used is among
+/// [`Report::problems`].
+pub fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) -> Result<Report, ImportError> {
+    let mut report = match Form::of(bytes).ok_or(ImportError::NotADump)? {
+        Form::Core => core_file::read(bytes, symbolizer)?,
+        Form::Minidump => minidump_file::read(bytes, symbolizer)?,
+    };
+    if let (Some(crash), Some(time)) = (&mut report.crash, time)
+        && crash.time.0 == 0
+    {
+        crash.time = time;
+    }
+    symbolizer.symbolicate_report(&mut report);
+    Ok(report)
+}
+
+/// An id that is the same for the same bytes: FNV-1a of 128 bits, marked as a version 8 UUID (RFC 9562).
+fn id_of<'b>(parts: impl IntoIterator<Item = &'b [u8]>) -> Id {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
+    let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+    for byte in parts.into_iter().flatten() {
+        hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+    }
+    let mut id = hash.to_be_bytes();
+    id[6] = id[6] & 0x0F | 0x80;
+    id[8] = id[8] & 0x3F | 0x80;
+    Id(id)
+}

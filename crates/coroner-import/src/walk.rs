@@ -1,0 +1,170 @@
+//! The stacks of saved threads.
+
+use coroner_process::memory::{Memory, Unreadable};
+use coroner_process::registers::Arch as Machine;
+use coroner_report::Report;
+use coroner_report::model::{Address, Frame, Image, Problem, Registers};
+use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
+use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
+use coroner_unwind::{Aarch64, Architecture, End, Found, Options, RuleCache, Walker, X86_64};
+
+/// Most frames of a thread: of a recursion without end, the first.
+const FRAMES: u32 = 4096;
+/// Most reads of a walk.
+const READS: u64 = 1 << 22;
+
+/// Saved memory, in pieces that don't overlap.
+#[derive(Debug, Default)]
+pub(crate) struct SavedMemory<'b> {
+    /// By address.
+    ranges: Vec<(u64, &'b [u8])>,
+}
+
+impl<'b> SavedMemory<'b> {
+    pub(crate) fn new(mut ranges: Vec<(u64, &'b [u8])>) -> Self {
+        ranges.retain(|(_, bytes)| !bytes.is_empty());
+        ranges.sort_by_key(|(start, _)| *start);
+        SavedMemory { ranges }
+    }
+
+    /// What was saved from `address` on, up to the end of its piece.
+    pub(crate) fn at(&self, address: u64) -> Option<&'b [u8]> {
+        let after = self.ranges.partition_point(|(start, _)| *start <= address);
+        let (start, bytes) = self.ranges.get(after.checked_sub(1)?)?;
+        bytes.get(usize::try_from(address - start).ok()?..).filter(|rest| !rest.is_empty())
+    }
+
+    /// As many bytes, also where they lie in several pieces.
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length.min(1 << 20));
+        while bytes.len() < length {
+            let rest = self.at(address.checked_add(bytes.len() as u64)?)?;
+            bytes.extend_from_slice(&rest[..rest.len().min(length - bytes.len())]);
+        }
+        Some(bytes)
+    }
+}
+
+impl Memory for &SavedMemory<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        let whole = self.at(address).and_then(|rest| rest.get(..into.len()));
+        if let Some(whole) = whole {
+            into.copy_from_slice(whole);
+            return Ok(());
+        }
+        let parts = self.bytes(address, into.len()).ok_or(Unreadable { address })?;
+        into.copy_from_slice(&parts);
+        Ok(())
+    }
+}
+
+/// Walks all threads of `report` that have registers.
+pub(crate) fn walk_threads(report: &mut Report, memory: &SavedMemory<'_>, symbolizer: &mut Symbolizer) {
+    let arch = match report.header.arch {
+        Some(Machine::X86_64) => Arch::X86_64,
+        Some(Machine::Aarch64) => Arch::Aarch64,
+        None => return,
+    };
+    let mut images = SnapshotImages::new();
+    let mut without: Vec<String> = Vec::new();
+    for image in &report.images {
+        let data = images.add(symbolizer.files(&ImageKey::of_image(image, arch)), image.load_address.0);
+        if !data.has_code && !data.debug_frame && image.path.starts_with('/') {
+            without.push(described(image));
+        }
+    }
+    if !without.is_empty() {
+        let what = format!(
+            "stacks through {} are walked without unwind data: no file with the build id was found",
+            without.join(", ")
+        );
+        report.problems.push(Problem { section: None, offset: 0, what });
+    }
+    // A search of the stack finds what is no caller, too. It is of use where unwind data are missing, and not where a piece of the stack is.
+    let scan_words = if without.is_empty() { 0 } else { Options::default().scan_words };
+    let mut cache = Box::new(RuleCache::new());
+    for thread in &mut report.threads {
+        let Some(registers) = &thread.registers else { continue };
+        let walked = match (registers.x86_64(), registers.aarch64()) {
+            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, (scan_words, None)),
+            (None, Some(registers)) => {
+                walk::<Aarch64>(&registers, memory, &images, &mut cache, (scan_words, Some(AUTHENTICATION_MASK)))
+            }
+            (None, None) => continue,
+        };
+        (thread.frames, thread.walk_end) = (walked.0, Some(walked.1));
+    }
+}
+
+/// The bits of a user's arm64 pointer that are no address, in a space of 48 bits: what neither form says.
+const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
+
+fn described(image: &Image) -> String {
+    match image.code_id() {
+        Some(id) => format!("{} ({id})", image.name()),
+        None => image.name().to_owned(),
+    }
+}
+
+fn walk<A: Architecture>(
+    registers: &A::Registers,
+    memory: &SavedMemory<'_>,
+    images: &SnapshotImages,
+    cache: &mut RuleCache,
+    (scan_words, authentication_mask): (u32, Option<u64>),
+) -> (Vec<Frame>, WalkEnd) {
+    let options = Options { frames: FRAMES, reads: READS, scan_words, authentication_mask, ..Options::default() };
+    let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
+    let mut frames = Vec::new();
+    while let Some(frame) = walker.next_frame() {
+        frames.push(as_reported(&frame));
+    }
+    (frames, end(walker.end()))
+}
+
+fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
+    let found_by = match frame.found {
+        Found::Context => FoundBy::CONTEXT,
+        Found::Cfi => FoundBy::CFI,
+        Found::CompactUnwind => FoundBy::COMPACT,
+        Found::FramePointer => FoundBy::FRAME_POINTER,
+        Found::LinkRegister => FoundBy::LINK_REGISTER,
+        Found::StackTop => FoundBy::STACK_TOP,
+        Found::CodeAnalysis => FoundBy::CODE,
+        Found::SignalContext => FoundBy::SIGNAL_FRAME,
+        Found::SwiftAsync => FoundBy::ASYNC,
+        Found::Registered => FoundBy::REGISTERED,
+        Found::Scan => FoundBy::SCAN,
+    };
+    let address_kind = match (frame.kind, frame.found) {
+        (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
+        (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,
+        _ => AddressKind::INSTRUCTION,
+    };
+    Frame {
+        address: Address(frame.pc),
+        found_by,
+        address_kind,
+        sp: Some(Address(frame.sp)),
+        cfa: frame.cfa.map(Address),
+        ..Frame::default()
+    }
+}
+
+fn end(end: Option<End>) -> WalkEnd {
+    match end {
+        Some(End::EndOfStack) => WalkEnd::ROOT,
+        Some(End::FrameBudget) => WalkEnd::LIMIT,
+        Some(End::ReadBudget) => WalkEnd::BUDGET,
+        Some(End::NoProgress { .. }) => WalkEnd::NO_PROGRESS,
+        Some(End::Unreadable { .. }) => WalkEnd::UNREADABLE,
+        Some(End::BadUnwindData { .. }) => WalkEnd::MALFORMED,
+        Some(End::BadReturnAddress { .. }) => WalkEnd::OUTSIDE_IMAGES,
+        _ => WalkEnd::NO_RULE,
+    }
+}
+
+/// The registers of a report from those of a thread, in the order of the architecture.
+pub(crate) fn registers(arch: Machine, general: Vec<u64>) -> Registers {
+    Registers { arch: Some(arch), general, ..Registers::default() }
+}

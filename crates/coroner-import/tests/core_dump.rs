@@ -1,0 +1,135 @@
+//! Core dumps of real processes: the stacks that a debugger has.
+
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use coroner_import::{Form, ImportError};
+use coroner_report::Report;
+use coroner_report::model::Timestamp;
+use coroner_symbols::{Options, Symbolizer};
+
+const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+struct cart { int total; };
+static pthread_barrier_t started;
+__attribute__((noinline)) static int total(struct cart *cart) { return *(volatile int *)&cart->total; }
+__attribute__((noinline)) static int pay(struct cart *cart, int n) {
+    char text[300];
+    snprintf(text, sizeof text, "%d", n);
+    return total(cart) + text[0];
+}
+static void *waits(void *none) {
+    pthread_barrier_wait(&started);
+    for (;;) pause();
+    return none;
+}
+int main(int argc, char **argv) {
+    pthread_t thread;
+    pthread_barrier_init(&started, 0, 3);
+    pthread_create(&thread, 0, waits, 0);
+    pthread_create(&thread, 0, waits, 0);
+    pthread_barrier_wait(&started);
+    usleep(20000);
+    return pay(0, argc) + 1;
+}
+"#;
+
+fn symbolizer() -> Symbolizer {
+    Symbolizer::new(Options::default())
+}
+
+/// The core dump of the program, if this system writes one to the working directory.
+fn dump(folder: &Path) -> Option<Vec<u8>> {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with(['|', '/']) {
+        eprintln!("skipped: core dumps of this system go to `{}`", pattern.trim());
+        return None;
+    }
+    let (source, program) = (folder.join("cart.c"), folder.join("cart"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let compiler = Command::new("gcc").args(["-O1", "-g", "-o"]).args([&program, &source]).arg("-lpthread").status();
+    assert!(compiler.unwrap().success());
+    let mut command = Command::new(&program);
+    command.current_dir(folder).stdout(Stdio::null());
+    let all = libc_limit();
+    // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const all);
+            Ok(())
+        });
+    }
+    assert!(!command.status().unwrap().success());
+    let mut entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let core = entries.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
+    Some(std::fs::read(core.expect("a core dump")).unwrap())
+}
+
+fn libc_limit() -> libc::rlimit {
+    libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY }
+}
+
+fn functions(report: &Report, thread: usize) -> Vec<&str> {
+    report.threads[thread].frames.iter().filter_map(|frame| frame.function.as_deref()).collect()
+}
+
+#[test]
+fn a_core_dump_has_the_stacks_of_all_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(bytes) = dump(folder.path()) else { return };
+    assert_eq!(Form::of(&bytes), Some(Form::Core));
+    let report = coroner_import::read(&bytes, Some(Timestamp(7)), &mut symbolizer()).unwrap();
+    let crash = report.crash.as_ref().unwrap();
+    let signal = crash.signal.as_ref().unwrap();
+    assert_eq!((signal.name, signal.code_name), (Some("SIGSEGV"), Some("SEGV_MAPERR")));
+    assert_eq!((crash.address.map(|address| address.0), crash.time.0), (Some(0), 7));
+    assert_eq!(report.header.process_name, "cart");
+    assert!(report.complete, "{:?}", report.problems);
+    let stack = functions(&report, 0);
+    assert_eq!(&stack[..3], ["total", "pay", "main"], "{stack:?}");
+    assert!(report.threads[0].crashed && report.threads[0].main);
+    assert_eq!(report.threads.len(), 3);
+    for thread in 1..3 {
+        assert!(functions(&report, thread).contains(&"waits"), "{:?}", report.threads[thread]);
+    }
+    let main = report.images.iter().find(|image| image.is_main).expect("the program");
+    assert!(main.path.ends_with("/cart") && !main.build_id.is_empty());
+    assert!(report.images.iter().any(|image| image.name().starts_with("libc.")), "{:?}", report.images);
+    // The same file is the same event.
+    let again = coroner_import::read(&bytes, None, &mut symbolizer()).unwrap();
+    assert_eq!(again.header.event_id, report.header.event_id);
+
+    // Wherever it was cut off, it is read or refused.
+    for length in (0..bytes.len().min(1 << 16)).step_by(4093).chain([bytes.len() / 2, bytes.len() - 1]) {
+        match coroner_import::read(&bytes[..length], None, &mut symbolizer()) {
+            Ok(report) => assert!(!report.complete && !report.threads.is_empty()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    // And whatever is wrong with its headers and notes.
+    let notes = bytes.len().min(1 << 14);
+    for place in (16..notes).step_by(389) {
+        let mut damaged = bytes[..bytes.len().min(1 << 18)].to_vec();
+        for byte in &mut damaged[place..place + 8] {
+            *byte = 0xff;
+        }
+        let _ = coroner_import::read(&damaged, None, &mut symbolizer());
+    }
+}
+
+#[test]
+fn what_is_neither_is_said_to_be_neither() {
+    let read = |bytes: &[u8]| coroner_import::read(bytes, None, &mut symbolizer()).unwrap_err();
+    assert_eq!(read(b""), ImportError::NotADump);
+    assert_eq!(read(&std::fs::read("/proc/self/exe").unwrap()), ImportError::NotADump);
+    assert!(matches!(read(b"MDMP"), ImportError::Damaged { .. }));
+    let mut small = [0_u8; 64];
+    small[..5].copy_from_slice(b"\x7fELF\x01");
+    small[16] = 4;
+    assert!(matches!(read(&small), ImportError::Unsupported(_)));
+}

@@ -1,0 +1,408 @@
+//! What a crash is known by: a signature that stays the same over builds, machines and runs, and how like two of them are.
+//!
+//! The rules stand in `docs/grouping.md` as a table.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Crash, CrashFlag, Frame, InApp, InAppRules, Report, is_runtime_code};
+use crate::wire::Monitor;
+
+/// Most frames of a signature.
+pub const MAX_FRAMES: usize = 8;
+
+/// The rounds of a recursion are no longer than so many frames.
+const MAX_ROUND: usize = 8;
+
+/// What allocates, copies and compares memory, and what only carries a failure on: who called it is to be looked at.
+const CARRIERS: [&str; 38] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "cfree",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "malloc_printerr",
+    "malloc_consolidate",
+    "_int_malloc",
+    "_int_free",
+    "_int_realloc",
+    "unlink_chunk",
+    "sysmalloc",
+    "tcache_get",
+    "operator new",
+    "operator new[]",
+    "operator delete",
+    "operator delete[]",
+    "memcpy",
+    "memmove",
+    "memset",
+    "memcmp",
+    "memchr",
+    "bcmp",
+    "strlen",
+    "strcmp",
+    "strncmp",
+    "strcpy",
+    "strncpy",
+    "strcat",
+    "abort",
+    "raise",
+    "__libc_message",
+    "__assert_fail",
+    "__assert_fail_base",
+    "__stack_chk_fail",
+];
+
+/// What begins the names of such functions: allocators' own.
+const CARRIER_PREFIXES: [&str; 12] = [
+    "je_",
+    "mi_",
+    "tc_",
+    "tcmalloc::",
+    "rpmalloc",
+    "szone_",
+    "tiny_",
+    "nanov2_",
+    "malloc_zone_",
+    "__memcpy",
+    "__memmove",
+    "__str",
+];
+
+/// What a crash is known by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Signature {
+    /// What kind of end it was, in words that are the same on all systems: `bad access`, `abort`, `trap`, the type of an exception.
+    pub kind: String,
+    /// The functions, the innermost first, normalised ([`normalise`]); at most [`MAX_FRAMES`].
+    pub frames: Vec<String>,
+}
+
+impl Signature {
+    /// The signature of what `report` is of.
+    ///
+    /// The frames are the app's own of the stack that the report is about (of the throw, where there is one). Where none is the app's,
+    /// those that have a name and are of no runtime; where there is none either, images with offsets.
+    pub fn of(report: &Report) -> Signature {
+        Self::with_rules(report, &InAppRules::default())
+    }
+
+    /// The same, by the app's own rules of what is its own.
+    pub fn with_rules(report: &Report, rules: &InAppRules) -> Signature {
+        let in_app = InApp::new(rules, report);
+        let kind = report.crash.as_ref().map_or_else(|| "unknown".to_owned(), |crash| kind(report, crash));
+        let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
+        let stack = match thrown {
+            [] => report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default(),
+            thrown => thrown,
+        };
+        let mut frames = own_frames(stack, &in_app);
+        if frames.is_empty() {
+            frames = named_frames(stack, &in_app);
+        }
+        if frames.is_empty() {
+            let placed = stack.iter().filter_map(place).take(MAX_FRAMES);
+            frames = placed.collect();
+        }
+        let mut frames = fold_recursion(frames);
+        frames.truncate(MAX_FRAMES);
+        Signature { kind, frames }
+    }
+
+    /// 16 hexadecimal digits, the same for equal signatures: FNV-1a of 64 bits over kind and frames.
+    pub fn id(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for part in [&self.kind].into_iter().chain(&self.frames) {
+            for byte in part.bytes().chain([0]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        format!("{hash:016x}")
+    }
+}
+
+/// `bad access | innermost | its caller | …`
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        self.frames.iter().try_for_each(|frame| write!(f, " | {frame}"))
+    }
+}
+
+fn kind(report: &Report, crash: &Crash) -> String {
+    if crash.has(CrashFlag::StackOverflow) {
+        return "stack overflow".to_owned();
+    }
+    if crash.monitor == Monitor::HANG {
+        return "hang".to_owned();
+    }
+    if let Some(exception) = report.exceptions.first() {
+        return without_arguments(&exception.kind()).into_owned();
+    }
+    let signal = crash.signal.as_ref().and_then(|signal| signal.name);
+    let mach = crash.mach.as_ref().and_then(|mach| mach.name);
+    match mach.or(signal) {
+        Some("SIGSEGV" | "SIGBUS" | "EXC_BAD_ACCESS" | "EXC_GUARD") => "bad access".to_owned(),
+        Some("SIGABRT" | "EXC_CRASH") => "abort".to_owned(),
+        Some("SIGILL" | "SIGTRAP" | "EXC_BAD_INSTRUCTION" | "EXC_BREAKPOINT") => "trap".to_owned(),
+        Some("SIGFPE" | "EXC_ARITHMETIC") => "arithmetic".to_owned(),
+        Some("SIGSYS") => "system call".to_owned(),
+        Some(other) => other.to_owned(),
+        None => crash.kind(),
+    }
+}
+
+fn own_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
+    let functions = stack.iter().flat_map(|frame| in_app.functions(frame).map(move |function| (frame, function)));
+    let own = functions.filter(|(_, function)| function.in_app);
+    let labels = own.filter_map(|(frame, function)| match function.name {
+        Some(name) => Some(normalise(name)).filter(|name| !is_carrier(name)),
+        None if function.is_inlined => None,
+        None => place(frame),
+    });
+    // Enough for what is left when a deep recursion is folded.
+    labels.take(4096).collect()
+}
+
+fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
+    let functions = stack.iter().flat_map(|frame| in_app.functions(frame));
+    let named = functions.filter_map(|function| {
+        let name = function.name.filter(|name| !is_runtime_code(Some(name), function.file))?;
+        Some(normalise(name)).filter(|name| !is_carrier(name))
+    });
+    named.take(4096).collect()
+}
+
+/// A frame without a name: its image and the offset in it, which are the same as long as the build is.
+fn place(frame: &Frame) -> Option<String> {
+    let module = frame.module.as_deref()?;
+    let file = module.rsplit('/').next().unwrap_or(module);
+    Some(format!("{file} + {}", frame.module_offset?))
+}
+
+fn is_carrier(name: &str) -> bool {
+    let bare = name.trim_start_matches("__libc_").trim_start_matches("__GI_");
+    CARRIERS.contains(&name)
+        || CARRIERS.contains(&bare)
+        || CARRIER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// One round of each recursion.
+fn fold_recursion(frames: Vec<String>) -> Vec<String> {
+    let mut folded: Vec<String> = Vec::new();
+    for frame in frames {
+        folded.push(frame);
+        for round in 1..=MAX_ROUND.min(folded.len() / 2) {
+            let (first, last) = (folded.len() - 2 * round, folded.len() - round);
+            if folded[first..last] == folded[last..] {
+                folded.truncate(last);
+                break;
+            }
+        }
+    }
+    folded
+}
+
+/// The name of a function as it stays over builds: without the arguments of templates and generics, the types of its arguments, the hash that
+/// Rust's compiler appends, the numbers of closures and lambdas, and the suffixes of pieces that a compiler made of it.
+///
+/// | in the report | in the signature |
+/// |---|---|
+/// | `paint::Brush<u8>::fill::h0123456789abcdef` | `paint::Brush::fill` |
+/// | `void draw<int>(std::vector<int> const&)` | `draw` |
+/// | `paint::main::{{closure}}`, `paint::main::{closure#0}` | `paint::main::{closure}` |
+/// | `load.cold`, `load.part.0`, `load [clone .isra.0]`, `load.llvm.123` | `load` |
+/// | `<paint::Brush as core::fmt::Display>::fmt` | `paint::Brush::fmt` |
+pub fn normalise(function: &str) -> String {
+    let function = function.split(" [clone ").next().unwrap_or(function).trim();
+    // Objective-C: `-[Cart pay:]`.
+    if function.starts_with("-[") || function.starts_with("+[") {
+        return function.to_owned();
+    }
+    let own = match function.strip_prefix('<').and_then(|inside| closing(inside).map(|end| inside.split_at(end))) {
+        Some((inside, rest)) => {
+            let implementor = split_as(inside);
+            Cow::Owned(format!("{}{}", without_arguments(implementor), &rest[1..]))
+        }
+        None => Cow::Borrowed(function),
+    };
+    let own = own.replace("(anonymous namespace)", "{anonymous}").replace("{{closure}}", "{closure}");
+    let own = strip_numbers(&own);
+    let name = without_arguments(&own);
+    let mut name = without_return_type(&name);
+    for suffix in [".cold", ".part.", ".isra.", ".constprop.", ".llvm.", ".lto_priv.", "@@", "@"] {
+        if let Some(at) = name.find(suffix).filter(|at| *at > 0) {
+            name = &name[..at];
+        }
+    }
+    if let Some((path, hash)) = name.rsplit_once("::h")
+        && hash.len() == 16
+        && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    {
+        name = path;
+    }
+    name.trim().to_owned()
+}
+
+/// Where the angle bracket closes that was opened before `inside`.
+fn closing(inside: &str) -> Option<usize> {
+    let mut depth = 1_usize;
+    let mut before = ' ';
+    for (at, character) in inside.char_indices() {
+        match character {
+            '<' => depth += 1,
+            '>' if before != '-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+        before = character;
+    }
+    None
+}
+
+/// `T` of `T as Trait`, where the ` as ` is not inside of brackets.
+fn split_as(inside: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, character) in inside.char_indices() {
+        match character {
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 && inside[at..].starts_with(" as ") => return &inside[..at],
+            _ => {}
+        }
+    }
+    inside
+}
+
+/// Without what angle brackets and parentheses hold, and without them.
+fn without_arguments(name: &str) -> Cow<'_, str> {
+    if !name.contains(['<', '(']) {
+        return Cow::Borrowed(name);
+    }
+    let mut bare = String::with_capacity(name.len());
+    let mut depth = 0_usize;
+    let mut characters = name.char_indices().peekable();
+    while let Some((at, character)) = characters.next() {
+        let is_operator =
+            depth == 0 && (bare.ends_with("operator") || bare.ends_with("operator<") || bare.ends_with("operator>"));
+        match character {
+            '<' | '>' if is_operator => bare.push(character),
+            // `operator()(int)`
+            '(' if is_operator && name[at..].starts_with("()") => {
+                bare.push_str("()");
+                characters.next();
+            }
+            '<' | '(' => depth += 1,
+            '>' if name[..at].ends_with('-') && depth == 0 => bare.push(character),
+            '>' if name[..at].ends_with('-') => {}
+            '>' | ')' => {
+                depth = depth.saturating_sub(1);
+                // Behind the arguments: `const`, `&`.
+                if depth == 0 && character == ')' && !name[at + 1..].starts_with("::") {
+                    break;
+                }
+            }
+            _ if depth == 0 => bare.push(character),
+            _ => {}
+        }
+    }
+    let bare = bare.replace("::::", "::");
+    Cow::Owned(bare.trim_end_matches("::").to_owned())
+}
+
+fn without_return_type(name: &str) -> &str {
+    if name.contains("operator") {
+        return name;
+    }
+    name.rsplit(' ').find(|part| !part.is_empty()).unwrap_or(name)
+}
+
+/// Without the numbers of closures (`{closure#0}`), lambdas (`{lambda()#1}`) and shims.
+fn strip_numbers(name: &str) -> String {
+    let mut stripped = String::with_capacity(name.len());
+    let mut in_braces = false;
+    let mut skipping = false;
+    for character in name.chars() {
+        match character {
+            '{' => in_braces = true,
+            '}' => (in_braces, skipping) = (false, false),
+            '#' | '(' if in_braces => skipping = true,
+            _ => {}
+        }
+        if !skipping {
+            stripped.push(character);
+        }
+    }
+    stripped
+}
+
+/// How often each function is in a set of signatures: one that is everywhere says little.
+#[derive(Clone, Debug, Default)]
+pub struct Rarity {
+    signatures: usize,
+    containing: HashMap<String, usize>,
+}
+
+impl Rarity {
+    /// Counts the functions of a set.
+    pub fn of<'s>(signatures: impl IntoIterator<Item = &'s Signature>) -> Rarity {
+        let mut rarity = Rarity::default();
+        for signature in signatures {
+            rarity.signatures += 1;
+            for frame in signature.frames.iter().collect::<HashSet<_>>() {
+                *rarity.containing.entry(frame.clone()).or_default() += 1;
+            }
+        }
+        rarity
+    }
+
+    /// From 0.1 (in each) to 1 (in one): the inverse document frequency, over its largest.
+    fn weight(&self, frame: &str) -> f64 {
+        let all = self.signatures.max(2) as f64;
+        let containing = self.containing.get(frame).copied().unwrap_or(1).max(1) as f64;
+        (0.1 + 0.9 * (all / containing).ln() / all.ln()).clamp(0.1, 1.0)
+    }
+}
+
+/// How like two signatures are, from 0 to 1: what the best alignment of their stacks has in common, by weight, over all that is in either. A
+/// frame weighs more the nearer it is to the crash, and the rarer it is, as in TraceSim (Vasiliev and others, 2020). Signatures of different
+/// kinds are not alike.
+pub fn similarity(a: &Signature, b: &Signature, rarity: &Rarity) -> f64 {
+    if a.kind != b.kind || a.frames.is_empty() || b.frames.is_empty() {
+        return if a == b { 1.0 } else { 0.0 };
+    }
+    let weights = |signature: &Signature| -> Vec<f64> {
+        let places = signature.frames.iter().enumerate();
+        places.map(|(place, frame)| rarity.weight(frame) / ((place + 1) as f64).powf(0.8)).collect()
+    };
+    let (of_a, of_b) = (weights(a), weights(b));
+    // Row by row: the least weight that an alignment of the first frames leaves unmatched.
+    let mut above: Vec<f64> = std::iter::once(0.0).chain(sums(&of_b)).collect();
+    for (i, frame) in a.frames.iter().enumerate() {
+        let mut row = vec![above[0] + of_a[i]];
+        for (j, other) in b.frames.iter().enumerate() {
+            let apart = (above[j + 1] + of_a[i]).min(row[j] + of_b[j]);
+            let together = above[j] + (of_a[i] - of_b[j]).abs();
+            row.push(if frame == other { apart.min(together) } else { apart });
+        }
+        above = row;
+    }
+    let all = of_a.iter().sum::<f64>() + of_b.iter().sum::<f64>();
+    (1.0 - above[b.frames.len()] / all).clamp(0.0, 1.0)
+}
+
+fn sums(weights: &[f64]) -> impl Iterator<Item = f64> {
+    weights.iter().scan(0.0, |sum, weight| {
+        *sum += weight;
+        Some(*sum)
+    })
+}

@@ -1,0 +1,120 @@
+//! What a crash is known by.
+
+use coroner_report::Report;
+use coroner_report::model::{Crash, Frame, Image, InlinedFrame, Signal, Thread};
+use coroner_report::signature::{MAX_FRAMES, Rarity, Signature, normalise, similarity};
+use coroner_report::wire::Os;
+
+#[test]
+fn names_stay_over_builds() {
+    for (name, stays) in [
+        ("paint::Brush<u8>::fill::h0123456789abcdef", "paint::Brush::fill"),
+        ("paint::Brush::<u8>::fill", "paint::Brush::fill"),
+        ("void draw<int>(std::vector<int> const&)", "draw"),
+        ("shop::Cart::pay(int, (anonymous namespace)::Card const&)", "shop::Cart::pay"),
+        ("(anonymous namespace)::parse(char const*)", "{anonymous}::parse"),
+        ("paint::main::{{closure}}", "paint::main::{closure}"),
+        ("paint::main::{closure#3}", "paint::main::{closure}"),
+        ("run(int)::{lambda(int)#2}::operator()(int) const", "run::{lambda}::operator()"),
+        ("load.cold", "load"),
+        ("load.part.0", "load"),
+        ("load [clone .isra.0]", "load"),
+        ("load.llvm.1234567", "load"),
+        ("malloc@@GLIBC_2.2.5", "malloc"),
+        ("<paint::Brush as core::fmt::Display>::fmt", "paint::Brush::fmt"),
+        ("<paint::Brush<alloc::vec::Vec<u8>> as core::ops::Fn<()>>::call", "paint::Brush::call"),
+        ("<paint::Brush>::call::<fn() -> u8>", "paint::Brush::call"),
+        ("-[Cart pay:with:]", "-[Cart pay:with:]"),
+        ("bool operator< <int>(Big<int> const&)", "bool operator<"),
+        ("_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault"),
+        ("", ""),
+        ("<", ""),
+        ("<<<<(((", ""),
+        ("a>>>)))b", "a>>>)))b"),
+    ] {
+        assert_eq!(normalise(name), stays, "{name}");
+    }
+}
+
+fn report(functions: &[&str]) -> Report {
+    let path = "/opt/paint/paint";
+    let image = Image { path: path.into(), is_main: true, ..Image::default() };
+    let frame = |name: &&str| {
+        let (module, name) = name.split_once('!').unwrap_or((path, name));
+        Frame { module: Some(module.into()), function: Some((*name).into()), ..Frame::default() }
+    };
+    let thread = Thread { tid: 1, crashed: true, frames: functions.iter().map(frame).collect(), ..Thread::default() };
+    let mut report = Report { images: vec![image], threads: vec![thread], ..Report::default() };
+    report.header.os = Os::LINUX;
+    let signal = Signal { number: 11, name: Some("SIGSEGV"), ..Signal::default() };
+    report.crash = Some(Crash { tid: 1, signal: Some(signal), ..Crash::default() });
+    report
+}
+
+fn text(functions: &[&str]) -> String {
+    Signature::of(&report(functions)).to_string()
+}
+
+#[test]
+fn runtimes_allocators_and_libraries_are_skipped() {
+    let own =
+        ["/usr/lib/libc.so.6!strlen", "core::str::from_utf8", "malloc", "paint::fill<u8>", "paint::main", "_start"];
+    assert_eq!(text(&own), "bad access | paint::fill | paint::main");
+    // Nothing is the app's: what has a name.
+    assert_eq!(text(&["/usr/lib/libc.so.6!abort", "/usr/lib/libz.so!inflate"]), "bad access | inflate");
+    let mut stripped = report(&["x", "y"]);
+    for (offset, frame) in stripped.threads[0].frames.iter_mut().enumerate() {
+        (frame.function, frame.module_offset) = (None, Some(coroner_report::model::RelativeAddress(offset as u64)));
+    }
+    assert_eq!(Signature::of(&stripped).to_string(), "bad access | paint + 0x0 | paint + 0x1");
+}
+
+#[test]
+fn inlined_functions_count_and_recursions_are_folded() {
+    let inlined = InlinedFrame { function: Some("paint::dot".into()), ..InlinedFrame::default() };
+    let mut report = report(&["paint::line", "paint::main"]);
+    report.threads[0].frames[0].inlined.push(inlined);
+    assert_eq!(Signature::of(&report).to_string(), "bad access | paint::dot | paint::line | paint::main");
+    let deep: Vec<&str> = ["paint::even", "paint::odd"].into_iter().cycle().take(1001).chain(["paint::main"]).collect();
+    assert_eq!(text(&deep), "bad access | paint::even | paint::odd | paint::even | paint::main");
+    let many: Vec<String> = (0..99).map(|number| format!("paint::f{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(Signature::of(&self::report(&many)).frames.len(), MAX_FRAMES);
+}
+
+#[test]
+fn ids_tell_signatures_apart() {
+    let of = |functions: &[&str]| Signature::of(&report(functions)).id();
+    assert_eq!(of(&["paint::a", "paint::b"]), of(&["paint::a<u8>", "paint::b"]));
+    assert_ne!(of(&["paint::a", "paint::b"]), of(&["paint::ab"]));
+    assert_eq!(of(&["paint::a"]).len(), 16);
+}
+
+#[test]
+fn likeness_is_of_what_is_near_the_crash() {
+    let of = |functions: &[&str]| Signature::of(&report(functions));
+    let (a, b) = (of(&["paint::a", "paint::b", "paint::c"]), of(&["paint::a", "paint::b", "paint::d"]));
+    let other = of(&["paint::x", "paint::b", "paint::c"]);
+    let rarity = Rarity::of([&a, &b, &other]);
+    let like = |a, b| similarity(a, b, &rarity);
+    assert!((like(&a, &a) - 1.0).abs() < 1e-9 && (like(&a, &b) - like(&b, &a)).abs() < 1e-9);
+    assert!(like(&a, &b) > like(&a, &other), "{} {}", like(&a, &b), like(&a, &other));
+    let mut abort = a.clone();
+    abort.kind = "abort".into();
+    assert!(like(&a, &abort) < 1e-9 && like(&a, &Signature::default()) < 1e-9);
+}
+
+#[test]
+fn names_are_taken_over_from_the_same_report() {
+    let mut named = report(&["paint::fill", "paint::main"]);
+    named.threads[0].frames[0].line = Some(7);
+    let mut bare = named.clone();
+    for frame in &mut bare.threads[0].frames {
+        (frame.function, frame.line) = (None, None);
+    }
+    bare.threads[0].frames[1].address.0 = 4;
+    assert_eq!(bare.take_names(&named), 1);
+    assert_eq!(bare.threads[0].frames[0], named.threads[0].frames[0]);
+    assert_eq!(bare.threads[0].frames[1].function, None, "another address");
+    assert_eq!(bare.take_names(&named), 0);
+}
