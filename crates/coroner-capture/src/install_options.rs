@@ -20,6 +20,18 @@ impl SignalSet {
         .with(libc::SIGTRAP)
         .with(libc::SIGSYS);
 
+    /// Signals that end a process by default and are asked for, or expected, rather than a crash: TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU
+    /// and USR1.
+    pub const ENDINGS: SignalSet = SignalSet::EMPTY
+        .with(libc::SIGTERM)
+        .with(libc::SIGINT)
+        .with(libc::SIGHUP)
+        .with(libc::SIGQUIT)
+        .with(libc::SIGPIPE)
+        .with(libc::SIGALRM)
+        .with(libc::SIGXCPU)
+        .with(libc::SIGUSR1);
+
     /// The set and one more signal. Numbers outside 1..=64 change nothing.
     #[must_use]
     pub const fn with(self, signal: i32) -> SignalSet {
@@ -129,8 +141,9 @@ pub struct InstallOptions {
     pub signals: SignalSet,
     /// The Mach exceptions that are crashes (Darwin; without effect elsewhere). Under a debugger none is taken.
     pub exceptions: ExceptionSet,
-    /// Whether SIGTERM is noted in the run state as a clean exit before it is passed on.
-    pub watch_sigterm: bool,
+    /// The signals, other than those of crashes, that are noted in the run state before the process ends of them: where nobody else has them at
+    /// install (SIGTERM in any case).
+    pub endings: SignalSet,
     /// Whether the handlers that were there before are asked first about every fault, and not only about those that are known to be
     /// theirs: code that a runtime compiled ahead of time needs it.
     pub chain_first: bool,
@@ -168,7 +181,7 @@ impl InstallOptions {
     pub const DEFAULT: InstallOptions = InstallOptions {
         signals: SignalSet::CRASHES,
         exceptions: ExceptionSet::CRASHES,
-        watch_sigterm: true,
+        endings: SignalSet::ENDINGS,
         chain_first: false,
         reinstall_handlers: false,
         fork: ForkPolicy::Report,

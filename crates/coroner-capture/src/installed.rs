@@ -9,12 +9,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ProcessIdentity;
-use coroner_report::run_state::{ExitKind, RunState, Scalar};
+use coroner_report::run_state::RunState;
 
 use crate::install_options::InstallOptions;
 use crate::os::platform_state::PlatformState;
-use crate::report_lock::REPORT_LOCK;
-use coroner_process::threads::wall_now;
 use coroner_run::{Place, RunFiles};
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
@@ -133,14 +131,5 @@ impl Installed {
             (address as usize).checked_sub(files.state_address).is_some_and(|offset| offset < files.state_size);
         // SAFETY: the page is of the run state's mapping, of which zeros are a state.
         is_ours && unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
-    }
-
-    /// SIGTERM came: the end that follows is a clean one, unless a crash is recorded.
-    pub(crate) fn note_sigterm(&self, pid: i32) {
-        // While a crash is being reported it is that of which the process dies.
-        if pid == self.run.pid && !REPORT_LOCK.is_busy(pid) {
-            self.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
-            self.run.state.set_scalar(Scalar::EXIT, ExitKind::SIGTERM.0.into());
-        }
     }
 }

@@ -72,6 +72,8 @@ typedef enum {
     CORONER_OUTCOME_ENDED_BY_USER = 8,
     // The system ended it for another reason.
     CORONER_OUTCOME_ENDED_BY_SYSTEM = 9,
+    // It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
+    CORONER_OUTCOME_ENDED_BY_SIGNAL = 10,
 } coroner_outcome;
 
 // Which threads get an alternate signal stack, without which a stack overflow can't be reported.

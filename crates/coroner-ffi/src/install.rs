@@ -32,6 +32,8 @@ pub enum Outcome {
     EndedByUser = 8,
     /// The system ended it for another reason.
     EndedBySystem = 9,
+    /// It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
+    EndedBySignal = 10,
 }
 
 /// How the last run ended, filled in by coroner_last_run.
@@ -157,6 +159,7 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
             coroner::Outcome::OutOfMemory => Outcome::OutOfMemory,
             coroner::Outcome::EndedByUser => Outcome::EndedByUser,
             coroner::Outcome::EndedBySystem => Outcome::EndedBySystem,
+            coroner::Outcome::EndedBySignal => Outcome::EndedBySignal,
             _ => Outcome::Unknown,
         };
         let mut event_id = [0; 33];

@@ -140,11 +140,16 @@ fn end(run: &RunFacts, reports: Reports) -> End {
         ExitKind::CRASHED => End::Crashed,
         // Asked to end, it ended: nothing went wrong.
         ExitKind::CLEAN | ExitKind::SIGTERM | ExitKind::UNINSTALLED => End::Exited,
+        // Its user, its terminal or whom it wrote to ended it. An alarm or a limit that nobody deals with is an end that nobody wanted.
+        ExitKind::SIGNAL if lifecycle.exit_signal.is_some_and(|signal| WANTED.contains(&signal)) => End::Exited,
         // A debugger ends what it debugs by SIGKILL, as a matter of course.
         _ if lifecycle.debugged => End::Exited,
         _ => End::Abnormal(lifecycle.hang_since.map(|_| hang)),
     }
 }
+
+/// SIGHUP, SIGINT, SIGQUIT, SIGPIPE: the same numbers on all systems.
+const WANTED: [i32; 4] = [1, 2, 3, 13];
 
 /// The sessions of runs: what they hold of a run is what its run state holds.
 #[derive(Clone, Debug, Default)]

@@ -107,9 +107,12 @@ config! {
     capture {
         /// The signals that are crashes. Default: [`SignalSet::CRASHES`] (SEGV, BUS, ILL, FPE, ABRT, TRAP, SYS).
         signals: SignalSet,
-        /// Whether a SIGTERM is noted, so that the run's outcome is [`Outcome::Terminated`](crate::Outcome::Terminated) and not
-        /// an unexplained end. It is not a crash, and ends the process as it would have. Default: yes.
-        watch_sigterm: bool,
+        /// The signals that are noted when they end the process, so that the run's outcome is
+        /// [`Outcome::Terminated`](crate::Outcome::Terminated) (SIGTERM) or [`Outcome::EndedBySignal`](crate::Outcome::EndedBySignal), and not an
+        /// unexplained end. They are no crashes, and end the process as they would have; a signal that is ignored, or has a handler, at install is
+        /// left alone. Default: [`SignalSet::ENDINGS`] (TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, USR1), without INT where Python is in the process and
+        /// not initialised: it takes Ctrl-C only where nobody else has.
+        endings: SignalSet,
         /// Whether the handlers that were installed before are asked first about every fault, and a crash is reported only if they don't
         /// take it. Default: no. Faults of code that a runtime compiled while the app runs (JVM, .NET, Node, wasmtime), of Go code, and
         /// system calls that a seccomp filter traps are left to their handlers without this: it is for code that a runtime compiled ahead of

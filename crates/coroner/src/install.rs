@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_capture::{InstallLimits, InstallOptions};
+use coroner_capture::{InstallLimits, InstallOptions, SignalSet};
 use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
@@ -65,6 +65,18 @@ fn slot() -> MutexGuard<'static, Option<Coroner>> {
     INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The signals to note, without SIGINT where a Python that has not begun is in the process: it takes the signal only where it finds the default,
+/// and without it Ctrl-C ends the process and raises no `KeyboardInterrupt`.
+fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
+    // SAFETY: the name ends with a NUL; nothing is called but what Python's C API has: `int Py_IsInitialized(void)`, which may be called at
+    // any time.
+    let is_waiting = unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr());
+        !found.is_null() && std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> libc::c_int>(found)() == 0
+    };
+    if is_waiting { endings.without(libc::SIGINT) } else { endings }
+}
+
 /// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in `main` as
 /// can be.
 ///
@@ -94,6 +106,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let options = InstallOptions {
         non_fatal_per_hour: config.reports_per_hour,
         deadline_ms: u32::try_from(config.deadline.as_millis()).unwrap_or(u32::MAX),
+        endings: leaving_interrupt_to_python(config.capture.endings),
         ..config.capture
     };
     let run = coroner_capture::install(&path, &options).map_err(|error| match error {

@@ -30,6 +30,9 @@ pub struct LastRun {
     /// How long it ran from install to the crash or to the report of the hang, if it ended so. A crash soon after the start may come again each time before
     /// a report gets out.
     pub ran_for: Option<Duration>,
+    /// The signal that ended it, or asked it to end: of [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
+    #[serde(default)]
+    pub signal: Option<i32>,
     /// Who took which crash signal from Coroner in that run, in words, if it was seen: its crash then has no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
@@ -62,6 +65,7 @@ impl LastRun {
         event_id: None,
         began: None,
         ran_for: None,
+        signal: None,
         signals_taken: None,
         crashes: Vec::new(),
     };

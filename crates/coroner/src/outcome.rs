@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a crash record, and no other end since | any or none | crashed |
 //! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
-//! | a clean exit, SIGTERM, uninstalled | any or none: the process went on after it | as it says |
+//! | a clean exit, SIGTERM, another signal, uninstalled | any or none: the process went on after it | as it says |
 //! | a hang that goes on | none | hung |
 //! | nothing | none | unknown |
 //!
@@ -50,6 +50,9 @@ pub enum Outcome {
     EndedByUser,
     /// The system ended it for another reason, as it says: an update of the app, a permission that was taken back, too much load.
     EndedBySystem,
+    /// It ended by a signal that ends a process by default and is no crash: Ctrl-C (SIGINT), the end of its terminal (SIGHUP), an alarm, a limit of
+    /// processor time; [`LastRun::signal`] says which.
+    EndedBySignal,
     /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
     Unknown,
 }
@@ -67,6 +70,7 @@ impl Outcome {
             Self::OutOfMemory => "was ended by the system, which needed its memory",
             Self::EndedByUser => "was ended by its user",
             Self::EndedBySystem => "was ended by the system",
+            Self::EndedBySignal => "was ended by a signal that is no crash (Ctrl-C, a hangup, an alarm)",
             Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
         }
     }
@@ -185,6 +189,7 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         _ if crashed => Outcome::Crashed,
         Some(ExitKind::CLEAN) => Outcome::CleanExit,
         Some(ExitKind::SIGTERM) => Outcome::Terminated,
+        Some(ExitKind::SIGNAL) => Outcome::EndedBySignal,
         Some(ExitKind::UNINSTALLED) => Outcome::Uninstalled,
         _ if lifecycle.is_some_and(|lifecycle| lifecycle.hang_since.is_some()) => Outcome::Hung,
         _ => Outcome::Unknown,
@@ -214,6 +219,7 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
             Outcome::Crashed => vec![past_crash(report)],
             _ => Vec::new(),
         },
+        signal: lifecycle.and_then(|lifecycle| lifecycle.exit_signal),
         signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::signal_owners::TAG).cloned()),
     }
 }

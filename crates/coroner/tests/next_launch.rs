@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use coroner::{Config, Coroner, Delivery, Sink, Submission};
@@ -32,6 +32,34 @@ static NULL: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
 fn store_to_null() {
     // SAFETY: none; it is what the app is here for.
     unsafe { NULL.load(Ordering::Relaxed).write_volatile(1) };
+}
+
+/// The handler that [`chaining`] calls, and the signal that it had.
+static FOUND: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+static HANDLED: AtomicI32 = AtomicI32::new(0);
+
+/// As the handler of signal-hook-registry, which tokio uses: it calls what it found, if that is a function, and goes on.
+extern "C" fn chaining(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let found = FOUND.load(Ordering::Relaxed);
+    if found != libc::SIG_DFL {
+        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: Coroner's handler, with what the kernel gave to this one.
+        unsafe { std::mem::transmute::<usize, Handler>(found)(signal, info, context) };
+    }
+    HANDLED.store(signal, Ordering::Relaxed);
+}
+
+/// Takes a signal for [`chaining`]; returns the handler that had it.
+fn handle(signal: i32) -> usize {
+    // SAFETY: all-zero is valid, and the handler is one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = chaining as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        let mut found: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(signal, &raw const action, &raw mut found), 0);
+        found.sa_sigaction
+    }
 }
 
 /// Says `word` to the test and goes on when it answers.
@@ -204,6 +232,22 @@ fn app() {
         "wait" => {
             install(config);
             meet("installed");
+        }
+        // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
+        "own-handlers" => {
+            let before = handle(libc::SIGHUP);
+            assert_eq!(before, libc::SIG_DFL);
+            install(config);
+            let handler = chaining as *const () as usize;
+            assert_eq!(handle(libc::SIGHUP), handler, "a signal with a handler is left alone");
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1] {
+                let found = handle(signal);
+                assert!(found != libc::SIG_DFL, "{signal} is noted");
+                FOUND.store(found, Ordering::Relaxed);
+                // SAFETY: the handler does nothing but call Coroner's.
+                unsafe { libc::raise(signal) };
+                assert_eq!(HANDLED.swap(0, Ordering::Relaxed), signal);
+            }
         }
         "closes-descriptors" => {
             install(config);
@@ -457,7 +501,8 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
     let bench = Bench::new();
     assert_eq!(bench.outcome(), "FirstLaunch");
     assert_eq!(bench.outcome(), "CleanExit");
-    for (signal, outcome) in [(libc::SIGTERM, "Terminated"), (libc::SIGKILL, "Unknown")] {
+    let by_signal = [libc::SIGHUP, libc::SIGINT, libc::SIGALRM].map(|signal| (signal, "EndedBySignal"));
+    for (signal, outcome) in [(libc::SIGTERM, "Terminated"), (libc::SIGKILL, "Unknown")].into_iter().chain(by_signal) {
         let mut app = bench.start("wait");
         assert_eq!(app.says().as_deref(), Some("installed"));
         // SAFETY: a signal to our own child.
@@ -465,6 +510,9 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
         assert_eq!(app.end().signal(), Some(signal), "it ends as it would have");
         assert_eq!(bench.outcome(), outcome);
     }
+    // A runtime's handler calls the one that it found, and the process goes on: that is no end.
+    assert!(bench.run("own-handlers").success());
+    assert_eq!(bench.outcome(), "CleanExit");
     assert!(bench.run("uninstall").success());
     assert_eq!(bench.outcome(), "Uninstalled");
     assert_eq!(bench.reports().len(), 0);

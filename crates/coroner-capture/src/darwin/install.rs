@@ -162,7 +162,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     }
     // Whether who had an exception before is asked first is found out while the thread waits.
     coroner_walk::loaded_image::prepare();
-    monitor::signal::install(options.signals, options.watch_sigterm)
+    monitor::signal::install(options.signals, options.endings)
         .map_err(|(signal, errno)| failed(InstallError::Signal { signal, errno }))?;
     Ok(())
 }

@@ -119,7 +119,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     // Whether a handler is asked first is found out in the handler.
     coroner_walk::loaded_image::prepare();
     monitor::signal::hold(platform.stopper.signal());
-    monitor::signal::install(options.signals, options.watch_sigterm)
+    monitor::signal::install(options.signals, options.endings)
         .inspect_err(|_| alternate_stack::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
     coroner_walk::recovery::set_owner(monitor::signal::recovers_loads());

@@ -269,6 +269,10 @@ pub struct Lifecycle {
     pub exit: ExitKind,
     /// When it said so.
     pub exit_time: Option<Timestamp>,
+    /// The signal that ended it, or asked it to end: of [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
+    pub exit_signal: Option<i32>,
+    /// The process that sent that signal, where the system said so.
+    pub exit_sender: Option<u32>,
     /// The monitor that saw a crash, if one did, though the process may have gone on after it.
     pub crashed_by: Option<Monitor>,
     /// When it crashed.

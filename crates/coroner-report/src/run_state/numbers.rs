@@ -140,6 +140,10 @@ open_numbers! {
         POWER = 31 "power",
         /// When those four were last read, nanoseconds since the Unix epoch.
         DEVICE_READ = 48 "device_read",
+        /// The signal of [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
+        EXIT_SIGNAL = 49 "exit_signal",
+        /// The process that sent it; 0: the kernel did, or it is not known.
+        EXIT_SENDER = 50 "exit_sender",
     }
 }
 
@@ -167,6 +171,8 @@ open_numbers! {
         UNINSTALLED = 3 "uninstalled",
         /// A crash, reported or not.
         CRASHED = 4 "crashed",
+        /// A signal whose default is to end a process, other than SIGTERM and those of crashes: Ctrl-C, a hangup, an alarm.
+        SIGNAL = 5 "signal",
     }
 }
 

@@ -173,6 +173,8 @@ impl<'a> Reading<'a> {
         self.facts.lifecycle = Lifecycle {
             exit: ExitKind(number(Scalar::EXIT)),
             exit_time: time(Scalar::EXIT_TIME),
+            exit_signal: Some(scalar(Scalar::EXIT_SIGNAL) as i32).filter(|signal| *signal > 0),
+            exit_sender: Some(scalar(Scalar::EXIT_SENDER) as u32).filter(|process| *process > 0),
             foreground: Foreground(number(Scalar::FOREGROUND)),
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),

@@ -31,6 +31,9 @@ fn each_end_has_its_status() {
     assert_eq!(ended(at(ExitKind::CLEAN), 0, 0), ok("exited", 0));
     assert_eq!(ended(at(ExitKind::CLEAN), 2, 0), ok("exited", 2));
     assert_eq!(ended(at(ExitKind::SIGTERM), 0, 0), ok("exited", 0));
+    let by_signal = |signal| Lifecycle { exit_signal: Some(signal), ..at(ExitKind::SIGNAL) };
+    assert_eq!(ended(by_signal(2), 0, 0), ok("exited", 0), "Ctrl-C");
+    assert_ne!(ended(by_signal(14), 0, 0), ok("exited", 0), "an alarm that nobody deals with");
     assert_eq!(ended(at(ExitKind::CLEAN), 0, 1), ok("crashed", 1));
     let survived = Lifecycle { crashed_by: Some(Monitor::SIGNAL), ..at(ExitKind::CLEAN) };
     assert_eq!(ended(survived, 0, 1), ok("exited", 1));

@@ -11,6 +11,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
         event_id: Some(Id([0xab; 16])),
         began: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         ran_for: Some(Duration::from_millis(1500)),
+        signal: Some(1),
         signals_taken: Some("signal 11 is handled by /usr/bin/redis-server now".to_owned()),
         crashes: vec![
             PastCrash { ran_for_ms: Some(1500), signature: Some("0123456789abcdef".to_owned()) };

@@ -54,6 +54,7 @@ public final class Coroner {
         OUT_OF_MEMORY,
         ENDED_BY_USER,
         ENDED_BY_SYSTEM,
+        ENDED_BY_SIGNAL,
         UNKNOWN
     }
 

@@ -1,9 +1,9 @@
-//! The signal monitor: handlers of the crash signals, and of SIGTERM.
+//! The signal monitor: handlers of the crash signals, and of those that end a process by default.
 //!
 //! # What the handler does, in this order
 //! 1. What is no crash is recovered: a fault of a guarded load, of the crash path itself, of a lost page of the run state.
 //! 2. What is not Coroner's is passed on: a signal that the app ignores, that a thread asked to have ignored, a child's
-//!    where children are to stay silent, SIGTERM after it has been noted.
+//!    where children are to stay silent, one that is no crash after it has been noted ([`ending`]).
 //! 3. Handlers that are to come first ([`crate::asked_first`]) are asked; if they move the thread or repair the fault, that is the
 //!    end of it.
 //! 4. The report is written: on Linux by the handler itself, on Darwin by the primary thread, which has it handed over.
@@ -11,6 +11,7 @@
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
+mod ending;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
 
@@ -65,16 +66,26 @@ enum Answer {
 /// Takes the signals (not async-signal-safe). What was there before is remembered.
 ///
 /// # Errors
-/// The signal that the system did not give, with its reason; those taken before it are given back.
-pub(crate) fn install(signals: SignalSet, watch_sigterm: bool) -> Result<(), (i32, Errno)> {
-    let wanted = if watch_sigterm { signals.with(libc::SIGTERM) } else { signals };
+/// The signal of a crash that the system did not give, with its reason; those taken before it are given back.
+pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32, Errno)> {
     for number in 1..=system::LAST_SIGNAL {
-        if !wanted.contains(number) || number == libc::SIGKILL || number == libc::SIGSTOP {
+        let is_crash = signals.contains(number);
+        if !(is_crash || endings.contains(number)) || number == libc::SIGKILL || number == libc::SIGSTOP {
             continue;
         }
         if let Err(errno) = system::take(number) {
+            if !is_crash {
+                continue;
+            }
             uninstall();
             return Err((number, errno));
+        }
+        let before = previous_handler::of(number);
+        if !is_crash && number != libc::SIGTERM && before.handler != libc::SIG_DFL {
+            // It is no end of the process: somebody deals with it, or ignores it.
+            // SAFETY: the app had installed it.
+            let _ = unsafe { before.set(number) };
+            continue;
         }
         TAKEN.fetch_or(bit(number).into(), Ordering::AcqRel);
     }
@@ -139,10 +150,10 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) 
         unsafe { forwarding::forward(info, context, false, Asked::Latest) };
         return;
     };
-    if info.signo == libc::SIGTERM {
-        installed.note_sigterm(pid);
-    }
     let is_wanted = installed.options.signals.contains(info.signo);
+    if !is_wanted && ending::note(installed, info, pid) == ending::Next::Return {
+        return;
+    }
     if is_wanted && let Some(reported) = system::became(installed, tid) {
         return pass_on(installed, info, context, ids, (reported, 0), false);
     }

@@ -1,0 +1,46 @@
+//! Signals that end a process by default and are no crashes: noted in the run state, so that the next launch knows of which the run
+//! ended. The process dies as it would have.
+//!
+//! A handler of the app's that is there before the install keeps its signal; one that comes later has it, and may call Coroner's, which it
+//! found, where it would have found the default: runtimes (tokio, by signal-hook-registry) do so for a signal that they deal with.
+
+use coroner_process::context::SignalInfo;
+use coroner_process::threads::wall_now;
+use coroner_report::run_state::{ExitKind, Scalar};
+
+use super::{is_ours, is_taken};
+use crate::installed::Installed;
+use crate::previous_handler;
+use crate::report_lock::REPORT_LOCK;
+
+/// `SI_USER`, `SI_QUEUE` and `SI_TKILL` (asm-generic/siginfo.h): a process sent it, and the siginfo says which.
+const SENT: [i32; 3] = [0, -1, -6];
+
+/// What is left to do with a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It is given to whoever had it before.
+    Forward,
+    /// Nothing: who has it now deals with it, or the kernel would not have delivered it.
+    Return,
+}
+
+/// Notes a signal that is no crash.
+pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> Next {
+    let signal = info.signo;
+    let has_default = !previous_handler::of(signal).is_function();
+    let others = has_default && is_taken(signal) && !is_ours(signal);
+    // While a crash is being reported it is that of which the process dies. SIGTERM asks for an end, whoever deals with it.
+    if pid == installed.run.pid && !REPORT_LOCK.is_busy(pid) && (signal == libc::SIGTERM || (has_default && !others)) {
+        let kind = if signal == libc::SIGTERM { ExitKind::SIGTERM } else { ExitKind::SIGNAL };
+        let is_sent = cfg!(target_vendor = "apple") || SENT.contains(&info.code);
+        let sender = info.sender().filter(|_| is_sent).map_or(0, |(process, _)| process as u64);
+        let state = &installed.run.state;
+        state.set_scalar(Scalar::EXIT_SIGNAL, signal as u64);
+        state.set_scalar(Scalar::EXIT_SENDER, sender);
+        state.set_scalar(Scalar::EXIT_TIME, wall_now());
+        state.set_scalar(Scalar::EXIT, kind.0.into());
+    }
+    // The first process of a pid namespace is not killed by a default action (pid_namespaces(7)).
+    if others || (has_default && pid == 1) { Next::Return } else { Next::Forward }
+}
