@@ -36,6 +36,8 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario { name: "crash-on-coroutine", before_install: nothing, run: crash_on_coroutine },
     Scenario { name: "crash-together", before_install: nothing, run: crash_together },
     Scenario { name: "vfork-children-together", before_install: nothing, run: vfork_children_together },
+    Scenario { name: "child-with-same-handlers", before_install: nothing, run: child_with_same_handlers },
+    Scenario { name: "caller-unloaded", before_install: nothing, run: caller_unloaded },
     Scenario { name: "overflow-in-destructor", before_install: nothing, run: overflow_in_destructor },
     Scenario { name: "crash-and-be-killed", before_install: nothing, run: crash_and_be_killed },
 ];
@@ -112,6 +114,60 @@ fn vfork_children_together(_: &Path, children: u64) {
         }
     });
     crash();
+}
+
+/// A child with this process's memory and handlers (`CLONE_VM | CLONE_SIGHAND`) crashes, and then the process does. Says whether the
+/// signal still had its handler.
+fn child_with_same_handlers(_: &Path, _: u64) {
+    let handler = || {
+        // SAFETY: all-zero is valid, and the kernel fills it.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut now);
+            now.sa_sigaction
+        }
+    };
+    let before = handler();
+    (coroner_faults::find("sighand-child").expect("it is in the table").run)();
+    // It is put back when the child is gone, by a process that nobody can wait for.
+    let until = Instant::now() + Duration::from_secs(10);
+    while handler() != before && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    say("kept", u64::from(handler() == before));
+    crash();
+}
+
+// Code that goes away.
+
+/// A function calls another one, which unmaps its caller's code and crashes: what is left of a library that was unloaded too early. Says where
+/// the code was.
+fn caller_unloaded(_: &Path, _: u64) {
+    extern "C" fn unload_and_crash(page: usize) {
+        // SAFETY: the page of `caller_unloaded`; it is not returned to.
+        unsafe { libc::munmap(page as *mut libc::c_void, PAGE) };
+        crash();
+    }
+    // push rbp; mov rbp, rsp; call rsi; pop rbp; ret
+    #[cfg(target_arch = "x86_64")]
+    const CODE: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd6, 0x5d, 0xc3];
+    // stp x29, x30, [sp, #-16]!; mov x29, sp; blr x1; ldp x29, x30, [sp], #16; ret
+    #[cfg(target_arch = "aarch64")]
+    const CODE: &[u8] = &[
+        0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x03, 0x00, 0x91, 0x20, 0x00, 0x3f, 0xd6, 0xfd, 0x7b, 0xc1, 0xa8, 0xc0, 0x03,
+        0x5f, 0xd6,
+    ];
+    // SAFETY: a new mapping, which gets code of a function with that signature.
+    unsafe {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0);
+        assert!(page != libc::MAP_FAILED, "memory for code");
+        std::ptr::copy_nonoverlapping(CODE.as_ptr(), page.cast(), CODE.len());
+        assert_eq!(libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_EXEC), 0);
+        say("code", page as u64);
+        let caller: extern "C" fn(usize, extern "C" fn(usize)) = std::mem::transmute(page);
+        caller(page as usize, unload_and_crash);
+    }
 }
 
 // A thread that ends.

@@ -74,6 +74,46 @@ fn children_made_by_vfork_that_crash_at_once_have_a_report_each_and_the_process_
     assert!(reports.iter().all(|report| report["complete"] == true), "a report is cut");
 }
 
+#[test]
+fn a_child_with_the_same_handlers_leaves_them_to_the_process() {
+    let store = Store::new();
+    let ended = store.run("child-with-same-handlers", 0);
+    assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+    assert!(ended.output.lines().any(|line| line == "child ended by signal 11"), "{ended:?}");
+    assert_eq!(said(&ended.output, "kept"), 1, "the handler");
+    assert_eq!(store.next_launch(), "the last run crashed");
+    let reports = store.delivered();
+    let children = reports.iter().filter(|report| has_flag(report, "fork_child")).count();
+    assert_eq!((children, reports.len()), (1, 2));
+    assert!(reports.iter().all(|report| report["complete"] == true), "a report is cut");
+}
+
+// Code that goes away.
+
+#[test]
+fn a_caller_whose_code_is_unmapped_is_a_frame_in_no_image_and_its_callers_follow() {
+    let store = Store::new();
+    let ended = store.run("caller-unloaded", 0);
+    assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+    let code = said(&ended.output, "code");
+    let found = reports(&store.path()).expect("readable reports");
+    let [report] = &found[..] else { panic!("{} reports", found.len()) };
+    let frames = &report.crashed_thread().expect("the crashed thread").frames;
+    let place = frames.iter().position(|frame| (code..code + 64).contains(&frame.address.0));
+    let place = place.unwrap_or_else(|| panic!("no frame at {code:#x}: {frames:#x?}"));
+    let is_in_program = |frame: &coroner_report::model::Frame| {
+        report
+            .images
+            .iter()
+            .find(|image| image.contains(frame.address))
+            .is_some_and(|image| image.name().contains("session_program"))
+    };
+    assert!(
+        frames[place - 1..].len() > 3 && is_in_program(&frames[place - 1]) && is_in_program(&frames[place + 1]),
+        "{frames:#x?}"
+    );
+}
+
 // A thread that ends.
 
 #[test]

@@ -566,4 +566,15 @@ pub static FAULTS: &[Fault] = &[
         run: || processes::in_vfork_child(memory::null_store),
         ..PLAIN
     },
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    Fault {
+        name: "sighand-child",
+        about: "stores to address 0 in a child that shares its parent's memory and signal handlers (CLONE_SIGHAND)",
+        ending: Ending::Child(libc::SIGSEGV),
+        code: on_linux(SEGV_MAPERR),
+        address: Some(0),
+        frames: through_chain!("null_store"),
+        run: || processes::in_sighand_child(memory::null_store),
+        ..PLAIN
+    },
 ];

@@ -19,6 +19,17 @@ pub(crate) fn in_fork_child(step: Step) {
 /// `vfork` does and `posix_spawn` is made of, in a form that a compiler can't break (a `vfork` returns twice).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn in_vfork_child(step: Step) {
+    in_child_of_same_memory(step, libc::CLONE_VFORK);
+}
+
+/// The same in a child that has its parent's signal handlers, too, and does not stop it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn in_sighand_child(step: Step) {
+    in_child_of_same_memory(step, libc::CLONE_SIGHAND);
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
     extern "C" fn child(step: *mut libc::c_void) -> libc::c_int {
         // SAFETY: it points to the Step below, which lives until the parent goes on.
         let step = unsafe { *step.cast::<Step>() };
@@ -28,12 +39,12 @@ pub(crate) fn in_vfork_child(step: Step) {
 
     let mut stack = vec![0_u128; 4096];
     let mut step = step;
-    // SAFETY: the stack and the step outlive the child: CLONE_VFORK holds the parent until the child has ended.
+    // SAFETY: the stack and the step outlive the child, which is waited for.
     let child = unsafe {
         libc::clone(
             child,
             stack.as_mut_ptr_range().end.cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            libc::CLONE_VM | flags | libc::SIGCHLD,
             (&raw mut step).cast(),
         )
     };

@@ -57,7 +57,10 @@ use linux as os;
 #[doc(hidden)]
 pub use linux::proc_text;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub use linux::{context, deadline, images, memory_use, process, signals, stop_the_world, syscall, threads, tracer};
+pub use linux::{
+    context, deadline, images, memory_use, mounts, process, shared_handlers, signals, stop_the_world, syscall, threads,
+    tracer,
+};
 
 #[cfg(target_vendor = "apple")]
 mod darwin;

@@ -240,7 +240,7 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
             if is_crash && let Some(state) = session.child_state() {
                 state.set_crash(&context.record());
             }
-            write_report(&mut session);
+            write_report(&mut session, next != Next::RunsOn);
             // Of a child made by vfork that dies, the lock is its parent's, which lives.
             match next {
                 Next::Dies if is_own_run => session.end_dying(),
@@ -263,19 +263,20 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
 }
 
 /// Writes the report, with Coroner's handler the first one of what the crash path may raise.
-fn write_report(session: &mut CrashSession<'_>) {
+fn write_report(session: &mut CrashSession<'_>, dies: bool) {
     let mut displaced = signal::Displaced::default();
-    let mut timer = None;
+    let mut timers = [None, None];
     session.write_report(|session| {
         displaced = signal::displace();
         if !process::has_seccomp_filter() {
+            let limit = session.installed.options.deadline_ms;
+            let is_end = dies && session.context.ending() != Ending::NonFatal;
             // This thread, and not the context's: of a hang it is another.
-            timer = Deadline::start(this_thread(), session.installed.options.deadline_ms).ok();
+            let timer = Deadline::start(this_thread(), limit).ok();
+            timers = [timer, if is_end { Deadline::last_resort(limit).ok() } else { None }];
         }
     });
-    if let Some(timer) = timer {
-        timer.stop();
-    }
+    timers.into_iter().flatten().for_each(Deadline::stop);
     signal::replace(&displaced);
 }
 

@@ -6,6 +6,7 @@ use core::ffi::CStr;
 use coroner_process::files::{self, close};
 use coroner_process::images::{DELETED_MARK, FileId, Image, ImageKind, Mapping};
 use coroner_process::memory::Memory;
+use coroner_process::mounts;
 use coroner_process::syscall::{Errno, Result, syscall};
 use coroner_scan::{ElfLoaded, Extent, NameScan, Problem, ScanError};
 
@@ -43,7 +44,7 @@ impl Source {
     }
 
     /// Whether the file at an image's path is no longer the one that is mapped: another one was put in its place, or it was deleted
-    /// or moved. False where that is not known.
+    /// or moved. False where that is not known, and for a file of a server, which may not answer.
     ///
     /// What the kernel lists of the mapping is compared with fstat(2). Where these differ, it is compared with what the kernel lists of a
     /// mapping of the file at the path: on overlayfs and btrfs fstat(2) has numbers of its own.
@@ -51,6 +52,9 @@ impl Source {
         let [bytes, moved] = paths;
         let path = images.path(image);
         let Some(loaded) = file_of_mapping(images, image.range.start) else { return false };
+        if mounts::needs_server(loaded.device) {
+            return false;
+        }
         let status = self
             .status_of(path, bytes)
             .or_else(|error| self.status_of(archive_of(path).ok_or(error)?, bytes).map_err(|_| error));
@@ -134,6 +138,9 @@ impl Source {
         [bytes, _]: &mut Paths,
         memory: &mut M,
     ) -> Option<Extent> {
+        if file_of_mapping(images, image.range.start).is_some_and(|loaded| mounts::needs_server(loaded.device)) {
+            return None;
+        }
         self.open_path(images.path(image), bytes).ok()?;
         self.image_in_file(images, image, memory)
     }

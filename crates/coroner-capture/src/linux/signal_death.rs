@@ -5,9 +5,13 @@ use coroner_process::context::SignalInfo;
 #[cfg(target_arch = "x86_64")]
 use coroner_process::memory::{KernelCopy, Memory};
 use coroner_process::process;
+use coroner_process::shared_handlers;
 use coroner_process::signals::{SignalAction, bit};
 use coroner_process::syscall::syscall;
 use coroner_process::threads::{process_id, this_thread};
+
+use crate::installed;
+use crate::monitor;
 
 /// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
 /// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. A real-time signal that nobody uses
@@ -23,15 +27,19 @@ pub(crate) const MARKER: i32 = 61;
 ///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would. So it does where
 ///   no signal can be sent.
 pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
-    let signal = info.signo;
-    crate::monitor::signal::give_back();
+    let (signal, pid) = (info.signo, process_id());
+    if installed::get().is_some_and(|of| of.run.pid != pid && shared_handlers::are_shared_with(of.run.pid)) {
+        // SAFETY: Coroner's own handler, which the parent has now.
+        unsafe { shared_handlers::restore_after_death(signal, &monitor::signal::ours(signal)) };
+    } else {
+        monitor::signal::give_back();
+    }
     // SAFETY: the default action runs no code.
     let is_reset = unsafe { SignalAction::DEFAULT.set(signal) }.is_ok();
     let mask = context.signal_mask();
     // Where a filter of system calls refuses it: the kernel kills for a fault whose signal is blocked (`force_sig_info_to_task` of
     // kernel/signal.c).
     context.set_signal_mask(if is_reset { mask & !bit(signal) } else { mask | bit(signal) });
-    let pid = process_id();
     if occurs_again(info) || (pid == 1 && step_back(info, context)) {
         return;
     }

@@ -34,6 +34,9 @@ struct SignalEvent {
     padding: [u32; 11],
 }
 
+/// How much later than the deadline a process that dies anyway is killed.
+const LAST_RESORT_MS: u32 = 2000;
+
 /// A running timer.
 #[derive(Debug)]
 pub struct Deadline {
@@ -43,7 +46,17 @@ pub struct Deadline {
 impl Deadline {
     /// Starts a timer that interrupts thread `tid` after that time, and again every second after.
     pub fn start(tid: i32, milliseconds: u32) -> Result<Deadline> {
-        let event = SignalEvent { value: MARK, signal: SIGNAL, notify: SIGEV_THREAD_ID, tid, padding: [0; 11] };
+        Self::send(SIGNAL, SIGEV_THREAD_ID, tid, milliseconds)
+    }
+
+    /// Starts a timer that kills the process some time after a deadline of that length: a thread that waits for a page or a file whose
+    /// server is gone (NFS, FUSE) handles no signal, and nothing but SIGKILL ends its wait.
+    pub fn last_resort(milliseconds: u32) -> Result<Deadline> {
+        Self::send(libc::SIGKILL, libc::SIGEV_SIGNAL, 0, milliseconds.saturating_add(LAST_RESORT_MS))
+    }
+
+    fn send(signal: i32, notify: i32, tid: i32, milliseconds: u32) -> Result<Deadline> {
+        let event = SignalEvent { value: MARK, signal, notify, tid, padding: [0; 11] };
         let mut timer = 0_i32;
         // SAFETY: the kernel reads one sigevent and writes one int. Async-signal-safe: one system call.
         unsafe { syscall!(libc::SYS_timer_create, libc::CLOCK_MONOTONIC, &raw const event, &raw mut timer) }?;

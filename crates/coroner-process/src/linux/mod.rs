@@ -8,10 +8,12 @@ pub(crate) mod identity;
 pub mod images;
 pub(crate) mod memory;
 pub mod memory_use;
+pub mod mounts;
 mod proc;
 pub mod process;
 #[cfg(interpose)]
 mod pthread_create;
+pub mod shared_handlers;
 pub mod signals;
 pub mod stop_the_world;
 pub mod syscall;

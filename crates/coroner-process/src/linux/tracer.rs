@@ -10,6 +10,7 @@
 //! Each lack is a [`NotCaptured`] reason. Sources: clone(2), ptrace(2) "Attaching and detaching", "PTRACE_SEIZE", wait(2).
 
 use core::cell::UnsafeCell;
+use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -98,11 +99,11 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn coroner_tracer_clone(
+    pub(super) fn coroner_tracer_clone(
         flags: u64,
         top: usize,
-        function: unsafe extern "C" fn(*const Shared) -> i32,
-        argument: *const Shared,
+        function: unsafe extern "C" fn(*const c_void) -> i32,
+        argument: *const c_void,
         child_tid: *mut u32,
     ) -> isize;
 }
@@ -304,7 +305,15 @@ impl Tracing<'_> {
         let word = shared.phase.as_ptr();
         // SAFETY: the stack is ours (`busy`), mapped, and used by nobody else until the helper has ended; the table lives
         // as long as the tracer. Async-signal-safe: one system call.
-        let answer = unsafe { coroner_tracer_clone(flags as u64, self.tracer.stack.top(), helper, shared, word) };
+        let answer = unsafe {
+            coroner_tracer_clone(
+                flags as u64,
+                self.tracer.stack.top(),
+                helper,
+                core::ptr::from_ref(shared).cast(),
+                word,
+            )
+        };
         if answer < 0 { Err(Errno(answer.unsigned_abs() as i32)) } else { Ok(answer as i32) }
     }
 
@@ -366,9 +375,9 @@ fn why_no_helper(error: Errno) -> NotCaptured {
 
 /// The helper's life. Runs in a process of its own that shares this one's memory; the thread-local storage that its
 /// thread register names is the starter's, so nothing may touch that.
-unsafe extern "C" fn helper(shared: *const Shared) -> i32 {
+unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
     // SAFETY: the starter keeps the table until the helper has ended.
-    let shared = unsafe { &*shared };
+    let shared = unsafe { &*shared.cast::<Shared>() };
     // A fault in here must end the helper and not run the app's crash handler in it.
     for signal in [
         libc::SIGSEGV,

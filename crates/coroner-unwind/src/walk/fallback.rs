@@ -8,9 +8,11 @@ use super::find_rule::NO_RULE;
 use super::{Walker, is_far};
 use crate::arch::Architecture;
 use crate::call_site::{follows_call, is_in_zero_page, marks_outermost};
+use crate::execute;
 use crate::frame::{End, Found, Malformed};
 use crate::image::{ImageFormat, Images};
 use crate::rule::{Row, Rule};
+use crate::rule_cache::FoundRule;
 use crate::signal_trampoline;
 use coroner_process::memory::Memory;
 
@@ -100,6 +102,36 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let call = (pc & self.mask).wrapping_sub(1);
         is_in_zero_page(pc & self.mask)
             || self.images.is_executable(call) != Some(true) && self.images.registered(call).is_none()
+    }
+
+    /// Goes to a caller whose code is no longer mapped: a library was unloaded while its function was on the stack. The rule of the frame
+    /// that is left says where its return address is, and the code nothing else; that of an interrupted frame is believed only if it
+    /// needs no frame pointer, which may be broken.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn step_to_unloaded(&mut self, rule: &FoundRule, address: u64) -> Option<u64> {
+        /// No program has code below, and no process on the other side: what is there is a number, or was written over.
+        const CODE: core::ops::Range<u64> = 0x1_0000..1 << 47;
+        let Rule::Row(row) = &rule.rule else { return None };
+        if (self.interrupted() && row.cfa_register != A::SP)
+            || !CODE.contains(&address)
+            || self.memory.read_u64(address & !7).is_ok()
+        {
+            return None;
+        }
+        if !self.interrupted() && self.returns_to_beginning() {
+            return None;
+        }
+        if let Some(cfa) = self.step_by_code() {
+            return Some(cfa);
+        }
+        let (sp, mask) = (self.registers.sp(), self.mask);
+        let cfa = execute::row(row, &mut self.registers, &mut self.memory, |_, caller| {
+            if caller.cfa > sp { Ok(caller.pc & mask) } else { Err(End::NoProgress { sp: caller.cfa }) }
+        });
+        let cfa = cfa.ok()?;
+        self.arrive(rule.found, false);
+        Some(cfa)
     }
 
     /// Whether there is the end of a chain at `fp`, or a return address that follows a call, as far as the code can be read.

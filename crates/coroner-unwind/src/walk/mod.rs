@@ -364,6 +364,9 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 Rule::Row(row) if row.cfa_register == A::SP => self.step_by_code().map(Some).ok_or(End::EndOfStack),
                 _ => Err(End::EndOfStack),
             },
+            Err(End::BadReturnAddress { address }) if let Some(cfa) = self.step_to_unloaded(&rule, address) => {
+                Ok(Some(cfa))
+            }
             Err(end) => {
                 if let End::BadUnwindData { what, address } = end
                     && !is_lost_link::<A>(end)

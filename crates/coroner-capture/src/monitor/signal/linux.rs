@@ -168,7 +168,7 @@ fn take_from_interposer(
 const RESTORER: u64 = 0x0400_0000;
 
 /// Coroner's disposition of that signal.
-pub(super) fn ours(signal: i32) -> SignalAction {
+pub(crate) fn ours(signal: i32) -> SignalAction {
     let (handler, mask) = (OURS.load(Ordering::Acquire), mask_of_handler(signal));
     match DISPOSITION.flags.load(Ordering::Relaxed) {
         // It returns as the C library's handlers do, by code of Coroner's own.
