@@ -10,6 +10,7 @@
 mod address;
 mod cause;
 mod crash;
+mod explanation;
 mod image;
 mod in_app;
 mod names;
@@ -25,6 +26,9 @@ pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress, Time
 pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,
+};
+pub use explanation::{
+    BadOperand, Certainty, CodeCheck, CodeResult, Explanation, FaultKind, Instruction, MemoryAccess, Place, Recursion,
 };
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use in_app::{Function, InApp, InAppRules};
@@ -58,6 +62,8 @@ pub struct Report {
     pub header: Header,
     /// What happened.
     pub crash: Option<Crash>,
+    /// Why, as far as the report says; `None` until it is computed (the crate `coroner-explain`).
+    pub explanation: Option<Explanation>,
     /// Language exceptions behind it: the uncaught one first, then what caused it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<Exception>,
