@@ -64,13 +64,15 @@ mod stack_overflow;
 mod workspace;
 
 pub use coroner_process::alternate_stack::{attach as attach_current_thread, interposes as interposes_thread_creation};
+pub use coroner_process::exception_set::ExceptionSet;
 #[cfg(target_vendor = "apple")]
 pub use coroner_process::identity::is_traced;
+pub use coroner_process::signal_set::SignalSet;
 pub use coroner_run::{CleanRun, RunError, RunStep};
 #[cfg(not(target_vendor = "apple"))]
 pub use install::after_fork;
 pub use install::{InstallError, InstallLimits, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
-pub use install_options::{AlternateStacks, ExceptionSet, ForkPolicy, InstallOptions, SignalSet};
+pub use install_options::{AlternateStacks, ForkPolicy, InstallOptions};
 pub use monitor::{caught_panic, exception, hang};
 #[cfg(not(target_vendor = "apple"))]
 pub use os::parent::{is_unsettled_child, settle_parent};

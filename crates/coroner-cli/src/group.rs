@@ -32,7 +32,7 @@ pub(crate) struct GroupArguments {
     store: StoreArgument,
 }
 
-/// How like stacks of one cause are. Measured on crashes of known causes (`cargo xtask desk`).
+/// How like stacks of one cause are: chosen, and not measured on crashes of known causes.
 const LIKE: f64 = 0.75;
 
 fn likeness(text: &str) -> Result<f64, String> {

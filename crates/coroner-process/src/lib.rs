@@ -31,6 +31,7 @@ pub mod alternate_stack;
 pub mod descriptor;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod errno;
+pub mod exception_set;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod fault;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
@@ -46,6 +47,8 @@ pub mod path;
 pub mod recovery;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod routine;
+#[cfg(unix)]
+pub mod signal_set;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod stack;
 

@@ -15,10 +15,11 @@ use mach2::port::mach_port_t;
 use super::other_threads::Table;
 use super::platform_state::PlatformState;
 use crate::install::{InstallError, InstallLimits};
-use crate::install_options::{AlternateStacks, ExceptionSet, InstallOptions};
+use crate::install_options::{AlternateStacks, InstallOptions};
 use crate::installed::{self, Installed};
 use crate::monitor;
 use crate::report_lock::ReportOwner;
+use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signals::{bit, block_exactly};
 
 /// The stack of each of Coroner's threads: the unwinder and the sections need a few KiB, the largest locals are messages.

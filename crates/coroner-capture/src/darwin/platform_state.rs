@@ -10,10 +10,10 @@ use super::handed_over::HandedOver;
 use super::other_threads::Table;
 use crate::concurrent_crashes::CAPACITY;
 use crate::forwarding::Forwarding;
-use crate::install_options::ExceptionSet;
 use crate::session::Reported;
 use coroner_process::exception_messages::{Reply, Request};
 use coroner_process::exception_ports::Ports;
+use coroner_process::exception_set::ExceptionSet;
 
 /// An exception or a handed crash that waits for its answer while a report is written.
 #[derive(Clone, Copy, Debug)]

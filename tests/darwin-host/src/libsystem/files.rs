@@ -229,6 +229,42 @@ extern "C" fn fstatat(directory: i32, path: *const c_char, to: *mut Stat, flags:
     }
 }
 
+/// `struct statvfs` (<sys/statvfs.h>): blocks and files are counted in 32 bits.
+#[repr(C)]
+struct FileSystem {
+    block_size: u64,
+    fragment_size: u64,
+    blocks: u32,
+    free: u32,
+    available: u32,
+    files: [u32; 3],
+    id: u64,
+    flags: u64,
+    longest_name: u64,
+}
+
+extern "C" fn statvfs(path: *const c_char, to: *mut FileSystem) -> i32 {
+    // SAFETY: the program gave the path and the structure.
+    unsafe {
+        let mut linux: libc::statvfs = std::mem::zeroed();
+        let result = libc::statvfs(path, &raw mut linux);
+        if result == 0 {
+            to.write(FileSystem {
+                block_size: linux.f_bsize,
+                fragment_size: linux.f_frsize,
+                blocks: linux.f_blocks as u32,
+                free: linux.f_bfree as u32,
+                available: linux.f_bavail as u32,
+                files: [linux.f_files as u32, linux.f_ffree as u32, linux.f_favail as u32],
+                id: linux.f_fsid,
+                flags: 0,
+                longest_name: linux.f_namemax,
+            });
+        }
+        result
+    }
+}
+
 /// AT_REMOVEDIR is 0x80 and Linux's 0x200.
 extern "C" fn unlinkat(directory: i32, path: *const c_char, flags: i32) -> i32 {
     let flags = if flags & 0x80 != 0 { libc::AT_REMOVEDIR } else { 0 };
@@ -369,6 +405,7 @@ super::exports! {
     "lstat" => lstat,
     "fstat" => fstat,
     "fstatat" => fstatat,
+    "statvfs" => statvfs,
     "unlinkat" => unlinkat,
     "linkat" => linkat,
     "mkdirat" => mkdirat,

@@ -18,6 +18,7 @@ mod linux;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use coroner_process::context::SignalInfo;
+use coroner_process::signal_set::SignalSet;
 use coroner_process::signals::{SignalAction, bit, block_exactly, blocked};
 use coroner_process::syscall::Errno;
 use coroner_process::threads::{Tid, process_id};
@@ -34,7 +35,7 @@ pub(crate) use linux::*;
 use crate::asked_first::{self, Fault};
 use crate::forwarding::{self, Asked, Crash, Outcome};
 use crate::ignored_signals;
-use crate::install_options::{ForkPolicy, SignalSet};
+use crate::install_options::ForkPolicy;
 use crate::installed::{self, Installed};
 use crate::monitor::exception;
 use crate::previous_handler::{self, SignalContext};
