@@ -10,6 +10,7 @@
 //!   the frames that the reports have;
 //! * **offline**: an app crashes at forty launches while its network fails in each way, then every event arrives, once; **sessions**: of
 //!   runs of which many are killed between a request and its answer, a server counts as many of each kind as there were;
+//! * **grouping**: pairs of events, of one cause in two builds and of different causes at one place, by what Sentry groups and titles by;
 //! * **symbolic**: `symbolic` (crates.io) names the frames of our events as a server does that has the debug files, and finds the same
 //!   number of frames and the same names.
 //!
@@ -17,6 +18,8 @@
 
 mod bugsink;
 mod debug_ids;
+#[cfg(target_os = "linux")]
+mod grouping;
 mod minidump;
 #[cfg(target_os = "linux")]
 mod offline;
@@ -81,6 +84,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("minidump", minidump::check),
     ("symbolic", symbolic::check),
     #[cfg(target_os = "linux")]
+    ("grouping", grouping::check),
+    #[cfg(target_os = "linux")]
     ("offline", offline::check),
     #[cfg(target_os = "linux")]
     ("sessions", sessions::check),
@@ -123,23 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 impl Bench {
     fn set_up() -> anyhow::Result<Self> {
         let venv = tools::python_environment("sentry", include_str!("requirements.txt"))?;
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "-p",
-                "coroner-tests",
-                "-p",
-                "coroner-cli",
-                "-p",
-                "coroner-sentry",
-                "--bins",
-                "--examples",
-            ])
-            .current_dir(tools::workspace_root())
-            .status()?;
-        ensure!(status.success(), "the programs could not be built");
+        build_programs(&[])?;
         let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;
         Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false })
     }
@@ -170,6 +159,16 @@ impl Bench {
         std::fs::create_dir_all(&folder)?;
         Ok(folder)
     }
+}
+
+/// Builds the programs, with that more of cargo's configuration.
+pub(crate) fn build_programs(configuration: &[String]) -> anyhow::Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--bins", "--examples"]).current_dir(tools::workspace_root());
+    command.args(["coroner-tests", "coroner-cli", "coroner-sentry"].map(|package| format!("--package={package}")));
+    command.args(configuration.iter().map(|set| format!("--config={set}")));
+    ensure!(command.status()?.success(), "the programs could not be built");
+    Ok(())
 }
 
 /// What a command printed.

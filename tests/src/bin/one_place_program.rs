@@ -1,0 +1,83 @@
+//! Goes wrong in one function in many ways, for what a server makes of them: `one_place_program STORE WAY`.
+//!
+//! Ways: `null` and `elsewhere` for stores to two addresses, `trap`, `panic` and `panic-again` with two messages, `io-error` and `parse-error`
+//! for errors that are reported, `hang`. What the process survives is in the folder `reports` of the store when it ends.
+#![cfg(any(target_os = "linux", target_os = "macos"))]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use coroner::{Config, HangWatch};
+
+/// Longer than anything takes here, on a machine that does other things, too.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, store, way] = &arguments[..] else { panic!("usage: one_place_program STORE WAY") };
+    let threshold = (way == "hang").then_some(Duration::from_millis(100));
+    let config = Config::new("one-place-program").version("1.0").store_dir(store).hang_threshold(threshold);
+    let coroner = coroner::install(config).expect("Coroner is installed");
+    let watch = HangWatch::new();
+    let reports = coroner.store_dir().join("reports");
+    paint(way, &watch, || has_json(&reports) || has_hang(&coroner));
+    // A hang's report comes when the hang is over.
+    watch.idle();
+    let deadline = Instant::now() + LIMIT;
+    while !has_json(&reports) && Instant::now() < deadline {
+        coroner.flush(LIMIT);
+    }
+}
+
+/// Whether a hang is in the run.
+fn has_hang(coroner: &coroner::Coroner) -> bool {
+    let run = coroner.store_dir().join("runs").join(coroner.run_id().to_string());
+    let files = std::fs::read_dir(run).into_iter().flatten().flatten();
+    files.into_iter().any(|file| file.file_name().to_string_lossy().starts_with("report-"))
+}
+
+fn has_json(reports: &std::path::Path) -> bool {
+    let files = std::fs::read_dir(reports).into_iter().flatten().flatten();
+    files.into_iter().any(|file| file.path().extension().is_some_and(|extension| extension == "json"))
+}
+
+/// The one place. `is_reported` says whether a report is there.
+#[inline(never)]
+fn paint(way: &str, watch: &HangWatch, is_reported: impl Fn() -> bool) {
+    match way {
+        // SAFETY: it ends the process, which is what it is for.
+        "null" => unsafe { black_box(8 as *mut u64).write_volatile(1) },
+        // SAFETY: as above.
+        "elsewhere" => unsafe { black_box(0x7000 as *mut u64).write_volatile(1) },
+        "trap" => trap(),
+        "panic" | "panic-again" => panic!("no ink for {way}"),
+        "io-error" => drop(black_box(coroner::report_error(&std::io::Error::other("no ink")))),
+        "parse-error" => {
+            let error = black_box("ink").parse::<u32>().expect_err("it is no number");
+            black_box(coroner::report_error(&error));
+        }
+        "hang" => {
+            watch.beat();
+            let deadline = Instant::now() + LIMIT;
+            while !is_reported() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+        other => panic!("unknown way {other}"),
+    }
+    black_box(());
+}
+
+#[inline(always)]
+fn trap() {
+    // SAFETY: it ends the process, which is what it is for.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("ud2");
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("udf #0");
+    }
+}
