@@ -145,6 +145,11 @@ extern "C" fn make_writable(_signal: i32, info: *mut libc::siginfo_t, _context: 
 fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let act = std::env::var(ACT).unwrap();
+    // Who runs the tests may ignore some of them (nohup), and children inherit that.
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM, libc::SIGTERM] {
+        // SAFETY: the default action runs no code.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     let config = Config::new("next-launch-test").version("1.0").store_dir(store).symbolicate(false);
     let install = |config: Config| -> Coroner { coroner::install(config).unwrap() };
     match act.as_str() {

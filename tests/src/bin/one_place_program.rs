@@ -49,7 +49,12 @@ fn paint(way: &str, watch: &HangWatch, is_reported: impl Fn() -> bool) {
         "null" => unsafe { black_box(8 as *mut u64).write_volatile(1) },
         // SAFETY: as above.
         "elsewhere" => unsafe { black_box(0x7000 as *mut u64).write_volatile(1) },
-        "trap" => trap(),
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        "trap" => unsafe { std::arch::asm!("ud2") },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        "trap" => unsafe { std::arch::asm!("udf #0") },
         "panic" | "panic-again" => panic!("no ink for {way}"),
         "io-error" => drop(black_box(coroner::report_error(&std::io::Error::other("no ink")))),
         "parse-error" => {
@@ -66,18 +71,4 @@ fn paint(way: &str, watch: &HangWatch, is_reported: impl Fn() -> bool) {
         other => panic!("unknown way {other}"),
     }
     black_box(());
-}
-
-#[inline(always)]
-fn trap() {
-    // SAFETY: it ends the process, which is what it is for.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!("ud2");
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!("udf #0");
-    }
 }
