@@ -254,6 +254,42 @@ fn hooks_and_a_sink_of_an_app_in_c() {
 }
 
 #[test]
+fn handlers_that_call_the_one_they_found_with_the_number_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("chains.c");
+    let text = r#"
+        #include <signal.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include "coroner.h"
+        static struct sigaction found;
+        /* As Ruby's: what is in the registers of the other arguments is of no use. */
+        __attribute__((noinline)) static void call_found(int signal, long a, long b) {
+            ((void (*)(int, long, long))(void *)found.sa_handler)(signal, a, b);
+        }
+        static void handler(int signal) { call_found(signal, 3, 0x123456789abcdef0); }
+        __attribute__((noinline)) static void goes_wrong(volatile int *at) { *at = 1; }
+        int main(int count, char **words) {
+            coroner_config *config = coroner_config_new("com.example.chains");
+            coroner_config_set_store_dir(config, getenv("CHAINS_STORE"));
+            if (coroner_install(config) != CORONER_STATUS_OK) return 4;
+            coroner_last_run_info last;
+            coroner_last_run(&last);
+            if (last.outcome == CORONER_OUTCOME_CRASHED) printf("the last run crashed: %s\n", last.event_id);
+            if (count < 2) return coroner_flush(20000) == CORONER_STATUS_OK ? 0 : 5;
+            sigaction(SIGSEGV, NULL, &found);
+            signal(SIGSEGV, handler);
+            goes_wrong((int *)8);
+            return words[1][0];
+        }"#;
+    std::fs::write(&source, text).unwrap();
+    let program = build_file(&source, "cc", &Linkage::Shared, folder.path());
+    let report = report_of_act(&program, "CHAINS_STORE", &folder.path().join("store"), "crash", libc::SIGSEGV);
+    assert_eq!(functions(&report)[..2], ["goes_wrong", "main"]);
+    assert_eq!(report["crash"]["address"], "0x8");
+}
+
+#[test]
 fn deaths_that_only_c_and_cpp_have() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("crates/coroner-ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());

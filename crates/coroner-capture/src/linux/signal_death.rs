@@ -58,6 +58,18 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     }
 }
 
+/// Lets the process die of a signal of which the number alone is known: by the default action, of the fault that occurs again or of the
+/// signal that is sent once more.
+pub(crate) fn by_default(signal: i32) {
+    crate::monitor::signal::give_back();
+    // SAFETY: the default action runs no code.
+    let _ = unsafe { SignalAction::DEFAULT.set(signal) };
+    // SAFETY: no memory is touched. Async-signal-safe: one system call.
+    if unsafe { syscall!(libc::SYS_tgkill, process_id(), this_thread(), signal) }.is_err() {
+        process::exit(128 + signal);
+    }
+}
+
 /// Whether the signal is raised again when the thread goes on: a fault of the instruction at its program counter.
 pub(crate) fn occurs_again(info: &SignalInfo) -> bool {
     /// Memory that failed, `BUS_MCEERR_AR` and `BUS_MCEERR_AO`: the kernel takes the page away at the first access.

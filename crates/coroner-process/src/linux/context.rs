@@ -21,9 +21,9 @@ pub struct SignalStack {
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug)]
 #[repr(C)]
-struct Layout {
-    flags: u64,
-    link: u64,
+pub(super) struct Layout {
+    pub(super) flags: u64,
+    pub(super) link: u64,
     stack: SignalStack,
     // struct sigcontext
     r8_to_r15: [u64; 8],
@@ -35,13 +35,13 @@ struct Layout {
     rax: u64,
     rcx: u64,
     rsp: u64,
-    rip: u64,
+    pub(super) rip: u64,
     eflags: u64,
-    segments: [u16; 4],
-    err: u64,
-    trapno: u64,
+    pub(super) segments: [u16; 4],
+    pub(super) err: u64,
+    pub(super) trapno: u64,
     oldmask: u64,
-    cr2: u64,
+    pub(super) cr2: u64,
     fpstate: u64,
     reserved: [u64; 8],
     // back in struct ucontext
@@ -51,22 +51,22 @@ struct Layout {
 #[cfg(target_arch = "aarch64")]
 #[derive(Debug)]
 #[repr(C)]
-struct Layout {
-    flags: u64,
-    link: u64,
+pub(super) struct Layout {
+    pub(super) flags: u64,
+    pub(super) link: u64,
     stack: SignalStack,
     sigmask: u64,
     unused: [u8; 120],
     padding: u64,
     // struct sigcontext, aligned to 16
-    fault_address: u64,
+    pub(super) fault_address: u64,
     x: [u64; 31],
     sp: u64,
-    pc: u64,
-    pstate: u64,
+    pub(super) pc: u64,
+    pub(super) pstate: u64,
     /// Pads `extension` to the alignment of 16 that the kernel gives it.
     padding_2: u64,
-    extension: [u64; 512],
+    pub(super) extension: [u64; 512],
 }
 
 /// The context of an interrupted thread, where the kernel put it.
@@ -279,6 +279,13 @@ pub struct SignalInfo {
 impl SignalInfo {
     /// What stands where no signal came: number 0, which no signal has.
     pub const NONE: SignalInfo = SignalInfo { signo: 0, errno: 0, code: 0, padding: 0, fields: [0; 14] };
+
+    /// One that the kernel did not write. `value` is what comes first: `si_addr` of a fault, else the sender's process id.
+    pub(super) fn made(signo: i32, code: i32, value: u64) -> SignalInfo {
+        let mut fields = [0; 14];
+        fields[0] = value;
+        SignalInfo { signo, errno: 0, code, padding: 0, fields }
+    }
 
     /// The kernel's own signal, raised by an instruction of this thread (not one that somebody sent).
     ///

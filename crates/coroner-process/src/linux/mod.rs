@@ -14,6 +14,7 @@ pub mod process;
 #[cfg(interpose)]
 mod pthread_create;
 pub mod shared_handlers;
+pub mod signal_frame;
 pub mod signals;
 pub mod stop_the_world;
 pub mod syscall;

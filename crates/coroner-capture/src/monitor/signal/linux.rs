@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::deadline;
 use coroner_process::memory::{is_accessible, recover_guarded_load};
+use coroner_process::signal_frame;
 use coroner_process::signals::{SignalAction, bit};
 use coroner_process::stop_the_world::action;
 use coroner_process::syscall::Errno;
@@ -263,10 +264,13 @@ fn handler() -> usize {
 /// The handler.
 ///
 /// # Safety
-/// Called by the kernel, or by a handler that chains to this one with what the kernel gave it.
-pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, context: *mut libc::c_void) {
+/// Called by the kernel, or by a handler that chains to this one, with what the kernel gave it or with the number alone.
+pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, context: *mut libc::c_void) {
+    let here = 0_u8;
+    let given = signal_frame::arguments(signal, info as u64, context as u64, &raw const here as u64);
+    let Some((info, context)) = given else { return die_unseen(signal) };
     // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this returns.
-    let (info, context) = unsafe { (&mut *info, Context::from_pointer(context)) };
+    let (info, context) = unsafe { (&mut *(info as *mut SignalInfo), Context::from_pointer(context as *mut _)) };
     let faulted = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
     if faulted && recover_guarded_load(context) {
         return;
@@ -289,6 +293,27 @@ pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, conte
     if !deadline::is_deadline(info) {
         super::handle(info, context, &ids);
     }
+}
+
+/// A handler called this one with a signal's number alone, and the kernel's frame is not on the stack: what can be noted is noted, and the
+/// process dies as by the default action.
+#[cold]
+fn die_unseen(signal: i32) {
+    let ids = (process_id(), this_thread());
+    if let Some(installed) = installed::get()
+        && installed.options.signals.contains(signal)
+        && installed.run.pid == ids.0
+    {
+        let (tid, time_ns) = (ids.1 as u64, wall_now());
+        installed.run.state.set_crash(&CrashRecord {
+            monitor: Monitor::SIGNAL,
+            signal,
+            tid,
+            time_ns,
+            ..CrashRecord::default()
+        });
+    }
+    signal_death::by_default(signal);
 }
 
 /// What the rest of an exception became: there are none here.
