@@ -16,17 +16,9 @@ use crate::report_lock::REPORT_LOCK;
 /// `SI_USER`, `SI_QUEUE` and `SI_TKILL` (asm-generic/siginfo.h): a process sent it, and the siginfo says which.
 const SENT: [i32; 3] = [0, -1, -6];
 
-/// What is left to do with a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// It is given to whoever had it before.
-    Forward,
-    /// Nothing: who has it now deals with it, or the kernel would not have delivered it.
-    Return,
-}
-
-/// Notes a signal that is no crash.
-pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> Next {
+/// Notes a signal that is no crash. Returns whether it goes to whoever had it before: not if who has it now deals with it, or if the kernel
+/// would not have delivered it.
+pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> bool {
     let signal = info.signo;
     let has_default = !previous_handler::of(signal).is_function();
     let others = has_default && is_taken(signal) && !is_ours(signal);
@@ -42,5 +34,5 @@ pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> Next {
         state.set_scalar(Scalar::EXIT, kind.0.into());
     }
     // The first process of a pid namespace is not killed by a default action (pid_namespaces(7)).
-    if others || (has_default && pid == 1) { Next::Return } else { Next::Forward }
+    !others && !(has_default && pid == 1)
 }

@@ -299,19 +299,10 @@ pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, contex
 /// process dies as by the default action.
 #[cold]
 fn die_unseen(signal: i32) {
-    let ids = (process_id(), this_thread());
-    if let Some(installed) = installed::get()
-        && installed.options.signals.contains(signal)
-        && installed.run.pid == ids.0
-    {
-        let (tid, time_ns) = (ids.1 as u64, wall_now());
-        installed.run.state.set_crash(&CrashRecord {
-            monitor: Monitor::SIGNAL,
-            signal,
-            tid,
-            time_ns,
-            ..CrashRecord::default()
-        });
+    let current = installed::get().filter(|installed| installed.run.pid == process_id());
+    if let Some(installed) = current.filter(|installed| installed.options.signals.contains(signal)) {
+        let (monitor, tid, time_ns) = (Monitor::SIGNAL, this_thread() as u64, wall_now());
+        installed.run.state.set_crash(&CrashRecord { monitor, signal, tid, time_ns, ..CrashRecord::default() });
     }
     signal_death::by_default(signal);
 }

@@ -152,7 +152,7 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) 
         return;
     };
     let is_wanted = installed.options.signals.contains(info.signo);
-    if !is_wanted && ending::note(installed, info, pid) == ending::Next::Return {
+    if !is_wanted && !ending::note(installed, info, pid) {
         return;
     }
     if is_wanted && let Some(reported) = system::became(installed, tid) {
