@@ -245,8 +245,10 @@ fn main() {
         let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
         let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
         let alone = case(fault.name, fault.name, &[], expect);
-        // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was sent.
-        if fault.name == "bad-system-call" { alone.needing(Needs::RealKernel) } else { alone }
+        // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was sent; and it makes no process that shares its
+        // handlers and is no thread.
+        let is_of_kernel = matches!(fault.name, "bad-system-call" | "sighand-child");
+        if is_of_kernel { alone.needing(Needs::RealKernel) } else { alone }
     });
     let all: Vec<Behaviour> = every_fault.chain(BEHAVIOURS.iter().chain(OF_THIS_SYSTEM).copied()).collect();
     let chosen: Vec<(usize, Behaviour)> = all
