@@ -72,12 +72,10 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
             .advice("`coroner doctor` says what works on this system"));
     };
     writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
-    let report = reports::open_file(
-        newest,
-        reports::Texts::Scrubbed,
-        Some(&mut coroner_symbols::Symbolizer::new(coroner_symbols::Options::default())),
-    )?;
-    show::print(&report, threads, show::Layout::of_terminal(), &mut out)?;
+    let mut symbolizer = coroner_symbols::Symbolizer::new(coroner_symbols::Options::default());
+    let report = reports::open_file(newest, reports::Texts::Scrubbed, Some(&mut symbolizer))?;
+    let explanation = coroner_explain::explain(&report, &coroner_explain::ImageFiles::of(&report, &mut symbolizer));
+    show::print(&report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
     writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;
     writeln!(out, "       {}", newest.display())?;

@@ -11,6 +11,7 @@ use coroner_report::text::ThreadFilter;
 mod convert;
 mod demo;
 mod doctor;
+mod explained;
 mod failure;
 mod filter;
 mod group;

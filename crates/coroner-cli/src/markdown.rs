@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use coroner::Report;
+use coroner_explain::CodeSource;
 use coroner_report::model::{InApp, InAppRules, Thread, hide_home, is_runtime_code};
 use coroner_report::signature::Signature;
 use coroner_report::text::{Step, short_function, short_path, steps};
@@ -18,18 +19,19 @@ const BREADCRUMBS: usize = 15;
 const NAME: usize = 100;
 
 /// The report as Markdown.
-pub(crate) fn of(report: &Report) -> String {
+pub(crate) fn of(report: &Report, code: &dyn CodeSource) -> String {
     let mut report = report.clone();
     report.scrub(&coroner::hide_secrets);
     let summary = Summary::of(&report, std::path::Path::new(""), State::Stored);
     let mut text = String::new();
     // A string takes everything.
-    let _ = write(&report, &summary, &mut text);
+    let _ = write(&report, &summary, &coroner_explain::explain(&report, code).headline, &mut text);
     text
 }
 
-fn write(report: &Report, summary: &Summary, out: &mut String) -> std::fmt::Result {
+fn write(report: &Report, summary: &Summary, headline: &str, out: &mut String) -> std::fmt::Result {
     writeln!(out, "## {}\n", escaped(&summary.title()))?;
+    writeln!(out, "{}\n", escaped(headline))?;
     let signature = Signature::of(report);
     let system = report.run.as_ref().map(|run| {
         let parts =

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 use coroner::Report;
+use coroner_explain::{Explanation, ImageFiles, explain};
 use coroner_report::text::{self, TextOptions, ThreadFilter};
 
+use crate::explained;
 use crate::failure::Failure;
 use crate::symbol_search::SymbolArguments;
 use crate::terminal::{self, Output};
@@ -31,7 +33,10 @@ pub(crate) fn run(
     symbols: &SymbolArguments,
     view: &View<'_>,
 ) -> Result<(), Failure> {
-    let mut report = reports::open_one(what, store, view.texts, Some(&mut symbols.local()?))?;
+    let mut symbolizer = symbols.local()?;
+    let mut report = reports::open_one(what, store, view.texts, Some(&mut symbolizer))?;
+    let code = ImageFiles::of(&report, &mut symbolizer);
+    let explanation = explain(&report, &code);
     let text = match view.format {
         ReportFormat::Text => {
             let layout =
@@ -39,18 +44,21 @@ pub(crate) fn run(
             return match view.output {
                 Some(path) => {
                     let mut text = anstream::StripStream::new(Vec::new());
-                    print(&report, view.threads, layout, &mut text)?;
+                    print(&report, Some(&explanation), view.threads, layout, &mut text)?;
                     whole_file::write(path, &text.into_inner())
                 }
-                None => print(&report, view.threads, layout, &mut io::BufWriter::new(Output::paged())),
+                None => {
+                    print(&report, Some(&explanation), view.threads, layout, &mut io::BufWriter::new(Output::paged()))
+                }
             };
         }
         ReportFormat::Json => {
             keep_thread(&mut report, view.threads)?;
+            report.explanation = Some(explanation);
             report.to_json() + "\n"
         }
-        ReportFormat::Markdown => markdown::of(&report),
-        ReportFormat::Html => page::of(&report),
+        ReportFormat::Markdown => markdown::of(&report, &code),
+        ReportFormat::Html => page::of(&report, &explanation),
     };
     match view.output {
         Some(path) => whole_file::write(path, text.as_bytes()),
@@ -82,8 +90,10 @@ pub(crate) fn keep_thread(report: &mut Report, threads: ThreadFilter) -> Result<
     }
 }
 
+/// Writes a report as text, below its explanation.
 pub(crate) fn print(
     report: &Report,
+    explanation: Option<&Explanation>,
     threads: ThreadFilter,
     layout: Layout,
     out: &mut impl Write,
@@ -97,7 +107,8 @@ pub(crate) fn print(
     let Layout { all_frames, width } = layout;
     let options = TextOptions { threads, images: all, all_frames, short_paths: true, width, ..TextOptions::default() };
     let mut painter = Painter { out, width, column: 0, error: None };
-    if report.write_text(&mut painter, &options).is_err() {
+    let explained = explanation.map_or(Ok(()), |explanation| explained::write(explanation, &mut painter));
+    if explained.and_then(|()| report.write_text(&mut painter, &options)).is_err() {
         return Err(painter.error.unwrap_or_else(|| io::Error::other("the report can't be written as text")).into());
     }
     Ok(painter.out.flush()?)

@@ -85,6 +85,8 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
     let naming = Naming::begin();
     let images = symbolizer.symbolicate_report_with(&mut report, &mut |image, frames| naming.about_to(image, frames));
     drop(naming);
+    let code = coroner_explain::ImageFiles::of(&report, &mut symbolizer);
+    let explanation = Some(coroner_explain::explain(&report, &code));
     match (output.format, output.path) {
         (Some(Format::Json), _) => {
             show::keep_thread(&mut report, output.threads)?;
@@ -92,11 +94,23 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
         }
         (_, Some(path)) => {
             let mut text = anstream::StripStream::new(Vec::new());
-            show::print(&report, output.threads, Layout { all_frames: true, width: None }, &mut text)?;
+            show::print(
+                &report,
+                explanation.as_ref(),
+                output.threads,
+                Layout { all_frames: true, width: None },
+                &mut text,
+            )?;
             whole_file::write(path, &text.into_inner())?;
         }
         (_, None) => {
-            show::print(&report, output.threads, Layout::of_terminal(), &mut anstream::stdout().lock())?;
+            show::print(
+                &report,
+                explanation.as_ref(),
+                output.threads,
+                Layout::of_terminal(),
+                &mut anstream::stdout().lock(),
+            )?;
         }
     }
     let program = report.images.iter().find(|image| image.is_main).map(|image| Path::new(&image.path));

@@ -126,6 +126,38 @@ fn names_outlive_the_program() {
 }
 
 #[test]
+fn a_report_begins_with_why_it_crashed() {
+    let bench = Bench::new();
+    let program = bench.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
+    let demo = said(&bench.command(&program, &["demo", "null-store"]).output().unwrap());
+    assert!(demo.out.contains("\nNull pointer: write of 4 bytes ("), "{demo:?}");
+    let shown = bench.run(&["show"]).out;
+    let headline = shown.lines().next().unwrap_or_default();
+    assert!(headline.starts_with("Null pointer: write of 4 bytes (") && headline.contains("memory.rs:"), "{shown}");
+    assert!(shown.contains("\nWhy\n") && shown.contains("\nInstruction:   "), "{shown}");
+    let json = bench.run(&["show", "--format", "json"]).json();
+    let explanation = &json["explanation"];
+    assert_eq!(explanation["headline"], headline);
+    assert_eq!((&explanation["kind"], &explanation["certainty"]), (&json!("null_pointer"), &json!("certain")));
+    assert_eq!((&explanation["access"]["kind"], &explanation["access"]["width"]), (&json!("write"), &json!(4)));
+    assert_eq!(explanation["operand"]["value"], "0x0");
+    // What is shown is still a report.
+    let shown = bench.path("shown.json");
+    std::fs::write(&shown, json.to_string()).unwrap();
+    assert_eq!(bench.run(&["show", shown.to_str().unwrap()]).out.lines().next(), Some(headline));
+    for format in ["html", "markdown"] {
+        assert!(bench.run(&["show", "--format", format]).out.contains("Null pointer: write of 4 bytes"), "{format}");
+    }
+
+    // Without the program's file the instruction is not known, and nothing is said of it.
+    std::fs::remove_file(&program).unwrap();
+    let blind = bench.run(&["show", "--format", "json"]).json();
+    assert_eq!(blind["explanation"]["kind"], "null_pointer");
+    assert!(blind["explanation"].get("operand").is_none(), "{}", blind["explanation"]);
+}
+
+#[test]
 fn names_that_are_found_are_kept_in_the_json() {
     let bench = Bench::new();
     let program = bench.path("program");

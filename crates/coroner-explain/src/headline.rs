@@ -1,48 +1,222 @@
 //! The sentence.
 
 use coroner_report::Report;
-use coroner_report::model::{Crash, CrashFlag, Explanation, FaultKind};
-use coroner_report::wire::{Language, Monitor};
+use coroner_report::model::{Crash, Frame, InApp, InAppRules};
+use coroner_report::text::short_function;
+use coroner_report::wire::Access;
+
+use coroner_report::model::FaultKind;
+use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 
 /// Characters that a headline has at most.
-const MAX_HEADLINE: usize = 400;
+const MAX_CHARS: usize = 400;
+/// Characters of a function's name.
+const NAME: usize = 100;
+/// Frames in which the caller with a line is looked for.
+const CALLERS: usize = 24;
 
-/// The kind of an end that the program or the system named itself.
-pub(crate) fn said_kind(report: &Report, crash: &Crash) -> FaultKind {
-    let signal = crash.signal.as_ref();
-    let name = signal.and_then(|signal| signal.name).unwrap_or_default();
-    match () {
-        () if crash.monitor == Monitor::HANG => FaultKind::Hang,
-        () if crash.has(CrashFlag::StackOverflow) => FaultKind::StackOverflow,
-        () if crash.monitor == Monitor::PANIC => FaultKind::Panic,
-        () if report.exceptions.first().is_some_and(|exception| exception.language == Language::RUST) => {
-            FaultKind::Panic
-        }
-        () if !report.exceptions.is_empty()
-            || matches!(crash.monitor, Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION) =>
-        {
-            FaultKind::Exception
-        }
-        () if crash.monitor == Monitor::USER => FaultKind::Requested,
-        () if name == "SIGABRT" => FaultKind::Abort,
-        () if name == "SIGSYS" => FaultKind::SystemCall,
-        () if signal.is_some_and(|signal| signal.sender_pid.is_some()) => FaultKind::SentSignal,
-        () => FaultKind::Unknown,
+/// The sentence of an explanation whose other parts are known.
+pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> String {
+    let what = match explanation.kind {
+        FaultKind::Abort
+        | FaultKind::Panic
+        | FaultKind::Exception
+        | FaultKind::SystemCall
+        | FaultKind::SentSignal
+        | FaultKind::Hang
+        | FaultKind::Requested
+        | FaultKind::Unknown => said(report, crash, explanation.kind),
+        _ => fault(explanation),
+    };
+    let place = place(report, crash, explanation).unwrap_or_default();
+    let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
+    sentence.push_str(&place);
+    let mut letters = sentence.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => sentence,
     }
 }
 
-/// The sentence of an explanation whose other parts are known.
-pub(crate) fn of(report: &Report, crash: &Crash, _explanation: &Explanation) -> String {
-    let kind = report.exceptions.first().map_or_else(|| crash.kind(), |exception| exception.kind());
-    let message = report.exceptions.first().and_then(|exception| exception.message.clone());
-    let cause = message.or_else(|| report.cause());
-    one_line(&cause.map_or(kind.clone(), |cause| format!("{kind}: {cause}")))
+/// What the program or the system said.
+fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
+    let exception = report.exceptions.first();
+    let signal = crash.signal.as_ref();
+    match (kind, crash.message.as_deref().or_else(|| report.abort_message())) {
+        (FaultKind::Abort, Some(message)) => return format!("abort: {}", message.trim_end_matches('.')),
+        (FaultKind::Abort, None) => return "abort".to_owned(),
+        _ => {}
+    }
+    let name = exception.map_or_else(|| crash.kind(), coroner_report::model::Exception::kind);
+    if let (FaultKind::SentSignal, Some(pid)) = (kind, signal.and_then(|signal| signal.sender_pid)) {
+        let by = if pid == report.header.pid { "the process itself".to_owned() } else { format!("process {pid}") };
+        return format!("{name}, sent by {by}");
+    }
+    let cause = exception.and_then(|exception| exception.message.clone()).or_else(|| report.cause());
+    cause.map_or(name.clone(), |cause| format!("{name}: {cause}"))
 }
 
-/// The first line of a text, cut where it is too long for a sentence.
-fn one_line(text: &str) -> String {
+fn fault(explanation: &Explanation) -> String {
+    let kind = explanation.kind.words();
+    let operand = explanation.operand.as_ref();
+    let held = operand.and_then(held).map_or_else(String::new, |held| format!(" ({held})"));
+    match explanation.kind {
+        FaultKind::StackOverflow => match &explanation.recursion {
+            Some(recursion) => format!("{kind}: {}", recursed(recursion)),
+            None => kind.to_owned(),
+        },
+        FaultKind::JumpToNull | FaultKind::JumpToNowhere | FaultKind::ExecuteOfData => {
+            let by = explanation.call.as_ref().map_or_else(String::new, |call| format!(" by `{}`", call.text));
+            let to = explanation.access.and_then(|access| access.address).filter(|address| address.0 != 0);
+            let to = to.map_or_else(String::new, |to| format!(": {to}"));
+            let is_null = explanation.kind != FaultKind::JumpToNull || to.is_empty();
+            let kind = if is_null { kind } else { "call of a pointer near null" };
+            format!("{kind}{to}{by}")
+        }
+        FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction => {
+            let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));
+            let meaning = explanation.facts.first().map_or_else(String::new, |fact| format!(": {fact}"));
+            format!("{kind}{text}{meaning}")
+        }
+        FaultKind::PrivilegedInstruction => {
+            let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));
+            format!("{kind}{text}")
+        }
+        FaultKind::NullPointer => match explanation.access {
+            Some(access) => {
+                let offset = operand
+                    .and_then(|operand| operand.register.as_ref())
+                    .and(access.address)
+                    .map(|address| address.0 as i64);
+                let at = match offset {
+                    Some(0) | None => String::new(),
+                    Some(offset) if offset < 0 => format!(" at null - {:#x}", offset.unsigned_abs()),
+                    Some(offset) => format!(" at null + {offset:#x}"),
+                };
+                let by = operand.and_then(|operand| operand.register.as_deref());
+                let by = by.map_or_else(String::new, |register| format!(" ({register} is null)"));
+                format!("{kind}: {}{at}{by}", accessed(&access))
+            }
+            None => kind.to_owned(),
+        },
+        _ => match explanation.access {
+            Some(access) => {
+                let preposition = if access.kind == Some(Access::EXECUTE) { "to" } else { "at" };
+                let at = access.address.map_or_else(String::new, |address| format!(" {preposition} {address}"));
+                format!("{kind}: {}{at}{held}", accessed(&access))
+            }
+            None => format!("{kind}{held}"),
+        },
+    }
+}
+
+/// `write of 4 bytes`.
+fn accessed(access: &MemoryAccess) -> String {
+    let what = match access.kind {
+        Some(Access::READ) => "read",
+        Some(Access::WRITE) => "write",
+        Some(Access::EXECUTE) => "jump",
+        _ => "access",
+    };
+    match access.width {
+        Some(1) => format!("{what} of 1 byte"),
+        Some(width) => format!("{what} of {width} bytes"),
+        None => what.to_owned(),
+    }
+}
+
+/// `rax is 0x10`.
+fn held(operand: &BadOperand) -> Option<String> {
+    let value = operand.value?;
+    let name = operand.register.as_deref().unwrap_or(&operand.text);
+    let pattern = operand.pattern.as_ref().map_or_else(String::new, |pattern| format!(", {pattern}"));
+    Some(format!("{name} is {value}{pattern}"))
+}
+
+fn recursed(recursion: &Recursion) -> String {
+    let bytes = recursion.bytes.map_or_else(String::new, |bytes| format!(", {bytes} bytes each time"));
+    let names: Vec<String> = recursion.functions.iter().map(|name| short_function(name, NAME).into()).collect();
+    let (names, how) = match names.as_slice() {
+        [one] => (one.clone(), "calls itself"),
+        several => (several.join(", "), "call each other"),
+    };
+    format!("{names} {how}, {} times in the report{bytes}", recursion.rounds)
+}
+
+/// ` in save (notes.c:27)`.
+fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<String> {
+    let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
+    let frames = thrown.or_else(|| report.crashed_thread().map(|thread| &thread.frames))?;
+    let first = frames.first()?;
+    let is_jump = explanation
+        .access
+        .is_some_and(|access| access.kind == Some(Access::EXECUTE) && access.address == Some(first.address));
+    let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
+    match explanation.kind {
+        FaultKind::StackOverflow if explanation.recursion.is_some() => None,
+        _ if is_jump => {
+            let callers = frames.get(1..)?;
+            caller(callers).or_else(|| Some(format!(", called by {}", named(callers.first()?)?)))
+        }
+        FaultKind::Abort | FaultKind::Panic | FaultKind::Exception if crash.location.is_some() => None,
+        FaultKind::Abort | FaultKind::Exception | FaultKind::SentSignal | FaultKind::Unknown => caller(frames),
+        FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
+        _ => {
+            let at = named(first)?;
+            // Of a fault in a library the app's own function is what is looked for.
+            match in_app(report, frames) {
+                Some(caller) if caller != at => Some(format!(" in {at}, called by {caller}")),
+                _ => Some(format!(" in {at}")),
+            }
+        }
+    }
+}
+
+/// The innermost function of the app's own that has a name.
+fn in_app(report: &Report, frames: &[Frame]) -> Option<String> {
+    let rules = InAppRules::default();
+    let rule = InApp::new(&rules, report);
+    frames.iter().take(CALLERS).find_map(|frame| {
+        let function = rule.functions(frame).find(|function| function.in_app && function.name.is_some())?;
+        Some(sourced(short_function(function.name?, NAME).into_owned(), function.file, function.line))
+    })
+}
+
+fn sourced(name: String, file: Option<&str>, line: Option<u32>) -> String {
+    match (file, line) {
+        (Some(file), Some(line)) => format!("{name} ({}:{line})", last(file)),
+        _ => name,
+    }
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
+}
+
+/// Name, file and line of the innermost function at a frame.
+fn innermost(frame: &Frame) -> (Option<&str>, Option<&str>, Option<u32>) {
+    match frame.inlined.first() {
+        Some(inlined) => {
+            (inlined.function.as_deref().or(inlined.raw_function.as_deref()), inlined.file.as_deref(), inlined.line)
+        }
+        None => (frame.function.as_deref().or(frame.raw_function.as_deref()), frame.file.as_deref(), frame.line),
+    }
+}
+
+fn named(frame: &Frame) -> Option<String> {
+    let (name, file, line) = innermost(frame);
+    let name = match (name, frame.module.as_deref(), frame.module_offset) {
+        (Some(name), ..) => short_function(name, NAME).into_owned(),
+        (None, Some(module), Some(offset)) => format!("{} + {offset}", last(module)),
+        _ => return None,
+    };
+    Some(sourced(name, file, line))
+}
+
+/// The first line of a text, cut where it is too long.
+fn one_line(text: &str, longest: usize) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    match line.char_indices().nth(MAX_HEADLINE) {
+    match line.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }

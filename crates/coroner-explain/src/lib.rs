@@ -1,32 +1,58 @@
-//! Why a process died, in one sentence and in parts, from the facts of its report: registers, the code around the program counter, the
-//! fault's address, what is mapped there.
+//! Why a process died, in one sentence and in parts, from the facts of its report: the registers of the thread that crashed, the signal, the address,
+//! the images, and the code at the program counter, which comes from the image's file.
 //!
-//! [`explain`] computes it, [`explain_report`] puts it into the report, from where text, JSON and events have it. All of it is computed at the next
-//! launch or at the desk, so that an old report gains when the analysis does.
+//! [`explain`] decodes the instruction (x86_64, arm64), finds the operand that was bad and the register that it came from, and says what kind
+//! of fault it was. All of it is computed at the desk, so that an old report gains when the analysis does.
 //!
-//! # What it claims
-//! A wrong claim is worse than none: what is not in accordance with the recorded facts is left out. An operand is named only if the address that
-//! it gives is the one that the processor said, and a register only if no other one can be the bad one.
+//! # What is claimed
+//! A wrong claim is worse than none. An operand is named only if its address, by the values of its registers, is the one that the processor said, and if the
+//! instruction does what the processor said (a read, a write). Where two registers may have been the bad one, none is named. What the
+//! report does not say is [`FaultKind::Unknown`]. `docs/explanations.md` lists what each kind rests on.
+//!
+//! # Example
+//! ```no_run
+//! # use coroner_report::Report;
+//! # use coroner_symbols::{Options, Symbolizer};
+//! # fn show(report: &Report) {
+//! let mut symbolizer = Symbolizer::new(Options::default());
+//! let code = coroner_explain::ImageFiles::of(report, &mut symbolizer);
+//! println!("{}", coroner_explain::explain(report, &code).headline);
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod aarch64;
+mod bad_operand;
+mod code_source;
+mod decoded;
+mod fault;
 mod headline;
+mod jump;
+mod machine;
+mod notice;
+mod pattern;
+mod program_end;
+mod recursion;
+mod trap;
+mod x86_64;
 
+pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
-    BadOperand, Certainty, CodeCheck, CodeResult, Explanation, FaultKind, Instruction, MemoryAccess, Place, Recursion,
+    BadOperand, Certainty, Explanation, FaultKind, Index, Instruction, MemoryAccess, Recursion,
 };
 
 use coroner_report::Report;
 
-/// Why the process of `report` died. `None` if the report doesn't say what happened: it was cut before.
-pub fn explain(report: &Report) -> Option<Explanation> {
-    let crash = report.crash.as_ref()?;
-    let mut explanation = Explanation { kind: headline::said_kind(report, crash), ..Explanation::default() };
+/// Why the process of `report` died, with the code that it ran.
+pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
+    let Some(crash) = &report.crash else {
+        return Explanation {
+            headline: "unknown: the report was cut before it says what happened".to_owned(),
+            ..Explanation::default()
+        };
+    };
+    let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, code));
     explanation.headline = headline::of(report, crash, &explanation);
-    Some(explanation)
-}
-
-/// Puts the explanation of the report into it.
-pub fn explain_report(report: &mut Report) {
-    report.explanation = explain(report);
+    explanation
 }

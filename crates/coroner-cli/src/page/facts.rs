@@ -1,11 +1,13 @@
 //! What is known of the app, the system, the death and the way to the report, as lists and tables.
 
 use coroner::Report;
+use coroner_explain::Explanation;
 use coroner_report::model::CrashFlag;
 use coroner_report::signature::Signature;
 use maud::{Markup, html};
 
 use super::shut;
+use crate::explained;
 use crate::summary::Summary;
 
 /// A list of names and values, without those that are empty.
@@ -55,6 +57,15 @@ pub(super) fn identity(report: &Report, summary: &Summary) -> Markup {
         ("Event", summary.event_id.clone()),
         ("Signature", format!("{} – {signature}", signature.id())),
     ])
+}
+
+pub(super) fn why(explanation: &Explanation) -> Markup {
+    let fields = explained::fields(explanation);
+    html! {
+        @if !fields.is_empty() {
+            section { h2 { "Why" } (list(&fields)) }
+        }
+    }
 }
 
 pub(super) fn what_happened(report: &Report) -> Markup {

@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 
 use base64::Engine;
 use coroner::Report;
+use coroner_explain::{Explanation, ImageFiles};
 use coroner_report::model::{InApp, InAppRules};
 use maud::{DOCTYPE, Markup, html};
 use sha2::{Digest, Sha256};
@@ -27,7 +28,7 @@ use crate::symbol_search::{SymbolArguments, default_cache};
 use crate::{reports, whole_file};
 
 /// The page of a report.
-pub(crate) fn of(report: &Report) -> String {
+pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
     let summary = Summary::of(report, Path::new(""), State::Stored);
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
@@ -49,12 +50,11 @@ pub(crate) fn of(report: &Report) -> String {
                 header {
                     p.app { (summary.app) " " (summary.version) }
                     h1 { (summary.title()) }
-                    @if let Some(cause) = report.cause() {
-                        p.cause { (cause) }
-                    }
+                    p.cause { (explanation.headline) }
                     (facts::identity(report, &summary))
                 }
                 main {
+                    (facts::why(explanation))
                     (facts::what_happened(report))
                     @for exception in &report.exceptions {
                         (threads::exception(report, exception, &in_app))
@@ -89,7 +89,9 @@ fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
 
 /// Shows the page of the report that `what` names in a browser.
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
-    let report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbols.local()?))?;
+    let mut symbolizer = symbols.local()?;
+    let report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbolizer))?;
+    let explanation = coroner_explain::explain(&report, &ImageFiles::of(&report, &mut symbolizer));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("coroner"));
     let cache = || default_cache().map(|folder| folder.join("pages"));
     let folder =
@@ -102,7 +104,7 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
         .create(&folder)
         .context(format!("can't make `{}`", folder.display()))?;
     let path = folder.join(format!("{}.html", report.header.event_id));
-    whole_file::write(&path, of(&report).as_bytes())?;
+    whole_file::write(&path, of(&report, &explanation).as_bytes())?;
     println!("{}", path.display());
     let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
     let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());

@@ -11,6 +11,7 @@ mod address;
 mod cause;
 mod crash;
 mod explanation;
+mod fault_kind;
 mod image;
 mod in_app;
 mod names;
@@ -27,9 +28,8 @@ pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,
 };
-pub use explanation::{
-    BadOperand, Certainty, CodeCheck, CodeResult, Explanation, FaultKind, Instruction, MemoryAccess, Place, Recursion,
-};
+pub use explanation::{BadOperand, Certainty, Explanation, Index, Instruction, MemoryAccess, Recursion};
+pub use fault_kind::FaultKind;
 pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use in_app::{Function, InApp, InAppRules};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};

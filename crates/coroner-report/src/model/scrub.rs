@@ -178,7 +178,9 @@ impl Report {
         let exceptions = self.exceptions.iter_mut();
         let exceptions = exceptions.flat_map(|exception| exception.message.iter_mut().chain(&mut exception.user_info));
         let annotations = self.annotations.iter_mut().map(|annotation| &mut annotation.text);
-        crash.chain(exceptions).chain(annotations).for_each(|text| replace("", text, scrub));
+        let headline = self.explanation.iter_mut().map(|explanation| &mut explanation.headline);
+        let texts = crash.chain(exceptions).chain(annotations).chain(headline);
+        texts.for_each(|text| replace("", text, scrub));
         if let Some(run) = &mut self.run {
             run.scrub(scrub);
         }

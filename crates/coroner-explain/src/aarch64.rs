@@ -1,0 +1,176 @@
+//! Instructions of arm64, with the values of their operands.
+
+use coroner_report::wire::Access;
+use yaxpeax_arch::{Decoder, U8Reader};
+use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSizeCode, ShiftStyle, SizeCode};
+
+use crate::decoded::{Class, Decoded, MemoryOperand, State};
+use crate::trap;
+
+/// Length of an instruction.
+pub(crate) const LENGTH: usize = 4;
+/// The bits of a pointer that address memory: the top byte may be a tag.
+pub(crate) const ADDRESS: u64 = 0x00ff_ffff_ffff_ffff;
+
+/// Whether an address is one that a process can have with 48 bits of addresses, tag aside.
+pub(crate) fn is_canonical(address: u64) -> bool {
+    matches!(address >> 48 & 0xff, 0 | 0xff)
+}
+
+/// The instruction that `code` begins with. `None` if there are too few bytes.
+pub(crate) fn decode(code: &[u8], state: &State<'_>) -> Option<Decoded> {
+    let bytes = code.first_chunk::<LENGTH>()?;
+    let word = u32::from_le_bytes(*bytes);
+    // Arm's reference manual: BRK, UDF.
+    let brk = (word & 0xffe0_001f == 0xd420_0000).then_some((word >> 5) as u16);
+    let udf = (word & 0xffff_0000 == 0).then_some(word as u16);
+    let named = |text: String, class: Class| Decoded { text, length: LENGTH, memory: Vec::new(), class };
+    if let Some(number) = brk {
+        let class = match (number, trap::of_brk(number)) {
+            (0xf000, _) => Class::Breakpoint(trap::BREAKPOINT),
+            (_, Some(meaning)) => Class::Trap(meaning),
+            (_, None) => Class::Breakpoint(trap::Meaning::new("a breakpoint whose number is not known")),
+        };
+        return Some(named(format!("brk #{number:#x}"), class));
+    }
+    if let Some(number) = udf {
+        let what = if number == 0 {
+            "an undefined instruction, or bytes that are zero and no code"
+        } else {
+            "an instruction that is undefined on purpose"
+        };
+        return Some(named(format!("udf #{number:#x}"), Class::Trap(trap::Meaning::new(what))));
+    }
+    let Ok(instruction) = InstDecoder::default().decode(&mut U8Reader::new(bytes)) else {
+        // It knows no SVE, and not all that is new.
+        return Some(named(format!(".inst {word:#010x}"), Class::Other));
+    };
+    let text = instruction.to_string();
+    let memory = operand(&instruction, &text, state).into_iter().collect();
+    Some(Decoded { class: class(&instruction, word, state), text, length: LENGTH, memory })
+}
+
+fn register(number: u16, state: &State<'_>) -> Option<(&'static str, u64)> {
+    match number {
+        29 => state.register("fp"),
+        30 => state.register("lr"),
+        0..29 => state.register(&format!("x{number}")),
+        _ => None,
+    }
+}
+
+/// 31 is the stack pointer in addresses.
+fn base(number: u16, state: &State<'_>) -> Option<(&'static str, u64)> {
+    if number == 31 { state.register("sp") } else { register(number, state) }
+}
+
+fn operand(instruction: &Instruction, text: &str, state: &State<'_>) -> Option<MemoryOperand> {
+    let mnemonic = text.split_whitespace().next().unwrap_or_default();
+    let access = access(mnemonic)?;
+    let (base, index, displacement) = instruction.operands.iter().find_map(|operand| match *operand {
+        Operand::RegPreIndex(number, offset, _) => Some((base(number, state), Some(None), i64::from(offset))),
+        // The offset is added after the access.
+        Operand::RegPostIndex(number, _) | Operand::RegPostIndexReg(number, _) => {
+            Some((base(number, state), Some(None), 0))
+        }
+        Operand::RegRegOffset(number, index, size, style, amount) => {
+            let index = match index {
+                31 => Some(None),
+                index => register(index, state).and_then(|(name, value)| {
+                    Some(Some((name, extended(value, size, style)?, 1_u32.checked_shl(amount.into())?)))
+                }),
+            };
+            Some((base(number, state), index, 0))
+        }
+        _ => None,
+    })?;
+    let (base, index) = (base?, index?);
+    let scaled = index.map_or(0, |(_, value, scale): (_, u64, u32)| value.wrapping_mul(u64::from(scale)));
+    let at = base.1.wrapping_add(scaled).wrapping_add(displacement as u64);
+    let text = match (index, displacement) {
+        (Some((name, _, 1)), _) => format!("[{}, {name}]", base.0),
+        (Some((name, _, scale)), _) => format!("[{}, {name}*{scale}]", base.0),
+        (None, 0) => format!("[{}]", base.0),
+        (None, less) if less < 0 => format!("[{}, #-{:#x}]", base.0, less.unsigned_abs()),
+        (None, more) => format!("[{}, #{more:#x}]", base.0),
+    };
+    Some(MemoryOperand {
+        text,
+        base: Some(base),
+        index,
+        displacement,
+        address: at,
+        width: width(mnemonic, instruction),
+        access,
+        alignment: None,
+    })
+}
+
+/// The index as it is added.
+fn extended(value: u64, size: SizeCode, style: ShiftStyle) -> Option<u64> {
+    Some(match (size, style) {
+        (SizeCode::W, ShiftStyle::SXTW) => i64::from(value as i32) as u64,
+        (SizeCode::W, ShiftStyle::UXTW) => u64::from(value as u32),
+        (SizeCode::X, ShiftStyle::LSL | ShiftStyle::SXTX | ShiftStyle::UXTX) => value,
+        _ => return None,
+    })
+}
+
+/// What a load or a store does; `Some(None)` of those that do both. `None` of all that touches no memory by an operand.
+fn access(mnemonic: &str) -> Option<Option<Access>> {
+    const BOTH: [&str; 10] = ["ldadd", "ldclr", "ldeor", "ldset", "ldsmax", "ldsmin", "ldumax", "ldumin", "swp", "cas"];
+    match mnemonic {
+        _ if BOTH.iter().any(|both| mnemonic.starts_with(both)) => Some(None),
+        _ if mnemonic.starts_with("ld") => Some(Some(Access::READ)),
+        _ if mnemonic.starts_with("st") => Some(Some(Access::WRITE)),
+        _ => None,
+    }
+}
+
+/// Bytes of an access. `None` where that is not known: of structures (`ld1` and so on) and of exotic ones.
+fn width(mnemonic: &str, instruction: &Instruction) -> Option<u32> {
+    let structure = matches!(mnemonic.as_bytes().get(2), Some(b'1'..=b'4'));
+    if structure {
+        return None;
+    }
+    // An exclusive store has its status first.
+    let place = usize::from(mnemonic.starts_with("stx") || mnemonic.starts_with("stlx"));
+    let register = match instruction.operands.get(place)? {
+        Operand::Register(SizeCode::X, _) | Operand::SIMDRegister(SIMDSizeCode::D, _) => 8,
+        Operand::Register(SizeCode::W, _) | Operand::SIMDRegister(SIMDSizeCode::S, _) => 4,
+        Operand::SIMDRegister(SIMDSizeCode::B, _) => 1,
+        Operand::SIMDRegister(SIMDSizeCode::H, _) => 2,
+        Operand::SIMDRegister(SIMDSizeCode::Q, _) => 16,
+        _ => return None,
+    };
+    let is_pair = ["ldp", "stp", "ldnp", "stnp", "ldxp", "stxp", "ldaxp", "stlxp"].contains(&mnemonic);
+    Some(match mnemonic {
+        "ldpsw" => 8,
+        _ if mnemonic.ends_with("sw") => 4,
+        _ if is_pair => register * 2,
+        _ if mnemonic.ends_with('b') && !mnemonic.ends_with("sub") => 1,
+        _ if mnemonic.ends_with('h') => 2,
+        _ => register,
+    })
+}
+
+fn class(instruction: &Instruction, word: u32, state: &State<'_>) -> Class {
+    // Arm's reference manual, C4.1: unconditional branches by a register; those with authentication change the value.
+    let by_register = matches!(word & 0xffff_fc1f, 0xd61f_0000 | 0xd63f_0000);
+    match instruction.opcode {
+        _ if by_register => match register((word >> 5 & 31) as u16, state) {
+            Some((register, value)) => Class::Branch { register, value },
+            None => Class::OtherBranch,
+        },
+        Opcode::RET | Opcode::B | Opcode::BL => Class::OtherBranch,
+        _ => Class::Other,
+    }
+}
+
+/// The call that returns to an address, of which `code` are the bytes before: by a register.
+pub(crate) fn calls_before(code: &[u8], state: &State<'_>) -> Vec<Decoded> {
+    let Some(bytes) = code.last_chunk::<LENGTH>() else { return Vec::new() };
+    let is_call = u32::from_le_bytes(*bytes) & 0xffff_fc1f == 0xd63f_0000;
+    let call = is_call.then(|| decode(bytes, state)).flatten();
+    call.into_iter().collect()
+}

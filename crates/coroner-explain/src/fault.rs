@@ -1,0 +1,403 @@
+//! Faults: what the processor or the kernel stopped a thread for.
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, Crash, CrashFlag, Segment, Thread};
+use coroner_report::wire::Access;
+
+use crate::bad_operand::{self, NEAR_NULL};
+use crate::code_source::{Code, CodeSource};
+use crate::decoded::{Class, Decoded, MemoryOperand, State};
+use crate::notice::{self, Notice};
+use crate::{jump, machine, pattern, recursion, x86_64};
+use coroner_report::model::FaultKind;
+use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
+
+/// Addresses that errors are, taken for pointers: −1 to −4095 (Linux's `MAX_ERRNO`; `MAP_FAILED` is −1).
+const ERRORS: u64 = 0xffff_ffff_ffff_f001;
+/// Largest offset from a null pointer that is called one of a field or an element.
+const MAX_OFFSET: u64 = 0x10_0000;
+/// Bit of [`Segment::protection`].
+const MAY_EXECUTE: u8 = 1;
+const MAY_WRITE: u8 = 2;
+
+/// Explains a fault.
+pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
+    let notice = notice::of(crash);
+    let thread = report.crashed_thread();
+    // Registers that are not those of the instruction say nothing of it.
+    let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
+    let state = registers.map(|registers| State::of(report, registers));
+    let arch = registers.and_then(|registers| registers.arch);
+    let Some((thread, state, arch)) = thread.zip(state).zip(arch).map(|((thread, state), arch)| (thread, state, arch))
+    else {
+        return by_notice(report, crash, notice);
+    };
+    let pc = state.pc().unwrap_or_default();
+    let found = machine::decode(arch, pc, code, &state);
+    let fault = Fault { report, crash, notice, thread, state, arch, pc, source: code, found };
+    let mut explanation = fault.explain();
+    if crash.has(CrashFlag::StackOverflow) {
+        explanation.kind = FaultKind::StackOverflow;
+        explanation.certainty = Certainty::Certain;
+        explanation.recursion = recursion::of(thread);
+        // An operand is bad only in that the stack has no room there.
+        explanation.operand = None;
+    }
+    explanation
+}
+
+/// What is known without registers.
+fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
+    let mut explanation = Explanation::default();
+    let certain = |kind| (kind, Certainty::Certain);
+    (explanation.kind, explanation.certainty) = match notice {
+        _ if crash.has(CrashFlag::StackOverflow) => certain(FaultKind::StackOverflow),
+        Notice::Unmapped => match crash.address {
+            Some(address) => certain(of_address(None, address)),
+            None => (FaultKind::Unmapped, Certainty::Possible),
+        },
+        Notice::Denied => denied(report, crash),
+        Notice::DeniedByKey => certain(FaultKind::AccessDenied),
+        Notice::Unaligned => certain(FaultKind::Unaligned),
+        Notice::NoObject => (FaultKind::TruncatedMapping, Certainty::Possible),
+        Notice::MemoryFailure => certain(FaultKind::MemoryFailure),
+        Notice::Tag => certain(FaultKind::TagMismatch),
+        Notice::ShadowStack => certain(FaultKind::ControlFlow),
+        Notice::IntegerDivision => certain(FaultKind::DivisionError),
+        Notice::FloatingPoint => certain(FaultKind::FloatingPoint),
+        Notice::Illegal => (FaultKind::IllegalInstruction, Certainty::Possible),
+        Notice::Breakpoint => (FaultKind::Breakpoint, Certainty::Possible),
+        Notice::Abort | Notice::SystemCall | Notice::Sent | Notice::GeneralProtection | Notice::Other => {
+            (FaultKind::Unknown, Certainty::Unknown)
+        }
+    };
+    if let Some(address) = crash.address.filter(|_| is_about_memory(notice)) {
+        explanation.access = Some(MemoryAccess { kind: said_access(crash), width: None, address: Some(address) });
+        explanation.facts.extend(place(report, address));
+    }
+    if crash.has(CrashFlag::StackOverflow) {
+        explanation.recursion = report.crashed_thread().and_then(recursion::of);
+    }
+    explanation
+}
+
+fn is_about_memory(notice: Notice) -> bool {
+    matches!(
+        notice,
+        Notice::Unmapped
+            | Notice::Denied
+            | Notice::DeniedByKey
+            | Notice::NoObject
+            | Notice::Unaligned
+            | Notice::MemoryFailure
+            | Notice::Tag
+    )
+}
+
+/// The access that the processor said; numbers of a later version are none.
+fn said_access(crash: &Crash) -> Option<Access> {
+    crash.access.filter(|access| [Access::READ, Access::WRITE, Access::EXECUTE].contains(access))
+}
+
+/// The kind of a fault at an address where nothing is mapped, by the value of the register that it came from.
+fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> FaultKind {
+    let value = operand.and_then(|(value, ..)| value);
+    let is_near = address.0 < NEAR_NULL || address.0 >= ERRORS;
+    match (value, operand) {
+        (Some(0), Some((_, _, offset))) if offset < MAX_OFFSET => FaultKind::NullPointer,
+        (Some(value), _) if pattern::of(value).is_some() => FaultKind::PoisonedPointer,
+        (None, None) if address.0 == 0 => FaultKind::NullPointer,
+        _ if is_near => FaultKind::NearNull,
+        (_, Some((_, arch, _))) if !machine::is_canonical(arch, address.0) => FaultKind::NonCanonical,
+        _ => FaultKind::Unmapped,
+    }
+}
+
+fn segment(report: &Report, address: Address) -> Option<&Segment> {
+    let image = report.image_at(address)?;
+    image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
+}
+
+/// The kind of an access that memory did not allow.
+fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
+    let segment = crash.address.and_then(|address| segment(report, address));
+    let lacks = |bit: u8| segment.is_some_and(|segment| segment.protection & bit == 0);
+    let kind = match said_access(crash) {
+        Some(Access::WRITE) if lacks(MAY_WRITE) => FaultKind::WriteToReadOnly,
+        Some(Access::EXECUTE) if lacks(MAY_EXECUTE) || segment.is_none() => FaultKind::ExecuteOfData,
+        _ => FaultKind::AccessDenied,
+    };
+    (kind, Certainty::Certain)
+}
+
+/// Where an address lies, if the report knows that.
+fn place(report: &Report, address: Address) -> Option<String> {
+    if let Some(image) = report.image_at(address) {
+        let offset = address.0.wrapping_sub(image.load_address.0);
+        let rights = segment(report, address).map_or_else(String::new, |segment| {
+            let bit = |bit: u8, letter: char| if segment.protection & bit == 0 { '-' } else { letter };
+            format!(", in a segment with the rights {}{}{}", bit(4, 'r'), bit(MAY_WRITE, 'w'), bit(MAY_EXECUTE, 'x'))
+        });
+        return Some(format!("{address} is in {} + {offset:#x}{rights}", image.name()));
+    }
+    let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
+    let thread = report.threads.iter().find(on_stack)?;
+    Some(format!("{address} is on the stack of thread {}", thread.tid))
+}
+
+struct Fault<'a> {
+    report: &'a Report,
+    crash: &'a Crash,
+    notice: Notice,
+    thread: &'a Thread,
+    state: State<'a>,
+    arch: Arch,
+    pc: Address,
+    source: &'a dyn CodeSource,
+    found: Option<(Decoded, Code)>,
+}
+
+impl Fault<'_> {
+    fn explain(&self) -> Explanation {
+        let mut explanation = by_notice(self.report, self.crash, self.notice);
+        let mask = machine::address_mask(self.arch);
+        let is_fetch = self.crash.address.is_some_and(|address| (address.0 ^ self.pc.0) & mask == 0);
+        let may_be_fetch = said_access(self.crash).is_none_or(|access| access == Access::EXECUTE);
+        if is_fetch && may_be_fetch && matches!(self.notice, Notice::Unmapped | Notice::Denied) {
+            self.jumped(&mut explanation);
+            return explanation;
+        }
+        if let Some((decoded, _)) = &self.found
+            && decoded.class != Class::Invalid
+        {
+            explanation.instruction = Some(Instruction { address: self.pc, text: decoded.text.clone() });
+        }
+        match self.notice {
+            Notice::Unmapped => self.unmapped(&mut explanation),
+            Notice::Denied | Notice::DeniedByKey | Notice::NoObject | Notice::MemoryFailure | Notice::Tag => {
+                self.operand_at_address(&mut explanation);
+                if self.notice == Notice::Denied && explanation.kind == FaultKind::AccessDenied {
+                    self.denied_by_instruction(&mut explanation);
+                }
+            }
+            Notice::Unaligned => {
+                if let Some((decoded, _)) = &self.found
+                    && let [operand] = decoded.memory.as_slice()
+                    && operand.width.is_some_and(|width| width > 1 && !operand.address.is_multiple_of(width.into()))
+                {
+                    self.name_operand(operand, &mut explanation);
+                }
+            }
+            Notice::GeneralProtection => self.general_protection(&mut explanation),
+            Notice::IntegerDivision => self.division(&mut explanation),
+            Notice::Illegal => self.illegal(&mut explanation),
+            Notice::Breakpoint => self.breakpoint(&mut explanation),
+            _ => {}
+        }
+        explanation
+    }
+
+    fn is_verified(&self) -> bool {
+        self.found.as_ref().is_some_and(|(_, code)| code.is_verified)
+    }
+
+    /// How certain that is which the code says.
+    fn by_code(&self) -> Certainty {
+        if self.is_verified() { Certainty::Certain } else { Certainty::Possible }
+    }
+
+    /// The thread was at the address itself: it jumped there.
+    fn jumped(&self, explanation: &mut Explanation) {
+        explanation.kind = match self.notice {
+            Notice::Unmapped if self.pc.0 < NEAR_NULL => FaultKind::JumpToNull,
+            Notice::Unmapped => FaultKind::JumpToNowhere,
+            // The mapping is there, and its code could not be fetched.
+            _ if segment(self.report, self.pc).is_none_or(|segment| segment.protection & MAY_EXECUTE == 0) => {
+                FaultKind::ExecuteOfData
+            }
+            _ => FaultKind::AccessDenied,
+        };
+        explanation.certainty = Certainty::Certain;
+        explanation.access = Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(self.pc) });
+        jump::from(self.thread, self.arch, self.pc, self.source, &self.state, explanation);
+        if explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some()) {
+            explanation.kind = FaultKind::PoisonedPointer;
+        }
+    }
+
+    /// Names the operand whose address is the processor's. `None` if no operand is.
+    fn operand_at_address(&self, explanation: &mut Explanation) -> Option<&MemoryOperand> {
+        let (decoded, _) = self.found.as_ref()?;
+        let address = self.crash.address?;
+        let operand = bad_operand::at(decoded, self.arch, address, said_access(self.crash))?;
+        self.name_operand(operand, explanation);
+        explanation.access.get_or_insert_default().address = Some(address);
+        Some(operand)
+    }
+
+    fn name_operand(&self, operand: &MemoryOperand, explanation: &mut Explanation) {
+        explanation.access = Some(MemoryAccess {
+            kind: said_access(self.crash).or(operand.access),
+            width: operand.width,
+            address: Some(Address(operand.address)),
+        });
+        explanation.operand = Some(bad_operand::describe(operand, self.arch));
+    }
+
+    fn unmapped(&self, explanation: &mut Explanation) {
+        let Some(address) = self.crash.address else { return };
+        let Some(operand) = self.operand_at_address(explanation) else {
+            // The code that is known is not what said the address.
+            if self.found.is_some() {
+                explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
+            }
+            return;
+        };
+        let value = explanation.operand.as_ref().and_then(|named| named.value);
+        let offset = address.0.min(operand.displacement.unsigned_abs());
+        explanation.kind = of_address(Some((value.map(|value| value.0), self.arch, offset)), address);
+        explanation.certainty = self.by_code();
+        if value.is_some_and(|value| value.0 >= ERRORS) {
+            explanation
+                .facts
+                .push("the register holds a small negative number: an error result, such as MAP_FAILED".to_owned());
+        }
+    }
+
+    /// The processor did not say what kind of access it was: the instruction does.
+    fn denied_by_instruction(&self, explanation: &mut Explanation) {
+        let said = Crash { access: explanation.access.and_then(|access| access.kind), ..self.crash.clone() };
+        if said_access(self.crash).is_none() && explanation.operand.is_some() && self.is_verified() {
+            explanation.kind = denied(self.report, &said).0;
+        }
+    }
+
+    /// x86_64: the processor gives no address, so that the instruction has to say what was wrong.
+    fn general_protection(&self, explanation: &mut Explanation) {
+        let Some((decoded, _)) = &self.found else { return };
+        let is_bad = |value: u64| !machine::is_canonical(self.arch, value);
+        let by_value = |value: u64| match pattern::of(value) {
+            Some(_) => FaultKind::PoisonedPointer,
+            None => FaultKind::NonCanonical,
+        };
+        if decoded.class == Class::Privileged {
+            (explanation.kind, explanation.certainty) = (FaultKind::PrivilegedInstruction, self.by_code());
+        } else if let Class::Branch { register, value } = decoded.class
+            && is_bad(value)
+        {
+            (explanation.kind, explanation.certainty) = (by_value(value), self.by_code());
+            self.bad_target(register.to_owned(), Some(register), value, explanation);
+        } else if let Some(operand) = bad_operand::non_canonical(decoded, self.arch) {
+            self.name_operand(operand, explanation);
+            let filled = explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some());
+            explanation.kind = if filled { FaultKind::PoisonedPointer } else { FaultKind::NonCanonical };
+            explanation.certainty = self.by_code();
+        } else if matches!(decoded.class, Class::BranchByMemory | Class::OtherBranch)
+            && let Some(operand) = decoded.memory.iter().find(|operand| operand.access == Some(Access::READ))
+            && let Some(value) = self.state.saved(operand.address, 8).filter(|value| is_bad(*value))
+        {
+            (explanation.kind, explanation.certainty) = (by_value(value), self.by_code());
+            self.bad_target(operand.text.clone(), None, value, explanation);
+        } else if let Some(operand) = bad_operand::unaligned(decoded) {
+            self.name_operand(operand, explanation);
+            (explanation.kind, explanation.certainty) = (FaultKind::Unaligned, self.by_code());
+        }
+    }
+
+    fn bad_target(&self, text: String, register: Option<&'static str>, value: u64, explanation: &mut Explanation) {
+        explanation.access =
+            Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(Address(value)) });
+        let (value, pattern) = (Some(Address(value)), pattern::of(value).map(str::to_owned));
+        let register = register.map(str::to_owned);
+        explanation.operand = Some(BadOperand { text, register, value, pattern, ..BadOperand::default() });
+    }
+
+    fn division(&self, explanation: &mut Explanation) {
+        let Some((Decoded { class: Class::Division { divisor }, .. }, _)) = &self.found else { return };
+        let Some(divisor) = divisor else { return };
+        explanation.kind = if divisor.value == 0 { FaultKind::DivisionByZero } else { FaultKind::DivisionOverflow };
+        explanation.certainty = self.by_code();
+        explanation.operand = Some(BadOperand {
+            text: divisor.text.clone(),
+            register: divisor.register.map(str::to_owned),
+            value: Some(Address(divisor.value)),
+            ..BadOperand::default()
+        });
+    }
+
+    fn illegal(&self, explanation: &mut Explanation) {
+        let signal = self.crash.signal.as_ref();
+        // Arm's reference manual, ESR_EL1.EC: a branch target that is no landing pad, a pointer that failed its authentication.
+        let class = signal
+            .and_then(|signal| signal.error_code)
+            .filter(|_| self.arch == Arch::Aarch64)
+            .map(|esr| esr >> 26 & 63);
+        if let Some(what) = match class {
+            Some(0x0d) => Some("a branch went to an instruction that is no landing pad (BTI)"),
+            Some(0x1c) => Some("a pointer failed its authentication"),
+            _ => None,
+        } {
+            (explanation.kind, explanation.certainty) = (FaultKind::ControlFlow, Certainty::Certain);
+            explanation.facts.push(what.to_owned());
+            return;
+        }
+        let Some((decoded, code)) = &self.found else {
+            if self.report.image_at(self.pc).is_none() {
+                explanation.facts.push(format!("{} is in no image", self.pc));
+            }
+            return;
+        };
+        let said_privileged =
+            signal.is_some_and(|signal| matches!(signal.code_name, Some("ILL_PRVOPC" | "ILL_PRVREG")));
+        match &decoded.class {
+            Class::Trap(meaning) => {
+                explanation.kind = if meaning.is_control_flow { FaultKind::ControlFlow } else { FaultKind::Trap };
+                explanation.facts.push(meaning.what.to_owned());
+            }
+            Class::Privileged => explanation.kind = FaultKind::PrivilegedInstruction,
+            _ if said_privileged => explanation.kind = FaultKind::PrivilegedInstruction,
+            Class::Invalid => explanation.facts.push("the bytes there are no instruction".to_owned()),
+            _ => {
+                if let Some(feature) = x86_64::needed_feature(&code.bytes).filter(|_| self.arch == Arch::X86_64) {
+                    explanation.facts.push(format!("the instruction needs a processor with {feature}"));
+                }
+            }
+        }
+        explanation.certainty = self.by_code();
+    }
+
+    fn breakpoint(&self, explanation: &mut Explanation) {
+        // A step or a watchpoint of a debugger (`TRAP_TRACE`, `TRAP_HWBKPT` of Linux) is no instruction of the program's.
+        if self.crash.signal.as_ref().is_some_and(|signal| matches!(signal.code, 2 | 4)) {
+            return;
+        }
+        let (decoded, certainty, at) = match self.arch {
+            // The processor goes on behind `int3` before it traps.
+            Arch::X86_64 => {
+                explanation.instruction = None;
+                let before = Address(self.pc.0.wrapping_sub(1));
+                let Some((decoded, code)) = machine::decode(self.arch, before, self.source, &self.state) else {
+                    return;
+                };
+                if decoded.length != 1 {
+                    return;
+                }
+                (decoded, if code.is_verified { Certainty::Certain } else { Certainty::Possible }, before)
+            }
+            Arch::Aarch64 => {
+                let Some((decoded, _)) = self.found.clone() else { return };
+                (decoded, self.by_code(), self.pc)
+            }
+        };
+        let (kind, meaning) = match &decoded.class {
+            Class::Breakpoint(meaning) => (FaultKind::Breakpoint, meaning),
+            Class::Trap(meaning) if meaning.is_control_flow => (FaultKind::ControlFlow, meaning),
+            Class::Trap(meaning) => (FaultKind::Trap, meaning),
+            _ => return,
+        };
+        (explanation.kind, explanation.certainty) = (kind, certainty);
+        explanation.instruction = Some(Instruction { address: at, text: decoded.text.clone() });
+        explanation.facts.push(meaning.what.to_owned());
+    }
+}

@@ -1,0 +1,79 @@
+//! What memory without a value is filled with.
+//!
+//! | bytes | who | source |
+//! |---|---|---|
+//! | `5a`, `a5` | jemalloc's `opt.junk`: freed, allocated | `JEMALLOC_FREE_JUNK`, `JEMALLOC_ALLOC_JUNK` of `jemalloc_internal_types.h`; jemalloc(3) |
+//! | `e5`, `e4` | Mozilla's jemalloc: freed, allocated | `kAllocPoison`, `kAllocJunk` of `mozmemory_utils.h` |
+//! | `df`, `d0`, `de` | mimalloc's debug builds: freed, allocated, padding | `MI_DEBUG_FREED`, `MI_DEBUG_UNINIT`, `MI_DEBUG_PADDING` of `mimalloc/types.h` |
+//! | `dd`, `cd`, `fd` | Microsoft's debug heap and CPython's: freed, allocated, guard bytes | "CRT debug heap details"; `PYMEM_DEADBYTE`, `PYMEM_CLEANBYTE`, `PYMEM_FORBIDDENBYTE` of `pycore_pymem.h` |
+//! | `cd`, `ab`, `ef` | PartitionAlloc: freed, allocated, quarantined | `kFreedByte`, `kUninitializedByte`, `kQuarantinedByte` of `partition_alloc_constants.h` |
+//! | `cc` | Microsoft's `/RTC`: a stack's variables | "/RTC (Run-time error checks)" |
+//! | `55`, `aa` | Darwin's `MallocScribble`, `MallocPreScribble`: freed, allocated | malloc(3) of macOS |
+//! | `be`, `55` | AddressSanitizer: `malloc_fill_byte`, `free_fill_byte` | `asan_flags.inc` |
+//! | `ab` | Scudo's pattern fill: allocated | `PatternFillByte` of `scudo/standalone/common.h` |
+//! | `eb`, `ef` | bionic's malloc debug: allocated, freed | `kFillAllocValue`, `kFillFreeValue` of `libc/malloc_debug/Config.cpp` |
+//! | `aa` | Clang's `-ftrivial-auto-var-init=pattern`; Zig's `undefined` | `patternFor` of `PatternInit.cpp`; Zig's language reference |
+//! | `fe` | GCC's `-ftrivial-auto-var-init=pattern` | "Optimize Options" of GCC's manual |
+//! | `01` | Rust's `mem::uninitialized` | its documentation |
+//!
+//! glibc's `MALLOC_PERTURB_` fills with a byte that the user chooses, and is not known by it.
+
+/// Where the address of an element or a field may lie from the pointer that was filled.
+const REACH: u64 = 0x1_0000;
+
+/// By the byte that all eight of a pointer are.
+const PATTERNS: &[(u8, &str)] = &[
+    (0x01, "0x01 bytes: Rust's mem::uninitialized"),
+    (0x55, "0x55 bytes: freed memory of Darwin's MallocScribble or of AddressSanitizer's free_fill_byte"),
+    (0x5a, "0x5a bytes: freed memory of jemalloc (opt.junk)"),
+    (0xa5, "0xa5 bytes: memory of jemalloc that was never written (opt.junk)"),
+    (
+        0xaa,
+        "0xaa bytes: memory that was never written (Darwin's MallocPreScribble, Clang's -ftrivial-auto-var-init=pattern, Zig's undefined)",
+    ),
+    (0xab, "0xab bytes: memory of Scudo or PartitionAlloc that was never written"),
+    (0xbe, "0xbe bytes: memory of AddressSanitizer's allocator that was never written"),
+    (0xcc, "0xcc bytes: a variable on the stack that was never written (Microsoft's /RTC)"),
+    (
+        0xcd,
+        "0xcd bytes: memory of Microsoft's debug heap or CPython's that was never written, or freed memory of PartitionAlloc",
+    ),
+    (0xd0, "0xd0 bytes: memory of mimalloc that was never written"),
+    (0xdd, "0xdd bytes: freed memory of Microsoft's debug heap or CPython's"),
+    (0xde, "0xde bytes: mimalloc's padding behind an allocation"),
+    (0xdf, "0xdf bytes: freed memory of mimalloc"),
+    (0xe4, "0xe4 bytes: memory of Mozilla's jemalloc that was never written"),
+    (0xe5, "0xe5 bytes: freed memory of Mozilla's jemalloc"),
+    (0xeb, "0xeb bytes: memory of bionic's malloc debug that was never written"),
+    (0xef, "0xef bytes: freed memory of bionic's malloc debug, or quarantined memory of PartitionAlloc"),
+    (0xfd, "0xfd bytes: guard bytes of Microsoft's debug heap or CPython's"),
+    (0xfe, "0xfe bytes: a variable that was never written (GCC's -ftrivial-auto-var-init=pattern)"),
+];
+
+/// Who fills memory with what `value` is, or is near to. `None` of addresses that a process has (a program's are below 2⁴⁷ or 2⁴⁸, where a pattern's
+/// upper bytes are no zeros), as of everything else.
+pub(crate) fn of(value: u64) -> Option<&'static str> {
+    PATTERNS
+        .iter()
+        .find(|(byte, _)| {
+            let filled = u64::from_ne_bytes([*byte; 8]);
+            value.wrapping_sub(filled) < REACH || filled.wrapping_sub(value) < REACH
+        })
+        .map(|(_, what)| *what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_are_known_and_addresses_are_none() {
+        assert!(of(0x5a5a_5a5a_5a5a_5a5a).unwrap().contains("jemalloc"));
+        assert!(of(0xdfdf_dfdf_dfdf_dfdf + 0x18).unwrap().contains("mimalloc"));
+        assert!(of(0xe5e5_e5e5_e5e5_e5e5 - 8).unwrap().contains("Mozilla"));
+        for ordinary in [0, 8, 0x5a5a_5a5a, 0x7fff_ffff_e000, 0x5555_5555_5555, 0xaaaa_aaaa_0000, u64::MAX, 0x0101_0101]
+        {
+            assert_eq!(of(ordinary), None, "{ordinary:#x}");
+        }
+    }
+}

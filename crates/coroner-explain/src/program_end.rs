@@ -1,0 +1,29 @@
+//! Ends that the program or the system named itself: no fault has to be found.
+
+use coroner_report::Report;
+use coroner_report::model::Crash;
+use coroner_report::wire::{Language, Monitor};
+
+use crate::notice::{self, Notice};
+use coroner_report::model::FaultKind;
+use coroner_report::model::{Certainty, Explanation};
+
+/// Explains an end that says itself what it is. `None` of faults.
+pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
+    let language = report.exceptions.first().map(|exception| exception.language);
+    let kind = match () {
+        () if crash.monitor == Monitor::HANG => FaultKind::Hang,
+        () if crash.monitor == Monitor::PANIC || language == Some(Language::RUST) => FaultKind::Panic,
+        () if language.is_some() || matches!(crash.monitor, Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION) => {
+            FaultKind::Exception
+        }
+        () if crash.monitor == Monitor::USER => FaultKind::Requested,
+        () => match notice::of(crash) {
+            Notice::Abort if !crash.has(coroner_report::model::CrashFlag::StackOverflow) => FaultKind::Abort,
+            Notice::SystemCall => FaultKind::SystemCall,
+            Notice::Sent => FaultKind::SentSignal,
+            _ => return None,
+        },
+    };
+    Some(Explanation { kind, certainty: Certainty::Certain, ..Explanation::default() })
+}

@@ -1,0 +1,77 @@
+//! What repeats on a stack.
+
+use std::collections::HashMap;
+
+use coroner_report::model::{Frame, Thread};
+
+use coroner_report::model::Recursion;
+
+/// Innermost frames that may be beside the recursion: what it called last.
+const BEGINNINGS: usize = 16;
+/// Most functions of a round.
+const MAX_PERIOD: usize = 32;
+/// Fewest rounds that are called a recursion.
+const FEWEST: usize = 8;
+/// Most functions of a round that are named.
+const NAMED: usize = 8;
+/// Frames that are looked at.
+const FRAMES: usize = 8192;
+
+/// The round that fills a stack. `None` if no functions repeat.
+pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
+    let frames = thread.frames.get(..thread.frames.len().min(FRAMES))?;
+    // Frames are compared by numbers.
+    let mut numbers: HashMap<String, usize> = HashMap::new();
+    let numbers: Vec<usize> = frames
+        .iter()
+        .map(|frame| {
+            let next = numbers.len();
+            *numbers.entry(key(frame)).or_insert(next)
+        })
+        .collect();
+    // The first frames that are left out end what can be compared.
+    let gap = thread.skipped.first().map_or(numbers.len(), |skipped| skipped.after.min(numbers.len()));
+    let mut best: Option<(usize, usize, usize)> = None;
+    for start in 0..BEGINNINGS.min(gap) {
+        for period in 1..=MAX_PERIOD {
+            let same =
+                (start..gap.saturating_sub(period)).take_while(|at| numbers[*at] == numbers[at + period]).count();
+            let length = same + period;
+            if length >= FEWEST * period && best.is_none_or(|(_, _, longest)| length > longest) {
+                best = Some((start, period, length));
+            }
+        }
+    }
+    let (start, period, length) = best?;
+    let until_gap = start + length >= gap;
+    let left_out = thread.skipped.first().filter(|_| until_gap).map_or(0, |skipped| skipped.count);
+    // What follows the gap of the same round is counted, too.
+    let after = numbers.get(gap..).unwrap_or_default();
+    let round = &numbers[start..start + period];
+    let after = if left_out > 0 { after.iter().take_while(|number| round.contains(number)).count() } else { 0 };
+    let rounds = (length as u64).saturating_add(left_out).saturating_add(after as u64) / period as u64;
+    let steps = length / period - 1;
+    let place = |frame: &Frame| frame.cfa.or(frame.sp);
+    let bytes = place(&frames[start]).zip(place(&frames[start + steps * period]));
+    let bytes = bytes.and_then(|(inner, outer)| outer.0.checked_sub(inner.0)).map(|bytes| bytes / steps as u64);
+    let functions = frames[start..start + period].iter().take(NAMED).map(name).collect();
+    Some(Recursion { functions, rounds, bytes: bytes.filter(|bytes| *bytes > 0) })
+}
+
+fn key(frame: &Frame) -> String {
+    match (&frame.function, &frame.raw_function) {
+        (Some(name), _) | (None, Some(name)) => name.clone(),
+        (None, None) => frame.address.to_string(),
+    }
+}
+
+fn name(frame: &Frame) -> String {
+    let named = frame.function.clone().or_else(|| frame.raw_function.clone());
+    named.unwrap_or_else(|| {
+        let file = frame.module.as_deref().and_then(|path| path.rsplit('/').next()).unwrap_or("?");
+        match frame.module_offset {
+            Some(offset) => format!("{file} + {offset}"),
+            None => frame.address.to_string(),
+        }
+    })
+}

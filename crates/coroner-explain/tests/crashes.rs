@@ -1,0 +1,211 @@
+//! Programs in C that crash for real, without and with optimisation, and what is said of each.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use coroner_explain::{Certainty, Explanation, FaultKind, ImageFiles, NoCode, explain};
+use coroner_report::Report;
+use coroner_report::model::Address;
+use coroner_report::wire::Access;
+use coroner_symbols::{Options, Symbolizer};
+
+// Builds the library that the programs are linked with.
+use coroner_ffi as _;
+
+/// What an act is to be called.
+struct Row {
+    act: &'static str,
+    kind: FaultKind,
+    access: Option<Access>,
+    width: Option<u32>,
+    /// The bad register's value, and what is added to it. `None`: no register may be named, or which is not said here.
+    operand: Option<(u64, Option<i64>)>,
+    /// What the headline has in it.
+    says: &'static str,
+    /// The kind without optimisation, where that is another: the operand is computed before, or the divisor is in the red zone, which is not saved.
+    unoptimised: Option<FaultKind>,
+    /// The instruction is written in assembly: it is the same with and without optimisation.
+    is_assembly: bool,
+}
+
+const fn row(act: &'static str, kind: FaultKind, says: &'static str) -> Row {
+    Row { act, kind, access: None, width: None, operand: None, says, unoptimised: None, is_assembly: false }
+}
+
+const fn access(row: Row, access: Access, width: u32, value: u64, displacement: i64) -> Row {
+    let displacement = if displacement == 0 { None } else { Some(displacement) };
+    Row { access: Some(access), width: Some(width), operand: Some((value, displacement)), ..row }
+}
+
+const fn unoptimised(row: Row, kind: FaultKind) -> Row {
+    Row { unoptimised: Some(kind), ..row }
+}
+
+const fn assembly(row: Row) -> Row {
+    Row { is_assembly: true, ..row }
+}
+
+const FILLED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+const FREED: u64 = 0xdfdf_dfdf_dfdf_dfdf;
+const ODD: u64 = 0x00de_ad00_beef_0000;
+
+const ROWS: &[Row] = &[
+    access(
+        row("null-field", FaultKind::NullPointer, "Null pointer: read of 4 bytes at null + 0x10"),
+        Access::READ,
+        4,
+        0,
+        16,
+    ),
+    access(row("null-write", FaultKind::NullPointer, "write of 4 bytes at null + 0x10"), Access::WRITE, 4, 0, 16),
+    row("null-add", FaultKind::NullPointer, "of 8 bytes"),
+    access(row("near-null", FaultKind::NearNull, "read of 4 bytes at 0x40"), Access::READ, 4, 0x30, 16),
+    access(row("minus-one", FaultKind::NearNull, "read of 4 bytes at 0xf"), Access::READ, 4, u64::MAX, 16),
+    access(row("non-canonical", FaultKind::NonCanonical, "0xdead00beef0000"), Access::READ, 4, ODD, 16),
+    access(row("jemalloc", FaultKind::PoisonedPointer, "freed memory of jemalloc"), Access::READ, 4, FILLED, 16),
+    access(row("mimalloc", FaultKind::PoisonedPointer, "freed memory of mimalloc"), Access::WRITE, 4, FREED, 16),
+    access(row("unmapped", FaultKind::Unmapped, "0x123400000010"), Access::READ, 4, 0x1234_0000_0000, 16),
+    unoptimised(row("element", FaultKind::NullPointer, "1 byte"), FaultKind::NearNull),
+    row("read-only", FaultKind::WriteToReadOnly, "write of 4 bytes"),
+    row("code", FaultKind::WriteToReadOnly, "write of 4 bytes"),
+    row("call-null", FaultKind::JumpToNull, "Call of a null pointer"),
+    row("call-nowhere", FaultKind::JumpToNowhere, "0x123400000000"),
+    row("call-data", FaultKind::ExecuteOfData, "no code"),
+    row("call-non-canonical", FaultKind::NonCanonical, "jump to 0xdead00beef0000"),
+    unoptimised(row("divide", FaultKind::DivisionByZero, "division by zero"), FaultKind::DivisionError),
+    unoptimised(row("divide-overflow", FaultKind::DivisionOverflow, "overflow"), FaultKind::DivisionError),
+    assembly(row("trap", FaultKind::Trap, "ud2")),
+    assembly(row("ubsan", FaultKind::Trap, "out of the array's bounds")),
+    assembly(row("breakpoint", FaultKind::Breakpoint, "int3")),
+    assembly(row("privileged", FaultKind::PrivilegedInstruction, "hlt")),
+    assembly(row("unaligned", FaultKind::Unaligned, "16 bytes")),
+    assembly(row("bad-opcode", FaultKind::IllegalInstruction, "Illegal instruction")),
+    assembly(row("abort", FaultKind::Abort, "Abort, called by act_of (crashes.c:")),
+    row("overflow", FaultKind::StackOverflow, "calls itself"),
+    row("truncated", FaultKind::TruncatedMapping, "read of 1 byte"),
+];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where cargo put the library when it built this test: the newest.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let libraries = entries.filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|kind| kind == "so")
+    });
+    let newest = libraries.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.so in {}", folder.display()))
+}
+
+fn build(folder: &Path, optimisation: &str) -> PathBuf {
+    let program = folder.join(format!("crashes{optimisation}"));
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    command.args([optimisation, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
+    command.arg(repository().join("crates/coroner-explain/tests/crashes.c"));
+    command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
+    command.arg("-L").arg(folder).arg("-lcoroner_ffi").arg(format!("-Wl,-rpath,{}", folder.display()));
+    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn run(program: &Path, store: &Path, act: &str) -> Output {
+    // No core files, and a small stack: of an overflow all frames are in the report.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]).arg(program).arg(store).arg(act);
+    command.output().unwrap()
+}
+
+/// The report of the act, as the process left it, with names.
+fn report_of(program: &Path, store: &Path, act: &str, symbolizer: &mut Symbolizer) -> Report {
+    let died = run(program, store, act);
+    assert!(died.status.code().is_none(), "{act}: it does not die: {died:?}");
+    let runs: Vec<PathBuf> = std::fs::read_dir(store.join("runs")).unwrap().map(|run| run.unwrap().path()).collect();
+    assert_eq!(runs.len(), 1, "{act}: {runs:?}");
+    let mut report = Report::read_file(runs[0].join("report")).unwrap();
+    symbolizer.symbolicate_report(&mut report);
+    report
+}
+
+fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Result<(), String> {
+    let Row { act, kind, access, width, operand, says, unoptimised, .. } = row;
+    let fail = |what: &str| Err(format!("{act}: {what}\n{said:#?}\n{:?}", report.crash));
+    let kind = if is_optimised { *kind } else { unoptimised.unwrap_or(*kind) };
+    if said.kind != kind {
+        return fail("the kind");
+    }
+    let known = said.access.unwrap_or_default();
+    if access.is_some_and(|access| known.kind != Some(access)) || width.is_some_and(|width| known.width != Some(width))
+    {
+        return fail("the access");
+    }
+    if let Some((value, displacement)) = operand {
+        let Some(named) = &said.operand else { return fail("no operand") };
+        let is_register = named.register.is_some() && named.value == Some(Address(*value));
+        if !is_register || named.displacement != *displacement {
+            return fail("the operand");
+        }
+    }
+    if !said.headline.contains(says) {
+        return fail("the headline");
+    }
+    Ok(())
+}
+
+#[test]
+fn real_crashes_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(library(), folder.path().join("libcoroner_ffi.so")).unwrap();
+    let mut wrong = Vec::new();
+    for optimisation in ["-O0", "-O2"] {
+        let program = build(folder.path(), optimisation);
+        let is_optimised = optimisation == "-O2";
+        let rows: Vec<&Row> = ROWS.iter().filter(|row| !(is_optimised && row.is_assembly)).collect();
+        std::thread::scope(|scope| {
+            let halves = rows.chunks(rows.len().div_ceil(2)).map(|rows| {
+                let (program, folder) = (&program, folder.path());
+                scope.spawn(move || {
+                    let mut symbolizer = Symbolizer::new(Options::default());
+                    let check = |row: &&Row| {
+                        let report = report_of(
+                            program,
+                            &folder.join(format!("{}{optimisation}", row.act)),
+                            row.act,
+                            &mut symbolizer,
+                        );
+                        let said = explain(&report, &ImageFiles::of(&report, &mut symbolizer));
+                        println!("{optimisation} {}: {}", row.act, said.headline);
+                        let blind = explain(&report, &NoCode);
+                        let is_blind = blind.instruction.is_none() && blind.operand.is_none() && blind.call.is_none();
+                        assert!(is_blind, "it says more than it knows: {blind:?}");
+                        // What is said without code is what is said with it, or less.
+                        let agrees = blind.kind == said.kind
+                            || is_less(blind.kind, said.kind)
+                            || blind.certainty != Certainty::Certain;
+                        assert!(agrees, "{}: {blind:?}\n{said:?}", row.act);
+                        check(row, is_optimised, &report, &said).err()
+                    };
+                    rows.iter().filter_map(check).collect::<Vec<String>>()
+                })
+            });
+            let halves: Vec<_> = halves.collect();
+            halves.into_iter().for_each(|half| wrong.extend(half.join().unwrap()));
+        });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whether `blind` is a kind that `seeing` is one of.
+fn is_less(blind: FaultKind, seeing: FaultKind) -> bool {
+    match blind {
+        FaultKind::DivisionError => matches!(seeing, FaultKind::DivisionByZero | FaultKind::DivisionOverflow),
+        FaultKind::NearNull => seeing == FaultKind::NullPointer,
+        FaultKind::Unmapped => matches!(seeing, FaultKind::NonCanonical | FaultKind::PoisonedPointer),
+        _ => false,
+    }
+}

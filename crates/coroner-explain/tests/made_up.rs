@@ -1,0 +1,297 @@
+//! Reports that were made up: of arm64, of Darwin, damaged and hostile ones.
+
+use coroner_explain::{Certainty, Code, CodeSource, Explanation, FaultKind, NoCode, explain};
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{
+    Address, Crash, CrashFlag, Frame, Image, Mach, Registers, Segment, Signal, Skipped, StackMemory, Thread,
+};
+use coroner_report::wire::{Access, AddressKind, FoundBy, Os};
+
+const PC: u64 = 0x40_1000;
+
+/// The same code at an address.
+struct At(u64, Vec<u8>);
+
+impl CodeSource for At {
+    fn code(&self, address: Address, length: usize) -> Option<Code> {
+        let from = usize::try_from(address.0.checked_sub(self.0)?).ok()?;
+        let rest = self.1.get(from..)?;
+        let bytes = rest.get(..length.min(rest.len()))?.to_vec();
+        (!bytes.is_empty()).then_some(Code { bytes, is_verified: true })
+    }
+}
+
+fn words(words: &[u32]) -> At {
+    At(PC, words.iter().flat_map(|word| word.to_le_bytes()).collect())
+}
+
+fn signal(name: &'static str, code_name: &'static str, code: i32) -> Signal {
+    Signal { name: Some(name), code, code_name: Some(code_name), ..Signal::default() }
+}
+
+/// A crash of an arm64 thread, with these registers, at [`PC`].
+fn arm64(signal: Signal, address: Option<u64>, set: &[(usize, u64)]) -> Report {
+    let mut general = vec![0x1000_0000; 34];
+    general[32] = PC;
+    for (register, value) in set {
+        general[*register] = *value;
+    }
+    report(Registers { arch: Some(Arch::Aarch64), general, ..Registers::default() }, signal, address)
+}
+
+fn report(registers: Registers, signal: Signal, address: Option<u64>) -> Report {
+    let pc = registers.pc().unwrap_or_default();
+    let frame = |address: u64, found_by, address_kind, name: &str| Frame {
+        address: Address(address),
+        found_by,
+        address_kind,
+        function: Some(name.to_owned()),
+        ..Frame::default()
+    };
+    let frames = vec![
+        frame(pc.0, FoundBy::CONTEXT, AddressKind::INSTRUCTION, "save"),
+        frame(PC + 8, FoundBy::CFI, AddressKind::RETURN, "main"),
+    ];
+    let mut report = Report {
+        crash: Some(Crash { tid: 7, signal: Some(signal), address: address.map(Address), ..Crash::default() }),
+        threads: vec![Thread { tid: 7, crashed: true, registers: Some(registers), frames, ..Thread::default() }],
+        ..Report::default()
+    };
+    report.header.os = Os::LINUX;
+    report
+}
+
+fn maperr() -> Signal {
+    signal("SIGSEGV", "SEGV_MAPERR", 1)
+}
+
+fn operand(said: &Explanation) -> (Option<&str>, Option<u64>, Option<i64>) {
+    let operand = said.operand.as_ref().unwrap_or_else(|| panic!("no operand: {said:#?}"));
+    (operand.register.as_deref(), operand.value.map(|value| value.0), operand.displacement)
+}
+
+#[test]
+fn a_field_of_null_on_arm64() {
+    // ldr w0, [x3, #16]
+    let said = explain(&arm64(maperr(), Some(16), &[(3, 0)]), &words(&[0xb940_1060]));
+    assert_eq!((said.kind, said.certainty), (FaultKind::NullPointer, Certainty::Certain), "{said:#?}");
+    assert_eq!(operand(&said), (Some("x3"), Some(0), Some(16)));
+    let access = said.access.unwrap();
+    assert_eq!((access.kind, access.width), (Some(Access::READ), Some(4)));
+    assert_eq!(said.headline, "Null pointer: read of 4 bytes at null + 0x10 (x3 is null) in save");
+}
+
+#[test]
+fn stores_pairs_and_bytes_on_arm64() {
+    // (word, base, offset, write, width): str x1, [x2, #8]; stp x0, x1, [x4, #-16]!; strb w1, [x5]; ldp x29, x30, [sp], #32;
+    // ldrsw x0, [x1, #4]; str q0, [x6, #32]; ldr h0, [x7, #2]; stlxr w0, x1, [x8]; ldadd w1, w2, [x9]
+    let rows = [
+        (0xf900_0441_u32, 2, 8_i64, Some(Access::WRITE), 8),
+        (0xa9bf_0480, 4, -16, Some(Access::WRITE), 16),
+        (0x3900_00a1, 5, 0, Some(Access::WRITE), 1),
+        (0xa8c2_7bfd, 31, 0, Some(Access::READ), 16),
+        (0xb980_0420, 1, 4, Some(Access::READ), 4),
+        (0x3d80_08c0, 6, 32, Some(Access::WRITE), 16),
+        (0x7d40_04e0, 7, 2, Some(Access::READ), 2),
+        (0xc800_fd01, 8, 0, Some(Access::WRITE), 8),
+        (0xb821_0122, 9, 0, None, 4),
+    ];
+    for (word, base, offset, access, width) in rows {
+        let value = 0x7000_0000_u64;
+        let address = value.wrapping_add(offset as u64);
+        let said = explain(&arm64(maperr(), Some(address), &[(base, value)]), &words(&[word]));
+        assert_eq!(said.kind, FaultKind::Unmapped, "{said:#?}");
+        let name = if base == 31 { "sp".to_owned() } else { format!("x{base}") };
+        let displacement = Some(offset).filter(|offset| *offset != 0);
+        assert_eq!(operand(&said), (Some(name.as_str()), Some(value), displacement), "{said:#?}");
+        let said = said.access.unwrap();
+        assert_eq!((said.kind, said.width), (access, Some(width)), "{word:#x}");
+    }
+}
+
+#[test]
+fn an_index_on_arm64() {
+    // ldr x0, [x1, x2, lsl #3]
+    let code = words(&[0xf862_7820]);
+    let said = explain(&arm64(maperr(), Some(40), &[(1, 0), (2, 5)]), &code);
+    assert_eq!(said.kind, FaultKind::NullPointer, "{said:#?}");
+    assert_eq!(operand(&said).0, Some("x1"));
+    // Which one was bad is not known.
+    let said = explain(&arm64(maperr(), Some(0x7000_0800), &[(1, 0x7000_0000), (2, 0x100)]), &code);
+    assert_eq!((said.kind, operand(&said).0), (FaultKind::Unmapped, None));
+}
+
+#[test]
+fn what_disagrees_with_the_address_is_not_claimed() {
+    // ldr w0, [x3, #16], and x3 is not what the address is from.
+    let code = words(&[0xb940_1060]);
+    let said = explain(&arm64(maperr(), Some(0x7000_0000), &[(3, 0)]), &code);
+    assert!(said.operand.is_none() && said.kind == FaultKind::Unmapped, "{said:#?}");
+    // A write, by a load.
+    let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
+    report.crash.as_mut().unwrap().access = Some(Access::WRITE);
+    let said = explain(&report, &code);
+    assert!(said.operand.is_none() && said.kind == FaultKind::NearNull, "{said:#?}");
+    // Registers of a thread that called for its report itself.
+    let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
+    report.threads[0].registers.as_mut().unwrap().only_preserved = true;
+    assert!(explain(&report, &code).operand.is_none());
+}
+
+#[test]
+fn traps_on_arm64() {
+    let brk = |number: u32| words(&[0xd420_0000 | number << 5]);
+    let trap = |code: At| explain(&arm64(signal("SIGTRAP", "TRAP_BRKPT", 1), Some(PC), &[]), &code);
+    assert_eq!(trap(brk(1)).kind, FaultKind::Trap);
+    let bounds = trap(brk(0x5512));
+    assert!(bounds.kind == FaultKind::Trap && bounds.headline.contains("out of the array's bounds"), "{bounds:#?}");
+    assert_eq!(trap(brk(0xc471)).kind, FaultKind::ControlFlow);
+    assert_eq!(trap(brk(0xf000)).kind, FaultKind::Breakpoint);
+    assert_eq!(trap(brk(0x1234)).kind, FaultKind::Breakpoint);
+    let illegal = |code: At| explain(&arm64(signal("SIGILL", "ILL_ILLOPC", 1), Some(PC), &[]), &code);
+    assert_eq!(illegal(words(&[0])).kind, FaultKind::Trap);
+    // A branch to what is no landing pad.
+    let mut report = arm64(signal("SIGILL", "ILL_ILLOPC", 1), Some(PC), &[]);
+    report.crash.as_mut().unwrap().signal.as_mut().unwrap().error_code = Some(0x0d << 26);
+    assert_eq!(explain(&report, &NoCode).kind, FaultKind::ControlFlow);
+}
+
+#[test]
+fn a_call_of_null_on_arm64() {
+    // nop; blr x8; the return address is behind it.
+    let code = words(&[0xd503_201f, 0xd63f_0100]);
+    let mut report = arm64(maperr(), Some(0), &[(8, 0), (32, 0)]);
+    let said = explain(&report, &code);
+    assert_eq!((said.kind, operand(&said).0), (FaultKind::JumpToNull, Some("x8")), "{said:#?}");
+    assert_eq!(said.call.unwrap().text, "blr x8");
+    // A caller that was found by searching the stack is none.
+    report.threads[0].frames[1].found_by = FoundBy::SCAN;
+    assert!(explain(&report, &code).call.is_none());
+}
+
+#[test]
+fn tags_are_no_part_of_an_address() {
+    // ldr w0, [x3, #16], by a pointer with a tag.
+    let said = explain(&arm64(maperr(), Some(0x7000_0010), &[(3, 0xb400_0000_7000_0000)]), &words(&[0xb940_1060]));
+    assert_eq!(operand(&said), (Some("x3"), Some(0xb400_0000_7000_0000), Some(16)));
+}
+
+#[test]
+fn darwin_says_it_by_mach_exceptions() {
+    let mach = |exception, code, address: Option<u64>| {
+        let mut report = arm64(Signal::default(), address, &[(3, 0)]);
+        let crash = report.crash.as_mut().unwrap();
+        (crash.signal, crash.mach) = (None, Some(Mach::of(exception, code, 0)));
+        explain(&report, &words(&[0xb940_1060])).kind
+    };
+    assert_eq!(mach(1, 1, Some(16)), FaultKind::NullPointer);
+    assert_eq!(mach(1, 2, Some(0x7000_0000)), FaultKind::AccessDenied);
+    assert_eq!(mach(1, 0x101, Some(0x7000_0001)), FaultKind::Unaligned);
+    assert_eq!(mach(3, 1, None), FaultKind::DivisionError);
+    assert_eq!(mach(77, 1, None), FaultKind::Unknown);
+}
+
+#[test]
+fn a_division_by_a_saved_stack_slot() {
+    let mut general = vec![0; 18];
+    general[6] = 0x7ffe_0000; // rbp
+    general[16] = PC;
+    let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
+    let mut report = report(registers, signal("SIGFPE", "FPE_INTDIV", 1), Some(PC));
+    // idiv dword ptr [rbp-8]
+    let code = At(PC, vec![0xf7, 0x7d, 0xf8, 0x90]);
+    assert_eq!(explain(&report, &code).kind, FaultKind::DivisionError);
+    let saved = |bytes: [u8; 4]| {
+        vec![StackMemory {
+            tid: 7,
+            address: Address(0x7ffd_fff8),
+            bytes: bytes.to_vec().into(),
+            ..StackMemory::default()
+        }]
+    };
+    report.stack_memory = saved([0; 4]);
+    assert_eq!(explain(&report, &code).kind, FaultKind::DivisionByZero);
+    report.stack_memory = saved([0xff; 4]);
+    assert_eq!(explain(&report, &code).kind, FaultKind::DivisionOverflow);
+}
+
+#[test]
+fn a_recursion_of_two_functions() {
+    let mut report = arm64(maperr(), Some(0x6fff_fff0), &[]);
+    report.crash.as_mut().unwrap().flags = vec![CrashFlag::StackOverflow];
+    let frame =
+        |name: &str, cfa: u64| Frame { function: Some(name.to_owned()), cfa: Some(Address(cfa)), ..Frame::default() };
+    let mut frames = vec![frame("print", 0x7000_0000)];
+    frames.extend((0..40_u64).map(|n| frame(if n % 2 == 0 { "even" } else { "odd" }, 0x7000_0010 + n * 0x20)));
+    frames.push(frame("main", 0x7001_0000));
+    report.threads[0].frames = frames;
+    let said = explain(&report, &NoCode);
+    let recursion = said.recursion.unwrap();
+    assert_eq!((said.kind, recursion.rounds, recursion.bytes), (FaultKind::StackOverflow, 20, Some(0x40)));
+    assert_eq!(recursion.functions, ["even", "odd"]);
+    // Those that were left out count.
+    report.threads[0].frames.truncate(31);
+    report.threads[0].skipped = vec![Skipped { after: 31, count: 10 }];
+    assert_eq!(explain(&report, &NoCode).recursion.unwrap().rounds, 20);
+}
+
+/// Numbers without order, always the same.
+fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(seed), |number| {
+        let number = number ^ number << 13;
+        let number = number ^ number >> 7;
+        Some(number ^ number << 17)
+    })
+}
+
+#[test]
+fn hostile_reports_are_no_panic() {
+    let mut random = numbers(0x9e37_79b9_7f4a_7c15);
+    let mut next = move || random.next().unwrap();
+    let extremes = [0, 1, 8, u64::MAX, u64::MAX - 7, i64::MAX as u64, i64::MIN as u64, PC];
+    let signals = [
+        maperr(),
+        signal("SIGSEGV", "SEGV_ACCERR", 2),
+        signal("SIGSEGV", "SI_KERNEL", 0x80),
+        signal("SIGBUS", "BUS_ADRALN", 1),
+        signal("SIGFPE", "FPE_INTDIV", 1),
+        signal("SIGILL", "ILL_ILLOPN", 2),
+        signal("SIGTRAP", "TRAP_BRKPT", 1),
+    ];
+    for round in 0..40_000_usize {
+        let arch = if round % 2 == 0 { Arch::X86_64 } else { Arch::Aarch64 };
+        let count = match (round % 97, arch) {
+            (0, _) => 0,
+            (1, _) => 5,
+            (_, Arch::X86_64) => 18,
+            (_, Arch::Aarch64) => 34,
+        };
+        let mut value = || {
+            let number = next();
+            if number % 3 == 0 { number } else { extremes[(number % 8) as usize] }
+        };
+        let general: Vec<u64> = (0..count).map(|_| value()).collect();
+        let registers = Registers { arch: Some(arch), general, ..Registers::default() };
+        let pc = registers.pc().unwrap_or_default();
+        let address = (round % 5 != 0).then(&mut value);
+        let mut report = report(registers, signals[round % signals.len()].clone(), address);
+        report.images = vec![Image {
+            load_address: Address(value()),
+            size: value(),
+            segments: vec![Segment { address: Address(value()), size: value(), ..Segment::default() }],
+            ..Image::default()
+        }];
+        report.stack_memory =
+            vec![StackMemory { address: Address(value()), bytes: vec![0xff; 16].into(), ..StackMemory::default() }];
+        report.threads[0].skipped = vec![Skipped { after: value() as usize, count: value() }];
+        report.threads[0].frames[1].address = Address(value());
+        if round % 3 == 0 {
+            report.crash.as_mut().unwrap().flags = vec![CrashFlag::StackOverflow];
+        }
+        let bytes: Vec<u8> = (0..4).flat_map(|_| next().to_le_bytes()).collect();
+        let said = explain(&report, &At(pc.0, bytes));
+        assert!(!said.headline.is_empty() && said.headline.chars().count() <= 700, "{said:?}");
+    }
+    assert_eq!(explain(&Report::default(), &NoCode).kind, FaultKind::Unknown);
+}

@@ -1,0 +1,93 @@
+//! Kinds of ends.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! fault_kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// What kind of end it was. What each rests on is in `docs/explanations.md`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum FaultKind {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl FaultKind {
+            /// For people, in a few words.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(FaultKind::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+fault_kinds! {
+    /// A null pointer was used, or a field or an element by one.
+    NullPointer = "null pointer",
+    /// An address within the first 64 KiB or the last 4 KiB, by a register that was not 0.
+    NearNull = "address near null",
+    /// An address that the processor can't have: its upper bits are no sign extension of the others.
+    NonCanonical = "non-canonical address",
+    /// A register holds what allocators and compilers fill memory with that has no value (any more).
+    PoisonedPointer = "fill pattern used as a pointer",
+    /// An address at which nothing is mapped, and of which no more is known.
+    Unmapped = "address where nothing is mapped",
+    /// Memory that is mapped does not allow the access.
+    AccessDenied = "access that the memory does not allow",
+    /// A write to a segment of an image that may only be read.
+    WriteToReadOnly = "write to read-only memory",
+    /// A jump to memory that is mapped and may not be executed.
+    ExecuteOfData = "jump to memory that is no code",
+    /// A jump or call to the null address, or near it.
+    JumpToNull = "call of a null pointer",
+    /// A jump or call to an address at which nothing is mapped.
+    JumpToNowhere = "jump to an address where nothing is mapped",
+    /// The stack had no room left.
+    StackOverflow = "stack overflow",
+    /// A mapped file has no bytes there, being shorter than its mapping, or they can't be read.
+    TruncatedMapping = "mapped file without bytes there",
+    /// Memory whose content is lost by a failure of the hardware.
+    MemoryFailure = "memory that failed",
+    /// An address that is not aligned as the instruction needs it.
+    Unaligned = "unaligned address",
+    /// An integer was divided by zero.
+    DivisionByZero = "integer division by zero",
+    /// A quotient that has no room in its register.
+    DivisionOverflow = "integer division overflow",
+    /// One of these two: the divisor is not in the report.
+    DivisionError = "integer division by zero, or its overflow",
+    /// A floating-point operation whose exception is enabled.
+    FloatingPoint = "floating-point exception",
+    /// An instruction that compilers put where a program must not go on.
+    Trap = "trap instruction",
+    /// A breakpoint instruction, without a debugger.
+    Breakpoint = "breakpoint instruction",
+    /// Bytes that are no instruction, or none of this processor.
+    IllegalInstruction = "illegal instruction",
+    /// An instruction that only the kernel may use.
+    PrivilegedInstruction = "privileged instruction",
+    /// A pointer's authentication, a shadow stack or a landing pad said that control flow was tampered with.
+    ControlFlow = "control-flow check that failed",
+    /// arm64 MTE: a pointer's tag was not its memory's.
+    TagMismatch = "memory tag mismatch",
+    /// The program ended itself: `abort`, a failed assertion, a check of the C library.
+    Abort = "abort",
+    /// A panic of Rust.
+    Panic = "panic",
+    /// An exception that nobody caught.
+    Exception = "uncaught exception",
+    /// A system call that a filter refused.
+    SystemCall = "system call that is not allowed",
+    /// A process, maybe this one, sent the signal.
+    SentSignal = "signal that was sent",
+    /// A thread did not answer.
+    Hang = "hang",
+    /// The app asked for the report.
+    Requested = "report that the app asked for",
+    /// What the report says is not enough to tell.
+    #[default]
+    #[serde(other)]
+    Unknown = "unknown",
+}
