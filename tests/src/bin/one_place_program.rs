@@ -2,7 +2,7 @@
 //!
 //! Ways: `null` and `elsewhere` for stores to two addresses, `trap`, `panic` and `panic-again` with two messages, `io-error` and `parse-error`
 //! for errors that are reported, `hang`. What the process survives is in the folder `reports` of the store when it ends.
-#![cfg(any(target_os = "linux", target_os = "macos"))]
+#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

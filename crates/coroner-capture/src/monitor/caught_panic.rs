@@ -2,7 +2,7 @@
 //! of `spawn`: the report of the SIGABRT has the panic as its exception.
 //!
 //! # Limits
-//! That the one is because of the other is known by the time between them ([`RECENT_NS`]) and by the thread.
+//! That the one is because of the other is known by the time between them (`RECENT_NS`) and by the thread.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
