@@ -21,7 +21,7 @@ pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images
 }
 
 /// An image's unwind data as the report has them, those that there are.
-pub(crate) fn unwind_sections<'a>(image: &images::Image, into: &'a mut [UnwindSection; 2]) -> &'a [UnwindSection] {
+pub(crate) fn unwind_sections<'a>(image: &images::Image, into: &'a mut [UnwindSection]) -> &'a [UnwindSection] {
     let mut count = 0;
     for (kind, range) in unwind_data(image).into_iter().filter(|(_, range)| !range.is_empty()) {
         if let Some(place) = into.get_mut(count) {

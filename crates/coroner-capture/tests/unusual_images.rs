@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use coroner_capture::InstallOptions;
 use coroner_report::model::Report;
+use coroner_report::wire::FoundBy;
 
 const STORE: &str = "CORONER_TEST_STORE";
 const LIBRARY: &str = "CORONER_TEST_LIBRARY";
@@ -79,10 +80,12 @@ fn crashes_in(name: &[u8], option: &str, late: bool) -> Report {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("no_header.ld"), NO_HEADER).unwrap();
     let option = option.replace("DIRECTORY", folder.path().to_str().unwrap());
-    let library = compile(folder.path(), OsStr::from_bytes(name), &option);
-    let store = folder.path().join("store");
+    crashes_in_library(&compile(folder.path(), OsStr::from_bytes(name), &option), &folder.path().join("store"), late)
+}
+
+fn crashes_in_library(library: &Path, store: &Path, late: bool) -> Report {
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, &store).env(LIBRARY, &library);
+    program.args(["crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, store).env(LIBRARY, library);
     // A library that was linked to an address is loaded there, as a prelinked one is (glibc up to 2.36).
     program.env("LD_USE_LOAD_BIAS", "1").stdout(Stdio::null()).stderr(Stdio::null());
     if late {
@@ -136,5 +139,29 @@ fn a_library_whose_path_is_no_text() {
     }
     for late in [false, true] {
         crashes_in(b"lib\xff\xfe.so", "-O1", late);
+    }
+}
+
+/// Libraries of `fixtures/sframe`, of which `.eh_frame` can't be found.
+#[test]
+fn a_library_with_sframe_alone() {
+    if is_emulated() {
+        return;
+    }
+    for version in ["v2", "v3"] {
+        let name = format!("{version}-{}.so", std::env::consts::ARCH);
+        let mut bytes = std::fs::read(format!("{}/../../fixtures/sframe/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        for header in (64..).step_by(56).take(usize::from(bytes[56])) {
+            let kind = &mut bytes[header..header + 4];
+            if *kind == libc::PT_GNU_EH_FRAME.to_le_bytes() {
+                kind.copy_from_slice(&libc::PT_NULL.to_le_bytes());
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join(name);
+        std::fs::write(&library, bytes).unwrap();
+        let report = crashes_in_library(&library, &folder.path().join("store"), false);
+        let frames = &report.crashed_thread().unwrap().frames;
+        assert_eq!([frames[1].found_by, frames[2].found_by], [FoundBy::SFRAME; 2], "{frames:#?}");
     }
 }

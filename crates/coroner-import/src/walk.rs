@@ -6,7 +6,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Frame, Image, Problem, Registers};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
-use coroner_unwind::{Aarch64, Architecture, End, Found, Options, RuleCache, Walker, X86_64};
+use coroner_unwind::{Aarch64, Architecture, Found, Options, RuleCache, Walker, X86_64};
 
 /// Most frames of a thread: of a recursion without end, the first.
 const FRAMES: u32 = 4096;
@@ -119,23 +119,10 @@ fn walk<A: Architecture>(
     while let Some(frame) = walker.next_frame() {
         frames.push(as_reported(&frame));
     }
-    (frames, end(walker.end()))
+    (frames, walker.end().map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
 }
 
 fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
-    let found_by = match frame.found {
-        Found::Context => FoundBy::CONTEXT,
-        Found::Cfi => FoundBy::CFI,
-        Found::CompactUnwind => FoundBy::COMPACT,
-        Found::FramePointer => FoundBy::FRAME_POINTER,
-        Found::LinkRegister => FoundBy::LINK_REGISTER,
-        Found::StackTop => FoundBy::STACK_TOP,
-        Found::CodeAnalysis => FoundBy::CODE,
-        Found::SignalContext => FoundBy::SIGNAL_FRAME,
-        Found::SwiftAsync => FoundBy::ASYNC,
-        Found::Registered => FoundBy::REGISTERED,
-        Found::Scan => FoundBy::SCAN,
-    };
     let address_kind = match (frame.kind, frame.found) {
         (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
         (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,
@@ -143,24 +130,11 @@ fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
     };
     Frame {
         address: Address(frame.pc),
-        found_by,
+        found_by: FoundBy(frame.found as u8),
         address_kind,
         sp: Some(Address(frame.sp)),
         cfa: frame.cfa.map(Address),
         ..Frame::default()
-    }
-}
-
-fn end(end: Option<End>) -> WalkEnd {
-    match end {
-        Some(End::EndOfStack) => WalkEnd::ROOT,
-        Some(End::FrameBudget) => WalkEnd::LIMIT,
-        Some(End::ReadBudget) => WalkEnd::BUDGET,
-        Some(End::NoProgress { .. }) => WalkEnd::NO_PROGRESS,
-        Some(End::Unreadable { .. }) => WalkEnd::UNREADABLE,
-        Some(End::BadUnwindData { .. }) => WalkEnd::MALFORMED,
-        Some(End::BadReturnAddress { .. }) => WalkEnd::OUTSIDE_IMAGES,
-        _ => WalkEnd::NO_RULE,
     }
 }
 

@@ -24,6 +24,8 @@ pub const PT_NOTE: u32 = 4;
 pub const PT_PHDR: u32 = 6;
 /// `PT_GNU_EH_FRAME`: `.eh_frame_hdr`.
 pub const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+/// `PT_GNU_SFRAME`: `.sframe`.
+pub const PT_GNU_SFRAME: u32 = 0x6474_e554;
 /// `PT_GNU_RELRO`: what is written by relocation alone, and protected after it.
 pub const PT_GNU_RELRO: u32 = 0x6474_e552;
 

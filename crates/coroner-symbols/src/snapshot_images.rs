@@ -5,7 +5,7 @@
 //!
 //! | what | from |
 //! |---|---|
-//! | code, `.eh_frame` and `.eh_frame_hdr`, `__unwind_info` | the image's own file |
+//! | code, `.eh_frame` and `.eh_frame_hdr`, `.sframe`, `__unwind_info` | the image's own file |
 //! | a search table where the linker made none (`PT_GNU_EH_FRAME`) | made here, by the section headers |
 //! | `.debug_frame` | the image's file or its debug file, compressed too; else the ELF file in `.gnu_debugdata` (Android's system libraries) |
 //!
@@ -144,6 +144,7 @@ impl SnapshotImages {
         if data.has_code {
             image.eh_frame = at(if is_mach { "__eh_frame" } else { ".eh_frame" });
             image.eh_frame_hdr = elf_search_table(&parsed, slide).unwrap_or_else(|| at(".eh_frame_hdr"));
+            image.sframe = at(".sframe");
             image.unwind_info = at("__unwind_info");
             image.stubs = at("__stubs");
             image.stub_helper = at("__stub_helper");

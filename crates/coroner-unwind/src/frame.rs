@@ -1,7 +1,7 @@
 //! The results of a walk: frames, and why it ended.
 
-/// How a frame was found, that is by what its *caller-side* registers were computed. The numbers are part of the report
-/// format.
+/// How a frame was found, that is by what its *caller-side* registers were computed. The numbers are those of
+/// `coroner_report::wire::FoundBy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Found {
@@ -12,21 +12,23 @@ pub enum Found {
     /// Compact unwind of the frame below: `__unwind_info`.
     CompactUnwind = 3,
     /// The frame record at the frame pointer, without unwind data that proves it.
-    FramePointer = 4,
+    FramePointer = 8,
     /// The arm64 link register, because the program counter was no code: a call through a bad pointer.
-    LinkRegister = 5,
+    LinkRegister = 9,
     /// The word at the stack pointer, because the program counter was no code: a call through a bad pointer.
-    StackTop = 6,
+    StackTop = 10,
     /// The code of the frame below: what the instructions up to its return do to the stack.
-    CodeAnalysis = 7,
+    CodeAnalysis = 4,
     /// The context that the kernel saved below a signal trampoline.
-    SignalContext = 8,
+    SignalContext = 5,
     /// A Swift async context: this frame is not on the stack, it will run when the one below it returns.
-    SwiftAsync = 9,
+    SwiftAsync = 7,
     /// A rule that the app registered.
-    Registered = 10,
+    Registered = 6,
     /// A search of the stack for something that looks like a return address. Not to be trusted blindly.
     Scan = 11,
+    /// A row of the frame below's `.sframe`.
+    SFrame = 13,
 }
 
 impl Found {
@@ -36,14 +38,15 @@ impl Found {
             1 => Found::Context,
             2 => Found::Cfi,
             3 => Found::CompactUnwind,
-            4 => Found::FramePointer,
-            5 => Found::LinkRegister,
-            6 => Found::StackTop,
-            7 => Found::CodeAnalysis,
-            8 => Found::SignalContext,
-            9 => Found::SwiftAsync,
-            10 => Found::Registered,
+            4 => Found::CodeAnalysis,
+            5 => Found::SignalContext,
+            6 => Found::Registered,
+            7 => Found::SwiftAsync,
+            8 => Found::FramePointer,
+            9 => Found::LinkRegister,
+            10 => Found::StackTop,
             11 => Found::Scan,
+            13 => Found::SFrame,
             _ => return None,
         })
     }
@@ -62,6 +65,7 @@ impl Found {
             Found::SwiftAsync => "async",
             Found::Registered => "registered",
             Found::Scan => "scan",
+            Found::SFrame => "sframe",
         }
     }
 }
@@ -190,16 +194,16 @@ pub enum End {
 }
 
 impl End {
-    /// The reason's number in reports.
+    /// The reason's number in reports, `coroner_report::wire::WalkEnd`.
     pub const fn number(self) -> u8 {
         match self {
             End::EndOfStack => 1,
-            End::FrameBudget => 2,
-            End::ReadBudget => 3,
+            End::FrameBudget => 5,
+            End::ReadBudget => 6,
             End::NoProgress { .. } => 4,
-            End::Unreadable { .. } => 5,
-            End::BadUnwindData { .. } => 6,
-            End::NoUnwindData { .. } => 7,
+            End::Unreadable { .. } => 2,
+            End::BadUnwindData { .. } => 7,
+            End::NoUnwindData { .. } => 3,
             End::BadReturnAddress { .. } => 8,
         }
     }
@@ -213,21 +217,6 @@ impl End {
             | End::BadUnwindData { address, .. }
             | End::NoUnwindData { address }
             | End::BadReturnAddress { address } => address,
-        }
-    }
-
-    /// A phrase for people, for a number out of a report.
-    pub const fn describe(number: u8) -> &'static str {
-        match number {
-            1 => "end of stack",
-            2 => "frame budget used up",
-            3 => "read budget used up",
-            4 => "stack does not progress",
-            5 => "stack memory unreadable",
-            6 => "malformed unwind data",
-            7 => "no unwind data",
-            8 => "return address is no code",
-            _ => "unknown reason",
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Image {
     pub debug_frame: AddressRange,
     /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`crate::cfi::eh_frame_hdr::build`] makes it.
     pub debug_frame_hdr: AddressRange,
+    /// ELF `.sframe` (`PT_GNU_SFRAME`). It is asked where `.eh_frame` has no entry.
+    pub sframe: AddressRange,
     /// Mach-O `__TEXT,__unwind_info`.
     pub unwind_info: AddressRange,
     /// Mach-O `__TEXT,__stubs`: jumps that don't touch the stack.

@@ -7,7 +7,7 @@
 //!
 //! # How a frame is found
 //! Three layers, of which only the last touches the stack:
-//! 1. *parse*: the unwind data or the code that covers an address ([`cfi`], [`compact_unwind`], `code_analysis`);
+//! 1. *parse*: the unwind data or the code that covers an address ([`cfi`], [`compact_unwind`], [`sframe`], `code_analysis`);
 //! 2. *rule*: a [`Rule`], 36 bytes of plain data whose meaning is an equation in its documentation;
 //! 3. *execute*: the one place (`execute.rs`) that turns a rule, registers and stack memory into the caller's registers.
 //!
@@ -100,6 +100,7 @@ mod range_table;
 mod registers;
 mod rule;
 mod rule_cache;
+pub mod sframe;
 mod signal_trampoline;
 pub mod swift_async;
 mod walk;

@@ -1,4 +1,4 @@
-//! The rule that the unwind data of an image state for an address: `__unwind_info`, `.eh_frame`, `.debug_frame`.
+//! The rule that the unwind data of an image state for an address: `__unwind_info`, `.eh_frame`, `.sframe`, `.debug_frame`.
 
 use crate::arch::Architecture;
 use crate::cfi::eh_frame_hdr::TableCache;
@@ -7,9 +7,10 @@ use crate::cfi::row::RowState;
 use crate::cfi::{Cie, CieCache, Dialect, Fde, FrameSection, for_each_fde};
 use crate::compact_unwind::{self, Compact};
 use crate::cursor::Cursor;
-use crate::frame::Problem;
+use crate::frame::{Found, Problem};
 use crate::image::{AddressRange, Image};
 use crate::rule::{Program, Row, Rule};
+use crate::sframe;
 use coroner_process::memory::Memory;
 
 /// How long an `__eh_frame` without a search table may be to be read through for code that compact unwind does not know.
@@ -42,8 +43,8 @@ pub(crate) struct UnwindEntry {
     pub range: AddressRange,
     /// The function is a signal trampoline.
     pub signal_trampoline: bool,
-    /// Whether it is stated by a compact encoding rather than by call frame information.
-    pub compact: bool,
+    /// The kind of unwind data.
+    pub found: Found,
 }
 
 /// Writes to `into` the rule for `address` in a Mach-O image: by `__unwind_info`, and where that refers to it or says nothing, by
@@ -65,7 +66,7 @@ pub(crate) fn mach_rule<A: Architecture, M: Memory>(
         Compact::Row(row) => {
             let range = entry.map(|entry| entry.range).unwrap_or_default();
             *into = Rule::Row(row);
-            return Ok(Some(UnwindEntry { range, signal_trampoline: false, compact: true }));
+            return Ok(Some(UnwindEntry { range, signal_trampoline: false, found: Found::CompactUnwind }));
         }
         Compact::Dwarf(offset) => {
             let at = eh_frame.range.start.wrapping_add(offset.into());
@@ -80,7 +81,7 @@ pub(crate) fn mach_rule<A: Architecture, M: Memory>(
     section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)
 }
 
-/// Writes to `into` the rule for `address` by `.eh_frame`, then `.debug_frame`. `None` if no entry covers it.
+/// Writes to `into` the rule for `address` by `.eh_frame`, then `.sframe`, then `.debug_frame`. `None` if no entry covers it.
 #[inline]
 pub(crate) fn frame_rule<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -92,6 +93,13 @@ pub(crate) fn frame_rule<A: Architecture, M: Memory>(
     let eh_frame = FrameSection::eh_frame(image);
     if let Some(stated) = section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)? {
         return Ok(Some(stated));
+    }
+    if !image.sframe.is_empty()
+        && let Some(stated) = sframe::find::<A, M>(memory, image.sframe, address)?
+    {
+        *into = stated.rule;
+        let signal_trampoline = stated.signal_trampoline;
+        return Ok(Some(UnwindEntry { range: stated.range, signal_trampoline, found: Found::SFrame }));
     }
     if image.debug_frame.is_empty() {
         return Ok(None);
@@ -153,7 +161,7 @@ pub(crate) fn rule_at<A: Architecture, M: Memory>(
         if plain.outermost {
             *into = Rule::Outermost;
         }
-        let stated = UnwindEntry { range: plain.range, signal_trampoline: plain.signal_trampoline, compact: false };
+        let stated = UnwindEntry { range: plain.range, signal_trampoline: plain.signal_trampoline, found: Found::Cfi };
         return Ok(plain.covers.then_some(stated));
     }
     let mut cursor = Cursor::new(memory, section.range, at)?;
@@ -164,7 +172,7 @@ pub(crate) fn rule_at<A: Architecture, M: Memory>(
     let cie = cache.get(cursor.memory, section, entry.cie)?;
     let state = RowState::of(&mut cursor, cie, &entry, address)?;
     *into = state.rule::<A>(cie, Program::new(at, section.dialect == Dialect::DebugFrame));
-    Ok(Some(UnwindEntry { range: entry.range, signal_trampoline: cie.signal_trampoline, compact: false }))
+    Ok(Some(UnwindEntry { range: entry.range, signal_trampoline: cie.signal_trampoline, found: Found::Cfi }))
 }
 
 /// The full row that [`Rule::Program`] stands for.

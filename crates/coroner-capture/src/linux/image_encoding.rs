@@ -22,7 +22,7 @@ pub(crate) fn encode_annotations(installed: &Installed, images: &ImageList, enco
 /// Encodes one image. False if it does not fit.
 pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
     let mut into_segments = [Segment::default(); images::MAX_SEGMENTS];
-    let mut into_unwind = [UnwindSection::default(); 2];
+    let mut into_unwind = [UnwindSection::default(); 3];
     // From the first executable segment to the end of the last: what a symbol table is about.
     let (mut start, mut end) = (u64::MAX, 0);
     for text in image.text() {
@@ -46,6 +46,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
 }
 
 /// An image's unwind data; empty where it has none.
-pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
-    [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame)]
+pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 3] {
+    let sframe = (UnwindKind::SFRAME, image.sframe);
+    [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame), sframe]
 }

@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadEncoder, WalkEnd};
-use coroner_unwind::{End, Found, Options, RuleCache, SwiftAsync};
+use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
 
 use super::symbol_names::Addresses;
 use crate::workspace::Workspace;
@@ -86,7 +86,7 @@ impl<'w> Walk<'w> {
             walked += 1;
             ControlFlow::Continue(())
         });
-        let end = walk_end(walker.end());
+        let end = walker.end().map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number()));
         let beyond = walked.saturating_sub(depth.first);
         let kept = beyond.min(last.get());
         thread.skip((beyond - kept) as u64);
@@ -105,19 +105,6 @@ impl<'w> Walk<'w> {
 
 /// A frame as the report has it.
 pub(crate) fn wire(frame: &coroner_unwind::Frame) -> Frame {
-    let found_by = match frame.found {
-        Found::Context => FoundBy::CONTEXT,
-        Found::Cfi => FoundBy::CFI,
-        Found::CompactUnwind => FoundBy::COMPACT,
-        Found::FramePointer => FoundBy::FRAME_POINTER,
-        Found::LinkRegister => FoundBy::LINK_REGISTER,
-        Found::StackTop => FoundBy::STACK_TOP,
-        Found::CodeAnalysis => FoundBy::CODE,
-        Found::SignalContext => FoundBy::SIGNAL_FRAME,
-        Found::SwiftAsync => FoundBy::ASYNC,
-        Found::Registered => FoundBy::REGISTERED,
-        Found::Scan => FoundBy::SCAN,
-    };
     let address_kind = match (frame.kind, frame.found) {
         (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
         (coroner_unwind::AddressKind::InstructionPointer | coroner_unwind::AddressKind::SignalTrampoline, _) => {
@@ -125,20 +112,5 @@ pub(crate) fn wire(frame: &coroner_unwind::Frame) -> Frame {
         }
         (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,
     };
-    Frame { pc: frame.pc, found_by, address_kind, sp: Some(frame.sp), cfa: frame.cfa }
-}
-
-/// Why a walk ended, as the report has it.
-fn walk_end(end: Option<End>) -> WalkEnd {
-    match end {
-        Some(End::EndOfStack) => WalkEnd::ROOT,
-        Some(End::FrameBudget) => WalkEnd::LIMIT,
-        Some(End::ReadBudget) => WalkEnd::BUDGET,
-        Some(End::NoProgress { .. }) => WalkEnd::NO_PROGRESS,
-        Some(End::Unreadable { .. }) => WalkEnd::UNREADABLE,
-        Some(End::BadUnwindData { .. }) => WalkEnd::MALFORMED,
-        Some(End::BadReturnAddress { .. }) => WalkEnd::OUTSIDE_IMAGES,
-        // `NoUnwindData`, and reasons that a later unwinder may know.
-        _ => WalkEnd::NO_RULE,
-    }
+    Frame { pc: frame.pc, found_by: FoundBy(frame.found as u8), address_kind, sp: Some(frame.sp), cfa: frame.cfa }
 }

@@ -164,7 +164,12 @@ impl Frame {
     pub fn trust(&self) -> &'static str {
         match self.found_by {
             FoundBy::CONTEXT => "context",
-            FoundBy::CFI | FoundBy::COMPACT | FoundBy::CODE | FoundBy::SIGNAL_FRAME | FoundBy::REGISTERED => "cfi",
+            FoundBy::CFI
+            | FoundBy::COMPACT
+            | FoundBy::SFRAME
+            | FoundBy::CODE
+            | FoundBy::SIGNAL_FRAME
+            | FoundBy::REGISTERED => "cfi",
             FoundBy::FRAME_POINTER => "fp",
             FoundBy::ASYNC | FoundBy::MANAGED => "prewalked",
             _ => "scan",

@@ -194,6 +194,8 @@ open_numbers! {
         /// A managed runtime (Java, JavaScript) said it: a method and a line, without an address. Never in a report file: the next launch
         /// finds them in the runtime's own words.
         MANAGED = 12 "managed",
+        /// A row of `.sframe`.
+        SFRAME = 13 "sframe",
     }
 }
 
@@ -279,6 +281,8 @@ open_numbers! {
         DEBUG_FRAME = 3 "debug_frame",
         /// `__unwind_info`.
         UNWIND_INFO = 4 "unwind_info",
+        /// `.sframe`.
+        SFRAME = 5 "sframe",
     }
 }
 

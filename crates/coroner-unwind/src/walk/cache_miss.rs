@@ -89,9 +89,7 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
                 if stated.signal_trampoline {
                     return None;
                 }
-                if stated.compact {
-                    rule.found = Found::CompactUnwind;
-                }
+                rule.found = stated.found;
                 stated.range
             }
         };

@@ -195,7 +195,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             ImageFormat::MachO => lookup::mach_rule::<A, _>(memory, sections, image, lookup, &mut into.rule)?,
         };
         let Some(stated) = stated else { return Ok(None) };
-        into.found = if stated.compact { Found::CompactUnwind } else { Found::Cfi };
+        into.found = stated.found;
         into.signal_trampoline = stated.signal_trampoline;
         if image.format == ImageFormat::MachO
             && self.kind == AddressKind::ReturnAddress

@@ -84,6 +84,7 @@ pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwin
         bias: image.slide,
         eh_frame_hdr,
         eh_frame,
+        sframe: image.sframe,
         ..coroner_unwind::Image::default()
     })
 }

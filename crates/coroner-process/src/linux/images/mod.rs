@@ -74,6 +74,8 @@ pub struct Image {
     /// Where its `.eh_frame` is, as far as it can be known: from its start, which `.eh_frame_hdr` gives, to the end of its
     /// segment. Empty if unknown.
     pub eh_frame: AddressRange,
+    /// Where its `.sframe` is; empty if it has none.
+    pub sframe: AddressRange,
     /// The address of the build id in memory, and its length; 0 if there is none.
     build_id_at: u64,
     build_id_length: u32,

@@ -31,6 +31,7 @@ impl Image {
             dynamic: 0,
             eh_frame_hdr: AddressRange::default(),
             eh_frame: AddressRange::default(),
+            sframe: AddressRange::default(),
             build_id_at: 0,
             build_id_length: 0,
             build_id: [0; MAX_BUILD_ID],
@@ -54,6 +55,9 @@ impl Image {
                     elf::PT_DYNAMIC => image.dynamic = start,
                     elf::PT_GNU_EH_FRAME => {
                         image.eh_frame_hdr = AddressRange { start, end: start.saturating_add(header.memory_size) };
+                    }
+                    elf::PT_GNU_SFRAME => {
+                        image.sframe = AddressRange { start, end: start.saturating_add(header.memory_size) };
                     }
                     elf::PT_NOTE => {
                         if let Some(note) = notes.get_mut(note_count) {
