@@ -64,9 +64,9 @@ fn crash_as_asked() {
     }
 }
 
-fn compile(directory: &Path, name: &OsStr, option: &str) -> PathBuf {
+fn compile(directory: &Path, name: &OsStr, text: &str, option: &str) -> PathBuf {
     let (source, library) = (directory.join("library.c"), directory.join(name));
-    std::fs::write(&source, SOURCE).unwrap();
+    std::fs::write(&source, text).unwrap();
     let words = std::env::var("CORONER_TEST_CC").unwrap_or_else(|_| "cc".to_owned());
     let mut words = words.split_whitespace();
     let mut compiler = Command::new(words.next().expect("a compiler"));
@@ -80,10 +80,12 @@ fn crashes_in(name: &[u8], option: &str, late: bool) -> Report {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("no_header.ld"), NO_HEADER).unwrap();
     let option = option.replace("DIRECTORY", folder.path().to_str().unwrap());
-    crashes_in_library(&compile(folder.path(), OsStr::from_bytes(name), &option), &folder.path().join("store"), late)
+    let library = compile(folder.path(), OsStr::from_bytes(name), SOURCE, &option);
+    crashes_in_library(&library, &folder.path().join("store"), late, &["inner", "crash_in_library"])
 }
 
-fn crashes_in_library(library: &Path, store: &Path, late: bool) -> Report {
+/// Crashes in a library: the first frames have these names, and above them is this test's.
+fn crashes_in_library(library: &Path, store: &Path, late: bool, expected: &[&str]) -> Report {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, store).env(LIBRARY, library);
     // A library that was linked to an address is loaded there, as a prelinked one is (glibc up to 2.36).
@@ -100,9 +102,8 @@ fn crashes_in_library(library: &Path, store: &Path, late: bool) -> Report {
     assert!(report.complete, "{report:#?}");
     let crashed = report.crashed_thread().unwrap();
     let names: Vec<_> = crashed.frames.iter().map(|frame| frame.raw_function.as_deref().unwrap_or("?")).collect();
-    let found = names.first() == Some(&"inner")
-        && names.get(1) == Some(&"crash_in_library")
-        && names.get(2).is_some_and(|name| name.contains("crash_as_asked") || name.contains("call_once"));
+    let above = names.get(expected.len()).copied().unwrap_or_default();
+    let found = names.starts_with(expected) && (above.contains("crash_as_asked") || above.contains("call_once"));
     assert!(found, "{names:#?}");
     report
 }
@@ -160,8 +161,79 @@ fn a_library_with_sframe_alone() {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join(name);
         std::fs::write(&library, bytes).unwrap();
-        let report = crashes_in_library(&library, &folder.path().join("store"), false);
+        let report = crashes_in_library(&library, &folder.path().join("store"), false, &["inner", "crash_in_library"]);
         let frames = &report.crashed_thread().unwrap().frames;
         assert_eq!([frames[1].found_by, frames[2].found_by], [FoundBy::SFRAME; 2], "{frames:#?}");
+    }
+}
+
+/// Two functions of a compiler in the process, which has registered them for debuggers: nothing but their unwind data says how large their
+/// frames are, since they do not return, and nothing else has their names.
+#[cfg(target_arch = "x86_64")]
+const COMPILER: &str = r#"
+#include <elf.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+struct entry { struct entry *next, *previous; const void *file; uint64_t size; };
+struct { uint32_t version, action; struct entry *relevant, *first; } __jit_debug_descriptor = { 1, 0, 0, 0 };
+static const unsigned char code[64] = {
+    /* jit_outer: sub $0x28, %rsp; call jit_inner; jmp *%rax */
+    0x48, 0x83, 0xec, 0x28, 0xe8, 0x17, 0, 0, 0, 0xff, 0xe0, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    /* jit_inner: sub $0x1008, %rsp; movl $1, (%rdi); jmp *%rax */
+    0x48, 0x81, 0xec, 0x08, 0x10, 0, 0, 0xc7, 0x07, 1, 0, 0, 0, 0xff, 0xe0,
+};
+static const char names[] = "\0.text\0.debug_frame\0.symtab\0.strtab\0jit_outer\0jit_inner";
+struct __attribute__((packed)) fde { uint32_t length, cie; uint64_t start, size; unsigned char rules[8]; };
+static struct {
+    Elf64_Ehdr header;
+    Elf64_Shdr sections[5];
+    Elf64_Sym symbols[3];
+    struct { uint32_t length, id; unsigned char rest[16]; struct fde functions[2]; } frames;
+    char names[sizeof names];
+} file;
+static struct entry other = { 0, 0, code, sizeof code }, entry = { &other, 0, &file, sizeof file };
+static Elf64_Shdr section(int name, int type, int flags, const void *at, uint64_t size, int link, int size_of_entry) {
+    return (Elf64_Shdr){ name, type, flags, 0, (const char *)at - (const char *)&file, size, link, 0, 8, size_of_entry };
+}
+void crash_in_library(int *at) {
+    unsigned char *made = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(made, code, sizeof code);
+    memcpy(file.names, names, sizeof names);
+    file.header = (Elf64_Ehdr){ .e_ident = "\177ELF\2\1\1", .e_type = ET_DYN, .e_machine = EM_X86_64, .e_version = 1,
+        .e_shoff = (char *)file.sections - (char *)&file, .e_ehsize = 64, .e_shentsize = 64, .e_shnum = 5, .e_shstrndx = 4 };
+    file.sections[1] = section(1, SHT_NOBITS, SHF_ALLOC | SHF_EXECINSTR, file.sections, sizeof code, 0, 0);
+    file.sections[1].sh_addr = (uint64_t)made;
+    file.sections[2] = section(7, SHT_PROGBITS, 0, &file.frames, sizeof file.frames, 0, 0);
+    file.sections[3] = section(20, SHT_SYMTAB, 0, file.symbols, sizeof file.symbols, 4, 24);
+    file.sections[4] = section(28, SHT_STRTAB, 0, file.names, sizeof names, 0, 0);
+    file.symbols[1] = (Elf64_Sym){ 36, ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, (uint64_t)made, 32 };
+    file.symbols[2] = (Elf64_Sym){ 46, ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, (uint64_t)made + 32, 32 };
+    /* cfa = rsp + 8, the return address at cfa - 8; from behind the first instruction on a larger frame */
+    file.frames.length = 20;
+    file.frames.id = -1;
+    memcpy(file.frames.rest, (unsigned char[16]){ 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1 }, 16);
+    file.frames.functions[0] = (struct fde){ 28, 0, (uint64_t)made, 32, { 0x44, 0x0e, 0x30 } };
+    file.frames.functions[1] = (struct fde){ 28, 0, (uint64_t)made + 32, 32, { 0x47, 0x0e, 0x90, 0x20 } };
+    __jit_debug_descriptor.first = &entry;
+    ((void (*)(int *))made)(at);
+    __asm__ volatile("");
+}
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_of_a_compiler_in_the_process() {
+    if is_emulated() {
+        return;
+    }
+    for style in ["-Wl,--hash-style=gnu", "-Wl,--hash-style=sysv"] {
+        let folder = tempfile::tempdir().unwrap();
+        let library = compile(folder.path(), OsStr::new("libcompiler.so"), COMPILER, style);
+        let expected = ["jit_inner", "jit_outer", "crash_in_library"];
+        let report = crashes_in_library(&library, &folder.path().join("store"), false, &expected);
+        let frames = &report.crashed_thread().unwrap().frames;
+        assert_eq!([frames[1].found_by, frames[2].found_by], [FoundBy::CFI; 2], "{frames:#?}");
     }
 }

@@ -58,6 +58,10 @@ pub struct FileHeader {
     pub sections_offset: u64,
     /// `e_shnum`; 0 if section headers have another size than `Elf64_Shdr`.
     pub section_count: u16,
+    /// `e_type` is `ET_REL`: it was not linked.
+    pub is_relocatable: bool,
+    /// `e_shstrndx`: the section of the sections' names.
+    pub names_section: u16,
 }
 
 impl FileHeader {
@@ -78,6 +82,8 @@ impl FileHeader {
             header_count: count(54, ProgramHeader::SIZE, 56),
             sections_offset: u64_at(bytes, 40),
             section_count: count(58, SectionHeader::SIZE, 60),
+            is_relocatable: u16_at(bytes, 16) == 1,
+            names_section: u16_at(bytes, 62),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The loaded images in a table of its owner, as they were listed last.
 
+use coroner_process::AddressRange;
 use coroner_process::images::{Image, Images, Mappings};
 
 pub use crate::os::image_list::unwind_image;
@@ -20,9 +21,23 @@ pub struct ImageList {
     pub dropped: usize,
     /// Another number for each refresh.
     pub(crate) generation: u64,
+    /// Code that compilers registered.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) jit: crate::os::jit::JitDescriptor,
     /// The table is kept as it is. (If another thread was at it, it is not this list's to release.)
     #[cfg(target_vendor = "apple")]
     pub(crate) is_held: bool,
+}
+
+/// Code in no image that a compiler registered for debuggers.
+#[derive(Clone, Copy, Debug)]
+pub struct JitCode {
+    /// What the unwinder needs of it.
+    pub unwind: coroner_unwind::Image,
+    /// Where the ELF file that was registered for it is.
+    pub file: AddressRange,
+    /// What to add to the values of that file's symbols to get addresses (wraps).
+    pub symbol_slide: u64,
 }
 
 impl ImageList {
@@ -39,7 +54,10 @@ impl ImageList {
 
 impl coroner_unwind::Images for &ImageList {
     fn find(&self, address: u64) -> Option<coroner_unwind::Image> {
-        unwind_image(self.table.find(address)?, address)
+        match self.table.find(address) {
+            Some(image) => unwind_image(image, address),
+            None => self.jit_code(address).map(|code| code.unwind),
+        }
     }
 
     fn is_executable(&self, address: u64) -> Option<bool> {

@@ -51,7 +51,7 @@ pub mod swift_tasks;
 mod walker;
 
 pub use current_registers::{current_registers, store_current_registers};
-pub use image_list::{ImageList, unwind_image};
+pub use image_list::{ImageList, JitCode, unwind_image};
 pub use live_images::{LiveImages, ticks};
 pub use live_reader::LiveReader;
 pub use registered_ranges::{MAX_RANGES, RANGES};

@@ -4,9 +4,10 @@
 //! It is the last thing before the end, when everything else is on disk. Addresses are noted while the stacks are walked,
 //! each once; then each image that has some is scanned in one pass ([`coroner_scan`]), the crashed thread's images first.
 
+use coroner_process::AddressRange;
 use coroner_process::threads::monotonic_now;
 use coroner_report::wire::{AddressKind, Frame, ReplacedImage, SectionKind, SymbolName};
-use coroner_scan::{LookupAddress, NameScan};
+use coroner_scan::{Extent, LookupAddress, NameScan};
 
 use super::{SectionResult, write_fault};
 use crate::os::names::{Paths, Source};
@@ -230,23 +231,26 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let Some(names) = &mut workspace.names else { return SectionResult::Empty };
-    let image = loop {
+    // Code that a compiler made has its symbols in a file that only this process has.
+    let (source_of, range, slide) = loop {
         if *first >= names.addresses.used {
             return SectionResult::Empty;
         }
         if let Some(lookup) = names.addresses.unasked(*first) {
             if let Some(image) = image_at(images, lookup) {
-                break image;
+                break (Ok(image), image.range, image.slide);
+            }
+            if let Some(code) = images.jit_code(lookup) {
+                break (Err(code.file), code.unwind.text, code.symbol_slide);
             }
             names.addresses.set_asked(*first);
         }
         *first = first.wrapping_add(1);
     };
-    let (range, slide) = (image.range, image.slide);
-    let is_replaced = source.is_replaced(images, image, &mut names.paths);
+    let is_replaced = source_of.is_ok_and(|image| source.is_replaced(images, image, &mut names.paths));
     if is_replaced {
         names.replaced.note(range.start);
-    } else if !session.installed.options.symbol_names {
+    } else if source_of.is_ok() && !session.installed.options.symbol_names {
         for index in *first..names.addresses.used {
             if names.addresses.unasked(index).is_some_and(|lookup| range.contains(lookup)) {
                 names.addresses.set_asked(index);
@@ -263,7 +267,14 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
         }
         names.addresses.set_asked(index);
     }
-    if source.scan(images, image, is_replaced, &mut names.paths, &mut names.scan, &mut memory()).is_err() {
+    let scanned = match source_of {
+        Ok(image) => source.scan(images, image, is_replaced, &mut names.paths, &mut names.scan, &mut memory()),
+        Err(AddressRange { start: address, end }) => {
+            let file = Extent { address, size: end.saturating_sub(address) };
+            names.scan.elf_file(&mut memory(), file, None, MAX_SYMBOLS)
+        }
+    };
+    if scanned.is_err() {
         return SectionResult::Written;
     }
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);

@@ -8,8 +8,8 @@ use coroner_process::memory::Memory;
 use coroner_process::syscall::{Errno, Result};
 use coroner_unwind::ImageFormat;
 
-use crate::ImageList;
 use crate::image_list::CAPACITY;
+use crate::{ImageList, JitCode};
 
 /// The watched table can't be given back, dyld's callbacks go on: a later install uses it again.
 struct Kept {
@@ -23,6 +23,11 @@ unsafe impl Sync for Kept {}
 static KEPT: Kept = Kept { taken: AtomicBool::new(false), table: UnsafeCell::new(None) };
 
 impl ImageList {
+    /// `None`: no compiler here registers its code in a form that is read.
+    pub fn jit_code(&self, _address: u64) -> Option<JitCode> {
+        None
+    }
+
     /// Makes the table, or takes that of an earlier install (not async-signal-safe). dyld keeps it fresh from now on.
     ///
     /// # Errors

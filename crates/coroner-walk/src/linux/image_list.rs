@@ -5,8 +5,9 @@ use coroner_process::memory::{CheckedMemory, LoadGuarded, Memory, Windowed};
 use coroner_process::syscall::Result;
 
 use crate::image_list::CAPACITY;
+use crate::os::jit::JitDescriptor;
 use crate::os::search_table;
-use crate::{ImageList, recovery};
+use crate::{ImageList, JitCode, LiveReader, recovery};
 
 impl ImageList {
     /// Makes the table for the calling process, whose id is `pid` (not async-signal-safe); nothing is listed yet.
@@ -16,11 +17,12 @@ impl ImageList {
     pub fn map(pid: i32) -> Result<ImageList> {
         // Without `/proc` the dynamic linker's list has the images, and frames outside of them are not distinguished.
         let mappings = Mappings::open_by(pid).unwrap_or_else(|_| Mappings::unopened());
-        Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0 })
+        Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0, jit: JitDescriptor::new() })
     }
 
     /// Lists the images anew. What is known of an image from before is used again.
     pub fn refresh(&mut self, memory: &mut impl Memory) {
+        self.jit.forget();
         self.generation = self.generation.wrapping_add(1);
         let refresh = self.table.refresh(memory);
         self.dropped = refresh.dropped;
@@ -58,6 +60,11 @@ impl ImageList {
     pub fn unmap(self) {
         self.mappings.close();
         self.table.unmap();
+    }
+
+    /// The code at an address in no image that a compiler registered for debuggers. Async-signal-safe.
+    pub fn jit_code(&self, address: u64) -> Option<JitCode> {
+        self.jit.find(&self.table, &mut LiveReader::new()?, address)
     }
 
     /// The path of an image's file, in the bytes of its file system.

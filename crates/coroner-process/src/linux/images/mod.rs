@@ -19,6 +19,7 @@
 //! has no dynamic section in the program's own entry, which the auxiliary vector makes superfluous.
 
 mod auxiliary_vector;
+mod dynamic_symbol;
 mod image_stamp;
 mod image_table;
 mod link_map;

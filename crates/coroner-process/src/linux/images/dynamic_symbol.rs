@@ -1,0 +1,132 @@
+//! The address of an exported symbol of a loaded image, by its hash table, as dlsym(3) finds it; but in memory of the caller's choice, without
+//! a lock, and in images that a namespace of the dynamic linker hides.
+
+use super::Image;
+use crate::memory::Memory;
+
+const DT_NULL: u64 = 0;
+const DT_HASH: u64 = 4;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+
+/// Most entries of a dynamic section, and most symbols of one bucket, that are looked at.
+const MAX_ENTRIES: u64 = 1024;
+/// The longest name that can be looked for, with its NUL.
+const MAX_NAME: usize = 64;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tables {
+    symbols: u64,
+    strings: u64,
+    hash: u64,
+    gnu_hash: u64,
+}
+
+impl Image {
+    /// The address of the symbol of that name, which this image defines and exports; `None` if it does not, if the image has no hash table, or
+    /// if its tables can't be read. Async-signal-safe if `memory` is.
+    pub fn dynamic_symbol<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
+        let tables = self.symbol_tables(memory)?;
+        let of_gnu = if tables.gnu_hash == 0 { None } else { tables.by_gnu_hash(memory, name) };
+        let found = match of_gnu {
+            None if tables.hash != 0 => tables.by_hash(memory, name),
+            found => found,
+        };
+        found.map(|value| value.wrapping_add(self.slide))
+    }
+
+    fn symbol_tables<M: Memory>(&self, memory: &mut M) -> Option<Tables> {
+        if self.dynamic == 0 {
+            return None;
+        }
+        let mut tables = Tables::default();
+        for index in 0..MAX_ENTRIES {
+            let (tag, value) = memory.read_pair(self.dynamic.wrapping_add(index.wrapping_mul(16))).ok()?;
+            // glibc has made addresses of most processors' entries, others leave them as linked.
+            let address = if self.range.contains(value) { value } else { value.wrapping_add(self.slide) };
+            match tag {
+                DT_NULL => break,
+                DT_HASH => tables.hash = address,
+                DT_STRTAB => tables.strings = address,
+                DT_SYMTAB => tables.symbols = address,
+                DT_GNU_HASH => tables.gnu_hash = address,
+                _ => {}
+            }
+        }
+        (tables.symbols != 0 && tables.strings != 0).then_some(tables)
+    }
+}
+
+fn read_u32<M: Memory>(memory: &mut M, table: u64, index: u64) -> Option<u32> {
+    let mut bytes = [0; 4];
+    memory.read(table.wrapping_add(index.wrapping_mul(4)), &mut bytes).ok()?;
+    Some(u32::from_le_bytes(bytes))
+}
+
+impl Tables {
+    /// By `DT_GNU_HASH`: {u32 buckets, u32 first symbol, u32 words of the filter, u32 shift, u64 filter[], u32 bucket[], u32 chain[]}, where
+    /// an odd hash ends a bucket's chain.
+    fn by_gnu_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
+        let mut hash = 5381_u32;
+        for byte in name.bytes() {
+            hash = hash.wrapping_mul(33).wrapping_add(byte.into());
+        }
+        let mut header = [0; 4];
+        for (index, word) in header.iter_mut().enumerate() {
+            *word = read_u32(memory, self.gnu_hash, index as u64)?;
+        }
+        let [bucket_count, first, filter_words, _] = header;
+        let buckets = self.gnu_hash.wrapping_add(16).wrapping_add(u64::from(filter_words).wrapping_mul(8));
+        let chains = buckets.wrapping_add(u64::from(bucket_count).wrapping_mul(4));
+        let mut symbol = read_u32(memory, buckets, hash.checked_rem(bucket_count)?.into())?;
+        for _ in 0..MAX_ENTRIES {
+            let chained = read_u32(memory, chains, symbol.checked_sub(first)?.into())?;
+            if chained | 1 == hash | 1
+                && let Some(value) = self.value(memory, symbol, name)
+            {
+                return Some(value);
+            }
+            if chained & 1 != 0 {
+                break;
+            }
+            symbol = symbol.checked_add(1)?;
+        }
+        None
+    }
+
+    /// By `DT_HASH` of the System V ABI: {u32 buckets, u32 symbols, u32 bucket[], u32 chain[]}, where 0 ends a chain.
+    fn by_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
+        let mut hash = 0_u32;
+        for byte in name.bytes() {
+            hash = hash.wrapping_shl(4).wrapping_add(byte.into());
+            hash ^= hash >> 24 & 0xf0;
+            hash &= 0x0fff_ffff;
+        }
+        let bucket_count = read_u32(memory, self.hash, 0)?;
+        let bucket = u64::from(hash.checked_rem(bucket_count)?).wrapping_add(2);
+        let mut symbol = read_u32(memory, self.hash, bucket)?;
+        for _ in 0..MAX_ENTRIES {
+            if symbol == 0 {
+                break;
+            }
+            if let Some(value) = self.value(memory, symbol, name) {
+                return Some(value);
+            }
+            let chain = u64::from(symbol).wrapping_add(2).wrapping_add(bucket_count.into());
+            symbol = read_u32(memory, self.hash, chain)?;
+        }
+        None
+    }
+
+    /// The value of a symbol (`Elf64_Sym`), if it has this name and is defined.
+    fn value<M: Memory>(&self, memory: &mut M, symbol: u32, name: &str) -> Option<u64> {
+        let at = self.symbols.wrapping_add(u64::from(symbol).wrapping_mul(24));
+        let (start, value) = memory.read_pair(at).ok()?;
+        let mut bytes = [0_u8; MAX_NAME];
+        let read = bytes.get_mut(..name.len().checked_add(1)?)?;
+        memory.read(self.strings.wrapping_add(u64::from(start as u32)), read).ok()?;
+        let is_defined = start >> 48 != 0;
+        (is_defined && read.split_last() == Some((&0, name.as_bytes()))).then_some(value)
+    }
+}

@@ -1,0 +1,147 @@
+//! Code that a compiler made while the process ran, and registered for debuggers: ART's, LLVM's (and what is built on it), Mono's.
+//!
+//! The interface is GDB's ("JIT Compilation Interface" of its manual): a variable `__jit_debug_descriptor` that some image exports, of which a
+//! list of entries hangs, each with an ELF file in memory. Its sections say where the code is, and have its unwind data and its symbols.
+//!
+//! # Guarantees
+//! Nothing is believed: all is read through the caller's memory, a list with a loop ends at a bounded length. Async-signal-safe if that memory is.
+//!
+//! # Limits
+//! The image must export the variable, as shared libraries do; a program with the compiler linked in does with `-rdynamic`. A list that another
+//! thread was changing when it was stopped may lack an entry. Files with compressed sections have none that could be read.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use coroner_process::AddressRange;
+use coroner_process::elf::{FileHeader, SectionHeader};
+use coroner_process::images::Images;
+use coroner_process::memory::Memory;
+
+use crate::JitCode;
+
+/// Entries of the list that are looked at: ART has one for each of thousands of methods.
+const MAX_ENTRIES: u32 = 1 << 16;
+/// Sections of a file that are looked at.
+const MAX_SECTIONS: u64 = 64;
+/// `SHF_ALLOC`, `SHF_EXECINSTR`, `SHF_COMPRESSED`.
+const ALLOCATED: u64 = 0x2;
+const EXECUTABLE: u64 = 0x4;
+const COMPRESSED: u64 = 0x800;
+/// `SHT_NOBITS`.
+const NO_BITS: u32 = 8;
+
+/// Where the images' descriptor is.
+#[derive(Debug)]
+pub(crate) struct JitDescriptor(AtomicU64);
+
+/// It was not looked for yet; there is none.
+const UNKNOWN: u64 = 0;
+const NONE: u64 = 1;
+
+impl JitDescriptor {
+    pub(crate) const fn new() -> JitDescriptor {
+        JitDescriptor(AtomicU64::new(UNKNOWN))
+    }
+
+    /// Images may have come: it is looked for again.
+    pub(crate) fn forget(&self) {
+        self.0.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The registered code that `address` lies in.
+    pub(crate) fn find<M: Memory>(&self, images: &Images, memory: &mut M, address: u64) -> Option<JitCode> {
+        let descriptor = match self.0.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let found = find_descriptor(images, memory).unwrap_or(NONE);
+                self.0.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        };
+        if descriptor == NONE {
+            return None;
+        }
+        // struct jit_descriptor {u32 version, u32 action, relevant entry, first entry};
+        // struct jit_code_entry {next, previous, file address, u64 file size}
+        let (_, mut entry) = memory.read_pair(descriptor.wrapping_add(8)).ok()?;
+        for _ in 0..MAX_ENTRIES {
+            if entry == 0 {
+                break;
+            }
+            let (next, _) = memory.read_pair(entry).ok()?;
+            let (start, size) = memory.read_pair(entry.wrapping_add(16)).ok()?;
+            let file = AddressRange { start, end: start.saturating_add(size) };
+            if let Some(code) = read_file(memory, file, address) {
+                return Some(code);
+            }
+            entry = next;
+        }
+        None
+    }
+}
+
+fn find_descriptor<M: Memory>(images: &Images, memory: &mut M) -> Option<u64> {
+    for image in images.iter() {
+        if let Some(at) = image.dynamic_symbol(memory, "__jit_debug_descriptor")
+            // Version 1, and a list: a library that only brings the variable along has an empty one.
+            && memory.read_pair(at).is_ok_and(|(version, _)| version as u32 == 1)
+            && memory.read_pair(at.wrapping_add(8)).is_ok_and(|(_, first)| first != 0)
+        {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// What the file says of the code at `address`; `None` if it has none there.
+fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Option<JitCode> {
+    let header = FileHeader::read(memory, file.start)?;
+    let sections = file.start.checked_add(header.sections_offset)?;
+    let mut found = coroner_unwind::Image { base: file.start, ..coroner_unwind::Image::default() };
+    // Code first, so that files of other code cost little.
+    for index in 0..u64::from(header.section_count).min(MAX_SECTIONS) {
+        let (section, _) = read_section(memory, sections, index)?;
+        let text = AddressRange { start: section.address, end: section.address.saturating_add(section.size) };
+        if section.flags & EXECUTABLE != 0 && text.contains(address) {
+            found.text = text;
+        }
+    }
+    if found.text.is_empty() {
+        return None;
+    }
+    let (names, _) = read_section(memory, sections, header.names_section.into())?;
+    for index in 0..u64::from(header.section_count).min(MAX_SECTIONS) {
+        let (section, name) = read_section(memory, sections, index)?;
+        if section.kind == NO_BITS || section.flags & COMPRESSED != 0 {
+            continue;
+        }
+        // What was loaded lies where it says, and is relocated there.
+        let start = if section.flags & ALLOCATED != 0 && section.address != 0 {
+            section.address
+        } else {
+            file.start.wrapping_add(section.offset)
+        };
+        let range = AddressRange { start, end: start.saturating_add(section.size) };
+        let mut text = [0; 13];
+        let name_at = file.start.wrapping_add(names.offset).wrapping_add(name.into());
+        if memory.read(name_at, &mut text).is_err() {
+            continue;
+        }
+        if text.starts_with(b".eh_frame\0") {
+            found.eh_frame = range;
+        } else if &text == b".debug_frame\0" {
+            found.debug_frame = range;
+        }
+    }
+    // The symbols of a file that was not linked are relative to their section.
+    let symbol_slide = if header.is_relocatable { found.text.start } else { 0 };
+    Some(JitCode { unwind: found, file, symbol_slide })
+}
+
+/// A section header, and where its name is among the names.
+fn read_section<M: Memory>(memory: &mut M, sections: u64, index: u64) -> Option<(SectionHeader, u32)> {
+    let mut bytes = [0; SectionHeader::SIZE];
+    memory.read(sections.wrapping_add(index.wrapping_mul(SectionHeader::SIZE as u64)), &mut bytes).ok()?;
+    let name = bytes.first_chunk().copied().map_or(0, u32::from_le_bytes);
+    Some((SectionHeader::parse(&bytes), name))
+}
