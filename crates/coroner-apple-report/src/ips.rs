@@ -101,6 +101,16 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportE
     Ok(Some(report))
 }
 
+/// The line of JSON and the document, whatever is in them.
+pub(crate) fn values(bytes: &[u8]) -> Result<(serde_json::Value, serde_json::Value), AppleReportError> {
+    let first = first_line(bytes);
+    let at = (first.len() + 1).min(bytes.len());
+    let heading = serde_json::from_slice(first).map_err(|error| json_error(first, 0, &error))?;
+    let document = &bytes[at..];
+    let document = serde_json::from_slice(document).map_err(|error| json_error(document, at, &error))?;
+    Ok((heading, document))
+}
+
 /// serde_json counts lines and columns, from 1.
 fn json_error(text: &[u8], text_at: usize, error: &serde_json::Error) -> AppleReportError {
     let before = text.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));

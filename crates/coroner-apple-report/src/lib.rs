@@ -19,7 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The reports aren't parsed into a model and written again: what a frame lacks is put in its place in the original, so that
+//! [`read_report`] makes a report of Coroner's of one, to be shown, grouped and sent as such. For names alone the reports aren't parsed into a
+//! model and written again: what a frame lacks is put in its place in the original, so that
 //! nothing gets lost that this crate doesn't know. A frame that the system has named keeps its name, unless a symbol file has
 //! a source line for it.
 //!
@@ -31,6 +32,7 @@ mod edit;
 mod images;
 mod ips;
 mod kind;
+mod model;
 mod samples;
 mod text;
 
@@ -39,6 +41,8 @@ use std::{collections::BTreeMap, fmt};
 use coroner_symbols::{Arch, DebugId, FileKind, ImageKey, ImageSymbols, LookupAddress, SymbolFrame, Symbolizer};
 
 use edit::Edits;
+
+pub use model::read_report;
 
 /// How a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,11 +124,14 @@ struct Stack {
     frames: usize,
 }
 
+/// The lists of images; without one, what the frames say of images.
+pub(crate) fn lists(bytes: &[u8]) -> ImageLists {
+    let lists = ImageLists::read(bytes);
+    if lists.images.is_empty() { ImageLists::inferred(inferred(bytes)) } else { lists }
+}
+
 pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
-    let mut lists = ImageLists::read(bytes);
-    if lists.images.is_empty() {
-        lists = ImageLists::inferred(inferred(bytes));
-    }
+    let lists = lists(bytes);
     if lists.images.is_empty() {
         let other = lines(bytes).find_map(|(_, line)| kind::of_text(line.trim()));
         return Err(match other {
@@ -197,16 +200,16 @@ fn heading(line: &str) -> Option<Stack> {
 }
 
 /// The parts of a frame's line: `number image address rest`. The image's name may have spaces in it.
-struct Parts<'a> {
-    image: &'a str,
-    address: u64,
-    rest: &'a str,
+pub(crate) struct Parts<'a> {
+    pub(crate) image: &'a str,
+    pub(crate) address: u64,
+    pub(crate) rest: &'a str,
     /// In bytes from the line's beginning.
     rest_at: usize,
 }
 
 impl<'a> Parts<'a> {
-    fn of(line: &'a str) -> Option<Self> {
+    pub(crate) fn of(line: &'a str) -> Option<Self> {
         let mut words = words(line);
         let (_, number) = words.next()?;
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use coroner_apple_report::{AppleReport, AppleReportError, Form, Named};
+use coroner_apple_report::{AppleReport, AppleReportError, Form, Named, read_report};
+use coroner_report::wire::{Language, Os};
 use coroner_symbols::{Match, Options, Symbolizer};
 use object::{Object, ObjectSymbol};
 use serde_json::Value;
@@ -422,5 +423,93 @@ fn cut_and_damaged_reports_end_in_answers() {
                 let _ = report.symbolicate(&mut symbolizer, &mut |_, _| {});
             }
         }
+    }
+}
+
+/// What a report of Coroner's says of a stack.
+fn functions(frames: &[coroner_report::model::Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.function.as_deref().unwrap_or("?")).collect()
+}
+
+#[test]
+fn the_text_form_as_a_report_of_coroner() {
+    let program = Program::read();
+    let original = text(&program, "\n").replace(
+        "Code Type:           ARM-64 (Native)",
+        "Path:                /var/containers/My Program\nIdentifier:          com.example.program\nVersion:             1.2 (34)\n\
+         Code Type:           ARM-64 (Native)\nParent Process:      launchd [1]\nDate/Time:           2026-11-21 10:11:12.500 +0100\n\
+         OS Version:          iPhone OS 14.8 (18H17)\nException Type:  EXC_BAD_ACCESS (SIGSEGV)",
+    );
+    let mut report = read_report(original.as_bytes()).unwrap();
+    let crash = report.crash.as_ref().unwrap();
+    assert_eq!(
+        (crash.mach.as_ref().unwrap().name, crash.signal.as_ref().unwrap().name),
+        (Some("EXC_BAD_ACCESS"), Some("SIGSEGV"))
+    );
+    assert_eq!(
+        (crash.address.map(|address| address.0), crash.time.to_string().as_str()),
+        (Some(0x18), "2026-11-21T09:11:12.5Z")
+    );
+    let header = &report.header;
+    assert_eq!((header.process_name.as_str(), header.pid, header.ppid, header.os), ("My Program", 1234, 1, Os::IOS));
+    assert_eq!(header.event_id.to_string(), "6156848e344e4d9e84e087afd0d0ae7b");
+    let app = &report.run.as_ref().unwrap().app;
+    assert_eq!((app.version.as_deref(), app.build.as_deref()), (Some("1.2"), Some("34")));
+    assert_eq!(report.threads.len(), 2);
+    let thread = &report.threads[0];
+    assert_eq!((thread.crashed, thread.queue.as_deref()), (true, Some("com.apple.main-thread")));
+    assert_eq!(functions(&thread.frames), ["?", "entry", "__pthread_kill", "?"]);
+    assert_eq!((report.exceptions.len(), report.exceptions[0].frames.len()), (1, 3));
+    // Symbols are found for it as for any report.
+    Symbolizer::new(options()).symbolicate_report(&mut report);
+    assert_eq!(report.threads[0].frames[0].function.as_deref(), Some("deep(int)"));
+    assert_eq!(report.threads[1].frames[0].function.as_deref(), Some("plain_c"));
+    assert_eq!(report.images.iter().filter(|image| image.is_main).count(), 1);
+}
+
+#[test]
+fn the_json_form_as_a_report_of_coroner() {
+    let program = Program::read();
+    let more = r#""pid":77,"procName":"Program","procPath":"/private/var/Program","parentPid":1,"cpuType":"ARM-64","incident":"6156848E-344E-4D9E-84E0-87AFD0D0AE7B",
+  "captureTime":"2026-11-21 10:11:12.1234 +0100","bundleInfo":{"CFBundleIdentifier":"com.example.program","CFBundleShortVersionString":"1.2"},
+  "exception":{"type":"EXC_CRASH","signal":"SIGABRT","rawCodes":[0,0]},"faultingThread":0,
+  "asi":{"libsystem_c.dylib":["abort() called"]},"termination":{"namespace":"SIGNAL","code":6,"indicator":"Abort trap: 6"},
+  "exceptionReason":{"name":"NSRangeException","composed_message":"index 3 beyond bounds"},
+  "threads""#;
+    let original = json(&program).replacen("\"threads\"", more, 1);
+    let mut report = read_report(original.as_bytes()).unwrap();
+    let crash = report.crash.as_ref().unwrap();
+    assert_eq!(
+        (crash.mach.as_ref().unwrap().name, crash.signal.as_ref().unwrap().name),
+        (Some("EXC_CRASH"), Some("SIGABRT"))
+    );
+    assert_eq!((crash.tid, crash.address), (7, None));
+    assert_eq!((report.header.pid, report.header.os), (77, Os::IOS));
+    assert_eq!(report.run.as_ref().unwrap().os.version.as_deref(), Some("17.1"));
+    let exception = &report.exceptions[0];
+    assert_eq!((exception.language, exception.type_name.as_deref()), (Language::OBJC, Some("NSRangeException")));
+    assert_eq!(exception.message.as_deref(), Some("index 3 beyond bounds"));
+    assert_eq!(report.abort_message(), Some("abort() called"));
+    assert_eq!(functions(&report.threads[0].frames), ["?", "?", "start"]);
+    assert_eq!(report.threads[1].frames[0].inlined[0].function.as_deref(), Some("kept"));
+    Symbolizer::new(options()).symbolicate_report(&mut report);
+    assert_eq!(functions(&report.threads[0].frames), ["deep(int)", "entry", "start"]);
+    assert_eq!(report.header.event_id, read_report(original.as_bytes()).unwrap().header.event_id);
+
+    // Wherever it is cut off, and whatever stands in a number's place.
+    let whole = original.trim_end().len();
+    for end in (0..whole).step_by(11) {
+        let error = read_report(&original.as_bytes()[..end]).unwrap_err();
+        assert!(!error.to_string().is_empty());
+    }
+    for (place, _) in original.match_indices(':') {
+        let mut other = original.clone();
+        other.insert(place + 1, '[');
+        // In a text it changes nothing.
+        let _ = read_report(other.as_bytes());
+    }
+    let text = text(&program, "\n");
+    for end in (0..text.len()).step_by(13).filter(|end| text.is_char_boundary(*end)) {
+        let _ = read_report(&text.as_bytes()[..end]);
     }
 }

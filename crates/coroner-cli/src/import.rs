@@ -5,7 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use coroner::Report;
-use coroner_import::Form;
+use coroner_apple_report::AppleReport;
+use coroner_import::{Form, MAX_LOG_BYTES};
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::Symbolizer;
 use coroner_tombstone::TombstoneError;
@@ -16,9 +17,12 @@ use crate::reports::{self, REPORTS, Texts};
 use crate::symbol_search::SymbolArguments;
 use crate::whole_file;
 
-/// Reads what Android wrote of a death: which form it is, its content says. `None` if it is none that is known.
+/// Reads what Android or an Apple system wrote of a death: which form it is, its content says. `None` if it is none that is known.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
     match coroner_tombstone::read(bytes) {
+        Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
+            Some(coroner_apple_report::read_report(bytes).map_err(|error| error.to_string()))
+        }
         Err(TombstoneError::NotATombstone) => None,
         read => Some(read.map_err(|error| error.to_string())),
     }
@@ -55,9 +59,12 @@ fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Fa
 /// What a person gives.
 #[derive(clap::Args)]
 pub(crate) struct ImportArguments {
-    /// Core dumps, minidumps, Android tombstones and ANR traces, reports of Coroner
-    #[arg(required = true, value_name = "FILE")]
+    /// Core dumps, minidumps, Apple's .ips and .crash, Android tombstones and ANR traces, reports of Coroner
+    #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A log, of whose lines each report of AddressSanitizer and each panic of Go and Rust is taken in; may be given more than once
+    #[arg(long, value_name = "FILE")]
+    log: Vec<PathBuf>,
     /// The folder to write to, instead of the store's
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -70,19 +77,24 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
     let folder = arguments.output.or_else(|| store.map(|store| store.join(REPORTS)));
     let folder =
         folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
-    std::fs::create_dir_all(&folder).context(format!("can't make `{}`", folder.display()))?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let mut failed = 0;
-    for path in &arguments.files {
-        match import(path, &folder, &mut symbolizer) {
-            Ok(id) => println!("{id}  {}", path.display()),
+    let files = arguments.files.iter().map(|path| (path, false));
+    let all: Vec<(&PathBuf, bool)> = files.chain(arguments.log.iter().map(|path| (path, true))).collect();
+    for (path, is_log) in &all {
+        let imported = match is_log {
+            true => import_log(path, &folder, &mut symbolizer),
+            false => import(path, &folder, &mut symbolizer).map(|id| vec![id]),
+        };
+        match imported {
+            Ok(ids) => ids.iter().for_each(|id| println!("{id}  {}", path.display())),
             Err(failure) => {
                 failed += 1;
                 failure.print();
             }
         }
     }
-    match (failed, arguments.files.len()) {
+    match (failed, all.len()) {
         (0, _) => Ok(()),
         (_, 1) => Err(Failure::new("the file was not imported")),
         (failed, all) => Err(Failure::new(format!("{failed} of {all} files were not imported"))),
@@ -95,10 +107,36 @@ fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Id,
         None => reports::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
     };
     report.scrub(&coroner::hide_secrets);
+    keep(&report, folder)?;
+    Ok(report.header.event_id)
+}
+
+/// Takes in each death that a log has.
+fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Vec<Id>, Failure> {
+    let doing = || format!("can't read `{}`", path.display());
+    let file = File::open(path).context(doing())?;
+    let metadata = file.metadata().context(doing())?;
+    // A pipe is read to its end, up to what a log may have.
+    let mut bytes = Vec::new();
+    file.take(MAX_LOG_BYTES as u64 + 1).read_to_end(&mut bytes).context(doing())?;
+    let modified = metadata.modified().ok().map(Timestamp::from);
+    let mut reports = coroner_import::read_log(&bytes, modified).context(doing())?;
+    for report in &mut reports {
+        for problem in &report.problems {
+            anstream::eprintln!("`{}`: {}", path.display(), problem.what);
+        }
+        symbolizer.symbolicate_report(report);
+        report.scrub(&coroner::hide_secrets);
+        keep(report, folder)?;
+    }
+    Ok(reports.iter().map(|report| report.header.event_id).collect())
+}
+
+/// Writes a report as JSON to a folder, which is made if it is not there, under the name that a folder sink would give it.
+pub(crate) fn keep(report: &Report, folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
     let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
-    let id = report.header.event_id;
     let digits: String = time.to_string().chars().take(19).filter(|character| !"-:".contains(*character)).collect();
-    let name = format!("{digits}Z-{id}.{JSON}");
-    whole_file::write(&folder.join(name), report.to_json().as_bytes())?;
-    Ok(id)
+    let name = format!("{digits}Z-{}.{JSON}", report.header.event_id);
+    whole_file::write(&folder.join(name), report.to_json().as_bytes())
 }

@@ -11,6 +11,8 @@ use coroner_report::text::ThreadFilter;
 mod convert;
 mod demo;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod dump;
 mod explained;
 mod failure;
 mod filter;
@@ -24,6 +26,8 @@ mod markdown;
 mod page;
 mod report_files;
 mod reports;
+#[cfg(target_os = "linux")]
+mod run;
 mod send;
 mod show;
 mod summary;
@@ -67,6 +71,41 @@ enum Command {
         /// Which threads of the report to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Run a program that does not know of Coroner, and explain its crash
+    #[cfg(target_os = "linux")]
+    #[command(after_help = "Examples:
+  coroner run -- ./paint picture.png
+  coroner run --symbols build/symbols -- python3 script.py
+  CORONER_LIBRARY=/opt/coroner/lib/libcoroner_ffi.so coroner run -- paint
+
+The program runs unchanged, with libcoroner_ffi.so preloaded (LD_PRELOAD): the one beside this command, in ../lib, or the one that CORONER_LIBRARY
+names. What it starts is watched as well. If it crashes, the explained report is on standard error when it has ended, and in the
+store. Programs that are linked statically and such as change their user take no library.
+
+Exit codes: those of the program, or the signal that it ended by; 125 this command failed, 126 the program can't be run, 127 there is none.")]
+    Run {
+        #[command(flatten)]
+        arguments: run::RunArguments,
+        #[command(flatten)]
+        store: StoreArgument,
+    },
+    /// Show where all threads of a process are that runs or hangs, which goes on
+    #[cfg(target_os = "linux")]
+    #[command(after_help = format!("Examples:
+  coroner dump 4711
+  coroner dump $(pidof paint) --minidump paint.dmp
+  coroner dump 4711 --format html -o paint.html
+
+It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the
+store, without memory; a minidump has up to 64 KiB of each stack.
+
+{EXIT_CODES}"))]
+    Dump {
+        #[command(flatten)]
+        arguments: dump::DumpArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
@@ -133,7 +172,7 @@ By which rules is said in docs/grouping.md.
 
 {EXIT_CODES}"))]
     Show {
-        /// A report file (.json or .coroner), a tombstone or ANR trace of Android, the directory of a run, or the beginning of an event
+        /// A report file (.json or .coroner), what Apple's or Android's systems wrote, the directory of a run, or the beginning of an event
         /// id; without it, the newest report of the store
         report: Option<String>,
         /// How to print it
@@ -176,11 +215,13 @@ system's.
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Take core dumps, minidumps and Android's tombstones in as reports
+    /// Take in as reports what others wrote of a death: core dumps, minidumps, reports of Apple's and Android's, logs
     #[command(after_help = format!("Examples:
   coroner import core.4711
   coroner import upload.dmp --symbols build/symbols
   coroner import tombstone_00 anr_2026 -o reports
+  coroner import App-2026-11-21-101112.ips --symbols App.dSYM
+  coroner import --log server.log          reports of AddressSanitizer, panics of Go and Rust
 
 Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders
 of --symbols. `coroner show FILE` shows such a file without taking it in.
@@ -395,6 +436,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
                 show::View { format, threads: thread, texts: texts(unscrubbed), all_frames, output: output.as_deref() };
             show::run(report.as_deref(), store.path().ok().as_deref(), &symbols, &view)?;
         }
+        #[cfg(target_os = "linux")]
+        Command::Dump { arguments, store } => dump::run(&arguments, store.path().ok().as_deref())?,
+        #[cfg(target_os = "linux")]
+        Command::Run { arguments, store } => return Ok(run::run(&arguments, store.path().ok().as_deref())),
         Command::Import { arguments, store } => import::run(arguments, store.path().ok())?,
         Command::Open { report, symbols, store } => {
             page::open(report.as_deref(), store.path().ok().as_deref(), &symbols)?;

@@ -117,6 +117,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 /// Whether it is JSON, of whatever: a file's name says nothing once it was mailed.
 fn is_json(bytes: &[u8]) -> bool {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    // Apple's `.ips` is a line of JSON, and more behind it.
+    let is_one_line = bytes.trim_ascii().iter().all(|byte| *byte != b'\n');
+    if !is_one_line && coroner_apple_report::AppleReport::is_likely(bytes) {
+        return false;
+    }
     bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
 }
 
@@ -147,7 +152,12 @@ fn name_frames(report: &mut Report, symbols: &mut Symbolizer) {
     progress.finish_and_clear();
 }
 
-fn open_run(directory: &Path, texts: Texts, symbols: Option<&mut Symbolizer>) -> Result<Vec<Report>, Failure> {
+/// The reports in the directory of one run, the first of them first.
+pub(crate) fn open_run(
+    directory: &Path,
+    texts: Texts,
+    symbols: Option<&mut Symbolizer>,
+) -> Result<Vec<Report>, Failure> {
     let raw = coroner::RawRun::read(directory)?;
     let mut reports = raw.parse().context(format!("the run in `{}` can't be read", directory.display()))?;
     reports.iter_mut().for_each(|report| texts.apply(report));

@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use coroner::Report;
 use coroner_explain::{Explanation, ImageFiles, explain};
 use coroner_report::text::{self, TextOptions, ThreadFilter};
+use coroner_symbols::Symbolizer;
 
 use crate::explained;
 use crate::failure::Failure;
@@ -34,8 +35,13 @@ pub(crate) fn run(
     view: &View<'_>,
 ) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
-    let mut report = reports::open_one(what, store, view.texts, Some(&mut symbolizer))?;
-    let code = ImageFiles::of(&report, &mut symbolizer);
+    let report = reports::open_one(what, store, view.texts, Some(&mut symbolizer))?;
+    present(report, &mut symbolizer, view)
+}
+
+/// Shows a report that has its names.
+pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &View<'_>) -> Result<(), Failure> {
+    let code = ImageFiles::of(&report, symbolizer);
     let explanation = explain(&report, &code);
     let text = match view.format {
         ReportFormat::Text => {

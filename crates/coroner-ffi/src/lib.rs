@@ -14,6 +14,8 @@ pub mod exception;
 pub mod hang;
 pub mod hooks;
 pub mod install;
+#[cfg(target_os = "linux")]
+mod preload;
 pub mod scope;
 pub mod status;
 mod text;

@@ -117,7 +117,7 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     let has_address = signal.code > 0 && signal.code != 0x80 && matches!(signal.number, 4 | 5 | 7 | 8 | 11);
     let address = has_address.then_some(Address(signal.value));
     let sent = (signal.code <= 0).then_some(signal.value);
-    let images = images(found, memory);
+    let images = images(&found.files, &found.auxiliary, memory);
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
         tid: thread.tid.into(),
         name: (thread.tid == found.process.pid).then(|| found.process.name.clone()).filter(|name| !name.is_empty()),
@@ -162,11 +162,11 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
 }
 
 /// The loaded images: files that are mapped from their first byte on, with code, and the vdso.
-fn images(found: &Notes, memory: &SavedMemory<'_>) -> Vec<Image> {
-    let auxiliary = |key| notes::auxiliary(&found.auxiliary, key);
+pub(crate) fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) -> Vec<Image> {
+    let auxiliary = |key| notes::auxiliary(auxiliary, key);
     // The parts of a file that is mapped at several places are of the image that begins last below them.
     let mut by_start: BTreeMap<u64, Vec<&MappedFile>> = BTreeMap::new();
-    for file in &found.files {
+    for file in files {
         if file.offset == 0 && by_start.len() < MAX_IMAGES {
             let of_before = by_start.values().next_back().is_some_and(|parts: &Vec<&MappedFile>| {
                 // A page of headers may be mapped again, directly behind.

@@ -41,17 +41,22 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// `NT_PRSTATUS`.
 pub(crate) fn thread(desc: &[u8], arch: Arch) -> Option<CoreThread> {
-    let register = |index: usize| word(desc, PR_REG + 8 * index);
-    let general: Option<Vec<u64>> = match arch {
-        // `user_regs_struct`: r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp …, as DWARF numbers them.
+    let general = general_registers(desc.get(PR_REG..)?, arch);
+    let signal = i16::from_le_bytes(*desc.get(12..)?.first_chunk()?);
+    Some(CoreThread { tid: half(desc, PR_PID)?, signal, registers: registers(arch, general?) })
+}
+
+/// The registers of `user_regs_struct`, in the order of reports.
+pub(crate) fn general_registers(user_regs: &[u8], arch: Arch) -> Option<Vec<u64>> {
+    let register = |index: usize| word(user_regs, 8 * index);
+    match arch {
+        // r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp …, as DWARF numbers them.
         Arch::X86_64 => {
             [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16, 18].into_iter().map(register).collect()
         }
         // x0 … x30, sp, pc, pstate.
         Arch::Aarch64 => (0..34).map(register).collect(),
-    };
-    let signal = i16::from_le_bytes(*desc.get(12..)?.first_chunk()?);
-    Some(CoreThread { tid: half(desc, PR_PID)?, signal, registers: registers(arch, general?) })
+    }
 }
 
 /// `NT_PRPSINFO`.

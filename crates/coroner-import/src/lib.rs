@@ -4,6 +4,9 @@
 //! own files, which a [`Symbolizer`] finds by build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and named by their symbols. An image
 //! whose file is not found is walked through by frame pointers and what looks like a return address; each frame says how it was found.
 //!
+//! A process that still runs is read the same way (`read_process`, Linux). What programs wrote to logs of their own ends has stacks
+//! already ([`read_log`]).
+//!
 //! ```no_run
 //! use coroner_symbols::{Options, Symbolizer};
 //!
@@ -18,8 +21,15 @@
 
 mod core_file;
 mod core_notes;
+#[cfg(target_os = "linux")]
+mod live_process;
+mod log;
 mod minidump_file;
 mod walk;
+
+#[cfg(target_os = "linux")]
+pub use live_process::{ProcessError, read_process};
+pub use log::{LogError, MAX_DEATHS, MAX_LOG_BYTES, read_log};
 
 use coroner_report::Report;
 use coroner_report::model::{Id, Timestamp};

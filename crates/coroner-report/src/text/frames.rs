@@ -267,7 +267,12 @@ fn recursion(frames: &[Frame]) -> (usize, usize) {
 /// The last component of the path of a frame's image.
 fn module_name(frame: &Frame) -> &str {
     if frame.found_by == FoundBy::MANAGED && frame.module.is_none() {
-        return "java";
+        // What a log says of Go and Rust has no addresses either.
+        return match frame.file.as_deref().and_then(|file| file.rsplit_once('.')) {
+            Some((_, "go")) => "go",
+            Some((_, "rs")) => "rust",
+            _ => "java",
+        };
     }
     frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path))
 }

@@ -313,6 +313,8 @@ open_numbers! {
         RUBY = 11 "ruby",
         /// PHP.
         PHP = 12 "php",
+        /// Go.
+        GO = 13 "go",
     }
 }
 

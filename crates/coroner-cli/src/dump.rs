@@ -1,0 +1,68 @@
+//! `coroner dump`: a process that runs or hangs, from outside.
+
+use std::path::{Path, PathBuf};
+
+use anstyle::Style;
+use coroner::sentry::event::EventOptions;
+use coroner::sentry::minidump_attachment;
+use coroner_report::text::ThreadFilter;
+
+use crate::failure::Failure;
+use crate::reports::{self, REPORTS, Texts};
+use crate::symbol_search::SymbolArguments;
+use crate::{ReportFormat, import, show, whole_file};
+
+/// What a person gives.
+#[derive(clap::Args)]
+pub(crate) struct DumpArguments {
+    /// The process
+    pid: u32,
+    /// Write a minidump of it to this file, too
+    #[arg(long, value_name = "FILE")]
+    minidump: Option<PathBuf>,
+    /// How to print the report
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+    /// Write the report to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Which threads to show: a number, `crashed` (the first one, here) or `all`
+    #[arg(long, default_value = "all", value_name = "N|crashed|all")]
+    thread: ThreadFilter,
+    /// Show each frame: without it, one line stands for several functions of a runtime
+    #[arg(long)]
+    all_frames: bool,
+    #[command(flatten)]
+    symbols: SymbolArguments,
+}
+
+/// Reads the process, shows its report, and keeps that in the store, if there is one.
+pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(), Failure> {
+    let mut symbolizer = arguments.symbols.symbolizer()?;
+    let progress = reports::spinner("reading the process, walking its stacks");
+    let read = coroner_import::read_process(arguments.pid, &mut symbolizer);
+    progress.finish_and_clear();
+    let mut report = read?;
+    if let Some(path) = &arguments.minidump {
+        let minidump = minidump_attachment(&report, &EventOptions::default())
+            .map_err(|error| Failure::new(format!("can't make a minidump: {error}")))?;
+        whole_file::write(path, &minidump.bytes)?;
+    }
+    // It may hold what users typed, and is asked for with the minidump alone.
+    report.stack_memory.clear();
+    if let Some(store) = store {
+        let folder = store.join(REPORTS);
+        import::keep(&report, &folder)?;
+        let dimmed = Style::new().dimmed();
+        let id = report.header.event_id.to_string();
+        anstream::eprintln!("{dimmed}stored in {}: coroner show {}{dimmed:#}", folder.display(), &id[..8]);
+    }
+    let view = show::View {
+        format: arguments.format,
+        threads: arguments.thread,
+        texts: Texts::Scrubbed,
+        all_frames: arguments.all_frames,
+        output: arguments.output.as_deref(),
+    };
+    show::present(report, &mut symbolizer, &view)
+}

@@ -1,0 +1,200 @@
+//! `coroner run`: a program that does not know of Coroner, with the shared library preloaded, and the reports of its crashes.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+
+use anstyle::{AnsiColor, Style};
+use coroner::{Report, Store};
+use coroner_report::model::CrashFlag;
+use coroner_symbols::Symbolizer;
+
+use crate::failure::{Context, Failure};
+use crate::reports::{self, REPORTS, Texts};
+use crate::summary::{State, Summary};
+use crate::symbol_search::SymbolArguments;
+use crate::{import, show};
+
+mod forwarding;
+mod library;
+mod preloadable;
+
+/// The library's variable for the folder in which each process has its store.
+const STORES: &str = "CORONER_PRELOAD_STORES";
+const PRELOAD: &str = "LD_PRELOAD";
+/// What `env`, `timeout` and the like end with: where they fail themselves, where the program can't be run, where there is none.
+const FAILED: u8 = 125;
+const NOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// Reports that are shown; of others there is a line.
+const SHOWN: usize = 3;
+
+/// What a person gives.
+#[derive(clap::Args)]
+pub(crate) struct RunArguments {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    symbols: SymbolArguments,
+}
+
+/// Why the program was not run.
+enum NotRun {
+    NotFound(Failure),
+    NotPossible(Failure),
+    Other(Failure),
+}
+
+impl From<Failure> for NotRun {
+    fn from(failure: Failure) -> Self {
+        NotRun::Other(failure)
+    }
+}
+
+/// Runs the program to its end, shows and keeps the reports of its crashes, and ends as it did.
+pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
+    let stores = match tempfile::Builder::new().prefix("coroner-run-").tempdir() {
+        Ok(stores) => stores,
+        Err(error) => {
+            Failure::from(error).print();
+            return FAILED.into();
+        }
+    };
+    let (failure, code) = match start_and_wait(&arguments.command, stores.path()) {
+        Ok((pid, status)) => {
+            if let Err(failure) = tell(arguments, stores.path(), store, pid, status) {
+                failure.print();
+            }
+            // Nothing is left behind by a process that ends by a signal.
+            drop(stores);
+            return end_as(status);
+        }
+        Err(NotRun::NotFound(failure)) => (failure, NOT_FOUND),
+        Err(NotRun::NotPossible(failure)) => (failure, NOT_RUN),
+        Err(NotRun::Other(failure)) => (failure, FAILED),
+    };
+    failure.print();
+    code.into()
+}
+
+fn start_and_wait(command: &[OsString], stores: &Path) -> Result<(u32, ExitStatus), NotRun> {
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| NotRun::NotFound(Failure::new("there is no program to run")))?;
+    let path = preloadable::find(program).map_err(NotRun::NotFound)?;
+    preloadable::check(&path).map_err(NotRun::NotPossible)?;
+    let mut preload = library::find(stores)?.into_os_string();
+    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(&path);
+    command.arg0(program).args(arguments).env(PRELOAD, preload).env(STORES, stores);
+    forwarding::begin();
+    let mut child = command.spawn().context(format!("can't run `{}`", path.display())).map_err(NotRun::NotPossible)?;
+    forwarding::to(child.id());
+    let status = child.wait().context("can't wait for the program");
+    forwarding::end();
+    Ok((child.id(), status?))
+}
+
+/// Shows what the program, and what it started, left, and keeps it in the store.
+fn tell(
+    arguments: &RunArguments,
+    stores: &Path,
+    store: Option<&Path>,
+    pid: u32,
+    status: ExitStatus,
+) -> Result<(), Failure> {
+    let mut reports = left_in(stores)?;
+    let is_crash = status.signal().is_some_and(|signal| coroner::SignalSet::CRASHES.contains(signal));
+    if is_crash && !reports.iter().any(|report| report.header.pid == pid) {
+        let why = if stores.join(pid.to_string()).is_dir() {
+            "it has set another handler, or the default action, for its signals"
+        } else {
+            "the library was not loaded into it"
+        };
+        let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
+        anstream::eprintln!("{yellow}warning{yellow:#}: the program crashed, and there is no report: {why}");
+    }
+    // The program's own crash is what one looks for.
+    reports.sort_by_key(|report| (report.header.pid != pid, report.crash.as_ref().map(|crash| crash.time)));
+    let mut symbolizer = if reports.is_empty() { return Ok(()) } else { arguments.symbols.symbolizer()? };
+    let bold = Style::new().bold();
+    let folder = store.map(|store| store.join(REPORTS));
+    for (index, report) in reports.iter_mut().enumerate() {
+        name(report, &mut symbolizer);
+        if report.header.pid != pid {
+            let name = &report.header.process_name;
+            anstream::eprintln!("{bold}Process {} ({name}), which it started, crashed:{bold:#}", report.header.pid);
+        }
+        if index < SHOWN {
+            let code = coroner_explain::ImageFiles::of(report, &mut symbolizer);
+            let explanation = coroner_explain::explain(report, &code);
+            let threads = coroner_report::text::ThreadFilter::Crashed;
+            let mut out = anstream::stderr().lock();
+            show::print(report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
+        } else {
+            anstream::eprintln!("  {}", Summary::of(report, Path::new(""), State::Stored).title());
+        }
+        if let Some(folder) = &folder {
+            import::keep(report, folder)?;
+            let id = report.header.event_id.to_string();
+            let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+            anstream::eprintln!("{green}Stored{green:#} in {}: coroner show {}", folder.display(), &id[..8]);
+        }
+    }
+    Ok(())
+}
+
+/// All reports of deaths in the stores of the processes.
+fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
+    let mut reports = Vec::new();
+    for entry in std::fs::read_dir(stores).context(format!("can't list `{}`", stores.display()))? {
+        let path = entry?.path();
+        let Ok(store) = Store::open_existing(&path) else { continue };
+        for run in store.list()? {
+            // A process that lives on has a run without a report.
+            reports.extend(reports::open_run(&run.path, Texts::Scrubbed, None).unwrap_or_default());
+        }
+    }
+    let is_death = |report: &Report| report.crash.as_ref().is_none_or(|crash| !crash.has(CrashFlag::NotFatal));
+    reports.retain(is_death);
+    Ok(reports)
+}
+
+fn name(report: &mut Report, symbolizer: &mut Symbolizer) {
+    let progress = reports::spinner("looking up function names");
+    symbolizer.symbolicate_report(report);
+    progress.finish_and_clear();
+}
+
+/// Ends with the program's exit status, or by the signal that it ended by.
+fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        // The program has left its core file, where one was wanted; one of this process would be litter.
+        let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
+        forwarding::die_by(signal);
+        // Not reached where the signal ends a process; what shells say of one is what remains.
+        return ExitCode::from(128_u8.saturating_add(signal as u8));
+    }
+    ExitCode::from(status.code().unwrap_or(0) as u8)
+}
+
+/// The path as it is typed, for messages.
+fn shown(path: &Path) -> String {
+    format!("`{}`", path.display())
+}
+
+/// Where a file is in one of the folders of `PATH`, or as it is named.
+fn candidates(name: &std::ffi::OsStr) -> Vec<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&folders)
+        .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }.join(name))
+        .collect()
+}

@@ -1,0 +1,93 @@
+//! Whether the dynamic linker would load a library into a program.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+
+use super::{candidates, shown};
+use crate::failure::Failure;
+
+/// Interpreters of scripts that are followed, as far as the kernel follows them (`BINPRM_MAX_RECURSION`).
+const INTERPRETERS: usize = 5;
+/// A first line and the headers of a program are in so many bytes.
+const HEAD: u64 = 1 << 16;
+
+const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+
+/// The program of that name: a path, or in a folder of `PATH`.
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    let is_program = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    candidates(name).into_iter().find(is_program).ok_or_else(|| {
+        let name = Path::new(name);
+        Failure::new(format!("there is no program {}", shown(name)))
+    })
+}
+
+/// Says why no library can be preloaded into a program, where that is so. Of a script the interpreter is what runs.
+pub(super) fn check(program: &Path) -> Result<(), Failure> {
+    let mut path = program.to_owned();
+    for _ in 0..INTERPRETERS {
+        let mut head = Vec::new();
+        // What may be run and not read is not known.
+        let Ok(file) = File::open(&path) else { return Ok(()) };
+        if file.take(HEAD).read_to_end(&mut head).is_err() {
+            return Ok(());
+        }
+        let Some(line) = head.strip_prefix(b"#!") else { return check_elf(&path, &head) };
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line).into_owned();
+        let mut words = line.split_whitespace();
+        let Some(interpreter) = words.next() else { return Ok(()) };
+        path = match (Path::new(interpreter).file_name(), words.next()) {
+            (Some(env), Some(name)) if env == "env" && !name.starts_with('-') => find(OsStr::new(name))?,
+            _ => PathBuf::from(interpreter),
+        };
+    }
+    Ok(())
+}
+
+fn check_elf(path: &Path, head: &[u8]) -> Result<(), Failure> {
+    let refuse = |why: &str| Failure::new(format!("{} {why}", shown(path)));
+    if !head.starts_with(b"\x7fELF") {
+        return Err(refuse("is neither an ELF program nor a script with an interpreter (`#!`)"));
+    }
+    if head.get(4) != Some(&2) {
+        return Err(refuse("is a 32-bit program; Coroner's library is of 64 bits"));
+    }
+    let parsed = elf::FileHeader64::<Endianness>::parse(head).and_then(|header| {
+        let endian = header.endian()?;
+        Ok((header.e_machine(endian), header.program_headers(endian, head)?, endian))
+    });
+    let (machine, segments, endian) = parsed.map_err(|error| refuse(&format!("is damaged: {error}")))?;
+    if machine != MACHINE {
+        return Err(refuse("is a program of another processor"));
+    }
+    let Some(interpreter) = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_INTERP) else {
+        return Err(refuse("is linked statically: no library can be preloaded into it")
+            .advice("build Coroner into it (`coroner::install`, or libcoroner_ffi.a), or import its core dumps: `coroner import core`"));
+    };
+    let (offset, size) = interpreter.file_range(endian);
+    let name = usize::try_from(offset).ok().zip(usize::try_from(offset.saturating_add(size)).ok());
+    let name = name.and_then(|(from, to)| head.get(from..to)).unwrap_or_default();
+    if name.windows(7).any(|part| part == b"ld-musl") != cfg!(target_env = "musl") {
+        return Err(refuse(
+            "is of another C library (musl, glibc) than Coroner's library, which can't be loaded beside it",
+        ));
+    }
+    if let Ok(metadata) = std::fs::metadata(path) {
+        let mode = metadata.permissions().mode();
+        let changes_user = mode & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
+        let changes_group = mode & 0o2010 == 0o2010 && metadata.gid() != rustix::process::getegid().as_raw();
+        if changes_user || changes_group {
+            return Err(refuse("runs with another user's rights (set-user-ID): the system preloads nothing into it"));
+        }
+    }
+    Ok(())
+}

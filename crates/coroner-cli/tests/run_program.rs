@@ -1,0 +1,201 @@
+//! `coroner run` and `coroner dump`: programs that know nothing of Coroner.
+
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Where cargo put the shared library when it built this test.
+fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libcoroner_ffi.so");
+    assert!(path.exists(), "no {}", path.display());
+    path
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        // No core files in the repository.
+        command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_coroner")]).args(arguments);
+        command
+            .env("CORONER_STORE", self.path("store"))
+            .env("CORONER_LIBRARY", library())
+            .env("HOME", self.folder.path());
+        command.env_remove("DEBUGINFOD_URLS").env_remove("COLUMNS").current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        Said::of(&self.command(arguments).output().unwrap())
+    }
+
+    /// A C program of this source.
+    fn program(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
+        std::fs::write(&file, source).unwrap();
+        let built =
+            Command::new("cc").args(["-g", "-O1", "-o"]).args([&program, &file]).args(options).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+        program
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    signal: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let status = output.status;
+        Self { code: status.code(), signal: status.signal(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+const CART: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+struct cart { int total; };
+__attribute__((noinline)) static int total(struct cart *cart) { return *(volatile int *)&cart->total; }
+int main(int argc, char **argv) {
+    puts("open"); fflush(stdout);
+    if (argc > 1 && !strcmp(argv[1], "crash")) return total(0) + 1;
+    if (argc > 1 && !strcmp(argv[1], "abort")) abort();
+    if (argc > 1 && !strcmp(argv[1], "wait")) for (;;) pause();
+    return argc > 1 ? atoi(argv[1]) : 0;
+}
+"#;
+
+#[test]
+fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let cart = cart.to_str().unwrap();
+    let crashed = bench.run(&["run", "--", cart, "crash"]);
+    assert_eq!((crashed.signal, crashed.out.as_str()), (Some(libc::SIGSEGV), "open\n"), "{crashed:?}");
+    assert!(crashed.err.starts_with("Null pointer: read of 4 bytes"), "{crashed:?}");
+    assert!(crashed.err.contains("total (cart.c:7)") || crashed.err.contains("cart.c:7"), "{crashed:?}");
+    // It is kept, and the newest.
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    assert_eq!(report["header"]["process_name"], "cart");
+
+    // Of another's child, too; and what it started is said.
+    let script = format!("'{cart}' abort; exit 7");
+    let child = bench.run(&["run", "--", "sh", "-c", &script]);
+    assert_eq!(child.code, Some(7), "{child:?}");
+    assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
+}
+
+#[test]
+fn a_program_that_ends_well_is_left_alone() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    for code in ["0", "42"] {
+        let ended = bench.run(&["run", "--", cart.to_str().unwrap(), code]);
+        assert_eq!(
+            (ended.code, ended.out.as_str(), ended.err.as_str()),
+            (code.parse().ok(), "open\n", ""),
+            "{ended:?}"
+        );
+    }
+    assert!(!bench.path("store").exists());
+    // A signal that this command is sent is the program's, which ends by it.
+    let mut running =
+        bench.command(&["run", "--", cart.to_str().unwrap(), "wait"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
+    assert_eq!(running.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn what_takes_no_library_is_refused() {
+    let bench = Bench::new();
+    let program = bench.program("alone", CART, &["-static"]);
+    let alone = bench.run(&["run", "--", program.to_str().unwrap()]);
+    assert!(alone.code == Some(126) && alone.err.contains("is linked statically"), "{alone:?}");
+    let none = bench.run(&["run", "--", "no-such-program"]);
+    assert!(none.code == Some(127) && none.err.contains("no program `no-such-program`"), "{none:?}");
+    std::fs::write(bench.path("text"), "hello").unwrap();
+    Command::new("chmod").args(["+x", "text"]).current_dir(bench.folder.path()).status().unwrap();
+    let text = bench.run(&["run", "--", "./text"]);
+    assert!(text.code == Some(126) && text.err.contains("neither an ELF program nor a script"), "{text:?}");
+}
+
+#[test]
+fn a_process_is_read_and_goes_on() {
+    const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static void waits_for_customers(void) { char c; while (read(0, &c, 1) == 1) { putchar(c); fflush(stdout); } }
+static void *idle(void *none) { for (;;) pause(); return none; }
+int main(void) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) pthread_create(&thread, 0, idle, 0);
+    puts("ready"); fflush(stdout);
+    waits_for_customers();
+    return 0;
+}
+"#;
+    let bench = Bench::new();
+    let program = bench.program("shop", THREADS, &["-lpthread"]);
+    let mut shop = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(shop.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let pid = shop.id().to_string();
+    let dumped = bench.run(&["dump", &pid, "--format", "json", "--minidump", "shop.dmp"]);
+    assert_eq!(dumped.code, Some(0), "{dumped:?}");
+    let report: Value = serde_json::from_str(&dumped.out).unwrap_or_else(|error| panic!("{error}: {dumped:?}"));
+    let threads = report["threads"].as_array().unwrap();
+    let functions = |thread: &Value| -> Vec<String> {
+        let frames = thread["frames"].as_array().unwrap().iter();
+        frames.filter_map(|frame| frame["function"].as_str().map(ToOwned::to_owned)).collect()
+    };
+    assert_eq!(threads.len(), 4, "{report:#}");
+    assert!(functions(&threads[0]).contains(&"waits_for_customers".to_owned()), "{:?}", functions(&threads[0]));
+    assert!(functions(&threads[0]).contains(&"main".to_owned()));
+    assert!(threads[1..].iter().all(|thread| functions(thread).contains(&"idle".to_owned())), "{report:#}");
+    assert_eq!((&report["header"]["process_name"], &report["complete"]), (&Value::from("shop"), &Value::from(true)));
+    // The minidump has the same stacks.
+    let minidump = bench.run(&["show", "shop.dmp", "--thread", "all"]);
+    assert!(minidump.out.contains("waits_for_customers") && minidump.out.contains("idle"), "{minidump:?}");
+    let dumped = bench.run(&["dump", &pid]);
+    assert!(
+        dumped.out.contains("waits_for_customers") && dumped.out.contains("Dump of a running process"),
+        "{dumped:?}"
+    );
+    // It goes on.
+    use std::io::{Read, Write};
+    shop.stdin.take().unwrap().write_all(b"x").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), shop.wait().unwrap().code()), ("x", Some(0)));
+    let gone = bench.run(&["dump", &pid]);
+    assert!(gone.code == Some(1) && gone.err.contains("there is no process"), "{gone:?}");
+}

@@ -1,0 +1,273 @@
+//! A process of this Linux system that runs or hangs, from outside: its threads are stopped for as long as it takes to read their registers and
+//! stacks, and go on. They are walked afterwards.
+//!
+//! Sources: ptrace(2) (`PTRACE_SEIZE`, `PTRACE_INTERRUPT`, "Group-stop"), proc(5).
+
+mod threads;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{
+    Address, Bytes, Crash, CrashFlag, Header, Id, Problem, StackMemory, Thread, Timestamp, system_call_name,
+};
+use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
+use coroner_symbols::Symbolizer;
+
+use crate::core_file::images;
+use crate::core_notes::{self as notes, MappedFile};
+use crate::walk::{SavedMemory, walk_threads};
+use crate::{MAX_IMAGES, id_of};
+use threads::{Stopped, StoppedThread};
+
+/// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
+const RED_ZONE: u64 = 128;
+/// Most bytes of one stack, and of all together.
+const STACK: u64 = 1 << 20;
+const STACKS: u64 = 1 << 29;
+/// Bytes of an image's beginning, with its headers and its build id.
+const HEADERS: u64 = 8192;
+/// Most bytes of a stack that are kept in the report, and of all.
+const KEPT: usize = 64 << 10;
+const ALL_KEPT: usize = 64 << 20;
+
+/// Why a process can't be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// There is none, or it ended meanwhile.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its number.
+        pid: u32,
+    },
+    /// The system does not let this process read it.
+    #[error("process {pid} may not be read{why}")]
+    Denied {
+        /// Its number.
+        pid: u32,
+        /// What stands in the way, beginning with a separator, as far as it is known.
+        why: String,
+    },
+    /// Something of it can't be read.
+    #[error("process {pid}: {what}: {source}")]
+    System {
+        /// Its number.
+        pid: u32,
+        /// What was read.
+        what: &'static str,
+        /// Why it could not be.
+        source: io::Error,
+    },
+}
+
+/// Reads the process `pid`: all its threads, walked and named with the files that `symbolizer` finds. It is stopped for some milliseconds, and
+/// goes on unharmed; only a system call that ends with `EINTR` when a debugger stops it (`epoll_wait`, for one) does so.
+///
+/// The report is of what was asked for and not of a crash ([`Monitor::USER`]); the process's first thread comes first and stands for it. Its
+/// [`stack_memory`](Report::stack_memory) has up to 64 KiB of each stack, for a minidump.
+///
+/// # Errors
+/// There is no such process, or this one may not trace it.
+pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, ProcessError> {
+    let system = |what| move |source| ProcessError::System { pid, what, source };
+    if pid == std::process::id() {
+        return Err(ProcessError::Denied { pid, why: ": it is this one".to_owned() });
+    }
+    let stopped = Stopped::of(pid)?;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("its memory map"))?;
+    let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("its memory"))?;
+    let mapped = maps.lines().filter_map(Mapping::of).collect::<Vec<_>>();
+    let read = |(start, end): (u64, u64)| read(&memory, start, end);
+    let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
+    let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
+    let (threads, problems) = stopped.release();
+
+    let all = || stacks.iter().chain(&headers).map(|(start, bytes)| (*start, &bytes[..]));
+    let saved = SavedMemory::new(all().collect());
+    let files = files(&mapped);
+    let mut report = report(pid, threads, &saved);
+    report.images = images(&files, &auxiliary, &saved);
+    report.problems = problems;
+    walk_threads(&mut report, &saved, symbolizer);
+    report.complete = report.problems.is_empty();
+    symbolizer.symbolicate_report(&mut report);
+    Ok(report)
+}
+
+fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Report {
+    let (os, arch) = (Os::LINUX, Arch::NATIVE);
+    let time = Timestamp::from(SystemTime::now());
+    let name = threads.first().map(|thread| thread.name.clone()).unwrap_or_default();
+    let process_name = std::fs::read_link(format!("/proc/{pid}/exe"))
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or(name);
+    let mut stack_memory = Vec::new();
+    let mut kept = 0;
+    for thread in &threads {
+        let Some(sp) = thread.registers.as_ref().and_then(coroner_report::model::Registers::sp) else { continue };
+        let Some(bytes) = memory.at(sp.0) else { continue };
+        let bytes = &bytes[..bytes.len().min(KEPT)];
+        kept += bytes.len();
+        if kept > ALL_KEPT {
+            break;
+        }
+        let (tid, bytes) = (thread.tid.into(), Bytes(bytes.to_vec()));
+        stack_memory.push(StackMemory { tid, address: sp, bytes, ..StackMemory::default() });
+    }
+    let as_reported = |thread: StoppedThread| {
+        let syscall = thread.system_call;
+        Thread {
+            tid: thread.tid.into(),
+            name: Some(thread.name).filter(|name| !name.is_empty()),
+            crashed: thread.tid == pid,
+            main: thread.tid == pid,
+            state: state(thread.state),
+            syscall,
+            syscall_name: syscall.and_then(|call| system_call_name(os, arch, call)),
+            captured_by: thread.registers.is_some().then_some(CaptureMethod::PTRACE),
+            not_captured: thread.not_captured,
+            registers: thread.registers,
+            ..Thread::default()
+        }
+    };
+    Report {
+        header: Header {
+            format_version: FORMAT_VERSION,
+            event_id: event_id(pid, time),
+            pid,
+            ppid: status_number(pid, "PPid:").unwrap_or_default(),
+            process_name,
+            arch: Some(arch),
+            os,
+            page_size: 4096,
+            ..Header::default()
+        },
+        crash: Some(Crash {
+            time,
+            monitor: Monitor::USER,
+            tid: pid.into(),
+            flags: vec![CrashFlag::NotFatal],
+            exception_type: Some("dump of a running process".to_owned()),
+            ..Crash::default()
+        }),
+        threads: threads.into_iter().map(as_reported).collect(),
+        stack_memory,
+        ..Report::default()
+    }
+}
+
+/// Of each dump another.
+fn event_id(pid: u32, time: Timestamp) -> Id {
+    let boot = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    id_of([&boot[..], &pid.to_le_bytes(), &time.0.to_le_bytes()])
+}
+
+/// By the letter of `/proc/PID/task/TID/stat`.
+fn state(letter: char) -> Option<ThreadState> {
+    match letter {
+        'R' => Some(ThreadState::RUNNING),
+        'S' => Some(ThreadState::BLOCKED),
+        'D' => Some(ThreadState::UNINTERRUPTIBLE),
+        'T' | 't' => Some(ThreadState::STOPPED),
+        'I' => Some(ThreadState::IDLE),
+        'Z' | 'X' => Some(ThreadState::ENDED),
+        _ => None,
+    }
+}
+
+/// A number of `/proc/PID/status`.
+fn status_number(pid: u32, field: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
+}
+
+/// A line of `/proc/PID/maps`.
+struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: String,
+}
+
+impl Mapping {
+    /// `start-end access offset device inode path`.
+    fn of(line: &str) -> Option<Mapping> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+        let offset = hexadecimal(words.nth(1)?)?;
+        let path = words.nth(2).unwrap_or_default().trim_start();
+        // What has replaced the file since is known by another build id.
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        Some(Mapping { start: hexadecimal(start)?, end: hexadecimal(end)?, offset, path: path.to_owned() })
+    }
+
+    fn is_file(&self) -> bool {
+        self.path.starts_with('/') && !self.path.starts_with("/dev/") && !self.path.starts_with("/memfd:")
+    }
+}
+
+fn files(mapped: &[Mapping]) -> Vec<MappedFile> {
+    let as_file = |mapping: &Mapping| MappedFile {
+        start: mapping.start,
+        end: mapping.end,
+        offset: mapping.offset,
+        path: mapping.path.clone(),
+    };
+    mapped.iter().filter(|mapping| mapping.is_file()).map(as_file).collect()
+}
+
+/// The used part of each stack, as ranges that don't overlap.
+fn pieces_of_stacks(threads: &[StoppedThread], mapped: &[Mapping]) -> Vec<(u64, u64)> {
+    let mut starts: Vec<u64> = threads
+        .iter()
+        .filter_map(|thread| thread.registers.as_ref()?.sp())
+        .map(|Address(sp)| sp.saturating_sub(RED_ZONE) & !7)
+        .collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut all = 0;
+    let pieces = starts.iter().enumerate().filter_map(|(index, &start)| {
+        let after = mapped.partition_point(|mapping| mapping.start <= start);
+        let mapping = mapped.get(after.checked_sub(1)?).filter(|mapping| start < mapping.end)?;
+        let next = starts.get(index + 1).copied().unwrap_or(u64::MAX);
+        let end = mapping.end.min(start.saturating_add(STACK)).min(next);
+        all += end - start;
+        (all <= STACKS).then_some((start, end))
+    });
+    pieces.collect()
+}
+
+/// The beginnings of files that are mapped from their first byte on, and of the vdso.
+fn headers(mapped: &[Mapping], auxiliary: &[u8]) -> Vec<(u64, u64)> {
+    let vdso = notes::auxiliary(auxiliary, notes::AT_SYSINFO_EHDR);
+    let is_image = |mapping: &&Mapping| (mapping.is_file() && mapping.offset == 0) || Some(mapping.start) == vdso;
+    let range = |mapping: &Mapping| (mapping.start, mapping.end.min(mapping.start.saturating_add(HEADERS)));
+    mapped.iter().filter(is_image).take(MAX_IMAGES).map(range).collect()
+}
+
+/// What can be read of a range, from its beginning on.
+fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
+    let mut bytes = vec![0; (end - start) as usize];
+    let mut length = 0;
+    while length < bytes.len() {
+        match memory.read_at(&mut bytes[length..], start + length as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => length += count,
+        }
+    }
+    bytes.truncate(length);
+    (start, bytes)
+}
+
+/// What the threads could not give.
+fn missing(tid: u32, why: &str) -> Problem {
+    Problem { section: None, offset: 0, what: format!("thread {tid} was not stopped: {why}") }
+}

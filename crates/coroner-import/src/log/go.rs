@@ -1,0 +1,197 @@
+//! What Go's runtime prints before it ends a program: panics, fatal errors, signals, each with the stacks of goroutines.
+//!
+//! ```text
+//! panic: runtime error: invalid memory address or nil pointer dereference
+//! [signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x4a3f2e]
+//!
+//! goroutine 1 [running]:
+//! main.(*Cart).Total(...)
+//! 	/home/shop/main.go:10
+//! main.main()
+//! 	/home/shop/main.go:15 +0x1d
+//!
+//! goroutine 18 [chan receive, 2 minutes]:
+//! …
+//! created by main.main in goroutine 1
+//! 	/home/shop/main.go:12 +0x54
+//! ```
+//!
+//! Source: `runtime/panic.go` and `runtime/traceback.go` of Go.
+
+use coroner_report::model::{Address, Exception, Frame, Signal, Thread, signal_name};
+use coroner_report::wire::{FoundBy, Language, Monitor, Os};
+
+use super::lines::Lines;
+use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
+use crate::MAX_THREADS;
+
+/// Lines between the first and the first goroutine.
+const MESSAGE: usize = 64;
+
+/// `panic: `, `fatal error: `, `SIGABRT: abort`: at the line's beginning, or behind what a logger writes, which ends with a space.
+pub(super) fn head(line: &str) -> Option<usize> {
+    let starts = |at: usize| at == 0 || line.as_bytes().get(at - 1) == Some(&b' ');
+    let found = ["panic: ", "fatal error: ", "SIG"].iter().filter_map(|word| line.find(word)).filter(|at| starts(*at));
+    found.min().filter(|at| kind(&line[*at..]).is_some())
+}
+
+/// The type of the end, and what is said of it.
+fn kind(text: &str) -> Option<(&str, &str)> {
+    for word in ["panic", "fatal error"] {
+        if let Some(message) = text.strip_prefix(word).and_then(|rest| rest.strip_prefix(": ")) {
+            return Some((word, message));
+        }
+    }
+    let (signal, message) = text.split_once(": ")?;
+    let is_signal = signal.starts_with("SIG") && signal.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_signal.then_some((signal, message))
+}
+
+/// The line over a goroutine's stack: its number, and what it does.
+fn goroutine(line: &str) -> Option<(u64, &str)> {
+    let (number, rest) = line.strip_prefix("goroutine ")?.split_once(' ')?;
+    // `gp=0xc000002380 m=0 mp=0x5f1a80 [running]:` with GOTRACEBACK=system.
+    let state = rest.strip_suffix("]:")?.split_once('[')?.1;
+    Some((number.parse().ok()?, state))
+}
+
+pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
+    let first = lines.next()?;
+    let (kind, message) = kind(&first.text)?;
+    let mut message = vec![message.to_owned()];
+    let mut signal = None;
+    let mut current = None;
+    for line in lines.by_ref().take(MESSAGE) {
+        current = goroutine(&line.text).map(|(number, state)| thread(number, state));
+        if current.is_some() {
+            break;
+        }
+        // A later one in a panic is indented: this is another, and the first was no more than a line.
+        if head(&line.text) == Some(0) {
+            return None;
+        }
+        match line.text.trim().strip_prefix("[signal ") {
+            Some(text) => signal = signal.or_else(|| signal_of(text)),
+            None => message.push(line.text.trim().to_owned()),
+        }
+    }
+    // Without a goroutine it is a line of somebody who wrote so.
+    let mut current = current?;
+    if kind.starts_with("SIG") {
+        signal = signal_of(&format!("{kind}: "));
+    }
+    let mut threads: Vec<Thread> = Vec::new();
+    let mut is_creator = false;
+    for _ in 0..MAX_LINES {
+        let before = lines;
+        let Some(line) = lines.next() else { break };
+        let text = line.text.as_ref();
+        if let Some((number, state)) = goroutine(text) {
+            threads.push(std::mem::replace(&mut current, thread(number, state)));
+            if threads.len() >= MAX_THREADS {
+                break;
+            }
+            continue;
+        }
+        if let Some(source) = text.strip_prefix(['\t', ' ']) {
+            if let Some(frame) = current.frames.last_mut().filter(|frame| frame.file.is_none() && !is_creator) {
+                // `/home/shop/main.go:15 +0x1d`; with GOTRACEBACK=system more values follow.
+                let (file, line, _) = place(
+                    source.trim().split(" +0x").next().unwrap_or_default().split(" fp=0x").next().unwrap_or_default(),
+                );
+                (frame.file, frame.line) = (Some(file.to_owned()), line);
+            }
+            continue;
+        }
+        is_creator = text.starts_with("created by ");
+        let is_between = text.is_empty() || is_creator || text.starts_with("...") || text.starts_with("[originating ");
+        if is_between {
+            continue;
+        }
+        match function(text) {
+            Some(function) if current.frames.len() < MAX_FRAMES => current.frames.push(Frame {
+                found_by: FoundBy::MANAGED,
+                function: Some(function.to_owned()),
+                ..Frame::default()
+            }),
+            Some(_) => {}
+            None => {
+                lines = before;
+                break;
+            }
+        }
+    }
+    threads.push(current);
+    for frame in threads.iter_mut().flat_map(|thread| thread.frames.iter_mut()) {
+        frame.in_app = own(frame, is_runtime);
+    }
+    let problem = threads[0]
+        .frames
+        .is_empty()
+        .then(|| format!("behind line {}: the text ends before the first goroutine's stack", lines.number()));
+    while message.last().is_some_and(String::is_empty) {
+        message.pop();
+    }
+    let thrown = Exception {
+        language: Language::GO,
+        type_name: Some(kind.to_owned()),
+        message: Some(message.join("\n")),
+        tid: threads[0].tid,
+        frames: threads[0].frames.clone(),
+        ..Exception::default()
+    };
+    let mut death = Death { problem, ..exception(thrown, None, Monitor::PANIC) };
+    threads[0].crashed = true;
+    death.crash.address = signal.as_ref().and_then(|signal| signal.address);
+    death.crash.signal = signal;
+    death.threads = threads;
+    Some(Found { death, rest: lines })
+}
+
+fn thread(number: u64, state: &str) -> Thread {
+    Thread { tid: number, name: Some(format!("goroutine, {state}")), main: number == 1, ..Thread::default() }
+}
+
+/// `main.(*Cart).Total(0xc000012345, {0x4b2c80?, 0x1})`; of the arguments, which are words of memory, nothing is kept. `panic({…})`.
+fn function(text: &str) -> Option<&str> {
+    let end = text.strip_suffix(')')?;
+    // The arguments have parentheses of their own only in braces; those of a method's receiver come before a dot.
+    let open = end.char_indices().rev().scan(0_i32, |depth, (at, character)| {
+        match character {
+            ')' | '}' => *depth += 1,
+            '{' => *depth -= 1,
+            '(' if *depth > 0 => *depth -= 1,
+            '(' => return Some(Some(at)),
+            _ => {}
+        }
+        Some(None)
+    });
+    let name = text.get(..open.flatten().next()?)?;
+    (!name.is_empty() && !name.contains(' ')).then_some(name)
+}
+
+/// `SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x4a3f2e]`.
+fn signal_of(text: &str) -> Option<Signal> {
+    let name = text.split(':').next()?;
+    let os = Os::NATIVE;
+    let number = (1..32).find(|number| signal_name(os, *number) == Some(name))?;
+    let value = |key: &str| Some(address(text.split_once(key)?.1)?.0);
+    let code = value(" code=").unwrap_or_default() as u32 as i32;
+    Some(Signal {
+        number,
+        name: signal_name(os, number),
+        code,
+        code_name: coroner_report::model::signal_code_name(os, number, code),
+        address: value(" addr=").map(Address),
+        ..Signal::default()
+    })
+}
+
+/// Go's own: its runtime, and what lies in its distribution or in the cache of modules.
+fn is_runtime(function: &str, file: &str) -> bool {
+    function.starts_with("runtime.")
+        || function == "panic"
+        || file.contains("/go/src/")
+        || file.contains("/pkg/mod/")
+        || file.contains("/usr/lib/go")
+}
