@@ -61,8 +61,8 @@ use linux as os;
 pub use linux::proc_text;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use linux::{
-    context, deadline, images, memory_use, mounts, process, shared_handlers, signal_frame, signals, stop_the_world,
-    syscall, threads, tracer,
+    abort_message, context, deadline, images, memory_use, mounts, process, shared_handlers, signal_frame, signals,
+    stop_the_world, syscall, threads, tracer,
 };
 
 #[cfg(target_vendor = "apple")]

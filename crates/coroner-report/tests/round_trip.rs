@@ -100,6 +100,13 @@ fn every_field_comes_back() {
 
     assert_eq!(report.stack_memory[0].bytes.0, [0, 1, 2, 3]);
     assert_eq!((report.stack_memory[0].tid, report.stack_memory[0].address), (4322, Address(0x7FFF_0000_1000)));
+    assert_eq!(
+        (report.code[0].address, &report.code[0].bytes.0[..]),
+        (Address(0x5555_0000_1234), &[0x8b, 0x40, 0x10, 0xc3][..])
+    );
+    let mapping = &report.mappings[0];
+    assert_eq!((mapping.start, mapping.size, mapping.protection), (Address(0x1_0000), 0x4000, 5));
+    assert_eq!((mapping.name.as_deref(), mapping.file_offset), (Some("/opt/data"), Some(0x1000)));
     assert_eq!(report.symbol_names[1].name, "read");
     assert_eq!(report.annotations[0].text, "abort() called");
     assert_eq!(report.annotations[0].source, "libsystem_c.dylib");

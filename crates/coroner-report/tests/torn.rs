@@ -17,6 +17,8 @@ fn sections(report: &Report) -> usize {
         + report.images.len()
         + usize::from(report.threads.iter().any(|thread| thread.tid == 4321))
         + report.stack_memory.len()
+        + report.code.len()
+        + report.mappings.len()
         + usize::from(!report.symbol_names.is_empty())
         + report.images.iter().filter(|image| image.replaced).count()
         + report.annotations.len()

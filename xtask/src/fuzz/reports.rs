@@ -7,10 +7,10 @@ use coroner_process::registers::{Arch, X86_64Registers};
 use coroner_report::{
     run_state::{Breadcrumb, Fact, Kind, Level, Limits, ProcessIdentity, RunState, Scalar},
     wire::{
-        self, Access, AddressKind, Annotation, ConcurrentCrash, Crash, CrashFlags, Encoder, End, Exception,
+        self, Access, AddressKind, Annotation, Code, ConcurrentCrash, Crash, CrashFlags, Encoder, End, Exception,
         FILE_PREFIX, FORMAT_VERSION, FRAME_HEADER_LEN, Fault, FoundBy, Frame, Header, Image, ImageKind, Language,
-        Monitor, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment, Signal, StackMemory,
-        SymbolName, Thread, ThreadEncoder, ThreadFlags, WalkEnd,
+        Mapping, Monitor, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment, Signal,
+        StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags, WalkEnd,
     },
 };
 
@@ -185,6 +185,19 @@ fn sections() -> Vec<(SectionKind, Vec<u8>)> {
             SectionKind::SYMBOL_NAMES,
             list(&|encoder| {
                 SymbolName { address: 0x7F12_0000_0010, name: b"read", symbol_address: Some(0x7F12_0000_0000) }
+                    .encode(encoder);
+            }),
+        ),
+        (
+            SectionKind::CODE,
+            list(&|encoder| {
+                Code { address: 0x5555_0000_1234, bytes: &[0x8b, 0x40, 0x10] }.encode(encoder);
+            }),
+        ),
+        (
+            SectionKind::MAPPINGS,
+            list(&|encoder| {
+                Mapping { start: 0x1_0000, size: 0x4000, protection: 5, name: b"/opt/data", file_offset: 0x1000 }
                     .encode(encoder);
             }),
         ),

@@ -1,5 +1,6 @@
 //! An image in the report.
 
+use coroner_process::abort_message::MAX_MESSAGE;
 use coroner_process::images::{self, ImageKind};
 use coroner_process::memory::LoadGuarded;
 use coroner_report::wire::{self, Encoder, Image, Segment, UnwindKind, UnwindSection};
@@ -7,14 +8,14 @@ use coroner_walk::ImageList;
 
 use crate::image_encoding::{segments, unwind_sections};
 use crate::installed::Installed;
-use crate::os::abort_message::MAX_MESSAGE;
 
 /// Encodes what images say of the death: the C library's abort message.
 pub(crate) fn encode_annotations(installed: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
     let mut text = [0; MAX_MESSAGE];
     // SAFETY: Coroner's handler recovers guarded loads while a report is written.
     let mut memory = unsafe { LoadGuarded::new() };
-    if let Some((source, text)) = installed.platform.abort_message.read(&mut memory, images, &mut text) {
+    let of_kind = |kind| images.iter().find(move |image| image.kind == kind);
+    if let Some((source, text)) = installed.platform.abort_message.read(&mut memory, of_kind, &mut text) {
         wire::Annotation { source, text }.encode(encoder);
     }
 }

@@ -1,5 +1,6 @@
 //! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
 
+use coroner_process::abort_message::AbortMessage;
 use coroner_process::alternate_stack;
 use coroner_process::signals::{bit, block_exactly, take_pending};
 use coroner_process::stack::Stack;
@@ -7,7 +8,6 @@ use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
 use coroner_process::threads::TaskDirectory;
 use coroner_process::tracer::Tracer;
 
-use super::abort_message::AbortMessage;
 use super::platform_state::PlatformState;
 use crate::forwarding::Forwarding;
 use crate::install::{InstallError, InstallLimits};

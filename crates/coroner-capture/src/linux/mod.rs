@@ -1,6 +1,5 @@
 //! Linux and Android: what of crash time only they know. The other systems' folders have the same interface, see `lib.rs`.
 
-pub(crate) mod abort_message;
 pub(crate) mod crash_entry;
 pub(crate) mod image_encoding;
 pub(crate) mod install;

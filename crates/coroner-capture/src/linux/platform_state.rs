@@ -1,5 +1,6 @@
 //! What crash time needs on Linux besides what all systems have: stopping threads, listing and tracing them, stacks.
 
+use coroner_process::abort_message::AbortMessage;
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::ThreadStopper;
 use coroner_process::threads::TaskDirectory;
@@ -7,7 +8,6 @@ use coroner_process::tracer::Tracer;
 
 use crate::forwarding::Forwarding;
 use crate::install::InstallLimits;
-use crate::os::abort_message::AbortMessage;
 
 /// See the module.
 pub(crate) struct PlatformState {

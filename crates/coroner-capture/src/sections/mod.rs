@@ -7,6 +7,7 @@ mod crash;
 mod crashed_thread;
 mod end;
 mod exceptions;
+mod fault_place;
 pub(crate) mod frames;
 mod header;
 mod images;
@@ -76,6 +77,13 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     } else {
         guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
             crashed_thread::write(session);
+        });
+        write_fault(session);
+        guarded(session, SectionKind::CODE, None, |session| {
+            fault_place::write_code(session);
+        });
+        guarded(session, SectionKind::MAPPINGS, None, |session| {
+            fault_place::write_mappings(session);
         });
     }
     write_fault(session);

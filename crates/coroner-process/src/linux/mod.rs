@@ -1,5 +1,6 @@
 //! Linux and Android.
 
+pub mod abort_message;
 pub(crate) mod alternate_stack;
 pub mod context;
 pub mod deadline;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Crash, CrashFlag, Exception, Hang, Report};
+use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report};
 use crate::wire::{Access, Language, Monitor};
 
 /// The type of a panic that reached the top of its thread (`coroner`'s panic hook gives it).
@@ -49,20 +49,12 @@ impl Report {
     pub fn cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
         let mut parts: Vec<String> = Vec::new();
-        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
-        // an abort is no cause of a fault.
-        let is_fault = crash.signal.as_ref().is_some_and(|signal| matches!(signal.name, Some("SIGSEGV" | "SIGBUS")));
-        let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
-        let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
-        let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
-        let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty());
+        let said = self.said(crash);
         parts.extend(said.map(ToOwned::to_owned));
         if crash.has(CrashFlag::StackOverflow) {
             parts.push("stack overflow".to_owned());
         }
-        if crash.has(CrashFlag::Recrash) {
-            parts.push("the crash reporter itself crashed".to_owned());
-        }
+        parts.extend(recrash(crash));
         let code = crash.mach.as_ref().and_then(|mach| mach.code_name);
         let code = code.or_else(|| crash.signal.as_ref().and_then(|signal| signal.code_name));
         let mut place = code.unwrap_or_default().to_owned();
@@ -84,6 +76,36 @@ impl Report {
         (!parts.is_empty()).then(|| parts.join(": "))
     }
 
+    /// The same with the sentence of [`Self::explanation`], where there is one: behind what the program said of its end, and in the place of what the
+    /// system did. Of ends that say themselves what they are it is [`Self::cause`].
+    pub fn explained_cause(&self) -> Option<String> {
+        let crash = self.crash.as_ref()?;
+        let said = self.said(crash);
+        let sentence = self.explanation.as_ref().filter(|explanation| match explanation.kind {
+            // The sentence of an abort has what was said.
+            FaultKind::Abort => said.is_none() && self.exceptions.is_empty(),
+            kind => kind.is_fault(),
+        });
+        let Some(sentence) = sentence.map(|explanation| explanation.headline.clone()).filter(|text| !text.is_empty())
+        else {
+            return self.cause();
+        };
+        let parts: Vec<String> =
+            said.map(ToOwned::to_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();
+        Some(parts.join(": "))
+    }
+
+    /// What the program, or a library of it, said of its end.
+    fn said<'a>(&'a self, crash: &'a Crash) -> Option<&'a str> {
+        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
+        // an abort is no cause of a fault.
+        let is_fault = crash.signal.as_ref().is_some_and(|signal| matches!(signal.name, Some("SIGSEGV" | "SIGBUS")));
+        let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
+        let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
+        let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
+        crash.message.as_deref().or(annotation).filter(|text| !text.is_empty())
+    }
+
     /// Whether the app dealt with it: not what ended the process, nor the panic that ended a thread.
     pub fn is_handled(&self) -> bool {
         let Some(crash) = &self.crash else { return false };
@@ -91,6 +113,10 @@ impl Report {
         let ended_thread = kind.or(crash.exception_type.as_deref()) == Some(PANIC_THAT_ENDED_ITS_THREAD);
         crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none() && !ended_thread
     }
+}
+
+fn recrash(crash: &Crash) -> Option<String> {
+    crash.has(CrashFlag::Recrash).then(|| "the crash reporter itself crashed".to_owned())
 }
 
 /// How long a hang was.

@@ -1,7 +1,7 @@
-//! Why a process died, as far as its report says: filled in by the crate `coroner-explain`, as a symbolicator fills in names. No report
-//! file has it: an old report gains when the analysis does.
+//! Why a process died, as far as its report says: filled in by the crate `coroner-explain`, as a symbolicator fills in names. No file
+//! of a crash has it, and what was delivered with one is explained anew where it is shown: an old report gains when the analysis does.
 
-use super::address::Address;
+use super::address::{Address, Bytes};
 use super::fault_kind::FaultKind;
 use crate::wire::Access;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ pub struct Explanation {
     pub certainty: Certainty,
     /// What the instruction did to memory.
     pub access: Option<MemoryAccess>,
+    /// The function in which it happened; of a jump to where no code is, the one that jumped.
+    pub function: Option<String>,
     /// The instruction at which the thread stopped.
     pub instruction: Option<Instruction>,
     /// Of a jump to where no code is: the call that led there.
@@ -28,6 +30,11 @@ pub struct Explanation {
     pub operand: Option<BadOperand>,
     /// Of a stack overflow: what repeats.
     pub recursion: Option<Recursion>,
+    /// Of a bad address, what one flipped bit might have made it of, the likeliest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bit_flips: Vec<BitFlip>,
+    /// Where the code that ran differs from the image's file.
+    pub code_change: Option<CodeChange>,
     /// What else is known, each a sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
@@ -46,6 +53,17 @@ pub enum Certainty {
     #[default]
     #[serde(other)]
     Unknown,
+}
+
+impl Certainty {
+    /// As in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Certainty::Certain => "certain",
+            Certainty::Possible => "possible",
+            Certainty::Unknown => "unknown",
+        }
+    }
 }
 
 /// What an instruction did to memory.
@@ -100,6 +118,45 @@ pub struct Index {
     pub value: Address,
     /// What the value is multiplied by.
     pub scale: u32,
+}
+
+/// An address that differs from a bad one by one bit, and is good.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BitFlip {
+    /// The good address.
+    pub address: Address,
+    /// Which bit it is, 0 the lowest.
+    pub bit: u32,
+    /// What is at the good address: `the stack of thread 7`.
+    pub place: String,
+}
+
+/// How code that ran differs from the image's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeChange {
+    /// The first byte that differs.
+    pub address: Address,
+    /// What that may be.
+    pub kind: CodeChangeKind,
+    /// The bytes that ran.
+    pub found: Bytes,
+    /// Those of the file.
+    pub expected: Bytes,
+}
+
+/// What a difference of code may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CodeChangeKind {
+    /// One bit alone differs: memory that failed, or a stray write.
+    OneBit,
+    /// A breakpoint instruction, as debuggers and probes write it.
+    Breakpoint,
+    /// A patch, a hook, another build.
+    #[serde(other)]
+    Other,
 }
 
 /// What repeats on a stack that has overflowed.

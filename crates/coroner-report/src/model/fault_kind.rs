@@ -19,6 +19,27 @@ macro_rules! fault_kinds {
                     $(FaultKind::$name => $text,)*
                 }
             }
+
+            /// As in JSON: `null_pointer`.
+            pub fn name(self) -> String {
+                let mut name = String::new();
+                for letter in format!("{self:?}").chars() {
+                    if letter.is_uppercase() && !name.is_empty() {
+                        name.push('_');
+                    }
+                    name.extend(letter.to_lowercase());
+                }
+                name
+            }
+
+            /// Whether the processor or the kernel stopped a thread for what it did: neither the program nor another process asked for the end.
+            pub fn is_fault(self) -> bool {
+                use FaultKind as K;
+                !matches!(
+                    self,
+                    K::Abort | K::Panic | K::Exception | K::SystemCall | K::SentSignal | K::Hang | K::Requested | K::Unknown
+                )
+            }
         }
     };
 }
@@ -36,7 +57,9 @@ fault_kinds! {
     Unmapped = "address where nothing is mapped",
     /// Memory that is mapped does not allow the access.
     AccessDenied = "access that the memory does not allow",
-    /// A write to a segment of an image that may only be read.
+    /// Memory that is mapped and that nobody may access: a guard page below a stack or beside an allocation, or addresses that were reserved.
+    GuardPage = "guard page or reserved memory",
+    /// A write to a segment of an image, or another mapping, that may only be read.
     WriteToReadOnly = "write to read-only memory",
     /// A jump to memory that is mapped and may not be executed.
     ExecuteOfData = "jump to memory that is no code",

@@ -204,6 +204,46 @@ pub struct StackMemory {
     pub extra: Extra,
 }
 
+/// A piece of the code that the crashed thread ran, as it was in memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Code {
+    /// Address of the first byte.
+    pub address: Address,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+/// A mapping of the process.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mapping {
+    /// Address of its first byte.
+    pub start: Address,
+    /// Bytes.
+    pub size: u64,
+    /// What is allowed: 1 execute, 2 write, 4 read; 8 it is shared with other processes.
+    pub protection: u8,
+    /// The path of its file, or what the system calls it, such as `[heap]`.
+    pub name: Option<String>,
+    /// Where in its file it starts, bytes.
+    pub file_offset: Option<u64>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+impl Mapping {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: Address) -> bool {
+        address.0.wrapping_sub(self.start.0) < self.size
+    }
+}
+
 /// The name of the function that holds an address, as found in the process itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -28,9 +28,12 @@ pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,
 };
-pub use explanation::{BadOperand, Certainty, Explanation, Index, Instruction, MemoryAccess, Recursion};
+pub use explanation::{
+    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, Index, Instruction, MemoryAccess,
+    Recursion,
+};
 pub use fault_kind::FaultKind;
-pub use image::{Image, ImageIndex, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
+pub use image::{Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use in_app::{Function, InApp, InAppRules};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{
@@ -74,6 +77,13 @@ pub struct Report {
     /// Pieces of stacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack_memory: Vec<StackMemory>,
+    /// The code that the crashed thread ran, as it was in memory: before and after the program counter or, where that is at no code, before what
+    /// the innermost call returns to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<Code>,
+    /// The mapping that the address of the fault lies in, or the nearest below and above; also these where nobody may access that mapping.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<Mapping>,
     /// Names found in the process itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub symbol_names: Vec<SymbolName>,

@@ -3,10 +3,10 @@
 use super::item::{Limit, decode_item, more};
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
-    Address, Annotation, Bytes, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame, Hang,
-    Header, Id, Image, Mach, PhaseDuration, Problem, Registers, Report, RunFacts, SectionCount, Segment, Signal,
-    Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value, signal_name,
-    system_call_name,
+    Address, Annotation, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame,
+    Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report, RunFacts, SectionCount, Segment,
+    Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value,
+    signal_name, system_call_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -109,6 +109,8 @@ impl<'a> Builder<'a> {
             SectionKind::THREADS => self.elements(section, Self::thread),
             SectionKind::IMAGES => self.list(section, |report| &mut report.images, image),
             SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
+            SectionKind::CODE => self.list(section, |report| &mut report.code, code),
+            SectionKind::MAPPINGS => self.list(section, |report| &mut report.mappings, mapping),
             SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
             SectionKind::REPLACED_IMAGES => self.elements(section, Self::replaced_image),
             SectionKind::ANNOTATIONS => self.list(section, |report| &mut report.annotations, annotation),
@@ -710,6 +712,25 @@ fn stack_memory(fields: &mut Fields) -> StackMemory {
         tid: fields.u64(keys::stack_memory::TID).unwrap_or(0),
         address: fields.address(keys::stack_memory::ADDRESS).unwrap_or_default(),
         bytes: fields.bytes(keys::stack_memory::BYTES).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn code(fields: &mut Fields) -> Code {
+    Code {
+        address: fields.address(keys::code::ADDRESS).unwrap_or_default(),
+        bytes: fields.bytes(keys::code::BYTES).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn mapping(fields: &mut Fields) -> Mapping {
+    Mapping {
+        start: fields.address(keys::mappings::START).unwrap_or_default(),
+        size: fields.u64(keys::mappings::SIZE).unwrap_or(0),
+        protection: fields.number(keys::mappings::PROTECTION).unwrap_or(0),
+        name: fields.text(keys::mappings::NAME),
+        file_offset: fields.u64(keys::mappings::FILE_OFFSET),
         extra: fields.rest(),
     }
 }

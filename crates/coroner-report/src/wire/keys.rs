@@ -140,6 +140,20 @@ keys! {
         ADDRESS = 1,
         BYTES = 2,
     }
+    /// An element of a code section.
+    code {
+        ADDRESS = 0,
+        BYTES = 1,
+    }
+    /// An element of a mappings section.
+    mappings {
+        START = 0,
+        SIZE = 1,
+        PROTECTION = 2,
+        ;
+        NAME = 3,
+        FILE_OFFSET = 4,
+    }
     /// An element of a replaced images section.
     replaced_images {
         LOAD_ADDRESS = 0,

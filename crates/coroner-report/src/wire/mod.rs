@@ -41,5 +41,5 @@ pub use numbers::{
     Access, AddressKind, CaptureMethod, ExtraRegister, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os, Phase,
     SectionKind, ThreadState, UnwindKind, WalkEnd,
 };
-pub use outcome::{Annotation, Dropped, End, Fault, PhaseDuration, StackMemory};
+pub use outcome::{Annotation, Code, Dropped, End, Fault, Mapping, PhaseDuration, StackMemory};
 pub use thread::{Frame, Registers, Thread, ThreadEncoder, ThreadFlags};

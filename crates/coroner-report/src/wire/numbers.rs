@@ -34,6 +34,10 @@ open_numbers! {
         SYSTEM_REPORT = 12 "system_report",
         /// A batch of [`ReplacedImage`](super::ReplacedImage)s, an array.
         REPLACED_IMAGES = 13 "replaced_images",
+        /// A batch of [`Code`](super::Code), an array: what the crashed thread ran.
+        CODE = 14 "code",
+        /// A batch of [`Mapping`](super::Mapping)s, an array: what is at the address of the fault, or next to it.
+        MAPPINGS = 15 "mappings",
     }
 }
 

@@ -1,8 +1,8 @@
 //! How writing the report went, and what was saved beside the main sections.
 
-use super::crash::{optional_int, optional_uint};
+use super::crash::{optional_int, optional_text, optional_uint};
 use super::encoder::Encoder;
-use super::keys::{annotations, end, fault, stack_memory};
+use super::keys::{annotations, code, end, fault, mappings, stack_memory};
 use super::numbers::{Phase, SectionKind};
 
 /// A piece of a thread's stack.
@@ -25,6 +25,57 @@ impl StackMemory<'_> {
             encoder.uint_pair(stack_memory::ADDRESS, self.address);
             encoder.uint(stack_memory::BYTES);
             encoder.bytes(self.bytes);
+        })
+    }
+}
+
+/// A piece of the code that the crashed thread ran, as it was in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Code<'a> {
+    /// Address of the first byte (avma).
+    pub address: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Code<'_> {
+    /// Encodes one element of a code section; `false` (and nothing written) if it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.map(code::REQUIRED);
+            encoder.uint_pair(code::ADDRESS, self.address);
+            encoder.uint(code::BYTES);
+            encoder.bytes(self.bytes);
+        })
+    }
+}
+
+/// A mapping of the process at the address of the fault, or next to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mapping<'a> {
+    /// Address of its first byte (avma).
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// What is allowed: 1 execute, 2 write, 4 read; 8 it is shared with other processes.
+    pub protection: u8,
+    /// The path of its file, or what the system calls it; empty: nothing.
+    pub name: &'a [u8],
+    /// Where in its file it starts, bytes.
+    pub file_offset: u64,
+}
+
+impl Mapping<'_> {
+    /// Encodes one element of a mappings section; `false` (and nothing written) if it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.begin_map();
+            encoder.uint_pair(mappings::START, self.start);
+            encoder.uint_pair(mappings::SIZE, self.size);
+            encoder.uint_pair(mappings::PROTECTION, self.protection.into());
+            optional_text(encoder, mappings::NAME, Some(self.name).filter(|name| !name.is_empty()));
+            optional_uint(encoder, mappings::FILE_OFFSET, Some(self.file_offset).filter(|offset| *offset != 0));
+            encoder.end();
         })
     }
 }

@@ -3,10 +3,11 @@
 
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
-    self, Access, AddressKind, Annotation, CaptureMethod, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder, End,
-    Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language, Mach,
-    Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment, Signal,
-    StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
+    self, Access, AddressKind, Annotation, CaptureMethod, Code, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder,
+    End, Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language,
+    Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment,
+    Signal, StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection,
+    WalkEnd,
 };
 
 /// A report file being made.
@@ -232,6 +233,14 @@ pub fn full_report() -> File {
             for (address, name) in [(0x5555_0000_1234, &b"_ZN6victim4mainE"[..]), (0x7F12_0000_0010, b"read")] {
                 assert!(SymbolName { address, name, symbol_address: Some(address - 0x14) }.encode(encoder));
             }
+        })
+        .list(SectionKind::CODE, |encoder| {
+            assert!(Code { address: 0x5555_0000_1234, bytes: &[0x8b, 0x40, 0x10, 0xc3] }.encode(encoder));
+        })
+        .list(SectionKind::MAPPINGS, |encoder| {
+            let mapping =
+                Mapping { start: 0x1_0000, size: 0x4000, protection: 5, name: b"/opt/data", file_offset: 0x1000 };
+            assert!(mapping.encode(encoder));
         })
         .list(SectionKind::REPLACED_IMAGES, |encoder| {
             assert!(ReplacedImage { load_address: 0x5555_0000_0000 }.encode(encoder));

@@ -33,8 +33,54 @@ impl Mappings {
     ///
     /// # Errors
     /// None: where the kernel refuses there is no mapping.
-    #[allow(clippy::unused_self)]
     pub fn at_or_after(&self, address: u64) -> Result<Option<Mapping>> {
+        Ok(self.look_up(address).map(|(mapping, _)| mapping))
+    }
+
+    /// What lies around an address, each mapping with what it is for, as far as the kernel was told (`stack`, `malloc`; into `name`): the one
+    /// that holds the address or, where none does and beside one that nobody may access, the nearest below and the nearest above. In
+    /// ascending order.
+    pub fn around(&self, address: u64, _name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
+        let Some(found) = self.look_up(address) else { return };
+        let at = Some(found).filter(|(mapping, _)| mapping.contains(address));
+        let is_whole = at.is_some_and(|(mapping, _)| !mapping.permissions.is_guard());
+        let below = if is_whole { None } else { self.below(found.0.start.min(address)) };
+        let above = match at {
+            Some(_) if is_whole => None,
+            Some((guard, _)) => self.look_up(guard.end),
+            None => Some(found),
+        };
+        for (mapping, tag) in [below, at, above].into_iter().flatten() {
+            each(&mapping, purpose(tag));
+        }
+    }
+
+    /// The last mapping that begins below an address. The kernel can be asked for the next one alone: one is looked for ever further below,
+    /// and from there the last one.
+    fn below(&self, address: u64) -> Option<(Mapping, u32)> {
+        /// More mappings than these lie between two of which one is four times as far away.
+        const MAX_STEPS: u32 = 512;
+        let is_below = |found: &(Mapping, u32)| found.0.start < address;
+        let mut distance = 0x4000;
+        let mut last = loop {
+            let from = address.checked_sub(distance)?;
+            if let Some(found) = self.look_up(from).filter(is_below) {
+                break found;
+            }
+            distance = distance.saturating_mul(4);
+        };
+        for _ in 0..MAX_STEPS {
+            match self.look_up(last.0.end).filter(is_below) {
+                Some(next) => last = next,
+                None => break,
+            }
+        }
+        Some(last)
+    }
+
+    /// The mapping at or after an address, with the tag that says what it is for.
+    #[allow(clippy::unused_self)]
+    fn look_up(&self, address: u64) -> Option<(Mapping, u32)> {
         let (mut start, mut size) = (address, 0);
         // As deep as submaps go: the shared cache is one.
         let mut depth = u32::MAX;
@@ -54,14 +100,25 @@ impl Mappings {
             )
         };
         if answer != KERN_SUCCESS {
-            return Ok(None);
+            return None;
         }
         // `VM_PROT_*`.
         let has = |protection| info.protection & protection != 0;
         let permissions = Permissions { read: has(1), write: has(2), execute: has(4), shared: false };
-        Ok(Some(Mapping { start, end: start.saturating_add(size), permissions, ..Mapping::default() }))
+        Some((Mapping { start, end: start.saturating_add(size), permissions, ..Mapping::default() }, info.user_tag))
     }
 
     /// Nothing is given back.
     pub fn close(self) {}
+}
+
+/// What memory with that tag is for (`VM_MEMORY_…` of <mach/vm_statistics.h>).
+fn purpose(tag: u32) -> &'static [u8] {
+    match tag {
+        1..=4 | 6..=9 | 11 | 12 => b"malloc",
+        30 => b"stack",
+        31 => b"guard",
+        33 => b"dyld",
+        _ => b"",
+    }
 }

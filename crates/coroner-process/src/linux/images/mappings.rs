@@ -66,7 +66,27 @@ impl Mappings {
     pub fn path_at<'p>(&self, address: u64, into: &'p mut [u8]) -> Result<&'p [u8]> {
         let found = self.look_up(address, into)?;
         let length = found.filter(|(mapping, _)| mapping.contains(address)).map_or(0, |(_, length)| length);
-        Ok(into.get(..length).unwrap_or(&[]))
+        Ok(path(into.get(..length).unwrap_or(&[])))
+    }
+
+    /// What lies around an address, each mapping with its name as far as that fits into `name` (a path; what the kernel calls it, such as
+    /// `[heap]`; empty): the one that holds the address or, where none does and beside one that nobody may access, the nearest
+    /// below and the nearest above. In ascending order.
+    pub fn around(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
+        let Ok(found) = self.at_or_after(address) else { return };
+        let at = found.filter(|mapping| mapping.contains(address));
+        let is_whole = at.is_some_and(|mapping| !mapping.permissions.is_guard());
+        let below = if is_whole { None } else { below(found.map_or(address, |found| found.start.min(address))) };
+        let above = match at {
+            Some(_) if is_whole => None,
+            Some(guard) => self.at_or_after(guard.end).ok().flatten(),
+            None => found,
+        };
+        for start in [below, at, above].into_iter().flatten().map(|mapping| mapping.start) {
+            if let Ok(Some((mapping, length))) = self.look_up(start, name) {
+                each(&mapping, name.get(..length).unwrap_or(&[]));
+            }
+        }
     }
 
     fn look_up(&self, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
@@ -142,9 +162,28 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
     let file = FileId { device, inode: query.inode };
     let mapping = Mapping { start: query.start, end: query.end, permissions, file_offset: query.offset, file };
     // The name's size counts its NUL; 0 is "no name".
-    let length = (query.name_size as usize).saturating_sub(1).min(path.len());
-    let is_file = path.first() == Some(&b'/');
-    Ok(Some((mapping, if is_file { length } else { 0 })))
+    Ok(Some((mapping, (query.name_size as usize).saturating_sub(1).min(path.len()))))
+}
+
+/// The name of a mapping if it is a path, else nothing.
+fn path(name: &[u8]) -> &[u8] {
+    if name.first() == Some(&b'/') { name } else { &[] }
+}
+
+/// The last mapping that ends at or before an address. Reads `/proc/self/maps`: the kernel can be asked for the next one alone.
+fn below(address: u64) -> Option<Mapping> {
+    let descriptor = open_maps().ok()?;
+    let mut found = None;
+    let read = each_line(descriptor, &mut [], |line| {
+        let is_below = line.mapping.end <= address;
+        if is_below {
+            found = Some(line.mapping);
+        }
+        !is_below
+    });
+    close(descriptor);
+    read.ok()?;
+    found
 }
 
 /// The starts of the readable mappings of the file that is mapped at `address`, up to that one, in ascending order: those between
@@ -180,10 +219,10 @@ pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]
 /// Reads `/proc/self/maps` up to the mapping at or after `address`.
 fn read_until(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
     let found = each_line(descriptor, path, |line| line.mapping.end > address)?;
-    Ok(found.map(|line| (line.mapping, line.path)))
+    Ok(found.map(|line| (line.mapping, line.name)))
 }
 
-/// Reads lines of `/proc/self/maps` up to the one that `is_last` takes; returns that. `path` gets its path.
+/// Reads lines of `/proc/self/maps` up to the one that `is_last` takes; returns that. `path` gets its name.
 fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) -> bool) -> Result<Option<Line>> {
     let mut buffer = [0; 1024];
     let mut offset = 0_usize;
@@ -215,13 +254,13 @@ pub fn each_of_text(text: &[u8], path: &mut [u8], mut each: impl FnMut(&Mapping,
     let mut line = Line::default();
     for byte in text {
         if line.take(*byte, path) {
-            each(&line.mapping, path.get(..line.path).unwrap_or(&[]));
+            each(&line.mapping, self::path(path.get(..line.name).unwrap_or(&[])));
             line = Line::default();
         }
     }
 }
 
-/// A line of `/proc/self/maps` as its bytes come: `start-end perms offset device inode path`.
+/// A line of `/proc/self/maps` as its bytes come: `start-end perms offset device inode name`.
 #[derive(Default)]
 struct Line {
     mapping: Mapping,
@@ -230,17 +269,15 @@ struct Line {
     major: u64,
     /// Place in the field of permissions.
     place: u8,
-    /// Bytes of the path that were written.
-    path: usize,
-    /// The last field has begun, and is a path.
-    is_path: bool,
-    /// The last field has begun, and is a name such as `[stack]` or `[anon:…]`.
+    /// Bytes of the name that were written.
+    name: usize,
+    /// The last field has begun: a path, or a name such as `[stack]` or `[anon:…]`.
     is_name: bool,
 }
 
 impl Line {
     /// Takes one byte; true at the end of the line.
-    fn take(&mut self, byte: u8, path: &mut [u8]) -> bool {
+    fn take(&mut self, byte: u8, name: &mut [u8]) -> bool {
         if byte == b'\n' {
             return true;
         }
@@ -275,25 +312,17 @@ impl Line {
                 let inode = &mut self.mapping.file.inode;
                 *inode = inode.wrapping_mul(10).wrapping_add(u64::from(digit & 0xf));
             }
-            // Behind the inode stand spaces, as many as it takes to align, and then the path, which may hold spaces.
-            (_, b' ') if !self.is_path => {}
-            _ => self.take_path(byte, path),
+            // Behind the inode stand spaces, as many as it takes to align, and then the name, which may hold spaces.
+            (_, b' ') if !self.is_name => {}
+            _ => {
+                self.is_name = true;
+                if let Some(to) = name.get_mut(self.name) {
+                    *to = byte;
+                    self.name = self.name.saturating_add(1);
+                }
+            }
         }
         false
-    }
-
-    fn take_path(&mut self, byte: u8, path: &mut [u8]) {
-        match byte {
-            b'/' if !self.is_name => self.is_path = true,
-            b'[' if !self.is_path => self.is_name = true,
-            _ => {}
-        }
-        if self.is_path
-            && let Some(to) = path.get_mut(self.path)
-        {
-            *to = byte;
-            self.path = self.path.saturating_add(1);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ fn parse<'p>(text: &[u8], path: &'p mut [u8]) -> (Mapping, &'p [u8]) {
         assert!(!line.take(*byte, path));
     }
     assert!(line.take(b'\n', path));
-    (line.mapping, &path[..line.path])
+    (line.mapping, &path[..line.name])
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn lines_of_the_maps_file() {
     let mut path = [0; 64];
     let (mapping, path) = parse(b"7ffd0-7ffd1 ---s 00000000 00:00 0                          [anon:/x]", &mut path);
     assert!(mapping.permissions.is_guard() && mapping.permissions.shared);
-    assert_eq!(path, b"");
+    assert_eq!((path, super::path(path)), (&b"[anon:/x]"[..], &b""[..]));
     let mut path = [0; 4];
     assert_eq!(parse(b"1000-2000 rw-p 0 00:00 12 /longer", &mut path).1, b"/lon");
 }
@@ -48,5 +48,46 @@ fn both_ways_of_asking_agree() {
     let path = mappings.path_at(here, &mut path).unwrap();
     assert_eq!(path, std::env::current_exe().unwrap().as_os_str().as_encoded_bytes());
     assert_eq!(mappings.at(0), Ok(None), "nothing is mapped at null");
+    mappings.close();
+}
+
+#[test]
+fn what_lies_around_an_address() {
+    let mappings = Mappings::open().unwrap();
+    // Three pages, of which nobody may access the first and the last is gone.
+    // SAFETY: a fresh mapping, used here alone.
+    let start = unsafe {
+        let at =
+            libc::mmap(std::ptr::null_mut(), 3 << 12, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(at.byte_add(1 << 12), 1 << 12, libc::PROT_READ), 0);
+        assert_eq!(libc::munmap(at.byte_add(2 << 12), 1 << 12), 0);
+        at as u64
+    };
+    let around = |address: u64| {
+        let mut found = std::vec::Vec::new();
+        mappings.around(address, &mut [0; 512], |mapping, name| found.push((*mapping, name.to_vec())));
+        assert!(found.is_sorted_by_key(|(mapping, _)| mapping.start));
+        found
+    };
+    let readable = around(start + (1 << 12) + 8);
+    assert_eq!(readable.len(), 1);
+    assert_eq!((readable[0].0.start, readable[0].0.end), (start + (1 << 12), start + (2 << 12)));
+    assert!(readable[0].0.permissions.read);
+    // The page that nobody may access has its neighbours.
+    let guard = around(start);
+    let place = guard.iter().position(|(mapping, _)| mapping.contains(start)).unwrap();
+    assert!(guard[place].0.permissions.is_guard());
+    assert_eq!(guard[place + 1].0, readable[0].0);
+    // Where nothing is mapped, the neighbours alone.
+    let gone = around(start + (2 << 12));
+    assert!(gone.iter().any(|(mapping, _)| *mapping == readable[0].0), "{gone:?}");
+    let below_all = around(8);
+    assert!(below_all.len() == 1 && below_all[0].0.start > 8);
+    // The stack has a name, and is read to its end (of threads other than the first it has none).
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+    let stack = u64::from_str_radix(stack.split('-').next().unwrap(), 16).unwrap();
+    assert_eq!(around(stack)[0].1, b"[stack]");
     mappings.close();
 }

@@ -3,7 +3,7 @@
 extern crate std;
 use std::vec::Vec;
 
-use coroner_process::memory::LoadGuarded;
+use crate::memory::LoadGuarded;
 
 use super::*;
 

@@ -10,15 +10,15 @@
 //!   of a page; magic words or a length that fits to the byte) that its variable is simply searched for.
 //! * musl has nothing of the kind.
 
-use coroner_process::memory::{Memory, read_text};
-use coroner_walk::ImageList;
+use crate::images::{Image, ImageKind};
+use crate::memory::{Memory, read_text};
 
 /// The most bytes of a message that are kept.
-pub(crate) const MAX_MESSAGE: usize = 4096;
+pub const MAX_MESSAGE: usize = 4096;
 
 /// Where to look for the message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AbortMessage {
+pub struct AbortMessage {
     /// The address of `__abort_msg`, 0 if there is none.
     #[cfg_attr(target_os = "android", allow(dead_code))]
     glibc: u64,
@@ -26,7 +26,7 @@ pub(crate) struct AbortMessage {
 
 impl AbortMessage {
     /// Looks glibc's variable up (not async-signal-safe).
-    pub(crate) fn find() -> AbortMessage {
+    pub fn find() -> AbortMessage {
         #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
         // SAFETY: two strings with their NUL; the function has no other requirements.
         let glibc =
@@ -36,12 +36,12 @@ impl AbortMessage {
         AbortMessage { glibc }
     }
 
-    /// The library that speaks, and its message; `None` if it said nothing.
+    /// The library that speaks, and its message; `None` if it said nothing. `image`: the first of a kind.
     #[cfg(not(target_os = "android"))]
-    pub(crate) fn read<'b, M: Memory>(
+    pub fn read<'b, 'i, M: Memory>(
         self,
         memory: &mut M,
-        _images: &ImageList,
+        _image: impl Fn(ImageKind) -> Option<&'i Image>,
         into: &'b mut [u8; MAX_MESSAGE],
     ) -> Option<(&'static [u8], &'b [u8])> {
         let at = Some(self.glibc).filter(|at| *at != 0)?;
@@ -52,15 +52,15 @@ impl AbortMessage {
         (!text.is_empty()).then_some((b"libc.so.6", text))
     }
 
-    /// The library that speaks, and its message; `None` if it said nothing.
+    /// The library that speaks, and its message; `None` if it said nothing. `image`: the first of a kind.
     #[cfg(target_os = "android")]
-    pub(crate) fn read<'b, M: Memory>(
+    pub fn read<'b, 'i, M: Memory>(
         self,
         memory: &mut M,
-        images: &ImageList,
+        image: impl Fn(ImageKind) -> Option<&'i Image>,
         into: &'b mut [u8; MAX_MESSAGE],
     ) -> Option<(&'static [u8], &'b [u8])> {
-        let at = find_in_variables(memory, images)?;
+        let at = find_in_variables(memory, image)?;
         let text = read_text(memory, at, into);
         (!text.is_empty()).then_some((b"libc.so", text))
     }
@@ -68,13 +68,12 @@ impl AbortMessage {
 
 /// The address of bionic's message.
 #[cfg(target_os = "android")]
-fn find_in_variables<M: Memory>(memory: &mut M, images: &ImageList) -> Option<u64> {
-    use coroner_process::elf::{FileHeader, PT_GNU_RELRO};
-    use coroner_process::images::{ImageKind, Segment};
+fn find_in_variables<'i, M: Memory>(memory: &mut M, of_kind: impl Fn(ImageKind) -> Option<&'i Image>) -> Option<u64> {
+    use crate::elf::{FileHeader, PT_GNU_RELRO};
+    use crate::images::Segment;
     const PF_W: u32 = 2;
     /// The linker's variables are some 100 KiB; a static program may have any number.
     const MAX_BYTES: u64 = 1 << 20;
-    let of_kind = |kind| images.iter().find(move |image| image.kind == kind);
     // The kernel maps the linker where it maps what has no place of its own, as the message; a static program lies elsewhere.
     let linker = of_kind(ImageKind::DynamicLinker);
     let near = linker.map(|linker| linker.range.start);
