@@ -54,9 +54,9 @@ pub(crate) fn run(
             .advice("name a file with `--output FILE`, or send it on: `coroner convert … > crash.dmp`"));
     }
     let mut symbols = symbols.local()?;
-    // A minidump has no names in it.
-    let symbols = (form != Form::Minidump).then_some(&mut symbols);
-    let report = reports::open_one(what, store, reports::Texts::Scrubbed, symbols)?;
+    let mut report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbols))?;
+    let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
+    report.explanation = Some(coroner_explain::explain(&report, &code));
     let converted = form.convert(&report)?;
     if let Some(path) = output {
         return whole_file::write(path, &converted);

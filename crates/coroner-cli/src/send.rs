@@ -67,6 +67,8 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     for (tried, what) in whats.iter().enumerate() {
         let opened = reports::open_one(Some(what), store, reports::Texts::Scrubbed, Some(&mut symbols));
         let said = opened.and_then(|mut report| {
+            let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
+            report.explanation = Some(coroner_explain::explain(&report, &code));
             report.scrub(&hide_secrets);
             server.send(&report).map(|()| report.event_id().to_string())
         });

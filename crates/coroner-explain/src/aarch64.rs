@@ -8,15 +8,7 @@ use crate::decoded::{Class, Decoded, MemoryOperand, State};
 use crate::trap;
 
 /// Length of an instruction.
-pub(crate) const LENGTH: usize = 4;
-/// The bits of a pointer that address memory: the top byte may be a tag.
-pub(crate) const ADDRESS: u64 = 0x00ff_ffff_ffff_ffff;
-
-/// Whether an address is one that a process can have with 48 bits of addresses, tag aside.
-pub(crate) fn is_canonical(address: u64) -> bool {
-    matches!(address >> 48 & 0xff, 0 | 0xff)
-}
-
+const LENGTH: usize = 4;
 /// The instruction that `code` begins with. `None` if there are too few bytes.
 pub(crate) fn decode(code: &[u8], state: &State<'_>) -> Option<Decoded> {
     let bytes = code.first_chunk::<LENGTH>()?;

@@ -31,6 +31,43 @@ impl CodeSource for NoCode {
     }
 }
 
+/// The code that the report has, which is what ran; where it has none, that of another source.
+pub(crate) struct RanCode<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) otherwise: &'a dyn CodeSource,
+}
+
+impl RanCode<'_> {
+    /// Bytes of the report at `address`: of pieces that follow each other as of one.
+    fn recorded(&self, address: Address, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < length {
+            let Some(at) = address.0.checked_add(bytes.len() as u64) else { break };
+            let rest = self.report.code.iter().find_map(|piece| {
+                let from = usize::try_from(at.checked_sub(piece.address.0)?).ok()?;
+                piece.bytes.0.get(from..).filter(|rest| !rest.is_empty())
+            });
+            let Some(rest) = rest else { break };
+            bytes.extend(rest.iter().take(length - bytes.len()));
+        }
+        bytes
+    }
+}
+
+impl CodeSource for RanCode<'_> {
+    fn code(&self, address: Address, length: usize) -> Option<Code> {
+        let bytes = self.recorded(address, length);
+        if bytes.len() == length {
+            return Some(Code { bytes, is_verified: true });
+        }
+        let recorded = (!bytes.is_empty()).then_some(Code { bytes, is_verified: true });
+        match self.otherwise.code(address, length) {
+            Some(other) if recorded.as_ref().is_none_or(|known| known.bytes.len() < other.bytes.len()) => Some(other),
+            _ => recorded,
+        }
+    }
+}
+
 /// Code from the files of the images that the crashed thread's innermost frames are in.
 ///
 /// It is what was loaded: a breakpoint or a hook that was written into the code later is not in it.

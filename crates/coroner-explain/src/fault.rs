@@ -9,7 +9,7 @@ use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
 use crate::decoded::{Class, Decoded, MemoryOperand, State};
 use crate::notice::{self, Notice};
-use crate::{jump, machine, pattern, recursion, x86_64};
+use crate::{jump, machine, mapped, pattern, recursion};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
@@ -20,6 +20,7 @@ const MAX_OFFSET: u64 = 0x10_0000;
 /// Bit of [`Segment::protection`].
 const MAY_EXECUTE: u8 = 1;
 const MAY_WRITE: u8 = 2;
+const MAY_ALL: u8 = 7;
 
 /// Explains a fault.
 pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
@@ -74,7 +75,7 @@ fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
     };
     if let Some(address) = crash.address.filter(|_| is_about_memory(notice)) {
         explanation.access = Some(MemoryAccess { kind: said_access(crash), width: None, address: Some(address) });
-        explanation.facts.extend(place(report, address));
+        explanation.facts.extend(mapped::place(report, address));
     }
     if crash.has(CrashFlag::StackOverflow) {
         explanation.recursion = report.crashed_thread().and_then(recursion::of);
@@ -114,36 +115,30 @@ fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> Fa
     }
 }
 
-fn segment(report: &Report, address: Address) -> Option<&Segment> {
+pub(crate) fn segment(report: &Report, address: Address) -> Option<&Segment> {
     let image = report.image_at(address)?;
     image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
 }
 
+/// What may be done at an address: by what was mapped there when it crashed, else by the segment of an image.
+fn rights(report: &Report, address: Address) -> Option<u8> {
+    let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
+    mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
+}
+
 /// The kind of an access that memory did not allow.
 fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
-    let segment = crash.address.and_then(|address| segment(report, address));
-    let lacks = |bit: u8| segment.is_some_and(|segment| segment.protection & bit == 0);
+    let rights = crash.address.and_then(|address| rights(report, address));
+    let lacks = |bit: u8| rights.is_some_and(|rights| rights & bit == 0);
+    let is_mapping_known =
+        crash.address.is_some_and(|address| report.mappings.iter().any(|mapping| mapping.contains(address)));
     let kind = match said_access(crash) {
+        _ if is_mapping_known && rights.is_some_and(|rights| rights & MAY_ALL == 0) => FaultKind::GuardPage,
         Some(Access::WRITE) if lacks(MAY_WRITE) => FaultKind::WriteToReadOnly,
-        Some(Access::EXECUTE) if lacks(MAY_EXECUTE) || segment.is_none() => FaultKind::ExecuteOfData,
+        Some(Access::EXECUTE) if lacks(MAY_EXECUTE) || rights.is_none() => FaultKind::ExecuteOfData,
         _ => FaultKind::AccessDenied,
     };
     (kind, Certainty::Certain)
-}
-
-/// Where an address lies, if the report knows that.
-fn place(report: &Report, address: Address) -> Option<String> {
-    if let Some(image) = report.image_at(address) {
-        let offset = address.0.wrapping_sub(image.load_address.0);
-        let rights = segment(report, address).map_or_else(String::new, |segment| {
-            let bit = |bit: u8, letter: char| if segment.protection & bit == 0 { '-' } else { letter };
-            format!(", in a segment with the rights {}{}{}", bit(4, 'r'), bit(MAY_WRITE, 'w'), bit(MAY_EXECUTE, 'x'))
-        });
-        return Some(format!("{address} is in {} + {offset:#x}{rights}", image.name()));
-    }
-    let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
-    let thread = report.threads.iter().find(on_stack)?;
-    Some(format!("{address} is on the stack of thread {}", thread.tid))
 }
 
 struct Fault<'a> {
@@ -213,7 +208,7 @@ impl Fault<'_> {
             Notice::Unmapped if self.pc.0 < NEAR_NULL => FaultKind::JumpToNull,
             Notice::Unmapped => FaultKind::JumpToNowhere,
             // The mapping is there, and its code could not be fetched.
-            _ if segment(self.report, self.pc).is_none_or(|segment| segment.protection & MAY_EXECUTE == 0) => {
+            _ if rights(self.report, self.pc).is_none_or(|rights| rights & MAY_EXECUTE == 0) => {
                 FaultKind::ExecuteOfData
             }
             _ => FaultKind::AccessDenied,
@@ -275,7 +270,7 @@ impl Fault<'_> {
 
     /// x86_64: the processor gives no address, so that the instruction has to say what was wrong.
     fn general_protection(&self, explanation: &mut Explanation) {
-        let Some((decoded, _)) = &self.found else { return };
+        let Some((decoded, _)) = &self.found else { return self.general_protection_by_registers(explanation) };
         let is_bad = |value: u64| !machine::is_canonical(self.arch, value);
         let by_value = |value: u64| match pattern::of(value) {
             Some(_) => FaultKind::PoisonedPointer,
@@ -303,6 +298,18 @@ impl Fault<'_> {
             self.name_operand(operand, explanation);
             (explanation.kind, explanation.certainty) = (FaultKind::Unaligned, self.by_code());
         }
+    }
+
+    /// The same without the instruction: if one register alone holds what no address is, that may have been it.
+    fn general_protection_by_registers(&self, explanation: &mut Explanation) {
+        let named = self.state.registers.named().filter(|(name, _)| !matches!(*name, "rip" | "rflags"));
+        let mut bad = named.filter(|(_, value)| !machine::is_canonical(self.arch, *value));
+        let (Some((name, value)), None) = (bad.next(), bad.next()) else { return };
+        explanation.kind =
+            if pattern::of(value).is_some() { FaultKind::PoisonedPointer } else { FaultKind::NonCanonical };
+        explanation.certainty = Certainty::Possible;
+        let pattern = pattern::of(value).map_or_else(String::new, |pattern| format!(": {pattern}"));
+        explanation.facts.push(format!("{name} holds {}, which is no address{pattern}", Address(value)));
     }
 
     fn bad_target(&self, text: String, register: Option<&'static str>, value: u64, explanation: &mut Explanation) {
@@ -359,7 +366,7 @@ impl Fault<'_> {
             _ if said_privileged => explanation.kind = FaultKind::PrivilegedInstruction,
             Class::Invalid => explanation.facts.push("the bytes there are no instruction".to_owned()),
             _ => {
-                if let Some(feature) = x86_64::needed_feature(&code.bytes).filter(|_| self.arch == Arch::X86_64) {
+                if let Some(feature) = machine::needed_feature(self.arch, &code.bytes) {
                     explanation.facts.push(format!("the instruction needs a processor with {feature}"));
                 }
             }

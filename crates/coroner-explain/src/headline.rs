@@ -5,8 +5,9 @@ use coroner_report::model::{Crash, Frame, InApp, InAppRules};
 use coroner_report::text::short_function;
 use coroner_report::wire::Access;
 
-use coroner_report::model::FaultKind;
+use crate::mapped;
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
+use coroner_report::model::{CodeChangeKind, FaultKind};
 
 /// Characters that a headline has at most.
 const MAX_CHARS: usize = 400;
@@ -26,16 +27,28 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
         | FaultKind::Hang
         | FaultKind::Requested
         | FaultKind::Unknown => said(report, crash, explanation.kind),
-        _ => fault(explanation),
+        _ => fault(report, explanation),
     };
     let place = place(report, crash, explanation).unwrap_or_default();
     let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
     sentence.push_str(&place);
+    if is_flipped_instruction(explanation) {
+        sentence.push_str("; the code there is not what was shipped, one bit differs");
+    }
     let mut letters = sentence.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
         None => sentence,
     }
+}
+
+/// Whether the instruction itself was changed by one bit.
+fn is_flipped_instruction(explanation: &Explanation) -> bool {
+    /// Bytes of the longest instruction.
+    const LONGEST: u64 = 15;
+    let change = explanation.code_change.as_ref().filter(|change| change.kind == CodeChangeKind::OneBit);
+    let instruction = explanation.instruction.as_ref();
+    change.zip(instruction).is_some_and(|(change, at)| change.address.0.wrapping_sub(at.address.0) < LONGEST)
 }
 
 /// What the program or the system said.
@@ -56,7 +69,7 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     cause.map_or(name.clone(), |cause| format!("{name}: {cause}"))
 }
 
-fn fault(explanation: &Explanation) -> String {
+fn fault(report: &Report, explanation: &Explanation) -> String {
     let kind = explanation.kind.words();
     let operand = explanation.operand.as_ref();
     let held = operand.and_then(held).map_or_else(String::new, |held| format!(" ({held})"));
@@ -103,7 +116,10 @@ fn fault(explanation: &Explanation) -> String {
             Some(access) => {
                 let preposition = if access.kind == Some(Access::EXECUTE) { "to" } else { "at" };
                 let at = access.address.map_or_else(String::new, |address| format!(" {preposition} {address}"));
-                format!("{kind}: {}{at}{held}", accessed(&access))
+                let file = access.address.filter(|_| explanation.kind == FaultKind::TruncatedMapping);
+                let file = file.and_then(|address| report.mappings.iter().find(|mapping| mapping.contains(address)));
+                let file = file.and_then(mapped::named).map_or_else(String::new, |name| format!(" of {name}"));
+                format!("{kind}: {}{at}{file}{held}", accessed(&access))
             }
             None => format!("{kind}{held}"),
         },
@@ -143,18 +159,30 @@ fn recursed(recursion: &Recursion) -> String {
     format!("{names} {how}, {} times in the report{bytes}", recursion.rounds)
 }
 
+/// The function in which it happened; of a jump to where no code is, its caller.
+pub(crate) fn function(report: &Report, explanation: &Explanation) -> Option<String> {
+    let frames = &report.crashed_thread()?.frames;
+    let frame = frames.get(usize::from(is_jump(explanation, frames.first()?)))?;
+    let (name, ..) = innermost(frame);
+    name.map(|name| short_function(name, NAME).into_owned())
+}
+
+/// Whether the innermost frame is the address of a jump, and no function.
+fn is_jump(explanation: &Explanation, first: &Frame) -> bool {
+    explanation
+        .access
+        .is_some_and(|access| access.kind == Some(Access::EXECUTE) && access.address == Some(first.address))
+}
+
 /// ` in save (notes.c:27)`.
 fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = thrown.or_else(|| report.crashed_thread().map(|thread| &thread.frames))?;
     let first = frames.first()?;
-    let is_jump = explanation
-        .access
-        .is_some_and(|access| access.kind == Some(Access::EXECUTE) && access.address == Some(first.address));
     let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
     match explanation.kind {
         FaultKind::StackOverflow if explanation.recursion.is_some() => None,
-        _ if is_jump => {
+        _ if is_jump(explanation, first) => {
             let callers = frames.get(1..)?;
             caller(callers).or_else(|| Some(format!(", called by {}", named(callers.first()?)?)))
         }

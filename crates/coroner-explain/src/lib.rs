@@ -1,5 +1,5 @@
 //! Why a process died, in one sentence and in parts, from the facts of its report: the registers of the thread that crashed, the signal, the address,
-//! the images, and the code at the program counter, which comes from the image's file.
+//! the images, and the code at the program counter, which the report has or which comes from the image's file.
 //!
 //! [`explain`] decodes the instruction (x86_64, arm64), finds the operand that was bad and the register that it came from, and says what kind
 //! of fault it was. All of it is computed at the desk, so that an old report gains when the analysis does.
@@ -21,27 +21,36 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// What an instruction is made into is there without it, too.
+#![cfg_attr(not(feature = "decode"), allow(dead_code))]
 
+#[cfg(feature = "decode")]
 mod aarch64;
 mod bad_operand;
+mod bit_flip;
 mod code_source;
+mod comparison;
 mod decoded;
 mod fault;
 mod headline;
 mod jump;
 mod machine;
+mod mapped;
 mod notice;
 mod pattern;
 mod program_end;
 mod recursion;
 mod trap;
+#[cfg(feature = "decode")]
 mod x86_64;
 
 pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
-    BadOperand, Certainty, Explanation, FaultKind, Index, Instruction, MemoryAccess, Recursion,
+    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction,
+    MemoryAccess, Recursion,
 };
 
+use code_source::RanCode;
 use coroner_report::Report;
 
 /// Why the process of `report` died, with the code that it ran.
@@ -52,7 +61,13 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
             ..Explanation::default()
         };
     };
-    let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, code));
+    let ran = RanCode { report, otherwise: code };
+    let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, &ran));
+    explanation.bit_flips = bit_flip::candidates(report, &explanation);
+    explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
+    explanation.code_change = comparison::compare(report, code);
+    explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
+    explanation.function = headline::function(report, &explanation);
     explanation.headline = headline::of(report, crash, &explanation);
     explanation
 }

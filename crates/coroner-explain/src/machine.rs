@@ -5,24 +5,64 @@ use coroner_report::model::Address;
 
 use crate::code_source::{Code, CodeSource};
 use crate::decoded::{Decoded, State};
+#[cfg(feature = "decode")]
 use crate::{aarch64, x86_64};
 
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
 /// Bytes before a return address that its call may have.
 const CALL: usize = 8;
 
-/// The instruction at `address`, and whether its bytes are known to be those that ran.
+/// The instruction at `address`, and whether its bytes are known to be those that ran. `None` without the feature `decode`, too.
 pub(crate) fn decode(
     arch: Arch,
     address: Address,
     code: &dyn CodeSource,
     state: &State<'_>,
 ) -> Option<(Decoded, Code)> {
-    let code = code.code(address, x86_64::MAX_LENGTH)?;
-    let decoded = match arch {
-        Arch::X86_64 => x86_64::decode(&code.bytes, address.0, state)?,
-        Arch::Aarch64 => aarch64::decode(&code.bytes, state)?,
-    };
+    if cfg!(not(feature = "decode")) {
+        return None;
+    }
+    let code = code.code(address, LONGEST)?;
+    let decoded = decoded(arch, &code.bytes, address, state)?;
     Some((decoded, code))
+}
+
+#[cfg(feature = "decode")]
+fn decoded(arch: Arch, bytes: &[u8], address: Address, state: &State<'_>) -> Option<Decoded> {
+    match arch {
+        Arch::X86_64 => x86_64::decode(bytes, address.0, state),
+        Arch::Aarch64 => aarch64::decode(bytes, state),
+    }
+}
+
+#[cfg(not(feature = "decode"))]
+fn decoded(_: Arch, _: &[u8], _: Address, _: &State<'_>) -> Option<Decoded> {
+    None
+}
+
+#[cfg(feature = "decode")]
+fn calls(arch: Arch, bytes: &[u8], address: Address, state: &State<'_>) -> Vec<Decoded> {
+    match arch {
+        Arch::X86_64 => x86_64::calls_before(bytes, address.0, state),
+        Arch::Aarch64 => aarch64::calls_before(bytes, state),
+    }
+}
+
+#[cfg(not(feature = "decode"))]
+fn calls(_: Arch, _: &[u8], _: Address, _: &State<'_>) -> Vec<Decoded> {
+    Vec::new()
+}
+
+/// What of the processor the instruction needs, where that is no part of every one. `None` of arm64.
+#[cfg(feature = "decode")]
+pub(crate) fn needed_feature(arch: Arch, bytes: &[u8]) -> Option<String> {
+    if arch == Arch::X86_64 { x86_64::needed_feature(bytes) } else { None }
+}
+
+#[cfg(not(feature = "decode"))]
+pub(crate) fn needed_feature(_: Arch, _: &[u8]) -> Option<String> {
+    None
 }
 
 /// The calls that may return to `address`, with where they are.
@@ -37,19 +77,19 @@ pub(crate) fn calls_before(
         code.code(Address(start), length).filter(|code| code.bytes.len() == length)
     });
     let Some(known) = known else { return Vec::new() };
-    let calls = match arch {
-        Arch::X86_64 => x86_64::calls_before(&known.bytes, address.0, state),
-        Arch::Aarch64 => aarch64::calls_before(&known.bytes, state),
-    };
+    let calls = calls(arch, &known.bytes, address, state);
     let at = |call: &Decoded| Address(address.0.wrapping_sub(call.length as u64));
     calls.into_iter().map(|call| (at(&call), call)).collect()
 }
 
-/// Whether a process can have the address.
+/// The bits of an arm64 pointer that address memory: the top byte may be a tag.
+const UNTAGGED: u64 = 0x00ff_ffff_ffff_ffff;
+
+/// Whether a process can have the address: on x86_64 with page tables of four levels, on arm64 with 48 bits of addresses, tag aside.
 pub(crate) fn is_canonical(arch: Arch, address: u64) -> bool {
     match arch {
-        Arch::X86_64 => x86_64::is_canonical(address),
-        Arch::Aarch64 => aarch64::is_canonical(address),
+        Arch::X86_64 => (address as i64) << 16 >> 16 == address as i64,
+        Arch::Aarch64 => matches!(address >> 48 & 0xff, 0 | 0xff),
     }
 }
 
@@ -57,6 +97,6 @@ pub(crate) fn is_canonical(arch: Arch, address: u64) -> bool {
 pub(crate) fn address_mask(arch: Arch) -> u64 {
     match arch {
         Arch::X86_64 => u64::MAX,
-        Arch::Aarch64 => aarch64::ADDRESS,
+        Arch::Aarch64 => UNTAGGED,
     }
 }

@@ -2,24 +2,29 @@
 //!
 //! | bytes | who | source |
 //! |---|---|---|
-//! | `5a`, `a5` | jemalloc's `opt.junk`: freed, allocated | `JEMALLOC_FREE_JUNK`, `JEMALLOC_ALLOC_JUNK` of `jemalloc_internal_types.h`; jemalloc(3) |
+//! | `5a`, `a5` | jemalloc's `opt.junk`: freed, allocated | `JEMALLOC_FREE_JUNK`, `JEMALLOC_ALLOC_JUNK` of jemalloc's `util.h`; jemalloc(3). FreeBSD's malloc is jemalloc |
 //! | `e5`, `e4` | Mozilla's jemalloc: freed, allocated | `kAllocPoison`, `kAllocJunk` of `mozmemory_utils.h` |
 //! | `df`, `d0`, `de` | mimalloc's debug builds: freed, allocated, padding | `MI_DEBUG_FREED`, `MI_DEBUG_UNINIT`, `MI_DEBUG_PADDING` of `mimalloc/types.h` |
 //! | `dd`, `cd`, `fd` | Microsoft's debug heap and CPython's: freed, allocated, guard bytes | "CRT debug heap details"; `PYMEM_DEADBYTE`, `PYMEM_CLEANBYTE`, `PYMEM_FORBIDDENBYTE` of `pycore_pymem.h` |
 //! | `cd`, `ab`, `ef` | PartitionAlloc: freed, allocated, quarantined | `kFreedByte`, `kUninitializedByte`, `kQuarantinedByte` of `partition_alloc_constants.h` |
 //! | `cc` | Microsoft's `/RTC`: a stack's variables | "/RTC (Run-time error checks)" |
-//! | `55`, `aa` | Darwin's `MallocScribble`, `MallocPreScribble`: freed, allocated | malloc(3) of macOS |
-//! | `be`, `55` | AddressSanitizer: `malloc_fill_byte`, `free_fill_byte` | `asan_flags.inc` |
+//! | `55`, `aa` | Darwin's `MallocScribble`, `MallocPreScribble`: freed, allocated | `SCRABBLE_BYTE`, `SCRIBBLE_BYTE` of libmalloc's `base.h`; malloc(3) of macOS |
+//! | `be`, `55` | AddressSanitizer: `malloc_fill_byte`, `free_fill_byte` (the latter with `max_free_fill_size`) | `asan_flags.inc` |
 //! | `ab` | Scudo's pattern fill: allocated | `PatternFillByte` of `scudo/standalone/common.h` |
-//! | `eb`, `ef` | bionic's malloc debug: allocated, freed | `kFillAllocValue`, `kFillFreeValue` of `libc/malloc_debug/Config.cpp` |
+//! | `eb`, `ef` | bionic's malloc debug: allocated, freed | `DEFAULT_FILL_ALLOC_VALUE`, `DEFAULT_FILL_FREE_VALUE` of `libc/malloc_debug/Config.h` |
 //! | `aa` | Clang's `-ftrivial-auto-var-init=pattern`; Zig's `undefined` | `patternFor` of `PatternInit.cpp`; Zig's language reference |
 //! | `fe` | GCC's `-ftrivial-auto-var-init=pattern` | "Optimize Options" of GCC's manual |
+//! | `deadbeef` | Go: freed, with `GODEBUG=clobberfree=1` | `clobberfree` of `runtime/mgcsweep.go` |
 //! | `01` | Rust's `mem::uninitialized` | its documentation |
 //!
-//! glibc's `MALLOC_PERTURB_` fills with a byte that the user chooses, and is not known by it.
+//! glibc's `MALLOC_PERTURB_` fills freed memory with a byte that the user chooses and new memory with its complement (`free_perturb`,
+//! `alloc_perturb` of `malloc.c`), and is not known by it.
 
 /// Where the address of an element or a field may lie from the pointer that was filled.
 const REACH: u64 = 0x1_0000;
+
+/// Two words of Go's.
+const CLOBBERED: u64 = 0xdead_beef_dead_beef;
 
 /// By the byte that all eight of a pointer are.
 const PATTERNS: &[(u8, &str)] = &[
@@ -53,13 +58,11 @@ const PATTERNS: &[(u8, &str)] = &[
 /// Who fills memory with what `value` is, or is near to. `None` of addresses that a process has (a program's are below 2⁴⁷ or 2⁴⁸, where a pattern's
 /// upper bytes are no zeros), as of everything else.
 pub(crate) fn of(value: u64) -> Option<&'static str> {
-    PATTERNS
-        .iter()
-        .find(|(byte, _)| {
-            let filled = u64::from_ne_bytes([*byte; 8]);
-            value.wrapping_sub(filled) < REACH || filled.wrapping_sub(value) < REACH
-        })
-        .map(|(_, what)| *what)
+    let is_near = |filled: u64| value.wrapping_sub(filled) < REACH || filled.wrapping_sub(value) < REACH;
+    if is_near(CLOBBERED) {
+        return Some("0xdeadbeef words: freed memory of Go (GODEBUG=clobberfree=1)");
+    }
+    PATTERNS.iter().find(|(byte, _)| is_near(u64::from_ne_bytes([*byte; 8]))).map(|(_, what)| *what)
 }
 
 #[cfg(test)]

@@ -10,12 +10,7 @@ use crate::decoded::{Class, Decoded, Divisor, MemoryOperand, State};
 use crate::trap;
 
 /// Longest instruction.
-pub(crate) const MAX_LENGTH: usize = 15;
-
-/// Whether an address is one that a processor with page tables of four levels can have.
-pub(crate) fn is_canonical(address: u64) -> bool {
-    (address as i64) << 16 >> 16 == address as i64
-}
+const MAX_LENGTH: usize = 15;
 
 /// The instruction at `address`, whose bytes `code` begins with. `None` if they end before the instruction does.
 pub(crate) fn decode(code: &[u8], address: u64, state: &State<'_>) -> Option<Decoded> {

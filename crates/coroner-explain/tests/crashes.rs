@@ -180,7 +180,12 @@ fn real_crashes_are_explained() {
                         );
                         let said = explain(&report, &ImageFiles::of(&report, &mut symbolizer));
                         println!("{optimisation} {}: {}", row.act, said.headline);
-                        let blind = explain(&report, &NoCode);
+                        // The report has the code, so that the file is not needed.
+                        let alone = explain(&report, &NoCode);
+                        assert_eq!((alone.kind, &alone.operand), (said.kind, &said.operand), "{}", row.act);
+                        assert!(said.code_change.is_none() && said.bit_flips.is_empty(), "{}: {said:?}", row.act);
+                        // One of a version that saved no code.
+                        let blind = explain(&Report { code: Vec::new(), ..report.clone() }, &NoCode);
                         let is_blind = blind.instruction.is_none() && blind.operand.is_none() && blind.call.is_none();
                         assert!(is_blind, "it says more than it knows: {blind:?}");
                         // What is said without code is what is said with it, or less.

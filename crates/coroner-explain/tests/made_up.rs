@@ -1,10 +1,11 @@
 //! Reports that were made up: of arm64, of Darwin, damaged and hostile ones.
 
-use coroner_explain::{Certainty, Code, CodeSource, Explanation, FaultKind, NoCode, explain};
+use coroner_explain::{Certainty, Code, CodeChangeKind, CodeSource, Explanation, FaultKind, NoCode, explain};
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Crash, CrashFlag, Frame, Image, Mach, Registers, Segment, Signal, Skipped, StackMemory, Thread,
+    Address, Bytes, Code as CodePiece, Crash, CrashFlag, Frame, Image, Mach, Mapping, Registers, Segment, Signal,
+    Skipped, StackMemory, Thread,
 };
 use coroner_report::wire::{Access, AddressKind, FoundBy, Os};
 
@@ -284,6 +285,11 @@ fn hostile_reports_are_no_panic() {
         }];
         report.stack_memory =
             vec![StackMemory { address: Address(value()), bytes: vec![0xff; 16].into(), ..StackMemory::default() }];
+        let mapping = |start, size| Mapping { start: Address(start), size, ..Mapping::default() };
+        report.mappings = vec![mapping(value(), value()), mapping(value(), value())];
+        report.code =
+            vec![CodePiece { address: Address(value()), bytes: vec![0xcc; 64].into(), ..CodePiece::default() }];
+        report.header.arch = Some(arch);
         report.threads[0].skipped = vec![Skipped { after: value() as usize, count: value() }];
         report.threads[0].frames[1].address = Address(value());
         if round % 3 == 0 {
@@ -294,4 +300,88 @@ fn hostile_reports_are_no_panic() {
         assert!(!said.headline.is_empty() && said.headline.chars().count() <= 700, "{said:?}");
     }
     assert_eq!(explain(&Report::default(), &NoCode).kind, FaultKind::Unknown);
+}
+
+#[test]
+fn the_code_of_the_report_is_enough() {
+    // ldr w0, [x3, #16], in two pieces that meet at the program counter.
+    let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
+    let piece = |address: u64, bytes: &[u8]| CodePiece {
+        address: Address(address),
+        bytes: Bytes(bytes.to_vec()),
+        ..CodePiece::default()
+    };
+    report.code = vec![piece(PC - 4, &[0x1f, 0x20, 0x03, 0xd5]), piece(PC, &0xb940_1060_u32.to_le_bytes())];
+    let said = explain(&report, &NoCode);
+    assert_eq!((said.kind, operand(&said).0), (FaultKind::NullPointer, Some("x3")), "{said:#?}");
+    assert_eq!(said.code_change, None);
+}
+
+#[test]
+fn code_that_is_not_what_was_shipped() {
+    let change = |word: u32| {
+        let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
+        report.header.arch = Some(Arch::Aarch64);
+        report.code =
+            vec![CodePiece { address: Address(PC), bytes: Bytes(word.to_le_bytes().to_vec()), ..CodePiece::default() }];
+        explain(&report, &words(&[0xb940_1060, 0xd503_201f]))
+    };
+    assert_eq!(change(0xb940_1060).code_change, None);
+    let said = change(0xb940_1068);
+    let found = said.code_change.as_ref().unwrap();
+    assert_eq!((found.kind, found.address), (CodeChangeKind::OneBit, Address(PC)));
+    assert!(said.headline.ends_with("; the code there is not what was shipped, one bit differs"), "{said:#?}");
+    assert_eq!(change(0xd420_0000).code_change.unwrap().kind, CodeChangeKind::Breakpoint);
+    assert_eq!(change(0x1400_0010).code_change.unwrap().kind, CodeChangeKind::Other);
+}
+
+#[test]
+fn one_bit_from_a_good_address() {
+    // ldr w0, [x3, #16]
+    let code = words(&[0xb940_1060]);
+    let flips = |bad: u64, others: &[(usize, u64)]| {
+        let mut registers = vec![(3, bad)];
+        registers.extend(others);
+        let mut report = arm64(maperr(), Some(bad + 16), &registers);
+        report.threads[0].stack = Some((Address(0x7ff0_0000_0000), Address(0x7ff0_0010_0000)));
+        explain(&report, &code).bit_flips
+    };
+    let stack = flips(0x7ff0_0000_8000 ^ 1 << 41, &[]);
+    assert_eq!(stack.len(), 1, "{stack:?}");
+    assert_eq!((stack[0].bit, stack[0].address), (41, Address(0x7ff0_0000_8000)));
+    // Beside what another register holds.
+    let beside = flips(0xaaaa_0000_1000 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
+    assert_eq!(beside.iter().map(|flip| flip.bit).collect::<Vec<_>>(), [33]);
+    assert!(beside[0].place.contains("x5"), "{beside:?}");
+    // Two bits, a fill pattern, text.
+    assert!(flips(0x7ff0_0000_8000 ^ 1 << 41 ^ 1 << 30, &[]).is_empty());
+    assert!(flips(0x5a5a_5a5a_5a5a_5a5a, &[(5, 0x5a5a_5a5a_5a5a_5a5a ^ 1 << 33)]).is_empty());
+    assert!(flips(0x6f6c_6c65_6821_2121, &[(5, 0x6f6c_6c65_6821_2121 ^ 1 << 33)]).is_empty());
+}
+
+#[test]
+fn what_is_mapped_at_the_address() {
+    // str x1, [x2, #8]
+    let code = words(&[0xf900_0441]);
+    let said = |protection: u8, name: Option<&str>, code_name: &'static str| {
+        let mut report = arm64(signal("SIGSEGV", code_name, 2), Some(0x7000_0008), &[(2, 0x7000_0000)]);
+        report.crash.as_mut().unwrap().access = Some(Access::WRITE);
+        let mapping = |start: u64, protection: u8, name: Option<&str>| Mapping {
+            start: Address(start),
+            size: 0x1000,
+            protection,
+            name: name.map(str::to_owned),
+            ..Mapping::default()
+        };
+        report.mappings = vec![mapping(0x7000_0000, protection, name), mapping(0x7000_1000, 6, Some("[stack]"))];
+        explain(&report, &code)
+    };
+    let guard = said(0, None, "SEGV_ACCERR");
+    assert_eq!(guard.kind, FaultKind::GuardPage);
+    assert!(guard.facts.iter().any(|fact| fact.ends_with("below a stack")), "{guard:#?}");
+    let read_only = said(4, Some("/opt/ada/data.bin"), "SEGV_ACCERR");
+    assert_eq!(read_only.kind, FaultKind::WriteToReadOnly);
+    assert!(read_only.facts.iter().any(|fact| fact.contains(" data.bin at 0x8")), "{read_only:#?}");
+    assert!(!format!("{read_only:?}").contains("ada"), "a path may tell who the user is");
+    assert_eq!(said(6, None, "SEGV_ACCERR").kind, FaultKind::AccessDenied);
 }

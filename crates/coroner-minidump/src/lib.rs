@@ -1,7 +1,7 @@
 //! A crash report as a minidump: the format of Breakpad, Crashpad and Windows, which servers and debuggers read.
 //!
 //! It is made at the next launch, of what the report has: what happened, the threads with their names and general registers, the
-//! pieces of stack memory, the images with their identities. `minidump-writer` makes one of a process that still lives, and needs
+//! pieces of stack memory, the images with their identities, and in a comment why it crashed, if the report is explained. `minidump-writer` makes one of a process that still lives, and needs
 //! another process to do so; nothing of that is here.
 //!
 //! Who reads the minidump unwinds the stacks once more, with its own symbols, out of the stack memory that is in it. That is of the
@@ -16,6 +16,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod comment;
 mod context;
 mod exception;
 mod file;
@@ -44,7 +45,7 @@ pub enum MinidumpError {
 type Part = fn(&mut File, &Report) -> Result<Option<Location>, MinidumpError>;
 
 /// The streams, in the order in which they stand in the file.
-const STREAMS: [(Stream, Part); 7] = [
+const STREAMS: [(Stream, Part); 8] = [
     (Stream::SystemInfoStream, system::info),
     (Stream::MiscInfoStream, system::process),
     (Stream::ExceptionStream, exception::stream),
@@ -52,6 +53,7 @@ const STREAMS: [(Stream, Part); 7] = [
     (Stream::ThreadNamesStream, threads::names),
     (Stream::ModuleListStream, modules::list),
     (Stream::MemoryListStream, threads::memory),
+    (Stream::CommentStreamW, comment::stream),
 ];
 
 /// The minidump of a report.

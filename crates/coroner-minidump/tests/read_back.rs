@@ -3,9 +3,11 @@
 use coroner_minidump::{MinidumpError, from_report};
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Bytes, Crash, Header, Image, Mach, Registers, Report, Signal, StackMemory, Thread, Timestamp,
+    Address, Bytes, Crash, Explanation, FaultKind, Header, Image, Mach, Registers, Report, Signal, StackMemory, Thread,
+    Timestamp,
 };
 use coroner_report::wire::{ImageKind, Monitor, Os};
+use minidump::format::MINIDUMP_STREAM_TYPE;
 use minidump::system_info::{Cpu, Os as Platform};
 use minidump::{
     Minidump, MinidumpException, MinidumpMemoryList, MinidumpMiscInfo, MinidumpModuleList, MinidumpSystemInfo,
@@ -130,6 +132,26 @@ fn a_report_of_linux() {
     let debug_id = main.debug_identifier().unwrap().uuid().to_string();
     assert_eq!(debug_id, image.debug_id().unwrap());
     assert_eq!(modules.iter().count(), 2);
+}
+
+#[test]
+fn an_explanation_is_the_comment() {
+    let mut report = report(Os::LINUX, Arch::X86_64, &amd64(), image(ImageKind::ELF, vec![1; 20]));
+    let comment = |report: &Report| {
+        let dump = Minidump::read(from_report(report).unwrap()).unwrap();
+        let bytes = dump.get_raw_stream(MINIDUMP_STREAM_TYPE::CommentStreamW as u32).ok()?.to_vec();
+        let units: Vec<u16> = bytes.chunks(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]])).collect();
+        Some(String::from_utf16(&units).unwrap())
+    };
+    assert_eq!(comment(&report), None);
+    report.explanation = Some(Explanation {
+        headline: "Null pointer: read at null + 0x10 in wörker".to_owned(),
+        kind: FaultKind::NullPointer,
+        facts: vec!["rax was set by `xor eax, eax`".to_owned()],
+        ..Explanation::default()
+    });
+    let expected = "Null pointer: read at null + 0x10 in wörker\nrax was set by `xor eax, eax`\0";
+    assert_eq!(comment(&report).as_deref(), Some(expected));
 }
 
 #[test]

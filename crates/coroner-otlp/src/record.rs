@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use coroner_report::model::{
-    Breadcrumb, CrashFlag, Exception, Frame, ImageIndex, InApp, InAppRules, Report, RunFacts, Thread, Timestamp,
-    hide_home,
+    Breadcrumb, CrashFlag, Exception, Explanation, Frame, ImageIndex, InApp, InAppRules, Report, RunFacts, Thread,
+    Timestamp, hide_home,
 };
 use coroner_report::run_state::{Foreground, Level, ThermalState};
 use coroner_report::text::write_stack;
@@ -113,8 +113,8 @@ fn record(report: &Report, labels: &Labels) -> LogRecord {
 /// Type and message: of the uncaught exception of a language, else of the signal.
 fn what_happened(report: &Report) -> (String, Option<String>) {
     match (&report.crash, report.exceptions.first()) {
-        (_, Some(exception)) => (exception.kind(), exception.message.clone().or_else(|| report.cause())),
-        (Some(crash), None) => (crash.kind(), report.cause()),
+        (_, Some(exception)) => (exception.kind(), exception.message.clone().or_else(|| report.explained_cause())),
+        (Some(crash), None) => (crash.kind(), report.explained_cause()),
         (None, None) => ("Crash".to_owned(), Some("the report was cut before it says what happened".to_owned())),
     }
 }
@@ -224,6 +224,9 @@ fn cause(report: &Report, attributes: &mut Attributes) {
         .set("coroner.memory.used", lifecycle.and_then(|lifecycle| lifecycle.memory_used))
         .set("coroner.memory.available", lifecycle.and_then(|lifecycle| lifecycle.memory_available))
         .set("coroner.report.complete", Some(report.complete));
+    if let Some(explanation) = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault()) {
+        fault(explanation, attributes);
+    }
     let foreground = lifecycle.map(|lifecycle| lifecycle.foreground).filter(|state| *state != Foreground::UNKNOWN);
     attributes.text("coroner.app.state", foreground.and_then(Foreground::name));
     if let Some(state) = report.run.as_ref().and_then(|run| run.device_state.as_ref()) {
@@ -235,6 +238,28 @@ fn cause(report: &Report, attributes: &mut Attributes) {
             .set("coroner.device.charging", state.charging)
             .text("coroner.device.thermal_state", state.thermal.and_then(ThermalState::name));
     }
+}
+
+/// Why it crashed. What the system said of address and access is there already.
+fn fault(explanation: &Explanation, attributes: &mut Attributes) {
+    let access = explanation.access.unwrap_or_default();
+    let operand = explanation.operand.as_ref();
+    attributes
+        .text("coroner.fault.kind", Some(explanation.kind.name()))
+        .text("coroner.fault.certainty", Some(explanation.certainty.name()))
+        .text("coroner.fault.access", access.kind.and_then(Access::name))
+        .set("coroner.fault.width", access.width)
+        .text("coroner.fault.address", access.address.map(|address| address.to_string()))
+        .text("coroner.fault.register", operand.and_then(|operand| operand.register.as_ref()))
+        .text("coroner.fault.value", operand.and_then(|operand| operand.value).map(|value| value.to_string()))
+        .set("coroner.fault.offset", operand.and_then(|operand| operand.displacement))
+        .text("coroner.fault.pattern", operand.and_then(|operand| operand.pattern.as_ref()))
+        .text(
+            "coroner.fault.instruction",
+            explanation.instruction.as_ref().map(|instruction| instruction.text.as_str()),
+        )
+        .text("coroner.fault.function", explanation.function.as_ref())
+        .list("coroner.fault.facts", explanation.facts.iter().map(|fact| fact.as_str().into()));
 }
 
 /// The stacks of the other threads, as far as there is room for them.

@@ -8,8 +8,8 @@ mod server;
 use coroner_otlp::{Labels, MAX_OTHER_STACKS, request};
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Breadcrumb, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, InlinedFrame, Report,
-    RunFacts, Session, Signal, Thread, Timestamp, Value,
+    Address, BadOperand, Breadcrumb, Bytes, Certainty, Crash, CrashFlag, Exception, Explanation, FaultKind, Frame,
+    Hang, Header, Id, Image, InlinedFrame, Report, RunFacts, Session, Signal, Thread, Timestamp, Value,
 };
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Language, Monitor, Os};
@@ -186,6 +186,28 @@ fn a_crash_has_the_names_of_the_conventions() {
         assert_eq!(resource[name], json!(value), "{name}");
     }
     assert_eq!(resource["process.pid"], json!(99));
+}
+
+#[test]
+fn a_fault_that_is_explained_has_its_parts() {
+    let mut report = crash();
+    report.explanation = Some(Explanation {
+        headline: "Null pointer: read of 4 bytes at null + 0x10 (rax is null)".into(),
+        kind: FaultKind::NullPointer,
+        certainty: Certainty::Certain,
+        operand: Some(BadOperand { register: Some("rax".into()), displacement: Some(16), ..BadOperand::default() }),
+        ..Explanation::default()
+    });
+    let all = sent(&report, &Labels::default()).attributes();
+    for (name, value) in [
+        ("exception.message", json!("Null pointer: read of 4 bytes at null + 0x10 (rax is null)")),
+        ("coroner.fault.kind", json!("null_pointer")),
+        ("coroner.fault.certainty", json!("certain")),
+        ("coroner.fault.register", json!("rax")),
+        ("coroner.fault.offset", json!(16)),
+    ] {
+        assert_eq!(all[name], value, "{name}");
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub fn attachment(report: &Report, options: &EventOptions) -> Result<Attachment,
             threads: report.threads.clone(),
             stack_memory: report.stack_memory.clone(),
             run: report.run.clone(),
+            annotations: report.annotations.clone(),
+            explanation: report.explanation.clone(),
             images,
             ..Report::default()
         };

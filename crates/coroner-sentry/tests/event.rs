@@ -2,7 +2,7 @@
 
 use coroner_report::model::{Frame, Image, RunFacts, Thread, Timestamp, Value};
 use coroner_report::run_state::Level;
-use coroner_report::wire::Monitor;
+use coroner_report::wire::{Access, Monitor};
 use coroner_report::{Report, model};
 use coroner_sentry::event::{Event, EventOptions, InAppRules};
 use serde_json::json;
@@ -197,6 +197,50 @@ fn an_abort_says_what_the_c_library_said() {
     };
     assert_eq!(value("SIGABRT", "SI_TKILL").as_deref(), Some("free(): invalid pointer"));
     assert_eq!(value("SIGSEGV", "SEGV_MAPERR").as_deref(), Some("SEGV_MAPERR"));
+}
+
+#[test]
+fn a_fault_is_explained_behind_what_the_program_said() {
+    use model::{Address, BadOperand, Certainty, Explanation, FaultKind, MemoryAccess};
+    let explained = |kind, said: &str| {
+        of_crash(Monitor::SIGNAL, false, |report| {
+            report.crash.as_mut().unwrap().message = Some(said.to_owned()).filter(|said| !said.is_empty());
+            report.explanation = Some(Explanation {
+                headline: "Null pointer: write of 4 bytes at null + 0x10 (rdi is null) in fill (main.c:22)".to_owned(),
+                kind,
+                certainty: Certainty::Certain,
+                access: Some(MemoryAccess { kind: Some(Access::WRITE), width: Some(4), address: Some(Address(0x10)) }),
+                operand: Some(BadOperand {
+                    register: Some("rdi".to_owned()),
+                    value: Some(Address(0)),
+                    displacement: Some(16),
+                    ..BadOperand::default()
+                }),
+                function: Some("fill".to_owned()),
+                ..Explanation::default()
+            });
+        })
+    };
+    let event = explained(FaultKind::NullPointer, "");
+    let exception = &event.exception.values[0];
+    assert!(exception.value.as_deref().unwrap().starts_with("Null pointer: write of 4 bytes"), "{exception:?}");
+    let data = &exception.mechanism.as_ref().unwrap().data;
+    assert_eq!(
+        (&data["fault"], &data["register"], &data["access"]),
+        (&json!("null_pointer"), &json!("rdi"), &json!("write"))
+    );
+    let fault = json!({
+        "type": "fault", "kind": "null_pointer", "certainty": "certain", "access": "write", "width": 4, "address": "0x10",
+        "register": "rdi", "value": "0x0", "offset": 16, "function": "fill",
+    });
+    assert_eq!(event.contexts["fault"], fault);
+
+    let value = explained(FaultKind::NullPointer, "no picture").exception.values[0].value.clone().unwrap();
+    assert!(value.starts_with("no picture: Null pointer: "), "{value}");
+    // What the program asked for itself is no fault.
+    let event = explained(FaultKind::Requested, "out of bread");
+    assert_eq!(event.exception.values[0].value.as_deref(), Some("out of bread"));
+    assert!(!event.contexts.contains_key("fault"));
 }
 
 /// The event of what that monitor noticed, which the process went on after or not.

@@ -601,6 +601,8 @@ impl Deliverer {
             yield_to_the_app();
         }
         SymbolSearch::default().name(&mut report, naming, self.naming_budget);
+        // By what the report has alone: no file is opened for it.
+        report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
         Ok(match &self.before_deliver {
             Some(hook) => hook(report),
             None => Some(report),

@@ -471,6 +471,8 @@ fn a_crash_becomes_one_report_with_names_and_scope() {
     assert_eq!(reports[0]["run"]["tags"]["kind"], "test");
     assert_eq!(reports[0]["run"]["app"]["release"], "next-launch-test@1.0");
     assert_eq!(functions(&reports[0])[..2], ["next_launch::store_to_null", "next_launch::app"]);
+    let explanation = &reports[0]["explanation"];
+    assert_eq!((&explanation["kind"], &explanation["certainty"]), (&"null_pointer".into(), &"certain".into()));
     for key in ["memory_used", "memory_available"] {
         let bytes = reports[0]["run"]["lifecycle"][key].as_u64();
         assert!(bytes.is_some_and(|bytes| bytes > 1 << 20), "{key}: {bytes:?}");

@@ -1,14 +1,14 @@
 //! Contexts: app, system, device, and what the app set.
 
-use coroner_report::model::{Report, RunFacts};
+use coroner_report::model::{Address, Explanation, Report, RunFacts};
 use coroner_report::run_state::{Foreground, ThermalState};
-use coroner_report::wire::Os;
+use coroner_report::wire::{Access, Os};
 use serde_json::{Map, Value, json};
 
 use super::time_text;
 
 /// The contexts that Coroner fills.
-pub const OWN_CONTEXTS: [&str; 6] = ["app", "device", "os", "runtime", "culture", "coroner"];
+pub const OWN_CONTEXTS: [&str; 7] = ["app", "device", "os", "runtime", "culture", "coroner", "fault"];
 
 /// A context being filled: only what is known is in it.
 struct Context(Map<String, Value>);
@@ -58,6 +58,9 @@ pub(super) fn of(report: &Report, unidentified: Vec<String>, left_out: Map<Strin
     culture.set("locale", run.device.locale.clone()).set("timezone", run.device.time_zone.clone());
     culture.add(&mut contexts, "culture");
     coroner(report, unidentified, left_out).add(&mut contexts, "coroner");
+    if let Some(explanation) = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault()) {
+        fault(explanation).add(&mut contexts, "fault");
+    }
     contexts
 }
 
@@ -165,6 +168,33 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .set("annotations", Some(annotations).filter(|list| !list.is_empty()))
         .set("concurrent_crashes", Some(second).filter(|list| !list.is_empty()))
         .set("flags", some(report.crash.iter().flat_map(|crash| &crash.flags).map(|flag| flag_name(*flag)).collect()));
+    context
+}
+
+/// Why it crashed: numbers and texts, which a server shows as they are.
+fn fault(explanation: &Explanation) -> Context {
+    let mut context = Context::new("fault");
+    let hexadecimal = |address: Address| address.to_string();
+    let access = explanation.access.unwrap_or_default();
+    let operand = explanation.operand.as_ref();
+    let recursion = explanation.recursion.as_ref();
+    context
+        .set("kind", Some(explanation.kind.name()))
+        .set("certainty", Some(explanation.certainty.name()))
+        .set("access", access.kind.and_then(Access::name))
+        .set("width", access.width)
+        .set("address", access.address.map(hexadecimal))
+        .set("register", operand.and_then(|operand| operand.register.clone()))
+        .set("value", operand.and_then(|operand| operand.value).map(hexadecimal))
+        .set("offset", operand.and_then(|operand| operand.displacement))
+        .set("pattern", operand.and_then(|operand| operand.pattern.clone()))
+        .set("instruction", explanation.instruction.as_ref().map(|instruction| instruction.text.clone()))
+        .set("call", explanation.call.as_ref().map(|call| call.text.clone()))
+        .set("function", explanation.function.clone())
+        .set("recursion", recursion.map(|recursion| recursion.functions.join(", ")))
+        .set("rounds", recursion.map(|recursion| recursion.rounds))
+        .set("bytes_per_round", recursion.and_then(|recursion| recursion.bytes))
+        .set("facts", Some(explanation.facts.join("; ")).filter(|facts| !facts.is_empty()));
     context
 }
 

@@ -48,7 +48,7 @@ pub struct Mechanism {
     pub source: Option<String>,
     /// Signal, Mach exception and error number.
     pub meta: Option<MechanismMeta>,
-    /// Anything else: `relevant_address`, `access`, `location`.
+    /// Anything else: `relevant_address`, `access`, `location`, and of a fault that is explained `fault`, `certainty`, `register`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub data: BTreeMap<String, serde_json::Value>,
 }
@@ -162,7 +162,7 @@ fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception 
     mechanism.synthetic = (crash.exception_type.is_none() && !named).then_some(true);
     Exception {
         kind: crash.kind(),
-        value: report.cause(),
+        value: report.explained_cause(),
         thread_id: Some(crash.tid),
         mechanism: Some(mechanism),
         stacktrace: stacks.of_thread_with_id(crash.tid).map(|stack| Stacktrace {
@@ -212,7 +212,12 @@ fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
     };
     let unknown = || crash.is_address_unknown().then(|| "not known".to_owned());
     note("relevant_address", crash.address.map(|address| address.to_string()).or_else(unknown));
-    note("access", crash.access.and_then(Access::name).map(ToOwned::to_owned));
+    let explained = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault());
+    let of_instruction = || explained.and_then(|explanation| explanation.access?.kind);
+    note("access", crash.access.or_else(of_instruction).and_then(Access::name).map(ToOwned::to_owned));
+    note("fault", explained.map(|explanation| explanation.kind.name()));
+    note("certainty", explained.map(|explanation| explanation.certainty.name().to_owned()));
+    note("register", explained.and_then(|explanation| explanation.operand.as_ref()?.register.clone()));
     note("location", crash.location.clone());
     if let Some(signal) = &crash.signal {
         note("sender_pid", signal.sender_pid.map(|pid| pid.to_string()));

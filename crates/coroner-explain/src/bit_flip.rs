@@ -1,0 +1,71 @@
+//! Good addresses that differ from a bad one by one bit: memory that fails flips bits.
+//!
+//! As rust-minidump does on x86_64 (`minidump-processor`'s `bit_flip`). Only what nothing else explains is looked at: no null, no fill pattern, nothing near
+//! what is mapped, no text. A single flip of a high bit hits what is mapped by chance about once in 2^17, since a process has some GiB in 2^47.
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
+
+use crate::bad_operand::NEAR_NULL;
+use crate::machine;
+use crate::mapped;
+
+/// Lower bits lead to memory nearby, where a wrong offset leads, too.
+const LOWEST: u32 = 24;
+/// How near to another register's value an address is called beside it: of one object or frame.
+const BESIDE: u64 = 0x1000;
+/// More candidates than these are none.
+const MAX_CANDIDATES: usize = 2;
+
+/// What the bad address might have been made of by one flipped bit.
+pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitFlip> {
+    let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
+    let thread = report.crashed_thread();
+    let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
+    let operand = explanation.operand.as_ref();
+    let found = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?)));
+    let (Some((register, bad)), Some(registers)) = (found.filter(|_| is_open), registers) else { return Vec::new() };
+    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL) else { return Vec::new() };
+    // A tag of arm64 (MTE, pointer authentication) is not the address.
+    let highest = match arch {
+        Arch::X86_64 => 63,
+        Arch::Aarch64 => 55,
+    };
+    let good = |bit: u32| {
+        let address = Address(bad.0 ^ 1 << bit);
+        let is_address = machine::is_canonical(arch, address.0) && (NEAR_NULL..1 << 63).contains(&address.0);
+        let others = || registers.named().filter(|(name, _)| *name != register && !name.ends_with("flags"));
+        let beside = || others().find(|(_, value)| value.abs_diff(address.0) < BESIDE && *value >= NEAR_NULL);
+        let place = if !is_address {
+            None
+        } else if let Some(thread) = mapped::thread_with(report, address) {
+            Some(format!("on the stack of thread {}", thread.tid))
+        } else if let Some(image) = report.image_at(address) {
+            Some(format!("in {}", image.name()))
+        } else if let Some(mapping) = report.mappings.iter().find(|mapping| mapping.contains(address)) {
+            (mapping.protection & 7 != 0)
+                .then(|| format!("in {}", mapped::named(mapping).unwrap_or_else(|| "memory without a file".to_owned())))
+        } else {
+            beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
+        };
+        place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
+    };
+    let mut all: Vec<(bool, BitFlip)> = (LOWEST..=highest).filter_map(good).collect();
+    // Beside another register is likelier.
+    all.sort_by_key(|(is_alone, _)| *is_alone);
+    if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
+}
+
+/// Whether a value is eight characters of text, as a string that was written over a pointer leaves it.
+fn is_text(value: u64) -> bool {
+    value.to_le_bytes().iter().all(|byte| (0x20..0x7f).contains(byte))
+}
+
+/// What is said of them.
+pub(crate) fn sentence(flips: &[BitFlip]) -> Option<String> {
+    let all: Vec<String> =
+        flips.iter().map(|flip| format!("{}, {} (bit {})", flip.address, flip.place, flip.bit)).collect();
+    (!all.is_empty())
+        .then(|| format!("one bit makes the difference to {}: memory may have failed", all.join("; or to ")))
+}

@@ -1,0 +1,77 @@
+//! Whether the code that ran is that of the image's file.
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, Bytes, CodeChange, CodeChangeKind};
+
+use crate::code_source::CodeSource;
+
+/// Pieces of code that a report has, and bytes of each: what has more is not of a crash.
+const PIECES: usize = 8;
+const LONGEST: usize = 4096;
+
+/// Compares the code of the report with a file's. `None` if they are the same, or if it is not known that the file is the one that ran.
+pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeChange> {
+    let mut all: Vec<(u64, u8, u8)> = Vec::new();
+    for piece in report.code.iter().take(PIECES) {
+        // Up to where the file is known: the report's piece may go beyond the image.
+        let length = piece.bytes.0.len().min(LONGEST);
+        let Some(file) = files.code(piece.address, length).filter(|code| code.is_verified) else { continue };
+        let pairs = piece.bytes.0.iter().zip(&file.bytes).enumerate();
+        let different = pairs.filter(|(_, (found, expected))| found != expected);
+        all.extend(
+            different.map(|(at, (found, expected))| (piece.address.0.wrapping_add(at as u64), *found, *expected)),
+        );
+    }
+    let (first, last) = (all.first()?.0, all.last()?.0);
+    let kind = match all.as_slice() {
+        [(_, found, expected)] if (found ^ expected).count_ones() == 1 => CodeChangeKind::OneBit,
+        _ if all.iter().all(|(at, ..)| is_breakpoint(report, *at)) => CodeChangeKind::Breakpoint,
+        _ => CodeChangeKind::Other,
+    };
+    // Of changes that are far from each other the first.
+    let end = if last.wrapping_sub(first) < 16 { last } else { first };
+    let bytes = |source: &dyn Fn(u64) -> Option<u8>| Bytes((first..=end).map_while(source).collect());
+    let ran = |at: u64| byte(report, at);
+    let expected = |at: u64| files.code(Address(at), 1)?.bytes.first().copied();
+    Some(CodeChange { address: Address(first), kind, found: bytes(&ran), expected: bytes(&expected) })
+}
+
+fn byte(report: &Report, at: u64) -> Option<u8> {
+    report.code.iter().find_map(|piece| {
+        let place = usize::try_from(at.checked_sub(piece.address.0)?).ok()?;
+        piece.bytes.0.get(place).copied()
+    })
+}
+
+/// Whether a byte that was changed is one of a breakpoint instruction.
+fn is_breakpoint(report: &Report, at: u64) -> bool {
+    match report.header.arch {
+        Some(Arch::X86_64) => byte(report, at) == Some(0xcc),
+        // `brk`, with any number; instructions are aligned.
+        Some(Arch::Aarch64) => {
+            let word =
+                (0..4).rev().try_fold(0, |word, place| Some(word << 8 | u32::from(byte(report, (at & !3) + place)?)));
+            word.is_some_and(|word| word & 0xffe0_001f == 0xd420_0000)
+        }
+        None => false,
+    }
+}
+
+/// What is said of it.
+pub(crate) fn sentence(change: &CodeChange) -> String {
+    let bytes = |bytes: &Bytes| bytes.0.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let (found, expected) = (bytes(&change.found), bytes(&change.expected));
+    let address = change.address;
+    match change.kind {
+        CodeChangeKind::OneBit => format!(
+            "the code at {address} is not what was shipped: one bit differs ({found} instead of {expected}), as memory that failed or a stray write leaves it"
+        ),
+        CodeChangeKind::Breakpoint => {
+            format!("there is a breakpoint in the code at {address} that the file does not have")
+        }
+        _ => format!(
+            "the code at {address} is not what was shipped ({found} instead of {expected}): a patch, a hook, or another build"
+        ),
+    }
+}

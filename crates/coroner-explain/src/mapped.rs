@@ -1,0 +1,100 @@
+//! Where an address lies: in an image, on a stack, in a mapping, or between two.
+
+use coroner_report::Report;
+use coroner_report::model::{Address, Mapping, Thread};
+
+use crate::bad_operand::NEAR_NULL;
+use crate::fault::segment;
+
+/// How far from a mapping an address may lie to be said as near it.
+const NEAR: u64 = 1 << 30;
+
+/// Where an address lies, as a sentence. `None` if the report does not know that.
+pub(crate) fn place(report: &Report, address: Address) -> Option<String> {
+    let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
+    if let Some(image) = report.image_at(address) {
+        let offset = address.0.wrapping_sub(image.load_address.0);
+        let (what, protection) = match (mapping, segment(report, address)) {
+            (Some(mapping), _) => ("", Some(mapping.protection)),
+            (None, Some(segment)) => ("in a segment ", Some(segment.protection)),
+            (None, None) => ("", None),
+        };
+        let allowed = protection.map_or_else(String::new, |bits| format!(", {what}with the rights {}", rights(bits)));
+        return Some(format!("{address} is in {} + {offset:#x}{allowed}", image.name()));
+    }
+    if let Some(mapping) = mapping {
+        return Some(in_mapping(report, mapping, address));
+    }
+    if let Some(thread) = thread_with(report, address) {
+        return Some(format!("{address} is on the stack of thread {}", thread.tid));
+    }
+    between(report, address)
+}
+
+fn in_mapping(report: &Report, mapping: &Mapping, address: Address) -> String {
+    let rights = rights(mapping.protection);
+    if mapping.protection & 7 == 0 {
+        let end = Address(mapping.start.0.saturating_add(mapping.size));
+        let above = report.mappings.iter().find(|above| above.start == end);
+        let stack = above.and_then(|_| thread_with(report, end));
+        let whose = match (stack, above.filter(|above| above.name.as_deref().is_some_and(is_of_stack))) {
+            (Some(thread), _) => format!(", below the stack of thread {}", thread.tid),
+            (None, Some(_)) => ", below a stack".to_owned(),
+            (None, None) => named(mapping).map_or_else(String::new, |name| format!(", in {name}")),
+        };
+        return format!("{address} is in {} bytes that nobody may access{whose}", mapping.size);
+    }
+    let what = match (named(mapping), thread_with(report, address)) {
+        (Some(name), _) => {
+            let offset = address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.file_offset.unwrap_or(0));
+            if is_file(mapping) { format!("{name} at {offset:#x}") } else { name }
+        }
+        (None, Some(thread)) => format!("the stack of thread {}", thread.tid),
+        (None, None) => "memory without a file".to_owned(),
+    };
+    format!("{address} is in {what}, mapped with the rights {rights}")
+}
+
+/// What is nearest to an address at which nothing is mapped.
+fn between(report: &Report, address: Address) -> Option<String> {
+    if address.0 < NEAR_NULL || report.mappings.is_empty() {
+        return None;
+    }
+    let end = |mapping: &Mapping| mapping.start.0.saturating_add(mapping.size);
+    let below = report.mappings.iter().filter(|mapping| end(mapping) <= address.0).max_by_key(|mapping| end(mapping));
+    let above = report.mappings.iter().filter(|mapping| mapping.start > address).min_by_key(|mapping| mapping.start);
+    let below = below.map(|mapping| (address.0 - end(mapping), "behind", mapping));
+    let above = above.map(|mapping| (mapping.start.0 - address.0, "before", mapping));
+    let near = [below, above].into_iter().flatten().filter(|(distance, ..)| *distance < NEAR);
+    let (distance, side, mapping) = near.min_by_key(|(distance, ..)| *distance)?;
+    let what = named(mapping)
+        .or_else(|| thread_with(report, mapping.start).map(|thread| format!("the stack of thread {}", thread.tid)))
+        .unwrap_or_else(|| "memory without a file".to_owned());
+    Some(format!("{address} is {distance:#x} bytes {side} {what} (rights {})", rights(mapping.protection)))
+}
+
+/// The thread on whose stack an address is.
+pub(crate) fn thread_with(report: &Report, address: Address) -> Option<&Thread> {
+    let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
+    report.threads.iter().find(on_stack)
+}
+
+fn is_file(mapping: &Mapping) -> bool {
+    mapping.name.as_deref().is_some_and(|name| name.starts_with('/'))
+}
+
+fn is_of_stack(name: &str) -> bool {
+    name.contains("stack")
+}
+
+/// The name of a mapping, of a path the last part: the others may tell of the user.
+pub(crate) fn named(mapping: &Mapping) -> Option<String> {
+    let name = mapping.name.as_deref()?;
+    let name = if is_file(mapping) { name.rsplit('/').next().unwrap_or(name) } else { name };
+    Some(name.to_owned())
+}
+
+fn rights(protection: u8) -> String {
+    let bit = |bit: u8, letter: char| if protection & bit == 0 { '-' } else { letter };
+    [bit(4, 'r'), bit(2, 'w'), bit(1, 'x')].iter().collect()
+}
