@@ -7,15 +7,15 @@ use coroner_report::model::{Address, Bytes, CodeChange, CodeChangeKind};
 use crate::code_source::CodeSource;
 
 /// Pieces of code that a report has, and bytes of each: what has more is not of a crash.
-const PIECES: usize = 8;
-const LONGEST: usize = 4096;
+const MAX_PIECES: usize = 8;
+const MAX_PIECE: usize = 4096;
 
 /// Compares the code of the report with a file's. `None` if they are the same, or if it is not known that the file is the one that ran.
 pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeChange> {
     let mut all: Vec<(u64, u8, u8)> = Vec::new();
-    for piece in report.code.iter().take(PIECES) {
+    for piece in report.code.iter().take(MAX_PIECES) {
         // Up to where the file is known: the report's piece may go beyond the image.
-        let length = piece.bytes.0.len().min(LONGEST);
+        let length = piece.bytes.0.len().min(MAX_PIECE);
         let Some(file) = files.code(piece.address, length).filter(|code| code.is_verified) else { continue };
         let pairs = piece.bytes.0.iter().zip(&file.bytes).enumerate();
         let different = pairs.filter(|(_, (found, expected))| found != expected);

@@ -45,10 +45,10 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
 /// Whether the instruction itself was changed by one bit.
 fn is_flipped_instruction(explanation: &Explanation) -> bool {
     /// Bytes of the longest instruction.
-    const LONGEST: u64 = 15;
+    const MAX_INSTRUCTION: u64 = 15;
     let change = explanation.code_change.as_ref().filter(|change| change.kind == CodeChangeKind::OneBit);
     let instruction = explanation.instruction.as_ref();
-    change.zip(instruction).is_some_and(|(change, at)| change.address.0.wrapping_sub(at.address.0) < LONGEST)
+    change.zip(instruction).is_some_and(|(change, at)| change.address.0.wrapping_sub(at.address.0) < MAX_INSTRUCTION)
 }
 
 /// What the program or the system said.

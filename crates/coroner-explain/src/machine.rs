@@ -9,7 +9,7 @@ use crate::decoded::{Decoded, State};
 use crate::{aarch64, x86_64};
 
 /// Bytes of the longest instruction.
-const LONGEST: usize = 15;
+const MAX_INSTRUCTION: usize = 15;
 /// Bytes before a return address that its call may have.
 const CALL: usize = 8;
 
@@ -23,7 +23,7 @@ pub(crate) fn decode(
     if cfg!(not(feature = "decode")) {
         return None;
     }
-    let code = code.code(address, LONGEST)?;
+    let code = code.code(address, MAX_INSTRUCTION)?;
     let decoded = decoded(arch, &code.bytes, address, state)?;
     Some((decoded, code))
 }

@@ -37,7 +37,7 @@ impl Mappings {
         Ok(self.look_up(address).map(|(mapping, _)| mapping))
     }
 
-    /// What lies around an address, each mapping with what it is for, as far as the kernel was told (`stack`, `malloc`; into `name`): the one
+    /// What lies around an address, each mapping with what it is for, as far as the kernel knows (`stack`, `malloc`; into `name`): the one
     /// that holds the address or, where none does and beside one that nobody may access, the nearest below and the nearest above. In
     /// ascending order.
     pub fn around(&self, address: u64, _name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
