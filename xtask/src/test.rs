@@ -87,6 +87,7 @@ const STEPS: &[(&str, When, Step)] = &[
     ("C header is current", Quick, |_| chore(&["header", "--check"])),
     ("other systems compile", Always, other_systems),
     ("lock files of benches", Quick, |_| lock_files_of_benches()),
+    ("features of `coroner`", Always, features),
     ("benches compile", Whole, |_| benches()),
     ("darwin", Always, |whole| chore(if whole { &["darwin", "--all"] } else { &["darwin"] })),
     ("signal safety", Always, signal_safety),
@@ -105,7 +106,13 @@ const STEPS: &[(&str, When, Step)] = &[
 const ON_ARM64: [&str; 3] = ["coroner-process", "coroner-report", "coroner-capture"];
 
 /// How `coroner-ffi` is built, and which of its tests, where the C++ runtime is linked into the program.
-const STATIC_CXX_RUNTIME: &[&str] = &["--no-default-features", "--features", "wrap-cxa-throw", "--test", "exceptions"];
+const STATIC_CXX_RUNTIME: &[&str] = &[
+    "--no-default-features",
+    "--features",
+    "wrap-cxa-throw,interpose-pthread-create,json,symbolicate",
+    "--test",
+    "exceptions",
+];
 
 /// C++ programs of arm64 Linux.
 const ARM64_CXX: &str = "aarch64-linux-gnu-g++";
@@ -247,6 +254,28 @@ fn tests() -> anyhow::Result<()> {
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }
 
+/// `coroner` with the fewest features, run; in a whole run also each feature by itself, and some together.
+fn features(whole: bool) -> anyhow::Result<()> {
+    cargo(&["test", "--quiet", "-p", "coroner", "--no-default-features", "--test", "least_features"])?;
+    const ALONE: [&str; 9] = [
+        "exceptions",
+        "interpose-pthread-create",
+        "json",
+        "minidebuginfo",
+        "otlp",
+        "panics",
+        "sentry",
+        "symbolicate",
+        "system-reports",
+    ];
+    const TOGETHER: [&str; 3] = ["sentry,panics", "sentry-client,symbolicate", "json,symbolicate,system-reports"];
+    for features in ALONE.iter().chain(&TOGETHER).filter(|_| whole) {
+        cargo(&["check", "--quiet", "-p", "coroner", "--no-default-features", "--features", features])?;
+        println!("{features}");
+    }
+    Ok(())
+}
+
 /// C++ exceptions where the C++ runtime is linked into the program, which needs another build of the library.
 fn static_cxx_runtime() -> anyhow::Result<()> {
     libcxx()?;
@@ -365,7 +394,7 @@ fn signal_safety(whole: bool) -> anyhow::Result<()> {
 
 /// Whether the lock files of benches, which are workspaces of their own, have what the crates depend on now.
 fn lock_files_of_benches() -> anyhow::Result<()> {
-    for package in ["capture-bench", "symbols-bench", "throw-bench", "launch-bench"] {
+    for package in ["capture-bench", "symbols-bench", "throw-bench", "launch-bench", "size-bench"] {
         let manifest = tools::workspace_root().join("xtask").join(package).join("Cargo.toml");
         let mut command = command("cargo");
         command.args(["metadata", "--locked", "--format-version", "1", "--manifest-path"]).arg(manifest);

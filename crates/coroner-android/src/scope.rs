@@ -72,6 +72,17 @@ fn native_set_context(env: &mut Env<'_>, _: JClass<'_>, name: JString<'_>, json:
     Ok(())
 }
 
+/// The level of a number of the Java class.
+fn level_of(number: jint) -> Level {
+    match number {
+        ..=1 => Level::Debug,
+        2 => Level::Info,
+        3 => Level::Warning,
+        4 => Level::Error,
+        5.. => Level::Fatal,
+    }
+}
+
 fn native_add_breadcrumb(
     env: &mut Env<'_>,
     _: JClass<'_>,
@@ -80,7 +91,7 @@ fn native_add_breadcrumb(
     level: jint,
 ) -> Result<(), Failure> {
     let (category, message) = (optional(env, &category)?, message.try_to_string(env)?);
-    let mut breadcrumb = Breadcrumb::new(&message).level(Level(level.clamp(1, 5) as u8));
+    let mut breadcrumb = Breadcrumb::new(&message).level(level_of(level));
     if let Some(category) = &category {
         breadcrumb = breadcrumb.category(category);
     }

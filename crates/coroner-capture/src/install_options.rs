@@ -6,6 +6,7 @@ use coroner_report::run_state::Limits;
 
 /// What happens when a child made by fork or vfork crashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForkPolicy {
     /// The child's crash is reported under a run of its own, made when it crashes.
     #[default]
@@ -16,9 +17,9 @@ pub enum ForkPolicy {
 
 /// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AlternateStacks {
-    /// All: the installing thread, threads that exist at install (asked by a signal), and later ones, where thread
-    /// creation is interposed.
+    /// All: the installing thread, those that exist at install (asked by a signal), and later ones if creation is interposed.
     #[default]
     Everywhere,
     /// Only the installing thread and those that call [`crate::attach_current_thread`].

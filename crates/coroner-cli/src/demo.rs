@@ -164,7 +164,7 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
         std::thread::Builder::new().name(name.into()).spawn(waits).context("can't start a thread")?;
     }
     started.wait();
-    coroner::add_breadcrumb(&coroner::Breadcrumb::new(fault.about).level(coroner::Level::WARNING));
+    coroner::add_breadcrumb(&coroner::Breadcrumb::new(fault.about).level(coroner::Level::Warning));
     (fault.run)();
     Ok(ExitCode::SUCCESS)
 }

@@ -108,7 +108,7 @@ fn not_captured(thread: u64, reason: NotCaptured) -> Status {
         NotCaptured::ThreadGone => Status::InvalidArgument,
         _ => Status::System,
     };
-    fail(status, format!("thread {thread} could not be captured: {reason:?}"))
+    fail(status, format!("thread {thread} could not be captured: {reason}"))
 }
 
 /// The calling thread's number, as coroner_backtrace_of_thread takes it: gettid on Linux, pthread_threadid_np on Apple's systems.

@@ -367,11 +367,11 @@ fn parse(json: &str) -> Result<serde_json::Value, Status> {
 
 fn parse_level(level: i32) -> Result<coroner::Level, Status> {
     Ok(match level {
-        1 => coroner::Level::DEBUG,
-        2 => coroner::Level::INFO,
-        3 => coroner::Level::WARNING,
-        4 => coroner::Level::ERROR,
-        5 => coroner::Level::FATAL,
+        1 => coroner::Level::Debug,
+        2 => coroner::Level::Info,
+        3 => coroner::Level::Warning,
+        4 => coroner::Level::Error,
+        5 => coroner::Level::Fatal,
         other => return Err(fail(Status::InvalidArgument, format!("{other} is no `coroner_level`"))),
     })
 }

@@ -259,7 +259,7 @@ fn install_once_at_a_time() {
         assert_eq!(attached, ["log.txt", "screen.png"]);
         assert_eq!(std::fs::read(&facts.attachments[1].path).unwrap(), b"png");
         assert_eq!((facts.extra.len(), facts.fingerprint), (1, vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!((facts.level, facts.session.unwrap().errors), (Some(coroner::Level::WARNING), 1));
+        assert_eq!((facts.level, facts.session.unwrap().errors), (Some(coroner_report::run_state::Level::WARNING), 1));
 
         the_app_reports_an_exception();
         let reports: Vec<_> = std::fs::read_dir(folder.path().join("store/runs"))

@@ -4,6 +4,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "error number {}", self.0)
+    }
+}
+
+impl core::error::Error for Errno {}
+
 impl Errno {
     /// Interrupted by a signal.
     pub const INTR: Errno = Errno(libc::EINTR);

@@ -89,6 +89,18 @@ pub enum BadCommand {
     TooSmall,
 }
 
+impl core::fmt::Display for BadCommand {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            BadCommand::Unreadable => "a load command can't be read",
+            BadCommand::BeyondEnd => "a load command reaches beyond the end of the load commands",
+            BadCommand::TooSmall => "a load command is smaller than its header",
+        })
+    }
+}
+
+impl core::error::Error for BadCommand {}
+
 /// The load commands of an image, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadCommands {

@@ -19,6 +19,14 @@ pub struct Unreadable {
     pub address: u64,
 }
 
+impl core::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no readable memory at {:#x}", self.address)
+    }
+}
+
+impl core::error::Error for Unreadable {}
+
 /// The little-endian 16-bit number at `at` in these bytes; 0 if it is not all in them.
 #[inline]
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -88,6 +88,27 @@ pub struct RunError {
     pub errno: Errno,
 }
 
+impl core::fmt::Display for RunStep {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            RunStep::Store => "can't open the store",
+            RunStep::Runs => "can't open `runs` in the store",
+            RunStep::Directory => "can't make the run's directory",
+            RunStep::Lock => "can't lock the run (the store must be on a file system with record locks)",
+            RunStep::Report => "can't reserve space for a report",
+            RunStep::State => "can't make the run state",
+        })
+    }
+}
+
+impl core::fmt::Display for RunError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} (errno {})", self.step, self.errno.0)
+    }
+}
+
+impl core::error::Error for RunError {}
+
 impl RunError {
     /// Whether the reason may be gone by the time of a crash: no room, no free descriptor, a disk that is read-only for now.
     pub fn may_pass(self) -> bool {

@@ -103,6 +103,14 @@ impl core::fmt::Display for Problem {
     }
 }
 
+impl core::fmt::Display for ScanError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "at {:#x}: {}", self.offset, self.problem)
+    }
+}
+
+impl core::error::Error for ScanError {}
+
 /// The deepest export trie that is followed. Each level takes at least a byte of the name; Apple's deepest have about 50.
 pub const MAX_TRIE_DEPTH: usize = 128;
 

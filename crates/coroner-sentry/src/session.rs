@@ -10,7 +10,6 @@ use coroner_report::model::{RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 use crate::envelope::{Item, item_type};
 use crate::event::{environment, release, time_text};
@@ -52,12 +51,12 @@ pub fn is_counted_by_client(run: &RunFacts) -> bool {
 }
 
 /// An update of a session.
-#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionUpdate {
     /// The session: a UUID, that of the run.
     pub sid: String,
     /// Who: an anonymous identifier of the installation, or the user's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub did: Option<String>,
     /// Which update it is, so that one that comes twice can be recognised: 0 the first, then greater.
     pub seq: u64,
@@ -69,12 +68,14 @@ pub struct SessionUpdate {
     /// When this came to be.
     pub timestamp: String,
     /// Seconds from its beginning to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
     /// `ok`, `exited`, `crashed` or `abnormal`.
     pub status: String,
     /// Errors in it; at least 1 if it crashed.
     pub errors: u64,
     /// `anr_foreground` or `anr_background`, where it ended abnormally because it hung.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub abnormal_mechanism: Option<String>,
     /// What it was a session of.
     pub attrs: SessionAttributes,

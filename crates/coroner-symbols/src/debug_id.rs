@@ -2,14 +2,15 @@
 
 use std::{fmt, str::FromStr};
 
-use serde_with::{DeserializeFromStr, SerializeDisplay};
+use serde::{Deserialize, Serialize};
 
 use crate::symbol_file::FileKind;
 
 /// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file.
 ///
 /// Written as lower-case hexadecimal; read from hexadecimal of either case, with or without the hyphens of a UUID.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct DebugId(Vec<u8>);
 
 impl DebugId {
@@ -67,6 +68,20 @@ fn upper_hex(bytes: &[u8]) -> String {
 impl fmt::Display for DebugId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<DebugId> for String {
+    fn from(id: DebugId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for DebugId {
+    type Error = NotAnId;
+
+    fn try_from(text: String) -> Result<Self, NotAnId> {
+        text.parse()
     }
 }
 

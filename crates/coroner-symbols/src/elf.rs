@@ -1,6 +1,6 @@
 //! What an ELF file says about its functions: `.symtab`, `.dynsym`, `.gnu_debugdata` and the stubs of its PLT.
 
-use std::{collections::HashMap, io::Read};
+use std::collections::HashMap;
 
 use object::{
     Architecture, Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, elf,
@@ -209,15 +209,25 @@ pub(crate) fn section_offset(file: &object::File<'_>, name: &str) -> u64 {
 
 /// The most that `.gnu_debugdata` may unpack to: Android's libart has 3 MB of it, and 200 times is beyond what XZ
 /// makes of symbols.
+#[cfg(feature = "minidebuginfo")]
 fn unpack_limit(packed: usize) -> u64 {
     (packed as u64).saturating_mul(200).min(1 << 30)
+}
+
+/// Without the feature such a section is not looked at.
+#[cfg(not(feature = "minidebuginfo"))]
+pub(crate) fn mini_debug_info(_: &object::File<'_>, _: usize) -> Result<Option<Bytes>, Malformed> {
+    Ok(None)
 }
 
 /// With so much memory, what `.gnu_debugdata` can't be unpacked in is broken.
 const MINI_NEEDS: usize = 128 << 20;
 
 /// The ELF file in `.gnu_debugdata`, if there is one, unpacked in at most `left` bytes.
+#[cfg(feature = "minidebuginfo")]
 pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Option<Bytes>, Malformed> {
+    use std::io::Read as _;
+
     let Some(section) = file.section_by_name(".gnu_debugdata") else { return Ok(None) };
     let at = section_offset(file, ".gnu_debugdata");
     let malformed = |what: String| Malformed::new(at, what);

@@ -154,6 +154,24 @@ pub enum Malformed {
     CompactEncoding = 11,
 }
 
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Malformed::Truncated => "an entry runs over its end",
+            Malformed::Version => "an unknown version",
+            Malformed::PointerEncoding => "an impossible pointer encoding",
+            Malformed::Opcode => "an unknown instruction",
+            Malformed::Augmentation => "an unknown augmentation",
+            Malformed::OutOfRange => "a number outside its range",
+            Malformed::StateStack => "remembered states that don't match, or too many",
+            Malformed::Expression => "an expression that fails or does not end",
+            Malformed::Reference => "entries that refer to each other in a circle, or to the wrong kind",
+            Malformed::UnknownRegister => "a rule for a register without a value",
+            Malformed::CompactEncoding => "an unknown compact encoding",
+        })
+    }
+}
+
 /// Why a walk ended. [`End::number`] and [`End::address`] go into reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -221,6 +239,25 @@ impl End {
     }
 }
 
+impl core::fmt::Display for End {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            End::EndOfStack => f.write_str("the stack ends"),
+            End::FrameBudget => f.write_str("the budget of frames is used up"),
+            End::ReadBudget => f.write_str("the budget of reads is used up"),
+            End::NoProgress { sp } => {
+                write!(f, "the stack does not go on: the caller's stack pointer would be {sp:#x}")
+            }
+            End::Unreadable { address } => write!(f, "no readable memory at {address:#x}"),
+            End::BadUnwindData { what, address } => write!(f, "malformed unwind data at {address:#x}: {what}"),
+            End::NoUnwindData { address } => write!(f, "no unwind data for {address:#x}"),
+            End::BadReturnAddress { address } => write!(f, "the return address {address:#x} is no code"),
+        }
+    }
+}
+
+impl core::error::Error for End {}
+
 /// Why a rule could not be found or executed. [`crate::Walker::problem`] keeps the first one of a walk, also where
 /// something less trustworthy then found the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +275,17 @@ pub enum Problem {
         address: u64,
     },
 }
+
+impl core::fmt::Display for Problem {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Problem::Unreadable { address } => write!(f, "no readable memory at {address:#x}"),
+            Problem::Malformed { what, address } => write!(f, "malformed unwind data at {address:#x}: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Problem {}
 
 impl From<coroner_process::memory::Unreadable> for Problem {
     #[inline]

@@ -97,6 +97,13 @@ pub struct StackReader {
 }
 
 impl StackReader {
+    /// Reads all by `reader`, for a walk of a stack that is not the calling thread's, or not known. For what has a `StackReader` in other walks:
+    /// the unwinder is compiled once for each kind of reader, and is large.
+    #[must_use]
+    pub fn of_elsewhere(reader: LiveReader) -> StackReader {
+        StackReader { stack: u64::MAX..u64::MAX, list: Some(reader), elsewhere: Some(Some(reader)) }
+    }
+
     /// What reads the dynamic linker's list; `None` if that can't be read.
     #[inline]
     pub fn list(&mut self) -> Option<LiveReader> {

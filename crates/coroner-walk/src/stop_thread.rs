@@ -72,6 +72,17 @@ mod darwin {
         RegistersUnreadable,
     }
 
+    impl core::fmt::Display for NotCaptured {
+        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str(match self {
+                NotCaptured::ThreadGone => "the thread has ended",
+                NotCaptured::RegistersUnreadable => "its registers can't be read",
+            })
+        }
+    }
+
+    impl core::error::Error for NotCaptured {}
+
     /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
     /// thread may hold it. The kernel stops it whatever it does: no time is needed.
     ///

@@ -9,8 +9,7 @@ use coroner_capture::{AlternateStacks, ForkPolicy, InstallOptions, SignalSet};
 use coroner_report::model::Report;
 
 use crate::last_run::LastRun;
-use crate::panic::PanicPolicy;
-use crate::processing::NamingBudget;
+use crate::naming::NamingBudget;
 use crate::scope::{BeforeBreadcrumb, Breadcrumb};
 use crate::sink::Sink;
 use crate::store::Limits;
@@ -23,6 +22,19 @@ pub(crate) type Scrub = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
 /// Is called if the last run crashed.
 pub(crate) type OnCrashedLastRun = dyn FnOnce(&LastRun) + Send;
 
+/// Which panics are reported, and not only left as breadcrumbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PanicPolicy {
+    /// Those that nobody catches: they end the process or a thread.
+    #[default]
+    UncaughtOnly,
+    /// Those that are caught, too, as reports that the process survives
+    /// ([`Config::reports_per_hour`](crate::Config::reports_per_hour)): a server's handlers under a runtime that
+    /// catches their panics, as tokio does.
+    All,
+}
+
 /// Declares [`Config`]: the fields that have methods of their own, the texts, the options of crash time, which [`InstallOptions`] has with
 /// their defaults, and the other options that one value sets. An option stands once, with what it is, its type and its default.
 macro_rules! config {
@@ -34,6 +46,8 @@ macro_rules! config {
         options { $($(#[$option_doc:meta])* $option:ident: $type:ty = $default:expr,)* }
     ) => {
         $(#[$doc])*
+        // Without a feature its options are without effect.
+        #[cfg_attr(not(all(feature = "exceptions", feature = "panics")), allow(dead_code))]
         pub struct Config {
             pub(crate) app: String,
             $($(#[$field_doc])* pub(crate) $field: $field_type,)*
@@ -144,16 +158,18 @@ config! {
     }
     options {
         /// Whether panics of Rust are taken in: those that end the process or a thread are reported with message, place and stack,
-        /// those that the app catches become breadcrumbs. The panic hook that was there before is still called. Default: yes.
+        /// those that the app catches become breadcrumbs. The panic hook that was there before is still called. Default: yes. It needs the
+        /// feature `panics`.
         panics: bool = true,
         /// Which panics are reported: those that nobody catches, or all. Default: [`PanicPolicy::UncaughtOnly`].
         panic_policy: PanicPolicy = PanicPolicy::default(),
-        /// Whether C++ exceptions that nobody catches are reported with type, message and causes. The stack of the throw is there
+        /// Whether C++ exceptions that nobody catches are reported with type, message and causes, and not as the abort that follows; it needs
+        /// the feature `exceptions`. The stack of the throw is there
         /// where the feature `interpose-cxa-throw` or `wrap-cxa-throw` is on. The terminate handler that was there before is still
         /// called. Default: yes.
         cpp_exceptions: bool = true,
         /// Whether Objective-C exceptions that nobody catches are reported with name, reason, user info and the stack of the throw
-        /// (macOS, iOS). The handler that was there before is still called. Default: yes.
+        /// (macOS, iOS); it needs the feature `exceptions`. The handler that was there before is still called. Default: yes.
         objc_exceptions: bool = true,
         /// Whether exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`) are reported, as ones that the
         /// process survives (macOS). It replaces that method by one that reports and goes on in it. Default: no.
@@ -162,7 +178,7 @@ config! {
         deadline: Duration = Duration::from_secs(5),
         /// How many reports, and runs without one, the store keeps of those that can't be delivered, how old, and how large together.
         limits: Limits = Limits::default(),
-        /// Whether function names, files and lines are looked up on this machine, at the next launch. Default: yes. A server that
+        /// Whether function names, files and lines are looked up on this machine, at the next launch. It needs the feature `symbolicate`. Default: yes. A server that
         /// has the app's debug files can do it as well, and reports are then a little smaller.
         symbolicate: bool = true,
         /// What naming one report may cost this app in memory and processor time. Default: 32 MiB and one second. What is left out, the

@@ -26,8 +26,9 @@ use coroner_report::run_state::{ProcessIdentity, RunState};
 use crate::bundle;
 use crate::config::{BeforeDeliver, Config, OnCrashedLastRun, Scrub};
 use crate::last_run::LastRun;
+use crate::naming::{self, Naming, NamingBudget};
 use crate::outcome::{Outcome, crashes, is_of_child, outcome};
-use crate::processing::{self, Naming, NamingBudget, SymbolSearch};
+use crate::processing;
 use crate::sink::{BegunRun, Delivery, FinishedRun, Sink, Submission};
 use crate::store::progress::{Answers, Progress, SinkState};
 use crate::store::{Claim, EndedRun, Evicted, Limits, ListedRun, RawRun, Store};
@@ -569,7 +570,8 @@ impl Deliverer {
         // Most launches that were too short did not get as far as to begin with names.
         let cut_short = run.progress.cut_short / 4;
         let unfinished = run.progress.unnamed.max(cut_short);
-        let naming = if self.symbolicate { Naming::after(unfinished) } else { Naming::None };
+        let naming =
+            if cfg!(feature = "symbolicate") && self.symbolicate { Naming::after(unfinished) } else { Naming::None };
         if naming != Naming::None {
             run.progress.unnamed += 1;
             self.record(run);
@@ -600,9 +602,12 @@ impl Deliverer {
         if naming != Naming::None && locked(&self.state).waiting == 0 {
             yield_to_the_app();
         }
-        SymbolSearch::default().name(&mut report, naming, self.naming_budget);
-        // By what the report has alone: no file is opened for it.
-        report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
+        naming::name(&mut report, naming, self.naming_budget);
+        #[cfg(feature = "symbolicate")]
+        {
+            // By what the report has alone: no file is opened for it.
+            report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
+        }
         Ok(match &self.before_deliver {
             Some(hook) => hook(report),
             None => Some(report),

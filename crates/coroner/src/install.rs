@@ -77,6 +77,24 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     if is_waiting { endings.without(libc::SIGINT) } else { endings }
 }
 
+/// Has uncaught exceptions of C++ and Objective-C reported, and the stacks of their throws taken.
+#[cfg(feature = "exceptions")]
+fn report_exceptions(config: &Config, deadline_ms: u32) {
+    let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
+        cpp: config.cpp_exceptions,
+        objc: config.objc_exceptions,
+        appkit: config.appkit_exceptions,
+        deadline_ms,
+        on_survived: Some(own_run::survived),
+    });
+    if stacks == coroner_exceptions::ThrowStacks::OwnedByRuntime {
+        log::warn!(
+            "coroner: C++ exceptions have no stacks of their throws: the C++ runtime is linked into this program with its own \
+             __cxa_throw (build with the feature wrap-cxa-throw and link with -Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow)"
+        );
+    }
+}
+
 /// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in `main` as
 /// can be.
 ///
@@ -113,19 +131,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
         other => InstallError::CrashPath(other.into()),
     })?;
-    let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
-        cpp: config.cpp_exceptions,
-        objc: config.objc_exceptions,
-        appkit: config.appkit_exceptions,
-        deadline_ms: options.deadline_ms,
-        on_survived: Some(own_run::survived),
-    });
-    if stacks == coroner_exceptions::ThrowStacks::OwnedByRuntime {
-        log::warn!(
-            "coroner: C++ exceptions have no stacks of their throws: the C++ runtime is linked into this program with its own \
-             __cxa_throw (build with the feature wrap-cxa-throw and link with -Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow)"
-        );
-    }
+    #[cfg(feature = "exceptions")]
+    report_exceptions(&config, options.deadline_ms);
     for sentence in run.limits.sentences() {
         log::warn!("coroner: {sentence}");
     }
@@ -135,6 +142,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     scope.begin_session(Id(run.id));
     scope.activate();
     set_before_breadcrumb(config.before_breadcrumb.clone());
+    #[cfg(feature = "panics")]
     if config.panics {
         crate::panic::install(config.panic_policy);
     }
@@ -424,7 +432,9 @@ impl Coroner {
             self.inner.scope.note_exit(ExitKind::UNINSTALLED);
             Scope::deactivate();
             own_run::deactivate();
+            #[cfg(feature = "panics")]
             crate::panic::uninstall();
+            #[cfg(feature = "exceptions")]
             coroner_exceptions::uninstall();
             coroner_capture::uninstall();
             *installed = None;
@@ -432,6 +442,7 @@ impl Coroner {
     }
 }
 
+#[cfg(feature = "panics")]
 impl Drop for Coroner {
     fn drop(&mut self) {
         crate::panic::dropped();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use coroner_capture::{InstallError as Reason, RunStep};
+use coroner_capture::InstallError as Reason;
 use coroner_process::syscall::Errno;
 
 use crate::store::StoreError;
@@ -51,14 +51,7 @@ impl From<Reason> for CrashPathError {
 impl fmt::Display for CrashPathError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Reason::Run(error) => out.write_str(match error.step {
-                RunStep::Store => "can't open the store",
-                RunStep::Runs => "can't open `runs` in the store",
-                RunStep::Directory => "can't make the run's directory",
-                RunStep::Lock => "can't lock the run (the store must be on a file system with record locks)",
-                RunStep::Report => "can't reserve space for a report",
-                RunStep::State => "can't make the run state",
-            })?,
+            Reason::Run(error) => fmt::Display::fmt(&error.step, out)?,
             Reason::Memory(_) => out.write_str("no memory for the crash path")?,
             Reason::Signal { signal, .. } => write!(out, "signal {signal} can't be handled")?,
             #[cfg(target_vendor = "apple")]

@@ -33,7 +33,10 @@ mod hang;
 mod install;
 mod install_error;
 mod last_run;
+mod level;
+mod naming;
 mod outcome;
+#[cfg(feature = "panics")]
 mod panic;
 mod processing;
 mod scope;
@@ -45,14 +48,13 @@ mod system_report;
 mod unwind_range;
 
 pub use backtrace::Backtrace;
-pub use config::Config;
+pub use config::{Config, PanicPolicy};
 pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet};
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
 pub use coroner_report::model::{Id, Report, hide_secrets};
 pub use coroner_report::reader::ReadError;
-pub use coroner_report::run_state::Level;
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;
@@ -71,9 +73,12 @@ pub use hang::{Busy, HangWatch};
 pub use install::{Coroner, after_fork, attach_current_thread, ignore_next_signal, install, installed};
 pub use install_error::{CrashPathError, InstallError};
 pub use last_run::LastRun;
+pub use level::Level;
+pub use naming::NamingBudget;
+#[cfg(feature = "symbolicate")]
+pub use naming::SymbolSearch;
 pub use outcome::Outcome;
-pub use panic::PanicPolicy;
-pub use processing::{InvalidReport, NamingBudget, SymbolSearch};
+pub use processing::InvalidReport;
 pub use scope::{
     Breadcrumb, Scope, ScopeError, User, add_attachment, add_breadcrumb, configure_scope, count_error,
     remove_attachment, remove_context, remove_extra, remove_tag, remove_trace, scope, set_context, set_environment,
@@ -92,7 +97,9 @@ pub use store::reread_progress;
 pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
 #[doc(hidden)]
 pub use system_report::complete_report;
-pub use system_report::{ExitInfo, MetricKitError, SystemEnd, SystemReport, metric_kit_reports};
+pub use system_report::{ExitInfo, SystemEnd, SystemReport};
+#[cfg(feature = "system-reports")]
+pub use system_report::{MetricKitError, metric_kit_reports};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 /// The examples of the README and of the documentation's pages are compiled with those of this crate.

@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{Id, Value};
-use coroner_report::run_state::{self, ExitKind, Foreground, Kind, Level, Refused, RunState, Scalar};
+use coroner_report::run_state::{self, ExitKind, Foreground, Kind, Refused, RunState, Scalar};
+
+use crate::level::Level;
 
 /// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
@@ -114,7 +116,7 @@ impl User {
 /// ```
 /// use coroner::{Breadcrumb, Level};
 ///
-/// let breadcrumb = Breadcrumb::new("opened the document").category("ui").level(Level::INFO);
+/// let breadcrumb = Breadcrumb::new("opened the document").category("ui").level(Level::Info);
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[must_use]
@@ -127,9 +129,9 @@ pub struct Breadcrumb<'a> {
 }
 
 impl<'a> Breadcrumb<'a> {
-    /// What happened, of level [`Level::INFO`]. It is cut where it is longer than about 480 bytes.
+    /// What happened, of level [`Level::Info`]. It is cut where it is longer than about 480 bytes.
     pub fn new(message: &'a str) -> Self {
-        Self { message, category: "", kind: "", level: Level::INFO, data: None }
+        Self { message, category: "", kind: "", level: Level::Info, data: None }
     }
 
     /// Where it belongs, such as `ui.click`.
@@ -359,7 +361,7 @@ impl Scope {
 
     /// Sets how grave the app takes its events to be, `None` for their own level. The end of the process is fatal in any case.
     pub fn set_level(&self, level: impl Into<Option<Level>>) {
-        self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| level.0.into()));
+        self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| run_state::Level::from(level).0.into()));
     }
 
     /// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user
@@ -465,7 +467,7 @@ impl Scope {
         let hook = unsafe { BEFORE_BREADCRUMB.load(Ordering::Acquire).as_ref() };
         let kept = hook.map_or(Some(*breadcrumb), |hook| hook(*breadcrumb));
         let Some(Breadcrumb { message, category, kind, level, data }) = kept else { return };
-        let time_ns = now_ns();
+        let (time_ns, level) = (now_ns(), level.into());
         let data = data.map(to_cbor);
         let data = data.as_deref();
         self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data });

@@ -107,7 +107,7 @@ fn ways() -> Vec<Way> {
         }),
         way("breadcrumb", "coroner", |calls| {
             for _ in 0..calls {
-                let breadcrumb = Breadcrumb::new(black_box(MESSAGE)).category(black_box(CATEGORY)).level(Level::INFO);
+                let breadcrumb = Breadcrumb::new(black_box(MESSAGE)).category(black_box(CATEGORY)).level(Level::Info);
                 coroner::add_breadcrumb(&breadcrumb);
             }
         }),

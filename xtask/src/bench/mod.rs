@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what things cost, beside what peers need for the same in the same run.
 //!
 //! Nothing here fails for being slow: machines differ, and only ratios within one run mean anything. What fails is a
-//! result that is wrong.
+//! result that is wrong, and with `size --check` one that is too large.
 
 use clap::Subcommand;
 
@@ -11,6 +11,7 @@ mod handled_faults;
 mod install;
 pub(crate) mod launch;
 mod scope;
+mod size;
 mod symbols;
 mod throw;
 mod unwind;
@@ -30,6 +31,8 @@ pub(crate) enum Bench {
     Launch(launch::Arguments),
     /// A tag, a breadcrumb, a user, a context, at each call; beside the `sentry` crate and a plain store.
     Scope(scope::Arguments),
+    /// Bytes and crates that a reporter adds to the smallest app; beside crash-handler with minidumper and `sentry`.
+    Size(size::Arguments),
     /// Naming addresses: 64 from nothing, with and without lines, and the steady state; beside object, addr2line, SymCache
     /// and blazesym.
     Symbols(symbols::Arguments),
@@ -51,6 +54,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Install(arguments) => install::run(arguments),
         Bench::Launch(arguments) => launch::run(arguments),
         Bench::Scope(arguments) => scope::run(arguments),
+        Bench::Size(arguments) => size::run(arguments),
         Bench::Symbols(arguments) => symbols::run(arguments),
         Bench::Throw(arguments) => throw::run(arguments),
         Bench::Unwind(arguments) => unwind::run(arguments),

@@ -174,16 +174,13 @@ fn thread_state(state: KernelState) -> Option<ThreadState> {
 /// Why a thread has no registers, as the report has it.
 fn reason(reason: NotCaptured) -> wire::NotCaptured {
     match reason {
-        NotCaptured::SignalQueueFull
-        | NotCaptured::NoProcessLeft
-        | NotCaptured::HelperDied
-        | NotCaptured::TraceDeadline
-        | NotCaptured::NoAnswer => wire::NotCaptured::NO_ANSWER,
         NotCaptured::SignalDenied | NotCaptured::HelperDenied | NotCaptured::TraceDenied => wire::NotCaptured::DENIED,
         NotCaptured::ThreadGone | NotCaptured::KernelThread => wire::NotCaptured::ENDED,
         NotCaptured::TraceUnsupported => wire::NotCaptured::SIGNAL_BLOCKED,
         NotCaptured::Uninterruptible => wire::NotCaptured::UNINTERRUPTIBLE,
         NotCaptured::RegistersUnreadable => wire::NotCaptured::FAULT,
         NotCaptured::TableFull => wire::NotCaptured::LIMIT,
+        // `NoAnswer`, and a helper or a signal that could not be had.
+        _ => wire::NotCaptured::NO_ANSWER,
     }
 }

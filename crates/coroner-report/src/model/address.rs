@@ -1,18 +1,20 @@
 //! Addresses, identities, times and bytes, with their textual forms.
 
-use serde_with::{DeserializeFromStr, SerializeDisplay};
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 /// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 
 /// An address relative to the load address of its image (avma − load address). In JSON `"0x1f"`.
 ///
 /// For an address in the image's file (a "stated virtual memory address", svma) use
 /// [`Image::to_svma`](super::Image::to_svma).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelativeAddress(pub u64);
 
 macro_rules! hexadecimal {
@@ -57,7 +59,7 @@ hexadecimal!(RelativeAddress);
 
 /// The identity of a run or an event: 16 bytes, written as 32 lower-case hexadecimal digits (an UUID without hyphens,
 /// as Sentry wants event ids).
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub [u8; 16]);
 
 impl Id {
@@ -107,7 +109,7 @@ impl FromStr for Id {
 }
 
 /// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -150,7 +152,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// Bytes; in JSON lower-case hexadecimal digits.
-#[derive(Clone, Default, PartialEq, Eq, Hash, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Bytes(pub Vec<u8>);
 
 /// A text is no [`Bytes`].
@@ -196,3 +198,39 @@ impl From<Vec<u8>> for Bytes {
         Bytes(bytes)
     }
 }
+
+/// Reads a value from its text.
+struct OfText<T>(PhantomData<T>);
+
+impl<T: FromStr<Err: fmt::Display>> de::Visitor<'_> for OfText<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+/// In JSON these are their texts.
+macro_rules! as_text {
+    ($($name:ident)*) => {
+        $(
+            impl Serialize for $name {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    deserializer.deserialize_str(OfText(PhantomData))
+                }
+            }
+        )*
+    };
+}
+
+as_text!(Address RelativeAddress Id Timestamp Bytes);

@@ -8,7 +8,6 @@ use super::value::Extra;
 use crate::wire::{Access, Language, Monitor, Os, Phase, SectionKind};
 use coroner_process::registers::Arch;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_with::skip_serializing_none;
 use std::time::Duration;
 
 /// Identity of a report.
@@ -72,7 +71,6 @@ pub enum CrashFlag {
 }
 
 /// What happened.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Crash {
@@ -83,8 +81,10 @@ pub struct Crash {
     /// What noticed it.
     pub monitor: Monitor,
     /// The signal, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<Signal>,
     /// The Mach exception, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mach: Option<Mach>,
     /// The thread that crashed.
     pub tid: u64,
@@ -92,19 +92,25 @@ pub struct Crash {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<CrashFlag>,
     /// What the faulting instruction did to memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<Access>,
     /// The address that the fault is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Other threads that crashed while this report was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub concurrent_crashes: Vec<ConcurrentCrash>,
     /// The message of an abort, an assertion, a panic.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Type of the uncaught exception.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exception_type: Option<String>,
     /// Source location of a panic or an assertion: `file:line:column`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// The hang, if the report is of one: `tid` is then the thread that did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hang: Option<Hang>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -152,7 +158,6 @@ impl Crash {
 }
 
 /// A POSIX signal.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Signal {
@@ -160,30 +165,40 @@ pub struct Signal {
     pub number: i32,
     /// Its name, such as `SIGSEGV`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
     /// `si_code`.
     pub code: i32,
     /// The code's name, such as `SEGV_MAPERR`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<&'static str>,
     /// `si_errno`.
     pub errno: i32,
     /// `si_addr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Who sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_pid: Option<u32>,
     /// The sender's user.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_uid: Option<u32>,
     /// x86_64: number of the exception vector.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trap_number: Option<u64>,
     /// x86_64: the exception's error code; arm64: the exception syndrome.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<u64>,
     /// SIGSYS: the system call.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall: Option<i32>,
     /// The system call's name, such as `openat`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
     /// The system call's architecture (`AUDIT_ARCH_…`), where it is not the process's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_arch: Option<u32>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -202,7 +217,6 @@ impl Signal {
 }
 
 /// A Mach exception.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mach {
@@ -210,11 +224,13 @@ pub struct Mach {
     pub exception: i32,
     /// Its name, such as `EXC_BAD_ACCESS`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
     /// The code.
     pub code: i64,
     /// The code's name, such as `KERN_INVALID_ADDRESS`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<&'static str>,
     /// The subcode.
     pub subcode: i64,
@@ -239,7 +255,6 @@ impl Mach {
 }
 
 /// Another thread that crashed.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConcurrentCrash {
@@ -249,12 +264,15 @@ pub struct ConcurrentCrash {
     pub signal: i32,
     /// The signal's name.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
     /// Its `si_code`.
     pub code: i32,
     /// Its `si_addr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Nanoseconds after the first crash.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub after_ns: Option<u64>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -262,23 +280,27 @@ pub struct ConcurrentCrash {
 }
 
 /// An exception of a language's runtime.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exception {
     /// The language.
     pub language: Language,
     /// Its type.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub type_name: Option<String>,
     /// The type as its runtime named it, where [`Self::type_name`] is the source's name by now: C++ mangles them.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_type_name: Option<String>,
     /// `what()`, the reason, the panic message.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The thread that threw it.
     pub tid: u64,
     /// `file:line:column`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// The `userInfo` of an `NSException`, described.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user_info: Option<String>,
     /// Stack of the throw, innermost first.
     pub frames: Vec<Frame>,
@@ -304,7 +326,6 @@ pub struct Annotation {
 }
 
 /// A fault of the crash path itself.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fault {
@@ -314,14 +335,18 @@ pub struct Fault {
     pub signal: i32,
     /// The signal's name.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
     /// Its `si_code`.
     pub code: i32,
     /// The address that could not be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Where the crash path was.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pc: Option<Address>,
     /// The thread that was being read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u64>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]

@@ -5,10 +5,8 @@ use super::address::{Address, Bytes};
 use super::fault_kind::FaultKind;
 use crate::wire::Access;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 /// Why a process died. Field names of the JSON form are stable; new ones may come. What is not known is left out.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explanation {
@@ -19,16 +17,21 @@ pub struct Explanation {
     /// How far [`Self::kind`] and [`Self::operand`] can be trusted.
     pub certainty: Certainty,
     /// What the instruction did to memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<MemoryAccess>,
     /// The function in which it happened; of a jump to where no code is, the one that jumped.
     pub function: Option<String>,
     /// The instruction at which the thread stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub instruction: Option<Instruction>,
     /// Of a jump to where no code is: the call that led there.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Instruction>,
     /// The operand that was bad.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub operand: Option<BadOperand>,
     /// Of a stack overflow: what repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub recursion: Option<Recursion>,
     /// Of a bad address, what one flipped bit might have made it of, the likeliest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,15 +70,17 @@ impl Certainty {
 }
 
 /// What an instruction did to memory.
-#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryAccess {
     /// Whether it read, wrote, or fetched an instruction. `None` if it reads and writes and the processor does not say at which it stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Access>,
     /// How many bytes. `None` of instructions whose width is not fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
     /// The address.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
 }
 
@@ -90,21 +95,25 @@ pub struct Instruction {
 }
 
 /// The operand that could not be used: `value + index * scale + displacement` is the address.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BadOperand {
     /// As the instruction has it, such as `[rax+8]`.
     pub text: String,
     /// The register that held the bad value; `None` if it may be one or the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub register: Option<String>,
     /// The value of that register.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Address>,
     /// What the instruction adds to the registers: with a structure's address in the register, the offset of a field.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub displacement: Option<i64>,
     /// The other register, where the operand has two.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<Index>,
     /// Who fills memory with what the register held.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
 }
 
@@ -160,7 +169,6 @@ pub enum CodeChangeKind {
 }
 
 /// What repeats on a stack that has overflowed.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recursion {
@@ -169,5 +177,6 @@ pub struct Recursion {
     /// How many rounds the report counts.
     pub rounds: u64,
     /// Bytes of stack that one round takes, on average.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

@@ -4,10 +4,8 @@ use super::address::{Address, Bytes};
 use super::value::Extra;
 use crate::wire::{ImageKind, UnwindKind};
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 /// A loaded image.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Image {
@@ -41,8 +39,10 @@ pub struct Image {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
     /// Its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Mach-O: CPU type and subtype.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<(i32, i32)>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -218,7 +218,6 @@ pub struct Code {
 }
 
 /// A mapping of the process.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mapping {
@@ -229,8 +228,10 @@ pub struct Mapping {
     /// What is allowed: 1 execute, 2 write, 4 read; 8 it is shared with other processes.
     pub protection: u8,
     /// The path of its file, or what the system calls it, such as `[heap]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Where in its file it starts, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub file_offset: Option<u64>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]

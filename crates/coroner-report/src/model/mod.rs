@@ -48,10 +48,8 @@ pub use value::{Extra, Value};
 
 use crate::wire::SectionKind;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 /// One report of one death (or of a handled error or a hang).
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -64,8 +62,10 @@ pub struct Report {
     /// Identity. All zero where the section is missing, which is a problem.
     pub header: Header,
     /// What happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
     /// Why, as far as the report says; `None` until it is computed (the crate `coroner-explain`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
     /// Language exceptions behind it: the uncaught one first, then what caused it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -94,9 +94,11 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     /// How writing it went; `None` if it was not finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// What the app recorded outside a signal handler, from the run state: there where the report file has it as a section. Otherwise
     /// who has both files puts them together.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
     /// Sections of a kind that this version does not know.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -7,11 +7,9 @@ use crate::reader::Fields;
 use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus, ThermalState};
 use crate::wire::Monitor;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 use std::collections::BTreeMap;
 
 /// The content of a run state file.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunFacts {
@@ -24,21 +22,28 @@ pub struct RunFacts {
     /// The device.
     pub device: DeviceFacts,
     /// The process that ran; `None` if its run state does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessIdentity>,
     /// What of the device changes; `None` if it was never read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device_state: Option<DeviceState>,
     /// How the run went.
     pub lifecycle: Lifecycle,
     /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
     /// not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<CrashRecord>,
     /// The session, for release health.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
     /// The release that the app changed to after install. The session keeps the one that it began with.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
     /// The environment that it changed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// Level that the app set for its events.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// Tags.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -50,6 +55,7 @@ pub struct RunFacts {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Value>,
     /// The user: a map.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<Value>,
     /// The fingerprint, by which a server groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,7 +80,6 @@ pub struct RunFacts {
 }
 
 /// A file that goes with the reports of a run.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
@@ -83,6 +88,7 @@ pub struct Attachment {
     /// Where it lies.
     pub path: String,
     /// Its media type.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
 }
 
@@ -239,28 +245,33 @@ facts! {
 }
 
 /// What of the device changes, as it was when it was last read.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceState {
     /// When that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub read: Option<Timestamp>,
     /// Memory that is free or can be had without swapping, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_free: Option<u64>,
     /// Size of the file system that the store is on, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_size: Option<u64>,
     /// What of it an app can still have, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_free: Option<u64>,
     /// The battery's charge, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub battery_percent: Option<u8>,
     /// Whether it is being charged, or full and connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub charging: Option<bool>,
     /// How hot it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub thermal: Option<ThermalState>,
 }
 
 /// How a run went.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lifecycle {
@@ -268,33 +279,44 @@ pub struct Lifecycle {
     /// or was killed, or the machine stopped.
     pub exit: ExitKind,
     /// When it said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_time: Option<Timestamp>,
     /// The signal that ended it, or asked it to end: of [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_signal: Option<i32>,
     /// The process that sent that signal, where the system said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender: Option<u32>,
     /// The monitor that saw a crash, if one did, though the process may have gone on after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,
     /// When it crashed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub crash_time: Option<Timestamp>,
     /// Whether the app was in front.
     pub foreground: Foreground,
     /// When that changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub foreground_changed: Option<Timestamp>,
     /// The last sign of life.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_alive: Option<Timestamp>,
     /// When the hang began that was still going on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hang_since: Option<Timestamp>,
     /// How long the hangs lasted that ended, in nanoseconds, by the number that is in their reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hang_durations_ns: BTreeMap<u8, u64>,
     /// Memory that the process used, bytes, at its last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used: Option<u64>,
     /// Memory that it could still have had, bytes: up to its own limit, else the machine's.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available: Option<u64>,
     /// Whether a debugger was attached.
     pub debugged: bool,
     /// Address of the last fault that was handed on to another handler, where that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_fault: Option<Address>,
     /// Reports of what the process survived that were not written, since there were too many, and that no sink was notified of yet.
     #[serde(skip_serializing_if = "is_zero")]
@@ -303,6 +325,7 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "is_zero")]
     pub reports_delivered: u64,
     /// What the process was processing, which is the reports of another run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub processing: Option<Processing>,
 }
 
@@ -344,7 +367,6 @@ fn is_unset(level: &Level) -> bool {
 }
 
 /// Something that happened before.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Breadcrumb {
@@ -355,12 +377,16 @@ pub struct Breadcrumb {
     pub level: Level,
     /// Type, such as `navigation`, `http`; `default` if empty.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Category, such as `ui.click`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     /// The message.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Data: a map.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]

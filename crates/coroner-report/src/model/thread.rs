@@ -7,21 +7,22 @@ use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCapture
 use coroner_process::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_with::skip_serializing_none;
 use std::collections::BTreeMap;
 
 /// A thread of the process that died.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Thread {
     /// The system's number of the thread.
     pub tid: u64,
     /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The dispatch queue whose work it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// The processor time that it has had.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<CpuTime>,
     /// Whether it crashed.
     pub crashed: bool,
@@ -30,19 +31,26 @@ pub struct Thread {
     /// Whether it is the process's first thread.
     pub main: bool,
     /// What it was doing.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<ThreadState>,
     /// The system call that it was blocked in.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall: Option<i64>,
     /// The system call's name, such as `futex`.
     #[serde(skip_deserializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
     /// Where its registers came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_by: Option<CaptureMethod>,
     /// Why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub not_captured: Option<NotCaptured>,
     /// Its stack: lowest address and the address after the highest.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<(Address, Address)>,
     /// Its registers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<Registers>,
     /// Its frames, innermost first.
     pub frames: Vec<Frame>,
@@ -50,6 +58,7 @@ pub struct Thread {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// Why the walk ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub walk_end: Option<WalkEnd>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -90,7 +99,6 @@ pub struct Skipped {
 ///
 /// The first five fields are what the crash path wrote. The others are filled in at the next launch: `module` and
 /// `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames), the rest by a symbolicator.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frame {
@@ -101,50 +109,65 @@ pub struct Frame {
     /// What the address is.
     pub address_kind: AddressKind,
     /// The stack pointer in this frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sp: Option<Address>,
     /// The canonical frame address: the caller's stack pointer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cfa: Option<Address>,
     /// Path of the image that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// The address relative to that image's load address.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub module_offset: Option<RelativeAddress>,
     /// The function, demangled. With inlined frames this is the outermost one, the function that the code belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// The symbol, as the symbol table has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_function: Option<String>,
     /// The name is the one that the process found as it died ([`SymbolName`](super::SymbolName)): the nearest that its own
     /// images' symbol tables have, without inlined calls. No symbol file had a better one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub named_in_process: bool,
     /// Where the function starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol_address: Option<Address>,
     /// Source file. With inlined frames: of the call of the outermost inlined function.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Line in it, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// Column, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
     /// Functions inlined here, innermost first; the last was inlined into `function`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<InlinedFrame>,
     /// Whether it is the app's own code.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub in_app: Option<bool>,
 }
 
 /// A function inlined into another.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InlinedFrame {
     /// Its name, demangled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// Its name, mangled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_function: Option<String>,
     /// Source file.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Line, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// Column, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
 }
 

@@ -42,7 +42,7 @@ fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<
                 Err(_) => Value::Negative(!value as u64),
             }
         }
-        Type::F16 => Value::Float(decoder.f16()?.into()),
+        Type::F16 => Value::Float(half(decoder)?),
         Type::F32 => Value::Float(decoder.f32()?.into()),
         Type::F64 => Value::Float(decoder.f64()?),
         Type::Simple => {
@@ -89,6 +89,25 @@ fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<
         Type::Break => return Err(Error::message("an end without a beginning").at(at)),
         Type::Unknown(byte) => return Err(Error::message(format!("no item starts with byte {byte:#04x}")).at(at)),
     })
+}
+
+/// A number of half precision (IEEE 754 binary16; RFC 8949, appendix D).
+fn half(decoder: &mut Decoder<'_>) -> Result<f64, Error> {
+    let at = decoder.position();
+    let [high, low] = match decoder.input().get(at + 1..at + 3) {
+        Some(&[high, low]) => [high, low],
+        _ => return Err(Error::end_of_input()),
+    };
+    decoder.set_position(at + 3);
+    let bits = u16::from_be_bytes([high, low]);
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1F), f64::from(bits & 0x3FF));
+    let magnitude = match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (fraction + 1024.0) * 2_f64.powi(exponent - 25),
+    };
+    Ok(if bits >> 15 == 1 { -magnitude } else { magnitude })
 }
 
 /// Whether an array or map whose head said `len` (`None`: until a break) has more after `count` elements. The break is

@@ -33,6 +33,15 @@ pub enum CreateError {
     },
 }
 
+impl core::fmt::Display for CreateError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let CreateError::TooSmall { needed } = self;
+        write!(f, "a run state of these limits needs {needed} bytes")
+    }
+}
+
+impl core::error::Error for CreateError {}
+
 /// Why a value was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -60,6 +60,18 @@ pub enum HeaderError {
     TooLong,
 }
 
+impl core::fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            HeaderError::Short => "fewer bytes than a section's header has",
+            HeaderError::NotAFrame => "no header of a section",
+            HeaderError::TooLong => "a section that is longer than any may be",
+        })
+    }
+}
+
+impl core::error::Error for HeaderError {}
+
 /// The checksum of a section.
 pub fn checksum(kind: SectionKind, version: u16, payload: &[u8]) -> u32 {
     let [k1, k0] = kind.0.to_be_bytes();

@@ -7,29 +7,30 @@ use coroner_report::model::{Crash, Exception as Thrown, Report, RunFacts};
 use coroner_report::run_state::Foreground;
 use coroner_report::wire::{Access, Monitor};
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 use super::stacktrace::{Stacks, Stacktrace};
 
 /// An exception: what happened, where, and what noticed it.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exception {
     /// Its type: a signal's or a Mach exception's name, or the type that a language's runtime threw.
     #[serde(rename = "type")]
     pub kind: String,
     /// The message.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// The thread on which it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<u64>,
     /// What noticed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
     /// The stack.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stacktrace: Option<Stacktrace>,
 }
 
 /// What noticed an exception.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
     /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`], `generic` for what the
@@ -37,16 +38,22 @@ pub struct Mechanism {
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether the app went on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub handled: Option<bool>,
     /// Whether type and message are made up from a signal, so that a server should group by the functions.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<bool>,
     /// In a chain, which one it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exception_id: Option<u64>,
     /// In a chain, the one that this one caused.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<u64>,
     /// Where in that one it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Signal, Mach exception and error number.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub meta: Option<MechanismMeta>,
     /// Anything else: `relevant_address`, `access`, `location`, and of a fault that is explained `fault`, `certainty`, `register`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -54,19 +61,20 @@ pub struct Mechanism {
 }
 
 /// What the operating system said.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MechanismMeta {
     /// The signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<SignalMeta>,
     /// The Mach exception.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mach_exception: Option<MachExceptionMeta>,
     /// The error number that came with the signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<Errno>,
 }
 
 /// A POSIX signal.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalMeta {
     /// Its number on that system.
@@ -74,8 +82,10 @@ pub struct SignalMeta {
     /// `si_code`.
     pub code: i64,
     /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The code's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<String>,
 }
 

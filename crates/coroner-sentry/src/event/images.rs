@@ -3,10 +3,8 @@
 use coroner_report::model::{Image, Report};
 use coroner_report::wire::{ImageKind, Os};
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 /// A loaded image.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugImage {
     /// `elf` or `macho`.
@@ -17,6 +15,7 @@ pub struct DebugImage {
     /// Identity of its debug information.
     pub debug_id: String,
     /// Its own identity: the whole GNU build id, or the `LC_UUID`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub code_id: Option<String>,
     /// Where it was loaded.
     pub image_addr: String,
@@ -25,6 +24,7 @@ pub struct DebugImage {
     /// Bytes of memory from its start to its end.
     pub image_size: u64,
     /// Its architecture.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
 }
 

@@ -21,7 +21,6 @@ use coroner_report::run_state::Level;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use serde_with::skip_serializing_none;
 
 pub use contexts::OWN_CONTEXTS;
 pub use coroner_report::model::InAppRules;
@@ -61,7 +60,6 @@ impl<T> From<Vec<T>> for Values<T> {
 }
 
 /// An event of a native program. Times are RFC 3339 in UTC, addresses `0x` and hexadecimal digits.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// 32 hexadecimal digits, made when the crash happened: a server that has it already drops a second one.
@@ -73,12 +71,16 @@ pub struct Event {
     /// How grave: `fatal`, `error`, `warning`, `info` or `debug`.
     pub level: String,
     /// The app's release, such as `app@1.2.3+45`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
     /// Its distribution.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dist: Option<String>,
     /// Where it runs, such as `production`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// What the app was at, such as the name of a screen or a route: the tag `transaction`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<String>,
     /// By what a server is to group, instead of its own rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,6 +94,7 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub threads: Values<Thread>,
     /// What a server needs to find names.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub debug_meta: Option<DebugMeta>,
     /// App, system, device, and what the app set.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -156,7 +159,6 @@ pub struct DebugMeta {
 }
 
 /// Something that happened before.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breadcrumb {
     /// When.
@@ -165,10 +167,13 @@ pub struct Breadcrumb {
     #[serde(rename = "type")]
     pub kind: String,
     /// Where it belongs, such as `ui.click`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     /// What happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// How grave.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// More of it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]

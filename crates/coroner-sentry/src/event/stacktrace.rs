@@ -9,7 +9,6 @@ use coroner_report::model::{
 use coroner_report::wire::FoundBy;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use serde_with::skip_serializing_none;
 
 /// Most frames of a stack in an event: what Relay keeps (`max_frames` of its schema). Of more, the first and the last half.
 pub const MAX_FRAMES: usize = 250;
@@ -31,26 +30,34 @@ pub struct Stacktrace {
 }
 
 /// A frame of a stack.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// The function, demangled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// Its symbol, as the symbol table has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// Path of the image.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<String>,
     /// Source file: its path as far as it is relative, else its last component.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
     /// Source file, where its path is absolute.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub abs_path: Option<String>,
     /// Line, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lineno: Option<u32>,
     /// Column, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub colno: Option<u32>,
     /// The class of a method of Java.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// The language of a frame that its runtime has said, such as `java` or `javascript`, in an event of native code.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// The address whose instruction this frame was at; empty for a frame of a managed runtime, and where functions were inlined at it.
     ///
@@ -60,8 +67,10 @@ pub struct Frame {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instruction_addr: String,
     /// Where the function starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol_addr: Option<String>,
     /// Where the image was loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_addr: Option<String>,
     /// Whether it is the app's own code.
     pub in_app: bool,

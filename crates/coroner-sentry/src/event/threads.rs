@@ -4,17 +4,16 @@ use std::collections::HashSet;
 
 use coroner_report::model::{Report, Thread as ReportThread};
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 
 use super::stacktrace::{Stacks, Stacktrace};
 
 /// A thread.
-#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     /// The system's number of it.
     pub id: u64,
     /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Whether it crashed.
     #[serde(default)]
@@ -26,8 +25,10 @@ pub struct Thread {
     #[serde(default)]
     pub main: bool,
     /// What it was doing: `running`, `blocked`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Its stack. The thread that an exception names has it there.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stacktrace: Option<Stacktrace>,
 }
 

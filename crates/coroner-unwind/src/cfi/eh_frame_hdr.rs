@@ -197,6 +197,17 @@ pub enum BuildError {
     TooSmall(usize),
 }
 
+impl core::fmt::Display for BuildError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            BuildError::Section(problem) => core::fmt::Display::fmt(problem, f),
+            BuildError::TooSmall(bytes) => write!(f, "the table needs {bytes} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for BuildError {}
+
 /// Not async-signal-safe: builds a search table in the format of `.eh_frame_hdr` for a section that has none (static programs
 /// without one, Mach-O `__eh_frame`, `.debug_frame`), into `table`, which is at `table_address`. Returns the length used:
 /// [`Image::eh_frame_hdr`](crate::Image::eh_frame_hdr) or [`Image::debug_frame_hdr`](crate::Image::debug_frame_hdr) is

@@ -8,7 +8,7 @@ use coroner_report::wire::{AddressKind, FoundBy, ImageKind};
 
 use super::Backtrace;
 use super::images::LoadedImage;
-use crate::processing::SymbolSearch;
+use crate::naming;
 
 impl fmt::Display for Backtrace {
     /// One line for each frame, and for each call that is inlined into it: image, address, function, file and line, where there is debug
@@ -49,7 +49,7 @@ impl Backtrace {
             report.images.extend(image.filter(is_new));
         }
         report.threads.push(Thread { frames, ..Thread::default() });
-        SymbolSearch::default().symbolicate(&mut report);
+        naming::complete(&mut report);
         report.threads.pop().map(|thread| thread.frames).unwrap_or_default()
     }
 }

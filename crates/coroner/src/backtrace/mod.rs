@@ -41,7 +41,9 @@ use coroner_process::memory::{Memory, Windowed};
 use coroner_process::registers::Registers;
 use coroner_process::threads::Tid;
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
-use coroner_walk::{LiveReader, ThreadStack, rule_caches, stop_thread, store_current_registers, swift_tasks};
+use coroner_walk::{
+    LiveReader, StackReader, ThreadStack, rule_caches, stop_thread, store_current_registers, swift_tasks,
+};
 
 pub use coroner_walk::stop_thread::NotCaptured;
 pub use names::{NamedFrame, Names};
@@ -243,7 +245,7 @@ impl Backtrace {
         }
     }
 
-    /// Walks through whatever reader it is, each way compiled by itself.
+    /// Walks through whatever reader it is.
     #[inline]
     fn fill(
         &mut self,
@@ -254,7 +256,10 @@ impl Backtrace {
         rules: &mut RuleCache,
     ) {
         match memory {
-            LiveReader::Loads(memory) => self.fill_through(registers, memory, options, walk, rules),
+            // As the other walks have it: the unwinder is compiled once for both.
+            LiveReader::Loads(_) => {
+                self.fill_through(registers, &mut StackReader::of_elsewhere(memory), options, walk, rules);
+            }
             LiveReader::Copies(copy) => {
                 let mut windows = Windowed::<_, 4>::new(copy);
                 self.fill_through(registers, &mut windows, options, walk, rules);

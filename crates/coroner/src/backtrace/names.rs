@@ -9,12 +9,12 @@ use std::sync::Arc;
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_report::model::is_runtime_code;
 use coroner_scan::{Extent, LookupAddress, NameScan};
-use coroner_symbols::{DebugId, SymbolFile, demangle};
 use memmap2::Mmap;
 
 use super::Backtrace;
 use super::images::LoadedImage;
 use super::os;
+use crate::naming::demangle;
 
 /// Symbols that one table is searched for at most: more than any image has.
 const LIMIT: u32 = 50_000_000;
@@ -99,7 +99,7 @@ impl Names {
             }
             let mut tell = |index: usize, name: &[u8], start: u64| {
                 if let Some(frame) = frames.get_mut(index) {
-                    let name = demangle(&String::from_utf8_lossy(name)).name;
+                    let name = demangle(&String::from_utf8_lossy(name));
                     frame.in_app &= !is_runtime_code(Some(&name), None);
                     frame.function = Some(Arc::from(name));
                     frame.function_offset = frame.address.wrapping_sub(start.wrapping_add(image.slide));
@@ -111,12 +111,14 @@ impl Names {
                 continue;
             }
             // It was unloaded since.
-            let Some(file) = file_of(image) else { continue };
-            for index in indexes {
-                let lookup = backtrace.lookup_address(*index).unwrap_or_default();
-                let address = LookupAddress::of_instruction(lookup.wrapping_sub(image.slide));
-                if let Some((name, start)) = file.linker_symbol(address) {
-                    tell(*index, name, start);
+            #[cfg(feature = "symbolicate")]
+            if let Some(file) = file_of(image) {
+                for index in indexes {
+                    let lookup = backtrace.lookup_address(*index).unwrap_or_default();
+                    let address = LookupAddress::of_instruction(lookup.wrapping_sub(image.slide));
+                    if let Some((name, start)) = file.linker_symbol(address) {
+                        tell(*index, name, start);
+                    }
                 }
             }
         }
@@ -196,9 +198,10 @@ impl SymbolTable {
 }
 
 /// The file of an image, or the slice of it, that has the image's id.
-fn file_of(image: &LoadedImage) -> Option<SymbolFile> {
-    let id = DebugId::new(&image.build_id)?;
-    SymbolFile::open(&image.path).ok()?.into_iter().find(|file| file.debug_id() == Some(&id))
+#[cfg(feature = "symbolicate")]
+fn file_of(image: &LoadedImage) -> Option<coroner_symbols::SymbolFile> {
+    let id = coroner_symbols::DebugId::new(&image.build_id)?;
+    coroner_symbols::SymbolFile::open(&image.path).ok()?.into_iter().find(|file| file.debug_id() == Some(&id))
 }
 
 fn tell<M: Memory>(

@@ -20,7 +20,7 @@ use coroner_report::run_state::{RunState, Scalar};
 use coroner_report::wire::Monitor;
 
 use super::{Deliverer, all_final, locked};
-use crate::processing::Naming;
+use crate::naming::Naming;
 use crate::store::RawRun;
 use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE, SinkState};

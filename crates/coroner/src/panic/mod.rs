@@ -38,25 +38,14 @@ use coroner_capture::caught_panic;
 use coroner_capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
 use coroner_report::model::{CrashFlag, Report};
-use coroner_report::run_state::Level;
 use coroner_report::wire::{Exception, Frame, Language, Monitor};
 
+use crate::config::PanicPolicy;
 use crate::delivery::own_run;
 use crate::exception::frames_above;
+use crate::level::Level;
 use crate::scope::{Breadcrumb, add_breadcrumb};
 use landing::Landing;
-
-/// Which panics are reported, and not only left as breadcrumbs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PanicPolicy {
-    /// Those that nobody catches: they end the process or a thread.
-    #[default]
-    UncaughtOnly,
-    /// Those that are caught, too, as reports that the process survives
-    /// ([`Config::reports_per_hour`](crate::Config::reports_per_hour)): a server's handlers under a runtime that
-    /// catches their panics, as tokio does.
-    All,
-}
 
 /// Whether panics are taken in.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -170,7 +159,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
                     return;
                 }
                 let text = format!("panic caught: {message}");
-                add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::ERROR));
+                add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::Error));
             }
             // The runtime says so itself when it gets there.
             Landing::CannotUnwind => recent.reported = true,

@@ -17,6 +17,8 @@ use crate::store::{Kept, Limits, Worth};
 const JSON: &str = "json";
 /// The report as the crash left it, with the run state: `coroner show` and later versions of Coroner read it.
 const RAW: &str = "coroner";
+/// What is written last: where it is, all is.
+const LAST: &str = if cfg!(feature = "json") { JSON } else { RAW };
 
 /// Attachments of the report: their names follow.
 const ATTACHMENT: &str = "attachment-";
@@ -31,9 +33,11 @@ const MAX_EARLY: u64 = 256 << 10;
 /// `<time>-<event id>.attachment-<name>`, up to 20 MiB for a report.
 ///
 /// Files appear under their names whole or not at all, and are on the disk when a report counts as delivered. The JSON is
-/// written last: where it is, both are. Both are there as soon as the next launch has installed Coroner; the JSON is replaced
+/// written last: where it is, all are. They are there as soon as the next launch has installed Coroner; the JSON is replaced
 /// when names of functions and lines are found. If the folder can't be written (the disk
 /// is full, a permission is missing), the report stays in the store and is tried again.
+///
+/// Without the feature `json` there is no JSON file, and the other is the last.
 ///
 /// The folder keeps 100 reports, for 90 days, of 64 MiB together, whichever is passed first ([`limits`](Self::limits)): of reports with many
 /// threads, which have about 2 MiB each, that is about 30. The oldest goes first.
@@ -60,16 +64,12 @@ impl FolderSink {
     fn write(&self, submission: &Submission<'_>) -> io::Result<()> {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
-        let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
-        let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
-        folder.write_atomically(
-            &raw,
-            &bundle::pack(report, &submission.raw.state, submission.raw.system_file(submission.index)),
-        )?;
         for (name, bytes) in attachments(submission.report, &stem, MAX_ATTACHMENTS).0 {
             folder.write_atomically(&name, &bytes)?;
         }
-        folder.write_atomically(&json, submission.report.to_json().as_bytes())?;
+        for (extension, bytes) in forms(submission) {
+            folder.write_atomically(&file_name(&stem, extension), &bytes)?;
+        }
         folder.clear_temporaries()?;
         self.enforce_limits(&folder, &stem)
     }
@@ -78,20 +78,16 @@ impl FolderSink {
     fn write_early(&self, submission: &Submission<'_>) -> io::Result<bool> {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
-        let (json, raw) = (file_name(&stem, JSON), file_name(&stem, RAW));
         let (attachments, are_all) = attachments(submission.report, &stem, MAX_EARLY);
-        if folder.status_of(&json).is_ok() {
+        if folder.status_of(&file_name(&stem, LAST)).is_ok() {
             return Ok(are_all);
         }
-        let report = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
-        folder.write_quickly(
-            &raw,
-            &bundle::pack(report, &submission.raw.state, submission.raw.system_file(submission.index)),
-        )?;
         for (name, bytes) in attachments {
             folder.write_quickly(&name, &bytes)?;
         }
-        folder.write_quickly(&json, submission.report.to_json().as_bytes())?;
+        for (extension, bytes) in forms(submission) {
+            folder.write_quickly(&file_name(&stem, extension), &bytes)?;
+        }
         // An app that crashes at each start comes to nothing else.
         self.enforce_limits(&folder, &stem)?;
         Ok(are_all)
@@ -115,8 +111,8 @@ impl FolderSink {
         }
         let (_, goes) = self.limits.divide(reports.into_values().collect(), SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
-            // The JSON first: a report without it is one that is still being written.
-            names.sort_by_key(|name| *name != file_name(&stem, JSON));
+            // What was written last goes first: a report without it is one that is still being written.
+            names.sort_unstable_by_key(|name| *name != file_name(&stem, LAST));
             for name in names {
                 match folder.remove_file(&name) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -147,6 +143,17 @@ impl Sink for FolderSink {
             },
         }
     }
+}
+
+/// The forms in which a report is written, one made at a time, with the extensions of their files. [`LAST`] is the last one.
+fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let Submission { report, raw, index, .. } = *submission;
+    let as_left = std::iter::once_with(move || {
+        let file = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
+        (RAW, bundle::pack(file, &raw.state, raw.system_file(index)))
+    });
+    let json = cfg!(feature = "json").then_some(report).into_iter();
+    as_left.chain(json.map(|report| (JSON, report.to_json().into_bytes())))
 }
 
 /// The name of a report's files without extension: its time in UTC, by which a listing is in order, and its event id.

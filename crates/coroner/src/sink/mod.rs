@@ -207,6 +207,7 @@ pub struct FinishedRun<'a> {
 
 /// What a sink made of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Delivery {
     /// It has it, for good.
     Delivered,

@@ -291,11 +291,11 @@ fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
 
 fn level(level: protocol::Level) -> crate::Level {
     match level {
-        protocol::Level::Debug => crate::Level::DEBUG,
-        protocol::Level::Info => crate::Level::INFO,
-        protocol::Level::Warning => crate::Level::WARNING,
-        protocol::Level::Error => crate::Level::ERROR,
-        protocol::Level::Fatal => crate::Level::FATAL,
+        protocol::Level::Debug => crate::Level::Debug,
+        protocol::Level::Info => crate::Level::Info,
+        protocol::Level::Warning => crate::Level::Warning,
+        protocol::Level::Error => crate::Level::Error,
+        protocol::Level::Fatal => crate::Level::Fatal,
     }
 }
 

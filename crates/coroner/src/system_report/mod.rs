@@ -9,6 +9,8 @@
 //! * without such a report, a crash or a hang with a trace becomes one; also where there is no run, since the app died before it installed
 //!   Coroner.
 //!
+//! Traces are read with the feature `system-reports`; without it a death has no stacks but those that the run itself left.
+//!
 //! Systems give the same history at each launch: what has been seen is known by its time. What comes when the run's own report is delivered
 //! and gone already adds nothing: the processes that had one are known ([`note_reported`]).
 
@@ -26,14 +28,18 @@ use coroner_report::wire::{
 use serde::{Deserialize, Serialize};
 
 use crate::foreign_exception;
+use crate::naming;
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 use crate::store::{Claim, STATE, Store};
 
 mod android;
+#[cfg(feature = "system-reports")]
 mod metric_kit;
+mod trace;
 
 pub use android::ExitInfo;
+#[cfg(feature = "system-reports")]
 pub use metric_kit::{MetricKitError, metric_kit_reports};
 
 /// In a run's directory: what the system said of its end.
@@ -127,8 +133,7 @@ impl SystemReport {
 
     /// Whether it is a report also where the process left none.
     pub(crate) fn is_a_report(&self) -> bool {
-        let is_known = coroner_tombstone::form_of(&self.trace).is_some() || metric_kit::is_of_it(&self.trace);
-        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && is_known
+        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && trace::is_known(&self.trace)
     }
 
     /// The run that it is of where there is none: the same each time.
@@ -266,7 +271,7 @@ pub fn complete_report(report: &mut Report) {
     }
     name_java_exceptions(report);
     foreign_exception::name_frames(report);
-    coroner_symbols::demangle_exception_types(report);
+    naming::demangle_exception_types(report);
 }
 
 /// Java's exceptions are reported with their stack traces as text: frames and causes are made of that.
@@ -276,7 +281,7 @@ fn name_java_exceptions(report: &mut Report) {
     };
     let exception = &report.exceptions[place];
     let Some(text) = &exception.user_info else { return };
-    let chain = coroner_tombstone::exceptions_of_stack_trace(text, exception.tid);
+    let chain = trace::exceptions_of_stack_trace(text, exception.tid);
     if !chain.is_empty() {
         report.exceptions.splice(place..=place, chain);
     }
@@ -284,13 +289,8 @@ fn name_java_exceptions(report: &mut Report) {
 
 /// Adds to a report what the system said of the same death.
 pub(crate) fn complete(report: &mut Report, system: &SystemReport) {
-    let traced = if metric_kit::is_of_it(&system.trace) {
-        metric_kit::read(&system.trace)
-    } else {
-        coroner_tombstone::read(&system.trace).ok()
-    };
     let is_bare = report.crash.is_none() && report.threads.is_empty();
-    if let Some(traced) = traced {
+    if let Some(traced) = trace::read(&system.trace) {
         let run = if is_bare { take(report, traced) } else { add(report, traced) };
         if report.run.is_none() {
             report.run = run;
@@ -335,7 +335,7 @@ fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
     if of_hang {
         // The process knows its native frames, the runtime those of Java.
         for thread in traced.threads {
-            let managed = thread.frames.into_iter().filter(coroner_tombstone::is_managed);
+            let managed = thread.frames.into_iter().filter(trace::is_managed);
             match report.threads.iter_mut().find(|own| own.tid == thread.tid) {
                 Some(own) => {
                     own.frames.extend(managed);

@@ -21,8 +21,8 @@ fn what_was_set_is_in_the_run_state() {
     scope.set_context("document", &context).unwrap();
     scope.set_extra("note", &json!("shown")).unwrap();
     scope.set_fingerprint(&["a", "b"]).unwrap();
-    scope.set_level(Level::WARNING);
-    scope.add_breadcrumb(&Breadcrumb::new("opened").category("ui").kind("navigation").level(Level::ERROR));
+    scope.set_level(Level::Warning);
+    scope.add_breadcrumb(&Breadcrumb::new("opened").category("ui").kind("navigation").level(Level::Error));
     scope.begin_session(Id([0xab; 16]));
     scope.count_error();
     scope.note_exit(ExitKind::CLEAN);
@@ -34,10 +34,10 @@ fn what_was_set_is_in_the_run_state() {
     assert_eq!(facts.contexts["document"].to_json(), context);
     assert_eq!(facts.extra["note"].to_json(), json!("shown"));
     assert_eq!(facts.fingerprint, ["a", "b"]);
-    assert_eq!(facts.level, Some(Level::WARNING));
+    assert_eq!(facts.level, Some(run_state::Level::WARNING));
     let breadcrumb = &facts.breadcrumbs[0];
     assert_eq!((breadcrumb.message.as_deref(), breadcrumb.category.as_deref()), (Some("opened"), Some("ui")));
-    assert_eq!((breadcrumb.kind.as_deref(), breadcrumb.level), (Some("navigation"), Level::ERROR));
+    assert_eq!((breadcrumb.kind.as_deref(), breadcrumb.level), (Some("navigation"), run_state::Level::ERROR));
     assert_eq!(facts.lifecycle.exit, ExitKind::CLEAN);
     let session = facts.session.unwrap();
     assert_eq!((session.id, session.errors), (Id([0xab; 16]), 1));
@@ -97,7 +97,7 @@ fn a_user_and_a_breadcrumb_have_data() {
     scope.set_user(Some(&User::new("7").ip_address("192.0.2.7").field("plan", "free"))).unwrap();
     let data = json!({"pages": 3});
     scope.add_breadcrumb(&Breadcrumb::new("opened").data(&data));
-    scope.set_level(Level::WARNING);
+    scope.set_level(Level::Warning);
     scope.set_level(None);
     let facts = RunFacts::read(&scope.state.to_bytes()).unwrap();
     assert_eq!(facts.user.unwrap().to_json(), json!({"id": "7", "ip_address": "192.0.2.7", "plan": "free"}));

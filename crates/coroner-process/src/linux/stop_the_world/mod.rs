@@ -78,6 +78,19 @@ pub enum PrepareError {
     System(Errno),
 }
 
+impl core::fmt::Display for PrepareError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            PrepareError::NotRealTime(signal) => write!(f, "signal {signal} is no real-time signal"),
+            PrepareError::SignalTaken(signal) => write!(f, "signal {signal} has a handler already"),
+            PrepareError::NoSignalFree => f.write_str("every real-time signal has a handler already"),
+            PrepareError::System(errno) => write!(f, "the system refused memory or a handler (errno {})", errno.0),
+        }
+    }
+}
+
+impl core::error::Error for PrepareError {}
+
 /// The prepared stopper of this process: the table exists and the signal's handler is in place.
 #[derive(Debug)]
 pub struct ThreadStopper {

@@ -3,6 +3,7 @@
 /// Why a thread was not captured. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum NotCaptured {
     /// It was asked by signal and did not answer in time (it blocks the signal, it is starved of processor time, or it
     /// waits in the kernel), and nothing else was tried.
@@ -35,6 +36,31 @@ pub enum NotCaptured {
     /// It is a thread of the kernel's in this process (io_uring's workers): it has no registers of the app's.
     KernelThread = 14,
 }
+
+impl core::fmt::Display for NotCaptured {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            NotCaptured::NoAnswer => "it did not answer the signal in time",
+            NotCaptured::SignalQueueFull => "the signal could not be queued: RLIMIT_SIGPENDING is used up",
+            NotCaptured::SignalDenied => "a sandbox or the kernel refused to send the signal",
+            NotCaptured::ThreadGone => "the thread has ended",
+            NotCaptured::NoProcessLeft => "it did not answer, and no process may be made to trace it",
+            NotCaptured::HelperDenied => {
+                "it did not answer, and a sandbox or the kernel refused to start the tracing helper"
+            }
+            NotCaptured::TraceUnsupported => "it did not answer, and this system can't trace",
+            NotCaptured::TraceDenied => "it did not answer, and tracing it was refused",
+            NotCaptured::Uninterruptible => "it waits in the kernel and can't be interrupted",
+            NotCaptured::TraceDeadline => "it neither answered nor stopped for the tracing helper in time",
+            NotCaptured::HelperDied => "it did not answer, and the tracing helper died or did not answer either",
+            NotCaptured::RegistersUnreadable => "its registers can't be read",
+            NotCaptured::TableFull => "there are more threads than the tables hold",
+            NotCaptured::KernelThread => "it is a thread of the kernel's",
+        })
+    }
+}
+
+impl core::error::Error for NotCaptured {}
 
 impl NotCaptured {
     /// Whether it says that threads can't be traced here: a signal may still reach this one.

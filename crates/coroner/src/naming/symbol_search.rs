@@ -1,0 +1,58 @@
+//! Looking for symbols on this machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use coroner_report::model::Report;
+use coroner_symbols::{Options, Symbolizer};
+
+use super::{Naming, NamingBudget};
+
+/// Where symbols are looked for, beside the images themselves.
+///
+/// The default looks on this machine as a debugger would: at the images' own paths, beside them, and in `/usr/lib/debug`.
+#[derive(Debug, Clone, Default)]
+pub struct SymbolSearch {
+    /// Folders and files with debug information: ELF debug files, dSYM bundles, breakpad `.sym` files, unstripped programs.
+    /// What has an image's build id is used.
+    pub paths: Vec<PathBuf>,
+    /// A file that remembers what the folders hold, so that the next search opens only what changed. `None`: nothing is
+    /// remembered.
+    pub index_cache: Option<PathBuf>,
+}
+
+impl SymbolSearch {
+    /// Names the frames of `report`: function, file and line.
+    pub fn symbolicate(&self, report: &mut Report) {
+        let _ = self.symbolizer(true).symbolicate_report(report);
+    }
+
+    /// The same at a launch of the app: within its budget.
+    pub(crate) fn name(&self, report: &mut Report, naming: Naming, budget: NamingBudget) {
+        let debug_info = match naming {
+            Naming::Lines => true,
+            Naming::Functions => false,
+            Naming::None => return coroner_symbols::name_by_report(report),
+        };
+        let NamingBudget { memory, time } = budget;
+        let budget = coroner_symbols::NamingBudget { memory, time, clock: thread_time };
+        if let Some(left_out) = self.symbolizer(debug_info).symbolicate_report_within(report, budget) {
+            log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
+        }
+    }
+
+    fn symbolizer(&self, debug_info: bool) -> Symbolizer {
+        let (search, index_cache) = (self.paths.clone(), self.index_cache.clone());
+        let options = Options { search, index_cache, debug_info, ..Options::default() };
+        Symbolizer::new(options)
+    }
+}
+
+/// How much processor time the calling thread has had.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes to a value of this frame.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    // It is not negative, and below a second in the second word.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

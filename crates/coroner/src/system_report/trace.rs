@@ -1,0 +1,43 @@
+//! The traces that systems hand over, of whichever form.
+
+#[cfg(feature = "system-reports")]
+mod forms {
+    use coroner_report::model::Report;
+    pub(in super::super) use coroner_tombstone::{exceptions_of_stack_trace, is_managed};
+
+    use super::super::metric_kit;
+
+    /// Whether a report can be made of a trace.
+    pub(in super::super) fn is_known(trace: &[u8]) -> bool {
+        coroner_tombstone::form_of(trace).is_some() || metric_kit::is_of_it(trace)
+    }
+
+    /// The report that a trace is.
+    pub(in super::super) fn read(trace: &[u8]) -> Option<Report> {
+        if metric_kit::is_of_it(trace) { metric_kit::read(trace) } else { coroner_tombstone::read(trace).ok() }
+    }
+}
+
+/// Without the feature no form is known.
+#[cfg(not(feature = "system-reports"))]
+mod forms {
+    use coroner_report::model::{Exception, Frame, Report};
+
+    pub(in super::super) fn is_known(_: &[u8]) -> bool {
+        false
+    }
+
+    pub(in super::super) fn read(_: &[u8]) -> Option<Report> {
+        None
+    }
+
+    pub(in super::super) fn is_managed(_: &Frame) -> bool {
+        false
+    }
+
+    pub(in super::super) fn exceptions_of_stack_trace(_: &str, _: u64) -> Vec<Exception> {
+        Vec::new()
+    }
+}
+
+pub(super) use forms::{exceptions_of_stack_trace, is_known, is_managed, read};

@@ -1,0 +1,219 @@
+//! `cargo xtask bench size`.
+//!
+//! What a crash reporter adds to the smallest app, in bytes and in crates: the program `xtask/size-bench`, built and stripped with no
+//! reporter, with Coroner's sets of features and with its peers, as Cargo builds a release by itself and in the profile `small` (for size, LTO,
+//! `panic = "abort"`). Bytes are those of the program's file above that without a reporter. Crates are those of `cargo tree`
+//! for this target, the reporter's own included: all, and those of them that are linked into the program and do not only run when it is
+//! built (procedural macros and what they need).
+//!
+//! Each program with Coroner is crashed, and its next launch has to leave the report.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Leave the peers and the default profile out, and fail where a limit is passed.
+    #[arg(long)]
+    check: bool,
+    /// Leave the C library out.
+    #[arg(long)]
+    without_library: bool,
+}
+
+/// What a program with Coroner keeps to. Of crates these are the goals, but for `coroner-raw` (20); of bytes they are what keeps it from growing:
+/// the goals are 0.5, 1.5 and 3 MB.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Bytes that it may add in the profile `small`.
+    bytes: u64,
+    /// Crates that may be linked.
+    crates: usize,
+}
+
+/// A program, and what Coroner's are to keep to.
+struct Program {
+    /// The feature of `size-bench`; none for the program without a reporter.
+    feature: Option<&'static str>,
+    limits: Option<Limits>,
+    /// What the next launch after a crash leaves a file of.
+    leaves: Option<&'static str>,
+}
+
+const PROGRAMS: [Program; 6] = [
+    Program { feature: None, limits: None, leaves: None },
+    Program {
+        feature: Some("coroner-raw"),
+        limits: Some(Limits { bytes: 1_050_000, crates: 25 }),
+        leaves: Some("coroner"),
+    },
+    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 2_100_000, crates: 45 }), leaves: Some("json") },
+    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 5_000_000, crates: 110 }), leaves: None },
+    Program { feature: Some("minidumper"), limits: None, leaves: None },
+    Program { feature: Some("sentry"), limits: None, leaves: None },
+];
+
+/// Most bytes of the C library, stripped. The goal is 1.5 MB.
+const LIBRARY_LIMIT: u64 = 5_000_000;
+
+/// The profiles, with their folders below `target`.
+const PROFILES: [&str; 2] = ["release", "small"];
+
+#[derive(Serialize)]
+struct Row {
+    what: &'static str,
+    profile: &'static str,
+    /// Of the file.
+    bytes: u64,
+    /// Above the program without a reporter.
+    added: u64,
+    /// All, and those that are linked.
+    crates: usize,
+    linked: usize,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// A program can't be built, leaves no report of its crash, or passes a limit where they are checked.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut passed: Vec<String> = Vec::new();
+    println!("{:<16} {:<8} {:>12} {:>12} {:>8} {:>8}", "reporter", "profile", "bytes", "added", "crates", "linked");
+    for profile in PROFILES.into_iter().filter(|profile| !arguments.check || *profile == "small") {
+        let mut none = 0;
+        for program in &PROGRAMS {
+            let is_ours = program.limits.is_some() || program.feature.is_none();
+            if arguments.check && !is_ours {
+                continue;
+            }
+            let path = build(program.feature, profile)?;
+            let bytes = path.metadata().with_context(|| path.display().to_string())?.len();
+            if let Some(form) = program.leaves {
+                check_report(&path, form).with_context(|| path.display().to_string())?;
+            }
+            none = if program.feature.is_none() { bytes } else { none };
+            let what = program.feature.unwrap_or("none");
+            let (crates, linked) =
+                (crates(program.feature, "normal")?, crates(program.feature, "no-proc-macro,normal")?);
+            let row = Row { what, profile, bytes, added: bytes.saturating_sub(none), crates, linked };
+            print(&row);
+            if let Some(limits) = program.limits.filter(|_| profile == "small") {
+                if row.added > limits.bytes {
+                    passed.push(format!("{what} adds {} bytes: more than {}", row.added, limits.bytes));
+                }
+                if linked > limits.crates {
+                    passed.push(format!("{what} links {linked} crates: more than {}", limits.crates));
+                }
+            }
+            rows.push(row);
+        }
+    }
+    if !arguments.without_library {
+        let bytes = library()?;
+        let row = Row { what: "libcoroner_ffi.so", profile: "ship", bytes, added: bytes, crates: 0, linked: 0 };
+        print(&row);
+        if bytes > LIBRARY_LIMIT {
+            passed.push(format!("libcoroner_ffi.so has {bytes} bytes: more than {LIBRARY_LIMIT}"));
+        }
+        rows.push(row);
+    }
+    passed.iter().for_each(|limit| println!("{limit}"));
+    if arguments.json {
+        println!(
+            "{}",
+            serde_json::json!({ "bench": "size", "pass": passed.is_empty(), "rows": rows, "passed": passed })
+        );
+    }
+    if arguments.check && !passed.is_empty() {
+        bail!("{} limits were passed", passed.len());
+    }
+    Ok(())
+}
+
+fn print(row: &Row) {
+    let Row { what, profile, bytes, added, crates, linked } = row;
+    println!("{what:<16} {profile:<8} {bytes:>12} {added:>12} {crates:>8} {linked:>8}");
+}
+
+fn manifest() -> PathBuf {
+    tools::workspace_root().join("xtask/size-bench/Cargo.toml")
+}
+
+/// The program with a reporter, or without one.
+fn build(feature: Option<&str>, profile: &'static str) -> anyhow::Result<PathBuf> {
+    let target = tools::target_dir().join("size-bench");
+    let mut command = Command::new("cargo");
+    command.args(["build", "--locked", "--quiet", "--profile", profile, "--manifest-path"]).arg(manifest());
+    command.arg("--target-dir").arg(&target);
+    command.args(["--features", feature.unwrap_or_default()]);
+    let status = command.status().context("running cargo")?;
+    let what = feature.unwrap_or("no reporter");
+    ensure!(status.success(), "size-bench with {what} was not built");
+    // The next one has the same name.
+    let program = target.join(profile).join(format!("size-bench-{what}"));
+    std::fs::copy(target.join(profile).join("size-bench"), &program)?;
+    Ok(program)
+}
+
+/// How many crates a program has beside its own, by the kinds of dependencies (`--edges` of `cargo tree`) that lead to them.
+fn crates(feature: Option<&str>, edges: &str) -> anyhow::Result<usize> {
+    let mut command = Command::new("cargo");
+    command.args(["tree", "--locked", "--quiet", "--prefix", "none", "--edges", edges, "--format", "{p}"]);
+    command.arg("--manifest-path").arg(manifest()).args(["--features", feature.unwrap_or_default()]);
+    let output = command.stderr(Stdio::inherit()).output().context("running cargo")?;
+    ensure!(output.status.success(), "cargo tree ended with {}", output.status);
+    let text = String::from_utf8(output.stdout)?;
+    let names = text.lines().filter(|line| !line.is_empty() && !line.starts_with("size-bench "));
+    let names: std::collections::BTreeSet<&str> = names.map(|line| line.trim_end_matches(" (*)")).collect();
+    Ok(names.len())
+}
+
+/// Crashes a program and launches it again: the report has to be in the default folder.
+fn check_report(program: &Path, form: &str) -> anyhow::Result<()> {
+    let home = tempfile::tempdir()?;
+    let launch = |what: &str| {
+        let mut command = Command::new(program);
+        command.arg(what).env("HOME", home.path()).env("XDG_STATE_HOME", home.path().join("state"));
+        command.env_remove("STATE_DIRECTORY").stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    ensure!(!launch("crash")?.success(), "it did not crash");
+    ensure!(launch("")?.success(), "the launch after a crash failed");
+    let mut folders = vec![home.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.parent().is_some_and(|parent| parent.ends_with("reports"))
+                && path.extension().is_some_and(|extension| extension == form)
+            {
+                return Ok(());
+            }
+        }
+    }
+    bail!("it left no report")
+}
+
+/// Bytes of the C library with its default features, stripped, as `cargo xtask dist` makes it.
+fn library() -> anyhow::Result<u64> {
+    let mut command = Command::new("cargo");
+    command.current_dir(tools::workspace_root());
+    command.args(["build", "--quiet", "-p", "coroner-ffi", "--lib", "--profile", "ship"]);
+    ensure!(command.status().context("running cargo")?.success(), "coroner-ffi was not built");
+    let built = tools::target_dir().join("ship/libcoroner_ffi.so");
+    let folder = tempfile::tempdir()?;
+    let stripped = folder.path().join("libcoroner_ffi.so");
+    let status = Command::new("strip").arg("--strip-unneeded").arg("-o").arg(&stripped).arg(&built).status();
+    ensure!(status.context("running strip")?.success(), "{} was not stripped", built.display());
+    Ok(stripped.metadata()?.len())
+}
