@@ -190,6 +190,10 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("state-cut", "null-store", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("state-cut-abort", "abort", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("state-cut-exit", "exit", &["state-cut"], Expect::Nothing).needing(Needs::RealKernel),
+    case("store-removed", "null-store", &["store-removed"], Expect::Report).needing(Needs::RealKernel),
+    case("nearly-all-refused", "null-store", &["c-dispositions", "nearly-all-refused"], Expect::SignalAndRegisters)
+        .with_threads(0)
+        .needing(Needs::RealKernel),
     // Memory that can't be read any more.
     case("blocked-stack-page", "blocked-stack-page", &[], Expect::SignalAndRegisters).needing(Needs::BlockedPage),
     case("overwritten-got", "overwritten-got", &[], Expect::CrashRecord).needing(Needs::RealKernel),

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use coroner_process::files;
 use coroner_process::stack::page_size;
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{clocks, monotonic_now, process_id, this_thread, wall_now};
+use coroner_process::threads::{clocks, monotonic_now, note_process_id, process_id, this_thread, wall_now};
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
 use coroner_walk::ImageList;
 
@@ -121,7 +121,7 @@ pub fn install(store: &CStr, options: &InstallOptions) -> Result<Run, InstallErr
 }
 
 fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
-    let ([installed_at, _], pid) = (clocks(), process_id());
+    let ([installed_at, _], pid) = (clocks(), note_process_id());
     if store.to_bytes_with_nul().len() > STORE_PATH {
         return Err(InstallError::PathTooLong);
     }

@@ -377,6 +377,7 @@ impl Fault<'_> {
     fn breakpoint(&self, explanation: &mut Explanation) {
         // A step or a watchpoint of a debugger (`TRAP_TRACE`, `TRAP_HWBKPT` of Linux) is no instruction of the program's.
         if self.crash.signal.as_ref().is_some_and(|signal| matches!(signal.code, 2 | 4)) {
+            (explanation.kind, explanation.instruction) = (FaultKind::Unknown, None);
             return;
         }
         let (decoded, certainty, at) = match self.arch {

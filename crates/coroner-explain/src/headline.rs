@@ -37,8 +37,9 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
     }
     let mut letters = sentence.chars();
     match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => sentence,
+        // A type's name is written as it is: `std::runtime_error: …`.
+        Some(first) if explanation.kind != FaultKind::Exception => first.to_uppercase().chain(letters).collect(),
+        _ => sentence,
     }
 }
 

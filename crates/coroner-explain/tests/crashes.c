@@ -122,6 +122,8 @@ static long act_of(const char *act)
         __asm__ volatile(".byte 0x67, 0x0f, 0xb9, 0x40, 0x12"); /* ud1 eax, [eax+18]: an index out of bounds */
     if (strcmp(act, "breakpoint") == 0)
         __asm__ volatile("int3");
+    if (strcmp(act, "step") == 0) /* the trap flag: the instruction behind traps, whatever it is */
+        __asm__ volatile("pushfq; orl $0x100, (%%rsp); popfq; nop; nop" ::: "memory", "cc");
     if (strcmp(act, "privileged") == 0)
         __asm__ volatile("hlt");
     if (strcmp(act, "unaligned") == 0)

@@ -78,6 +78,7 @@ const ROWS: &[Row] = &[
     assembly(row("trap", FaultKind::Trap, "ud2")),
     assembly(row("ubsan", FaultKind::Trap, "out of the array's bounds")),
     assembly(row("breakpoint", FaultKind::Breakpoint, "int3")),
+    row("step", FaultKind::Unknown, "SIGTRAP: TRAP_TRACE"),
     assembly(row("privileged", FaultKind::PrivilegedInstruction, "hlt")),
     assembly(row("unaligned", FaultKind::Unaligned, "16 bytes")),
     assembly(row("bad-opcode", FaultKind::IllegalInstruction, "Illegal instruction")),

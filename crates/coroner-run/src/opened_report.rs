@@ -100,6 +100,11 @@ impl OpenedReport {
         Self::spare(parent.run).ok_or(Errno(libc::EACCES))
     }
 
+    /// Whether it is the run's reserved report, whose file is gone. (The spare one of a child's is of a run that lives.)
+    fn is_removed(&self, run: &RunFiles) -> bool {
+        self.file == run.report && run.is_removed()
+    }
+
     /// The state of the run that a child made for its crash.
     pub fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
         match &self.kind {
@@ -111,8 +116,9 @@ impl OpenedReport {
     /// The report is written: what was opened for it is closed, cut to its length; what is in memory goes to the disk.
     pub fn finish(&mut self, report: &ReportWriter, place: &Place<'_>) {
         match &self.kind {
-            OpenedKind::Reserved if !self.file.is_file => {
-                // There may be room by now; if not, the report is lost with the process, as install said.
+            OpenedKind::Reserved if !self.file.is_file || self.is_removed(place.run) => {
+                // There may be room by now; if not, the report is lost with the process, as install said. Files that somebody removed are
+                // made anew.
                 let _ = persist(place, report);
             }
             OpenedKind::Reserved => {}

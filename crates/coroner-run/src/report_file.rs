@@ -29,7 +29,7 @@ const TOUCHED: usize = 16 << 10;
 const HEAD: usize = FILE_PREFIX.len() + FRAME_HEADER_LEN;
 
 /// A file for a report, mapped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportFile {
     address: usize,
     capacity: usize,

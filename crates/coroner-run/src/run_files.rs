@@ -151,7 +151,17 @@ fn open_directory(within: i32, path: &CStr, flags: i32) -> Result<Directory> {
 /// The store's `runs` directory.
 fn open_runs(store: &CStr) -> core::result::Result<Directory, RunError> {
     // The store itself may be reached through a link that the app chose; nothing below it may.
-    let store = open_directory(libc::AT_FDCWD, store, 0).map_err(at(RunStep::Store))?;
+    let opened = open_directory(libc::AT_FDCWD, store, 0).or_else(|errno| {
+        // Somebody removed the app's directory, in which the store was.
+        let path = store.to_bytes();
+        let parent = path.iter().rposition(|byte| *byte == b'/').and_then(|end| path.get(..end));
+        if errno != Errno(libc::ENOENT) || parent.is_none_or(<[u8]>::is_empty) {
+            return Err(errno);
+        }
+        files::make_directory(libc::AT_FDCWD, LongPath::new().push(parent.unwrap_or_default()).as_c_str())?;
+        open_directory(libc::AT_FDCWD, store, 0)
+    });
+    let store = opened.map_err(at(RunStep::Store))?;
     open_directory(store.0, c"runs", libc::O_NOFOLLOW).map_err(at(RunStep::Runs))
 }
 
@@ -337,6 +347,13 @@ impl RunFiles {
     /// Whether a later launch can find it.
     pub fn is_on_disk(&self) -> bool {
         self.lock.is_some()
+    }
+
+    /// Whether somebody removed its files while the process lives: the lock's has no name any more. Not known where the app has closed
+    /// the lock. (A path would say less: the process may have another root by now.)
+    pub(crate) fn is_removed(&self) -> bool {
+        let lock = self.lock.as_ref().and_then(OwnedDescriptor::verified);
+        lock.is_some_and(|lock| status(lock).is_ok_and(|status| status.st_nlink == 0))
     }
 
     /// Drops the lock and unmaps the reports; the state stays mapped.

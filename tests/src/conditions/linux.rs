@@ -25,6 +25,8 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "descriptors-replaced", before_fault: || descriptors::replace_by_files(&app_files()), ..PLAIN },
     Condition { name: "descriptors-replaced-by-pipes", before_fault: descriptors::replace_by_output, ..PLAIN },
     Condition { name: "state-cut", before_fault: cut_state, ..PLAIN },
+    Condition { name: "store-removed", before_fault: remove_store, ..PLAIN },
+    Condition { name: "nearly-all-refused", before_fault: refuse_nearly_all, ..PLAIN },
     Condition {
         name: "repeated-signals",
         before_install: handle_repeated_signals,
@@ -55,6 +57,26 @@ fn cut_state() {
         let mut status = 0;
         assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "a child can be made");
     }
+}
+
+/// Somebody removes the app's data, the store with it, while the app runs.
+fn remove_store() {
+    let store = DISK.get().expect("the program set it");
+    // Without Coroner there is none, and that folder is everybody's.
+    if *store == std::env::temp_dir() {
+        return;
+    }
+    // What it has, by name, and nothing else.
+    std::fs::remove_dir_all(store.join("runs")).expect("the store has runs");
+    let _ = std::fs::remove_file(store.join("last_run.json"));
+    let _ = std::fs::remove_dir(store);
+}
+
+/// A sandbox that allows a few calls and refuses the rest, those that ask for the process's and the thread's id among them.
+fn refuse_nearly_all() {
+    let allowed = [libc::SYS_write, libc::SYS_futex, libc::SYS_rt_sigreturn, libc::SYS_exit, libc::SYS_exit_group];
+    let refused: Vec<libc::c_long> = (0..250).filter(|call| !allowed.contains(call)).collect();
+    seccomp::filter(&refused, Action::Fail(libc::EPERM as u16)).expect("the system takes a filter");
 }
 
 extern "C" fn ignore_signal(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use coroner_process::threads::{monotonic_now, process_id};
+use coroner_process::threads::{monotonic_now, note_process_id, process_id};
 use coroner_report::run_state::ProcessIdentity;
 
 use crate::install_options::ForkPolicy;
@@ -59,6 +59,7 @@ pub(crate) unsafe extern "C" fn before_fork() {
 
 /// Runs in the child, right after fork.
 pub(crate) fn note_fork(installed: &Installed) {
+    note_process_id();
     if FORKS.swap(0, Ordering::Relaxed) != 1 {
         IS_ONLY_CHILD.store(false, Ordering::Relaxed);
     }

@@ -236,6 +236,11 @@ pub fn process_id() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// The same: nothing refuses to say it.
+pub fn note_process_id() -> i32 {
+    process_id()
+}
+
 /// Nanoseconds of the clock that every deadline of the crash path goes by; it stands while the system sleeps.
 pub fn monotonic_now() -> u64 {
     // SAFETY: no memory is touched but the kernel's common page. Async-signal-safe.

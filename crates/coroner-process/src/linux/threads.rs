@@ -381,11 +381,22 @@ pub fn this_thread() -> Tid {
     unsafe { syscall!(libc::SYS_gettid) }.unwrap_or(0) as Tid
 }
 
-/// The id of this process, from the kernel (the C library's may be cached from before a fork).
+/// What [`note_process_id`] saw last.
+static NOTED_PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// The id of this process, from the kernel (the C library's may be cached from before a fork); where a sandbox refuses the call, the one
+/// that was noted.
 #[inline(always)]
 pub fn process_id() -> i32 {
     // SAFETY: getpid has no arguments and no effects. Async-signal-safe: one system call.
-    unsafe { syscall!(libc::SYS_getpid) }.unwrap_or(0) as i32
+    unsafe { syscall!(libc::SYS_getpid) }.map_or_else(|_| NOTED_PROCESS.load(Relaxed), |id| id as i32)
+}
+
+/// The same, and notes it for the time when a sandbox refuses to say: at install, and in a child made by fork.
+pub fn note_process_id() -> i32 {
+    let id = process_id();
+    NOTED_PROCESS.store(id, Relaxed);
+    id
 }
 
 /// The name of the calling thread.
