@@ -2,7 +2,9 @@
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::ffi::{CString, c_int, c_void};
+use std::fs::File;
 use std::hint::black_box;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -54,11 +56,25 @@ fn crash_as_asked() {
     sorts_by_the_c_library();
 }
 
+/// A copy of a program that has no name in any file system, not open for writing.
+fn memory_file(program: &Path) -> File {
+    // SAFETY: a descriptor of ours, or -1.
+    let mut file = unsafe {
+        let descriptor = libc::memfd_create(c"app".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(descriptor >= 0, "a file in memory");
+        File::from_raw_fd(descriptor)
+    };
+    std::io::copy(&mut File::open(program).unwrap(), &mut file).unwrap();
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+}
+
 /// Crashes a copy of this program.
 fn report(how: &str) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("app");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let in_memory = (how == "memory").then(|| memory_file(&program));
+    let program = in_memory.as_ref().map_or(program, |file| format!("/proc/self/fd/{}", file.as_raw_fd()).into());
     let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
     let mut command = match words.next() {
@@ -142,6 +158,19 @@ fn a_program_that_was_replaced_is_named_by_what_ran() {
         let is_named = system.iter().any(|(_, name)| name.starts_with("qsort"));
         assert_eq!(is_named, !how.ends_with("off"), "{how}: {system:#?}");
     }
+}
+
+/// Nobody finds the file later.
+#[test]
+fn a_program_of_a_file_in_memory_is_named_by_what_ran() {
+    // An emulator is what runs then, and opens the file itself.
+    if std::env::var_os("CORONER_TEST_RUNNER").is_some() {
+        return;
+    }
+    let report = report("memory");
+    assert!(report.images.iter().any(|image| image.is_main && image.replaced), "{:#?}", report.images);
+    let own = frames(&report, "memfd:app");
+    assert!(own.first().is_some_and(|(_, name)| name.contains("compare_and_crash")), "{own:#?}");
 }
 
 #[test]

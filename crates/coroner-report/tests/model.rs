@@ -136,6 +136,10 @@ fn by_name() {
         "__rustc::rust_begin_unwind",
         "coroner::panic::install::{{closure}}",
         "_start",
+        // Of a static program.
+        "__pthread_kill_implementation.constprop.0",
+        "malloc_printerr",
+        "_int_free",
         "void std::swap<paint::Ink>(paint::Ink&, paint::Ink&)",
         "std::vector<paint::Ink, std::allocator<paint::Ink> >::at(unsigned long)",
     ] {
@@ -147,6 +151,8 @@ fn by_name() {
         "<u8 as paint::Ink>::mix",
         "coroners::court",
         "main",
+        "main.cold",
+        "mallocate",
         "void paint::mix<std::string>(std::string const&)",
         "",
     ] {

@@ -53,7 +53,9 @@ impl Source {
         let path = images.path(image);
         let Some(loaded) = file_of_mapping(images, image.range.start) else { return false };
         if mounts::needs_server(loaded.device) {
-            return false;
+            // A file of memfd_create(2) is of no file system that is mounted, needs no server, and is found by nobody later.
+            let path = images.mappings.path_at(image.range.start, moved).unwrap_or_default();
+            return path.starts_with(b"/memfd:") && path.ends_with(DELETED_MARK);
         }
         let status = self
             .status_of(path, bytes)

@@ -23,8 +23,8 @@ const CRATES: [&str; 19] = [
     "coroner_walk::",
 ];
 
-/// What starts a program.
-const START: [&str; 12] = [
+/// What starts a program, ends it, and finds its heap damaged: in a static program in the program's own image.
+const START: [&str; 29] = [
     "_start",
     "__libc_start_main",
     "__libc_start_main_impl",
@@ -32,6 +32,23 @@ const START: [&str; 12] = [
     "start_thread",
     "clone3",
     "__clone3",
+    "__clone",
+    "__libc_message",
+    "malloc_printerr",
+    "__assert_fail",
+    "__assert_fail_base",
+    "__fortify_fail",
+    "__stack_chk_fail",
+    "gsignal",
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "_int_malloc",
+    "_int_free",
+    "_int_realloc",
+    "malloc_consolidate",
+    "unlink_chunk",
     "abort",
     "raise",
     "pthread_kill",
@@ -45,7 +62,9 @@ const START: [&str; 12] = [
 pub fn is_runtime_function(function: &str) -> bool {
     let is_theirs = |path: &str| CRATES.iter().any(|prefix| path.starts_with(prefix));
     let Some(implementation) = function.strip_prefix('<') else {
-        return is_theirs(without_return_type(function)) || START.contains(&function);
+        // GCC's copies of a function have a suffix: `raise.constprop.0`, `main.cold`.
+        let whole = function.split('.').next().unwrap_or_default();
+        return is_theirs(without_return_type(function)) || START.contains(&whole);
     };
     let (implementor, of) = implementation.split_once(" as ").unwrap_or((implementation, ""));
     let implementor = implementor.trim_start_matches(['&', '*', '[', '(']);
