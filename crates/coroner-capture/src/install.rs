@@ -6,7 +6,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use coroner_process::files;
 use coroner_process::stack::page_size;
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{clocks, monotonic_now, note_process_id, process_id, this_thread, wall_now};
+use coroner_process::threads::{
+    self, TaskList, Tid, clocks, monotonic_now, note_process_id, process_id, this_thread, wall_now,
+};
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
 use coroner_walk::ImageList;
 
@@ -99,10 +101,6 @@ impl InstallLimits {
     }
 }
 
-/// Bytes of all mappings that an install makes, but that of images: one system call for all. Less than what the kernel would give
-/// huge pages for, of which the whole would be resident.
-const MAPPED_AHEAD: usize = 1536 << 10;
-
 /// Whether an install is on or under way.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -127,10 +125,12 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
     }
     os::install::undisturbed(|| {
         // A report of an install that has ended may still be on its way.
-        let Some(mut owner) = own_lock(pid, options.deadline_ms) else {
+        let (tasks, tid) = threads::list_first(pid);
+        let Some(mut owner) = own_lock(pid, tid, options.deadline_ms) else {
+            tasks.close();
             return (Err(InstallError::AlreadyInstalled), false);
         };
-        let made = make_owned(store, options, installed_at, pid, &mut owner).and_then(|(installed, run)| {
+        let made = make_owned(store, options, installed_at, (pid, tasks), &mut owner).and_then(|(installed, run)| {
             installed.publish();
             os::install::begin(installed, options).map(|()| run).inspect_err(|_| {
                 installed.withdraw();
@@ -138,6 +138,7 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
                 installed.run.files.discard(store);
             })
         });
+        let made = made.inspect_err(|_| tasks.close());
         // What is loaded by now is learned now, when guarded loads are recovered; a crash looks into what came later only.
         if made.is_ok()
             && let Some(images) = Workspace::of(&mut owner).and_then(|workspace| workspace.images.as_mut())
@@ -162,14 +163,15 @@ fn make_owned(
     store: &CStr,
     options: &InstallOptions,
     installed_at: u64,
-    pid: i32,
+    (pid, tasks): (i32, TaskList),
     owner: &mut ReportOwner,
 ) -> Result<(&'static Installed, Run), InstallError> {
     let limits = options.state.allowed();
     let sizes = RunSizes::of(options.report_size(), limits.size(), true);
     let (files, previous) = match RunFiles::reuse(store, sizes, &limits) {
         Some((files, clean)) => (Ok(files), Some(clean)),
-        None => (RunFiles::create(store, sizes), None),
+        // The last free descriptors are worth more for the run than for the list of threads, which a crash can open.
+        None => (RunFiles::create_or_free(store, sizes, || tasks.close()), None),
     };
     // Without room on the disk, or a descriptor, the report is kept in memory until there is some.
     let files = match files {
@@ -187,7 +189,7 @@ fn make_owned(
     };
     files.report.touch();
     // What else a crash needs lies above a guard of its own, and the report mostly right above that.
-    files::guard_below(files.state_address);
+    files.guard_state();
     let id = files.id;
     // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
     let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };
@@ -197,19 +199,17 @@ fn make_owned(
         files.discard(store);
         return Err(InstallError::StateTooSmall);
     };
+    files.name_lock(&state);
     let page = page_size();
-    // Miri's mappings can't be unmapped in parts; on Apple's systems most of it is not made.
-    if cfg!(not(any(miri, target_vendor = "apple"))) {
-        files::map_ahead(MAPPED_AHEAD);
-    }
-    let platform = match PlatformState::new(options, page, pid) {
+    let platform = match PlatformState::new(options, page, tasks) {
         Ok(platform) => platform,
         Err(error) => {
             files.discard(store);
             return Err(error);
         }
     };
-    let at = match prepare_workspace(owner, options.symbol_names, pid)
+    let at = match map(1, || ImageList::map(pid))
+        .and_then(|images| Workspace::prepare(owner, images, options.symbol_names))
         .and_then(|()| map(2, || files::map(size_of::<Installed>())))
     {
         Ok(at) => at as *mut Installed,
@@ -243,19 +243,9 @@ fn make_owned(
     Ok((installed, Run { id, pid, state, limits, previous, program, pid_namespace: identity.pid_namespace }))
 }
 
-/// Gives the process's workspace an empty list of images.
-fn prepare_workspace(owner: &mut ReportOwner, names: bool, pid: i32) -> Result<(), Errno> {
-    let images = map(1, || ImageList::map(pid))?;
-    Workspace::prepare(owner, images, names).map_err(|(images, errno)| {
-        images.unmap();
-        errno
-    })
-}
-
 /// Owns the report lock, waiting for a report that is being written.
-fn own_lock(pid: i32, deadline_ms: u32) -> Option<ReportOwner> {
+fn own_lock(pid: i32, tid: Tid, deadline_ms: u32) -> Option<ReportOwner> {
     let limit = u64::from(deadline_ms.saturating_add(2000)) * 1_000_000;
-    let tid = this_thread();
     let mut until = None;
     loop {
         let releases = REPORT_LOCK.releases();
@@ -289,28 +279,34 @@ fn give_back(installed: &Installed, owner: &mut ReportOwner) {
 
 /// Gives the signals back, ends the run's lock and closes its files. The run's state stays mapped.
 ///
-/// Waits for a report that is being written. False if nothing was installed.
+/// Waits for a report that is being written: a crash that came first keeps all that it needs. False if nothing was installed.
 pub fn uninstall() -> bool {
     let Some(installed) = installed::get() else { return false };
-    // While the handler is there, by which a store to a file that was cut does not end the app.
-    installed.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
-    installed.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
-    // The app may keep its scope and go on to write to it.
-    let run = &installed.run.files;
-    if run.is_on_disk() {
-        // SAFETY: ours. Of a store that another thread makes meanwhile, nothing is left: it is too late for it anyway.
-        unsafe { files::make_private(run.state_address, run.state_size) };
-    }
-    os::install::end(installed);
-    installed.withdraw();
-    // Whoever comes after this finds that the install has ended; a report that does not end keeps what it uses.
-    if let Some(mut owner) = own_lock(process_id(), installed.options.deadline_ms) {
-        give_back(installed, &mut owner);
-        installed.run.files.close();
-        session::release(owner);
-    }
-    INSTALLED.store(false, Ordering::Release);
-    true
+    os::install::undisturbed(|| {
+        let own = || own_lock(process_id(), this_thread(), installed.options.deadline_ms);
+        // Darwin's threads own it, and end first. `Some(None)`: a report that does not end keeps what it uses.
+        let first = cfg!(not(target_vendor = "apple")).then(own);
+        let run = &installed.run.files;
+        if !matches!(first, Some(None)) {
+            // While the handler is there, by which a store to a cut file does not end the app.
+            installed.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
+            installed.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
+            // The app may keep its scope and go on to write to it.
+            if run.is_on_disk() {
+                // SAFETY: ours. Of a store that another thread makes meanwhile, nothing is left: it is too late for it anyway.
+                unsafe { files::make_private(run.state_address, run.state_size) };
+            }
+        }
+        os::install::end(installed);
+        installed.withdraw();
+        if let Some(mut owner) = first.unwrap_or_else(own) {
+            give_back(installed, &mut owner);
+            run.close();
+            session::release(owner);
+        }
+        INSTALLED.store(false, Ordering::Release);
+        (true, false)
+    })
 }
 
 /// Gives this process, a child made by fork that goes on as an app of its own, a run of its own: what the app said of itself stays.
@@ -323,7 +319,7 @@ pub fn after_fork() -> Result<Option<Run>, InstallError> {
     let pid = process_id();
     let Some(parent) = installed::get().filter(|installed| installed.run.pid != pid) else { return Ok(None) };
     os::install::undisturbed(|| {
-        let Some(owner) = own_lock(pid, parent.options.deadline_ms) else {
+        let Some(owner) = own_lock(pid, this_thread(), parent.options.deadline_ms) else {
             return (Err(InstallError::AlreadyInstalled), false);
         };
         let made = make_child(parent, pid);

@@ -29,7 +29,7 @@ pub(crate) struct CurrentRun {
     pub identity: ProcessIdentity,
     /// By the monotonic clock: since when the app runs with it.
     pub installed_at: AtomicU64,
-    /// Nanoseconds since the epoch.
+    /// Nanoseconds since the epoch; on Linux of the install.
     pub process_start: u64,
     pub page_size: u32,
     /// The path of the program's file, in [`Installed`].

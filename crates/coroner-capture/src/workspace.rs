@@ -1,5 +1,6 @@
 //! What a session works with: allocated and touched at install, one in a process, the owner of the report lock's alone.
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use coroner_process::syscall::{Errno, Result};
@@ -10,7 +11,7 @@ use crate::report_lock::ReportOwner;
 use crate::sections::frames::Ring;
 use crate::sections::symbol_names::Names;
 use coroner_process::files;
-use coroner_run::BUFFER;
+use coroner_run::{BUFFER, BUFFER_TOUCHED};
 use coroner_walk::ImageList;
 
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.
@@ -44,41 +45,37 @@ impl Workspace {
     /// Makes the workspace, or takes that of an earlier install, with a table of images (not async-signal-safe).
     ///
     /// # Errors
-    /// What mmap answered.
-    pub(crate) fn prepare(
-        owner: &mut ReportOwner,
-        images: ImageList,
-        names: bool,
-    ) -> core::result::Result<(), (ImageList, Errno)> {
+    /// What mmap answered; the table is given back.
+    pub(crate) fn prepare(owner: &mut ReportOwner, images: ImageList, names: bool) -> Result<()> {
+        match Self::made(owner, names) {
+            Ok(workspace) => workspace.images = Some(images),
+            Err(errno) => {
+                images.unmap();
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    fn made(owner: &mut ReportOwner, names: bool) -> Result<&'static mut Workspace> {
         if WORKSPACE.load(Ordering::Acquire).is_null() {
-            match Self::map() {
-                Ok(made) => WORKSPACE.store(made, Ordering::Release),
-                Err(errno) => return Err((images, errno)),
-            }
+            WORKSPACE.store(Self::map()?, Ordering::Release);
         }
-        match Self::of(owner) {
-            Some(workspace) => {
-                if (names || cfg!(not(target_vendor = "apple"))) && workspace.names.is_none() {
-                    let size = size_of::<Names>();
-                    match if names { files::map(size) } else { files::map_untouched(size) } {
-                        Ok(at) => {
-                            // SAFETY: a fresh mapping of that size, zeroed, which is empty names, and never unmapped.
-                            let made = unsafe { &mut *(at as *mut Names) };
-                            made.touch();
-                            workspace.names = Some(made);
-                        }
-                        Err(errno) => return Err((images, errno)),
-                    }
-                }
-                workspace.images = Some(images);
-                Ok(())
-            }
-            None => Err((images, Errno(libc::ENOMEM))),
+        let workspace = Self::of(owner).ok_or(Errno(libc::ENOMEM))?;
+        if (names || cfg!(not(target_vendor = "apple"))) && workspace.names.is_none() {
+            let size = size_of::<Names>();
+            let at = if names { files::map(size)? } else { files::map_untouched(size)? };
+            // SAFETY: a fresh mapping of that size, zeroed, which is empty names, and never unmapped.
+            let made = unsafe { &mut *(at as *mut Names) };
+            made.touch();
+            workspace.names = Some(made);
         }
+        Ok(workspace)
     }
 
     fn map() -> Result<*mut Workspace> {
-        let at = files::map(size_of::<Workspace>())? as *mut Workspace;
+        let buffer = offset_of!(Workspace, buffer);
+        let at = files::map_but(size_of::<Workspace>(), buffer + BUFFER_TOUCHED..buffer + BUFFER)? as *mut Workspace;
         // SAFETY: a fresh mapping of that size, zeroed and page-aligned. What is not written here is empty when it is all zero, and
         // would be built on the stack first.
         unsafe {

@@ -48,6 +48,11 @@ impl OwnedDescriptor {
         self.number
     }
 
+    /// The number of the file in its file system.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// How many names the file had when it was opened.
     pub fn links(&self) -> u64 {
         self.links

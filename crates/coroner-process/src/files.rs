@@ -3,6 +3,7 @@
 //! Everything here is async-signal-safe unless it says otherwise.
 
 use core::ffi::CStr;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::files as system;
@@ -126,6 +127,17 @@ pub fn map(size: usize) -> Result<usize> {
     Ok(mapping)
 }
 
+/// As [`map`], but for the pages within `untouched` (not async-signal-safe).
+pub fn map_but(size: usize, untouched: Range<usize>) -> Result<usize> {
+    let mapping = map_untouched(size)?;
+    // SAFETY: the mapping is new.
+    unsafe {
+        touch(mapping, untouched.start);
+        touch(mapping + untouched.end, size.saturating_sub(untouched.end));
+    }
+    Ok(mapping)
+}
+
 /// A mapping of at least `size` bytes, all zero, of which no page is touched.
 pub fn map_untouched(size: usize) -> Result<usize> {
     let pieces = size.next_multiple_of(PIECE);
@@ -141,6 +153,12 @@ pub fn map_untouched(size: usize) -> Result<usize> {
 /// As [`map_untouched`], above a page that nobody can access: a loop of the app that writes beyond its own memory, upwards, as most do, ends
 /// there and not behind what a report is made of. Where the kernel refuses the page, there is none.
 pub fn map_guarded(size: usize) -> Result<usize> {
+    if ABOVE_SIZE.load(Ordering::Acquire) == size.next_multiple_of(PIECE) {
+        let above = ABOVE.swap(0, Ordering::AcqRel);
+        if above != 0 {
+            return Ok(above);
+        }
+    }
     let mapping = map_untouched(size + PIECE)?;
     // SAFETY: the first piece of a mapping that nobody uses yet.
     let _ = unsafe { call!(mprotect, mapping, PIECE, libc::PROT_NONE) };
@@ -169,24 +187,39 @@ static AHEAD: AtomicUsize = AtomicUsize::new(0);
 /// The end of that mapping; 0 for none.
 static AHEAD_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes one mapping ahead, from which the next calls of [`map_untouched`] take (not async-signal-safe, by one thread at a time). Where
-/// there is no memory for it, each makes its own.
-pub fn map_ahead(size: usize) {
+/// Its part above a guard, until somebody takes it; 0 for none.
+static ABOVE: AtomicUsize = AtomicUsize::new(0);
+/// The size of that part.
+static ABOVE_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes one mapping ahead (not async-signal-safe, by one thread at a time): `size` bytes from which the next calls of [`map_untouched`]
+/// take, and above a page that nobody can access `above` bytes for the next [`map_guarded`] of that size. Each is to be less than what the kernel
+/// gives huge pages for, of which the whole would be resident. Where there is no memory for it, each makes its own. The first to take is
+/// best a [`Stack`](crate::stack::Stack), which has a guard of its own.
+pub fn map_ahead(size: usize, above: usize) {
     // Nobody takes while the end is 0, nor from an earlier mapping once the start is another one.
     let end = AHEAD_END.swap(0, Ordering::AcqRel);
+    let above = above.next_multiple_of(PIECE);
     // SAFETY: a new mapping touches nothing that exists.
-    let start = unsafe { map_anonymous(0, size) }.ok().filter(|start| start.is_multiple_of(PIECE));
-    if let Some(start) = start {
-        // SAFETY: nobody takes the first piece: see `map_guarded`.
-        let _ = unsafe { call!(mprotect, start, PIECE, libc::PROT_NONE) };
+    let made = unsafe { map_anonymous(0, size + PIECE + above) }.ok().filter(|start| start.is_multiple_of(PIECE));
+    if let Some(start) = made {
+        // SAFETY: nobody takes the piece between the parts: see `map_guarded`.
+        let _ = unsafe { call!(mprotect, start + size, PIECE, libc::PROT_NONE) };
     }
-    let (start, end_now) = start.map_or((None, 0), |start| (Some(start + PIECE), start + size));
-    let rest = AHEAD.swap(start.unwrap_or(0), Ordering::AcqRel);
+    let rest = AHEAD.swap(made.unwrap_or(0), Ordering::AcqRel);
     if rest < end {
         // SAFETY: nobody took it.
         unsafe { unmap(rest, end - rest) };
     }
-    AHEAD_END.store(end_now, Ordering::Release);
+    let (size_before, above_before) = (ABOVE_SIZE.swap(above, Ordering::AcqRel), ABOVE.swap(0, Ordering::AcqRel));
+    if above_before != 0 {
+        // SAFETY: as above.
+        unsafe { unmap_guarded(above_before, size_before) };
+    }
+    if let Some(start) = made {
+        ABOVE.store(start + size + PIECE, Ordering::Release);
+        AHEAD_END.store(start + size, Ordering::Release);
+    }
 }
 
 /// Zeroed memory at `address` (0: anywhere).
@@ -224,10 +257,10 @@ pub fn read_nothing_ahead(address: usize, length: usize) {
 pub(crate) unsafe fn touch(address: usize, length: usize) {
     /// The smallest page there is.
     const PAGE: usize = 4096;
-    const FEW: usize = 8;
+    const FEW: usize = 32;
     let start = address & !(PAGE - 1);
     let end = address.saturating_add(length);
-    // One system call where there is one for it: a page costs half of what a fault does, and more than a few pay for the call.
+    // One system call where there is one for it: a page costs half of what a fault does, and more than some tens pay for the call.
     if !system::POPULATES || end - start <= FEW * PAGE || populate(start, end - start).is_err() {
         for at in (start..end).step_by(PAGE) {
             // SAFETY: by the contract: zeros that are writable and ours.

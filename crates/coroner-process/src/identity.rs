@@ -9,8 +9,9 @@
 pub struct ProcessIdentity {
     /// Process id, in its own pid namespace.
     pub pid: u32,
-    /// When the process started. Linux: clock ticks after boot, field 22 of `/proc/self/stat` (proc_pid_stat(5)).
-    /// Darwin: microseconds since the Unix epoch, `kp_proc.p_starttime` (`<sys/sysctl.h>`).
+    /// Linux: a time at which it ran, in clock ticks after boot, as field 22 of `/proc/self/stat` (proc_pid_stat(5)), which says when it
+    /// started: a process that started later is another one, to which its id was given again.
+    /// Darwin: when the process started, in microseconds since the Unix epoch, `kp_proc.p_starttime` (`<sys/sysctl.h>`).
     pub start: u64,
     /// Linux: the 16 bytes of `/proc/sys/kernel/random/boot_id` (random(4)), in the order in which they are printed.
     pub boot_id: [u8; 16],
@@ -25,8 +26,9 @@ impl ProcessIdentity {
         crate::os::identity::of_this_process()
     }
 
-    /// As [`of_this_process`](Self::of_this_process), whose process id is `pid`, without the boot, which costs three system calls more
-    /// and matters only if a process of another boot has the same id and started as many clock ticks after its boot.
+    /// As [`of_this_process`](Self::of_this_process), whose process id is `pid`, without the boot, which costs three system calls
+    /// more: a process of another boot that has the same id, and began as soon after it, can't be told from it by this alone. Not
+    /// async-signal-safe.
     pub fn in_this_boot(pid: i32) -> ProcessIdentity {
         crate::os::identity::in_this_boot(pid)
     }
@@ -38,8 +40,8 @@ impl ProcessIdentity {
         crate::os::identity::lives(self, own)
     }
 
-    /// When the calling process, whose identity this is, started, in nanoseconds since the epoch; `None` if the kernel does not say.
-    /// Not async-signal-safe.
+    /// [`start`](Self::start) of the calling process, whose identity this is, in nanoseconds since the epoch; `None` if the kernel does not
+    /// say. Not async-signal-safe.
     pub fn started_at(&self) -> Option<u64> {
         crate::os::identity::started_at(self)
     }
@@ -48,4 +50,4 @@ impl ProcessIdentity {
 #[cfg(target_vendor = "apple")]
 pub use crate::os::identity::is_traced;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-pub use crate::os::identity::program_path;
+pub use crate::os::identity::{process_start, program_path};

@@ -10,11 +10,13 @@ fn this_process_lives_and_others_do_not() {
     let own = ProcessIdentity::of_this_process();
     assert_eq!(own.pid, std::process::id());
     assert!(own.start > 0 && own.pid_namespace > 0 && own.boot_id != [0; 16]);
-    let age = coroner_process::threads::wall_now() - own.started_at().unwrap();
+    let age = coroner_process::threads::wall_now() - coroner_process::identity::process_start().unwrap();
     assert!(age < 600_000_000_000, "started {age} ns ago");
+    assert!((start_of(own.pid)..=start_of(own.pid) + 60_000).contains(&own.start));
     assert_eq!(own.lives(&own), Some(true));
     // Its number under another process, another boot; and what can't be known.
-    assert_eq!(ProcessIdentity { start: own.start - 1, ..own }.lives(&own), Some(false));
+    assert_eq!(ProcessIdentity { start: start_of(own.pid) - 1, ..own }.lives(&own), Some(false));
+    assert_eq!(ProcessIdentity { start: start_of(own.pid), ..own }.lives(&own), Some(true));
     assert_eq!(ProcessIdentity { boot_id: [7; 16], ..own }.lives(&own), Some(false));
     assert_eq!(ProcessIdentity { pid_namespace: 1, ..own }.lives(&own), None);
     assert_eq!(ProcessIdentity::default().lives(&own), None);
@@ -23,9 +25,7 @@ fn this_process_lives_and_others_do_not() {
 #[test]
 fn a_process_that_nobody_has_waited_for_does_not_live() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-    // The 22nd field; the second, the name, is `cat`'s.
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("there");
-    let start = stat.split(' ').nth(21).expect("there").parse().expect("a number");
+    let start = start_of(child.id());
     let own = ProcessIdentity::of_this_process();
     let identity = ProcessIdentity { pid: child.id(), start, ..own };
     assert_eq!(identity.lives(&own), Some(true));
@@ -38,4 +38,10 @@ fn a_process_that_nobody_has_waited_for_does_not_live() {
     assert_eq!(identity.lives(&own), Some(false), "a zombie");
     child.wait().expect("ended");
     assert_eq!(identity.lives(&own), Some(false));
+}
+
+/// The 22nd field of its `stat`; the second, the name, has no space.
+fn start_of(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("there");
+    stat.split(' ').nth(21).expect("there").parse().expect("a number")
 }

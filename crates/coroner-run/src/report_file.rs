@@ -19,6 +19,9 @@ use coroner_process::files;
 /// is far smaller.
 pub const BUFFER: usize = 128 << 10;
 
+/// As much of it as sections have of most reports: others find the pages of the rest when they need them.
+pub const BUFFER_TOUCHED: usize = 32 << 10;
+
 /// A batch of elements ends when less than this is left in the buffer.
 pub const ROOM: usize = 24 << 10;
 
@@ -59,6 +62,11 @@ impl ReportFile {
     /// The file of `capacity` bytes that is mapped at `address`.
     pub(crate) fn mapped(address: usize, capacity: usize) -> ReportFile {
         ReportFile { address, capacity, is_file: true }
+    }
+
+    /// Whether its mapping ends where another one begins.
+    pub(crate) fn ends_at(&self, address: usize) -> bool {
+        self.address + self.capacity == address
     }
 
     /// The file without the last `length` bytes, and those.

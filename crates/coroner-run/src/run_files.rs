@@ -222,6 +222,24 @@ impl RunFiles {
         Self::fill(id, &directory, sizes).inspect_err(|_| remove(store, &id, &directory))
     }
 
+    /// As [`create`](Self::create); where there is no room or no descriptor, again after `free`.
+    ///
+    /// # Errors
+    /// As of `create`.
+    pub fn create_or_free(
+        store: &CStr,
+        sizes: RunSizes,
+        free: impl FnOnce(),
+    ) -> core::result::Result<RunFiles, RunError> {
+        Self::create(store, sizes).or_else(|error| {
+            if !error.may_pass() {
+                return Err(error);
+            }
+            free();
+            Self::create(store, sizes)
+        })
+    }
+
     /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
     /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
     pub fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
@@ -268,6 +286,7 @@ impl RunFiles {
             unsafe { files::unmap(state_address, sizes.state) };
         };
         let before = state_of(&run, limits)?;
+        let names_lock = before.scalar(Scalar::LOCK_FILE) == lock.inode();
         let mut clean = CleanRun {
             id: before.run_id(),
             began: before.scalar(Scalar::SESSION_STARTED),
@@ -295,9 +314,10 @@ impl RunFiles {
             unmap();
             return None;
         }
-        // Somebody may have used the directory since its lock was opened, and put another one in its place.
+        // Somebody may have used the directory since its lock was opened, and put another one in its place: not if its state names this lock,
+        // since nobody takes the directory of a lock that is held.
         let moved = path.push(b"/lock");
-        if !files::status_of(libc::AT_FDCWD, moved.as_c_str()).is_ok_and(|status| lock.is(&status)) {
+        if !names_lock && !files::status_of(libc::AT_FDCWD, moved.as_c_str()).is_ok_and(|status| lock.is(&status)) {
             let _ = files::rename(libc::AT_FDCWD, path.as_c_str(), clean_path.as_c_str());
             unmap();
             return None;
@@ -344,6 +364,18 @@ impl RunFiles {
         }
     }
 
+    /// Has a page that nobody can access below the state, if nothing is there: mostly its own reports are.
+    pub fn guard_state(&self) {
+        if !self.report.ends_at(self.state_address) && !self.spare.ends_at(self.state_address) {
+            files::guard_below(self.state_address);
+        }
+    }
+
+    /// Notes in the run's state which file its lock is.
+    pub fn name_lock(&self, state: &RunState<'_>) {
+        state.set_scalar(Scalar::LOCK_FILE, self.lock.map_or(0, |lock| lock.inode()));
+    }
+
     /// Whether a later launch can find it.
     pub fn is_on_disk(&self) -> bool {
         self.lock.is_some()
@@ -381,7 +413,10 @@ impl RunFiles {
     #[cfg(not(target_vendor = "apple"))]
     pub fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
         copy_state(parent, self, limits);
-        let begun = state_of(self, limits).is_some_and(|state| state.begin_again(limits, self.id, process).is_ok());
+        let begun = state_of(self, limits).is_some_and(|state| {
+            self.name_lock(&state);
+            state.begin_again(limits, self.id, process).is_ok()
+        });
         // SAFETY: both are mappings of run states of one size; the parent's is this process's private copy.
         if !begun || unsafe { files::move_mapping(self.state_address, parent.state_address, self.state_size) }.is_err()
         {

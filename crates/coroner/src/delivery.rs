@@ -582,6 +582,9 @@ impl Deliverer {
     /// The report `index` of a run as the hook leaves it, with such names; `Ok(None)` if the hook dropped it.
     fn read(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
         let mut report = processing::report(raw, index).map_err(|error| error.to_string())?;
+        if let Some(run) = &mut report.run {
+            crate::device_state::complete(run, self.store.path());
+        }
         if raw.run == Some(self.own)
             && let Some(crash) = report.crash.as_mut().filter(|crash| !crash.has(CrashFlag::NotFatal))
         {

@@ -1,12 +1,14 @@
 //! What of the device changes while an app runs: free storage and memory, battery, heat. It is read while the app runs and noted in the run state,
 //! because the process that dies can't ask for most of it; the event says when that was.
 //!
-//! Storage is read at install, which costs one system call. All of it is read by the delivery thread: where an earlier run left something,
+//! Storage is read by an install that makes the run's files, and else with the first breadcrumb: an ordinary launch of a short program has no
+//! call to spare. Of a run that read none the next launch does, when it processes the report. All of it is read by the delivery thread: where an earlier run left something,
 //! after an error that the app reported, and when the app says that it comes to the front or leaves it.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use coroner_report::model::{DeviceState, RunFacts, Timestamp};
 use coroner_report::run_state::{RunState, Scalar, ThermalState};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -33,13 +35,30 @@ impl Power {
     }
 }
 
+/// Size of the file system of `directory`, and what of it an app can still have, bytes.
+fn storage(directory: &Path) -> Option<(u64, u64)> {
+    let storage = rustix::fs::statvfs(directory).ok()?;
+    // Not `f_bfree`: root has blocks that nobody else gets.
+    let of = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
+    Some((of(storage.f_blocks), of(storage.f_bavail)))
+}
+
 /// Notes how full the file system of `directory` is.
 pub(crate) fn note_storage(state: &RunState<'_>, directory: &Path) {
-    let Ok(storage) = rustix::fs::statvfs(directory) else { return };
-    state.set_scalar(Scalar::STORAGE_SIZE, storage.f_blocks.saturating_mul(storage.f_frsize));
-    // Not `f_bfree`: root has blocks that nobody else gets.
-    state.set_scalar(Scalar::STORAGE_FREE, storage.f_bavail.saturating_mul(storage.f_frsize));
+    let Some((size, free)) = storage(directory) else { return };
+    state.set_scalar(Scalar::STORAGE_SIZE, size);
+    state.set_scalar(Scalar::STORAGE_FREE, free);
     note_time(state);
+}
+
+/// Says how full the file system of `directory` is now, of a run that did not come to it.
+pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
+    if facts.device_state.is_none()
+        && let Some((size, free)) = storage(directory)
+    {
+        let (read, storage_size, storage_free) = (Some(Timestamp(now())), Some(size), Some(free));
+        facts.device_state = Some(DeviceState { read, storage_size, storage_free, ..DeviceState::default() });
+    }
 }
 
 /// Notes all of it. It reads some files, of which a driver may take milliseconds to answer: not for a thread that the app waits for.
@@ -51,8 +70,12 @@ pub(crate) fn note(state: &RunState<'_>, directory: &Path) {
 }
 
 fn note_time(state: &RunState<'_>) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    state.set_scalar(Scalar::DEVICE_READ, now.as_nanos() as u64);
+    state.set_scalar(Scalar::DEVICE_READ, now());
+}
+
+/// Nanoseconds since the epoch.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 #[cfg(test)]

@@ -137,7 +137,9 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         log::warn!("coroner: {sentence}");
     }
     facts::write(&run, &config);
-    crate::device_state::note_storage(&run.state, &directory);
+    if run.previous.is_none() {
+        crate::device_state::note_storage(&run.state, &directory);
+    }
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
     scope.activate();
@@ -429,7 +431,6 @@ impl Coroner {
             if let Some(watchdog) = watchdog {
                 watchdog.stop();
             }
-            self.inner.scope.note_exit(ExitKind::UNINSTALLED);
             Scope::deactivate();
             own_run::deactivate();
             #[cfg(feature = "panics")]

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use coroner_capture::{TakenSignal, look_at_signals};
 
+use crate::delivery::own_run;
 use crate::scope;
 
 /// The tag that says it.
@@ -23,6 +24,9 @@ pub(crate) fn look(now_ns: u64) {
         || LAST.compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_err()
     {
         return;
+    }
+    if last == 0 {
+        own_run::note_storage();
     }
     let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_new = false;

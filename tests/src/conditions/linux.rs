@@ -33,10 +33,46 @@ pub(super) static CONDITIONS: &[Condition] = &[
         before_fault: repeat_signals,
         ..PLAIN
     },
+    Condition { name: "reinstalled-often", before_fault: reinstall_often, ..PLAIN },
+    Condition { name: "uninstalled-meanwhile", before_fault: uninstall_meanwhile, ..PLAIN },
+    Condition { name: "4-descriptors", before_install: || limit(libc::RLIMIT_NOFILE, 4), ..PLAIN },
+    Condition { name: "5-descriptors", before_install: || limit(libc::RLIMIT_NOFILE, 5), ..PLAIN },
+    Condition { name: "6-descriptors", before_install: || limit(libc::RLIMIT_NOFILE, 6), ..PLAIN },
     Condition { name: "9-descriptors", before_install: || limit(libc::RLIMIT_NOFILE, 9), ..PLAIN },
     Condition { name: "kernel-thread", before_install: make_kernel_thread, ..PLAIN },
     Condition { name: "deaf-threads", before_install: || DEAF.store(true, Ordering::SeqCst), ..PLAIN },
 ];
+
+/// The app installs and uninstalls, again and again, and has it installed in the end.
+fn reinstall_often() {
+    for _ in 0..20 {
+        let Some(coroner) = coroner::installed() else { return };
+        coroner.uninstall();
+        let store = DISK.get().expect("the program set it");
+        let config = coroner::Config::new("crash-program").version("1.0").store_dir(store);
+        coroner::install(config.no_sinks().symbolicate(false)).expect("it can be installed again");
+    }
+}
+
+/// Another thread uninstalls as soon as a report begins: the crash came first.
+fn uninstall_meanwhile() {
+    let Some(coroner) = coroner::installed() else { return };
+    let report = DISK.get().expect("the program set it").join("runs").join(coroner.run_id().to_string()).join("report");
+    let file = std::fs::File::open(report).expect("the run has a report");
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+    // SAFETY: a new mapping of a file that is larger.
+    let start = unsafe {
+        libc::mmap(std::ptr::null_mut(), super::PAGE, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0) as usize
+    };
+    assert_ne!(start, libc::MAP_FAILED as usize, "it can be mapped");
+    std::thread::spawn(move || {
+        // SAFETY: mapped above, and never unmapped.
+        while unsafe { (start as *const u32).read_volatile() } == 0 {
+            std::hint::spin_loop();
+        }
+        coroner.uninstall();
+    });
+}
 
 /// Somebody cuts the run state's file while the app runs, which goes on telling Coroner of itself, and forks.
 fn cut_state() {

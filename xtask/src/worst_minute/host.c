@@ -147,7 +147,7 @@ int main(int count, char **words) {
     return 0;
 }
 #elif defined(PRELOAD)
-// redis: once its own handler has the signal, a client in its own process has it crash.
+// Another program has nothing done to it. redis: once its own handler has the signal, a client in its own process has it crash.
 static void *ask_for_crash(void *handler) {
     int (*breadcrumb)(const char *, const char *, int) =
         (int (*)(const char *, const char *, int))function("coroner_add_breadcrumb");
@@ -168,11 +168,12 @@ static void *ask_for_crash(void *handler) {
 
 __attribute__((constructor)) static void begin(void) {
     install(0, getenv("REINSTALL") != NULL);
+    (void)crash, (void)report_errors;
+    if (!getenv("REDIS_SOCKET")) return;
     struct sigaction ours;
     sigaction(SIGSEGV, NULL, &ours);
     pthread_t thread;
     pthread_create(&thread, NULL, ask_for_crash, (void *)ours.sa_sigaction);
-    (void)crash, (void)report_errors;
 }
 #else
 // What is called by name: from C#, Java and Python, and from Go, which has them by including this file.

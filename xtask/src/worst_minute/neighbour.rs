@@ -42,6 +42,10 @@ pub(super) enum Neighbour {
     Redis,
     /// redis, with `Config::reinstall_handlers`.
     RedisReinstalled,
+    /// Ruby, whose handlers were there before.
+    Ruby,
+    /// Ruby, into which Coroner is preloaded, and whose own handlers come later.
+    RubyPreloaded,
 }
 
 impl Neighbour {
@@ -55,6 +59,7 @@ const C_SOURCE: &str = include_str!("host.c");
 const COLLECTOR_SOURCE: &str = include_str!("host_gc.c");
 const PYTHON_SOURCE: &str = include_str!("host.py");
 const NODE_SOURCE: &str = include_str!("host.js");
+const RUBY_SOURCE: &str = include_str!("host.rb");
 const GO_SOURCE: &str = include_str!("host.go");
 const JAVA_SOURCE: &str = include_str!("Host.java");
 const C_SHARP_SOURCE: &str = include_str!("Host.cs");
@@ -145,6 +150,13 @@ impl Hosts {
                 command.extend(variables.into_iter().chain(reinstall).chain(server.map(OsString::from)));
                 command.extend(["--unixsocket".into(), socket]);
                 command
+            }
+            Neighbour::Ruby | Neighbour::RubyPreloaded => {
+                let mut preload = OsString::from("LD_PRELOAD=");
+                if neighbour == Neighbour::RubyPreloaded {
+                    preload.push(place("preload.so"));
+                }
+                vec!["/usr/bin/env".into(), preload, "/usr/bin/ruby".into(), place("host.rb"), place("libhost.so")]
             }
             Neighbour::Java => {
                 let mut errors = OsString::from("-XX:ErrorFile=");
@@ -259,6 +271,13 @@ impl Hosts {
                 gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file("collector-host")).arg(file("host_gc.c"));
                 said(gcc.arg("-ldl"))?;
                 Ok("Boehm's garbage collector, libgc.so.1".to_owned())
+            }
+            Neighbour::Ruby | Neighbour::RubyPreloaded => {
+                tools::debian_package("ruby", "ruby")?;
+                addon("libhost.so", "-DLIBRARY_OF_FUNCTIONS")?;
+                addon("preload.so", "-DPRELOAD")?;
+                fs::write(file("host.rb"), RUBY_SOURCE)?;
+                first_line(Command::new("/usr/bin/ruby").arg("--version"))
             }
             Neighbour::Redis | Neighbour::RedisReinstalled => {
                 tools::debian_package("redis-server", "redis-server")?;

@@ -121,6 +121,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     alone("pid-1", &["null-store", "c-dispositions"], Environment::FirstProcess, SEGV_AS_EXIT),
     alone("pid-1-abort", &["abort", "c-dispositions"], Environment::FirstProcess, ABRT_AS_EXIT),
+    // The kernel does not end the first process of a namespace by a signal that nobody handles (pid_namespaces(7)).
+    alone("pid-1-terminate", &["terminate", "c-dispositions"], Environment::FirstProcess, Expected::NoCrash),
     alone("no-proc", &["null-store"], Environment::NoProc, SEGV),
     alone("no-proc-abort", &["abort"], Environment::NoProc, ABRT),
     alone("read-only-root", &["null-store"], Environment::ReadOnlyRoot, SEGV),
@@ -132,6 +134,24 @@ pub(super) const ROWS: &[Row] = &[
     alone("tiny-disk", &["null-store"], Environment::TinyDisk, SEGV),
     alone("no-inodes-at-crash", &["null-store", "no-inodes"], Environment::FewInodes, SEGV),
     alone("few-descriptors", &["null-store"], Environment::FewDescriptors, SEGV),
+    alone("6-descriptors", &["null-store", "6-descriptors"], Environment::Plain, SEGV),
+    alone("6-descriptors-abort", &["abort", "6-descriptors"], Environment::Plain, ABRT),
+    // Not even the files of a run can be made then (docs/limits.md).
+    alone("5-descriptors", &["null-store", "5-descriptors"], Environment::Plain, NO_ROOM),
+    alone(
+        "4-descriptors",
+        &["null-store", "4-descriptors"],
+        Environment::Plain,
+        Expected::Unreported(End::Exit(101), "first launch"),
+    ),
+    alone("uninstalled-meanwhile", &["null-store", "uninstalled-meanwhile"], Environment::Plain, SEGV),
+    alone("uninstalled-meanwhile-abort", &["abort", "uninstalled-meanwhile"], Environment::Plain, ABRT),
+    alone(
+        "reinstalled-often-and-uninstalled-meanwhile",
+        &["null-store", "reinstalled-often", "uninstalled-meanwhile"],
+        Environment::Plain,
+        SEGV,
+    ),
     alone("no-pending-signals", &["null-store"], Environment::NoPendingSignals, SEGV),
     alone("unprivileged-user", &["null-store"], Environment::Unprivileged, SEGV),
     alone("unprivileged-user-overflow", &["stack-overflow-pthread"], Environment::Unprivileged, SEGV),
@@ -277,6 +297,14 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::Mono, "mono-handled-errors", &["null-references", "errors"], Expected::NoCrash),
     // Its faults go on; what it blocks while it repairs one stays blocked, on whatever stack Coroner's handler is.
     beside(Neighbour::Collector, "collector-then-fpe", &[], LAST_FPE),
+    // Ruby describes the crash and aborts.
+    beside(Neighbour::Ruby, "ruby", &["install", "crash"], SEGV_AS_ABORT),
+    beside(Neighbour::Ruby, "ruby-kills-itself", &["install", "kill"], SEGV_AS_ABORT),
+    beside(Neighbour::Ruby, "ruby-ends", &["install", "exceptions"], Expected::NoCrash),
+    beside(Neighbour::Ruby, "ruby-handled-errors", &["install", "errors"], Expected::NoCrash),
+    beside(Neighbour::RubyPreloaded, "ruby-preloaded", &["crash"], SEGV_AS_ABORT),
+    beside(Neighbour::RubyPreloaded, "ruby-preloaded-kills-itself", &["kill"], SEGV_AS_ABORT),
+    beside(Neighbour::RubyPreloaded, "ruby-preloaded-ends", &["exceptions"], Expected::NoCrash),
     beside(Neighbour::Redis, "redis", &[], Expected::Unreported(End::Signal(libc::SIGSEGV), " 11 are handled by ")),
     beside(Neighbour::RedisReinstalled, "redis-reinstalled", &[], SEGV),
 ];

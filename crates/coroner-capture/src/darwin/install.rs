@@ -8,7 +8,7 @@ use coroner_process::exception_messages::{self, Own};
 use coroner_process::exception_ports::{destroy_port, make_port, set_of_thread};
 use coroner_process::identity::is_traced;
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{ThreadList, Tid, facts, set_exception_receivers};
+use coroner_process::threads::{TaskList, ThreadList, Tid, facts, set_exception_receivers};
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::port::mach_port_t;
 
@@ -45,7 +45,7 @@ fn label_offset() -> u32 {
 
 impl PlatformState {
     /// Makes everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, _page: usize, _pid: i32) -> Result<PlatformState, InstallError> {
+    pub(crate) fn new(options: &InstallOptions, _page: usize, _tasks: TaskList) -> Result<PlatformState, InstallError> {
         let threads = Table::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
             make_port().map(|secondary| (primary, secondary)).inspect_err(|_| destroy_port(primary))

@@ -1,12 +1,13 @@
 //! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
 
 use coroner_process::abort_message::AbortMessage;
-use coroner_process::alternate_stack;
 use coroner_process::signals::{bit, block_exactly, take_pending};
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
-use coroner_process::threads::TaskDirectory;
+use coroner_process::threads::TaskList;
 use coroner_process::tracer::Tracer;
+use coroner_process::{alternate_stack, files};
+use coroner_walk::ImageList;
 
 use super::platform_state::PlatformState;
 use crate::forwarding::Forwarding;
@@ -24,17 +25,20 @@ const STACK: usize = 128 << 10;
 const STACK_TOUCHED: usize = 32 << 10;
 /// Where the crash path's own faults are handled.
 const FAULT_STACK: usize = 32 << 10;
+/// Bytes of all mappings that an install makes, but that of images: one system call for all.
+const MAPPED_AHEAD: usize = 1536 << 10;
 /// Threads besides the crashed one that a report has at most, each of which may have to be traced.
 const THREADS: usize = 4096;
 
 impl PlatformState {
     /// Makes everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, page: usize, pid: i32) -> Result<PlatformState, InstallError> {
-        let mut limits = InstallLimits::default();
-        let tasks = TaskDirectory::open_by(pid).unwrap_or_else(|_| {
-            limits.no_thread_list = true;
-            TaskDirectory::unopened()
-        });
+    pub(crate) fn new(options: &InstallOptions, page: usize, tasks: TaskList) -> Result<PlatformState, InstallError> {
+        // Miri's mappings can't be unmapped in parts.
+        if cfg!(not(miri)) {
+            files::map_ahead(MAPPED_AHEAD, ImageList::bytes());
+        }
+        let stack = Stack::map(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?;
+        let mut limits = InstallLimits { no_thread_list: !tasks.is_kept(), ..InstallLimits::default() };
         // Nobody is held for longer than a report and the handlers after it may take.
         let hold = u64::from(options.deadline_ms).saturating_add(10_000).saturating_mul(1_000_000);
         let config = Config { signal: options.stop_signal, hold, threads: THREADS };
@@ -53,7 +57,7 @@ impl PlatformState {
             stopper,
             tasks,
             tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
-            stack: Stack::map(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?,
+            stack,
             fault_stack: Stack::map(FAULT_STACK, page, FAULT_STACK).map_err(InstallError::Memory)?,
         })
     }

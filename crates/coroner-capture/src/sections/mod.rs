@@ -132,10 +132,11 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     }
 }
 
-/// How much memory the process had, and could still have had.
+/// How much memory the process had, and could still have had; and when it started.
 fn note_memory(installed: &Installed) {
-    for (scalar, bytes) in [(Scalar::MEMORY_USED, used()), (Scalar::MEMORY_AVAILABLE, available())] {
-        installed.run.state.set_scalar(scalar, bytes.unwrap_or(0));
+    let start = (Scalar::PROCESS_STARTED, coroner_process::identity::process_start());
+    for (scalar, value) in [(Scalar::MEMORY_USED, used()), (Scalar::MEMORY_AVAILABLE, available()), start] {
+        installed.run.state.set_scalar(scalar, value.unwrap_or(0));
     }
 }
 

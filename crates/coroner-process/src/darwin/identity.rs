@@ -64,6 +64,11 @@ pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     identity.start.checked_mul(1000).filter(|time| *time > 0)
 }
 
+/// Not known at crash time: sysctl is no system call that a handler may make. `None`.
+pub fn process_start() -> Option<u64> {
+    None
+}
+
 /// Whether a debugger traces this process (not async-signal-safe): `P_TRACED` of `kp_proc.p_flag` (<sys/sysctl.h>, <sys/proc.h>).
 pub fn is_traced() -> bool {
     const P_TRACED: i32 = 0x800;

@@ -221,6 +221,20 @@ pub fn retain(port: mach_port_t) -> bool {
     }
 }
 
+/// What an install opens to list threads with later: nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskList;
+
+impl TaskList {
+    /// There is nothing to close.
+    pub fn close(self) {}
+}
+
+/// As on Linux: what threads are listed with, and the id of the calling thread.
+pub fn list_first(_pid: i32) -> (TaskList, Tid) {
+    (TaskList, this_thread())
+}
+
 /// The id of the calling thread.
 pub fn this_thread() -> Tid {
     let mut tid = 0;

@@ -2,7 +2,7 @@
 
 use super::proc::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
-use super::threads::{now_by_library, process_id};
+use super::threads::{now, now_by_library, process_id};
 use crate::identity::ProcessIdentity;
 use crate::path::Path;
 use core::ffi::CStr;
@@ -16,17 +16,20 @@ pub struct Stat {
     pub ended: bool,
 }
 
+/// Nanoseconds of a clock tick, as the kernel tells programs (`USER_HZ` of asm-generic/param.h, and of both architectures).
+const TICK: u64 = 1_000_000_000 / 100;
+
 pub(crate) fn of_this_process() -> ProcessIdentity {
-    ProcessIdentity { boot_id: boot_id().unwrap_or_default(), ..in_this_boot(process_id()) }
+    identity(process_id(), boot_id().unwrap_or_default(), now(libc::CLOCK_BOOTTIME))
 }
 
 pub(crate) fn in_this_boot(pid: i32) -> ProcessIdentity {
-    ProcessIdentity {
-        pid: pid.unsigned_abs(),
-        start: read_stat(c"/proc/self/stat").map_or(0, |stat| stat.start),
-        boot_id: [0; 16],
-        pid_namespace: pid_namespace().unwrap_or(0),
-    }
+    // Miri's tests have a kernel, and so a clock, of their own.
+    identity(pid, [0; 16], (if cfg!(miri) { now } else { now_by_library })(libc::CLOCK_BOOTTIME))
+}
+
+fn identity(pid: i32, boot_id: [u8; 16], now: u64) -> ProcessIdentity {
+    ProcessIdentity { pid: pid.unsigned_abs(), start: now / TICK, boot_id, pid_namespace: pid_namespace().unwrap_or(0) }
 }
 
 pub(crate) fn lives(process: &ProcessIdentity, own: &ProcessIdentity) -> Option<bool> {
@@ -44,7 +47,8 @@ pub(crate) fn lives(process: &ProcessIdentity, own: &ProcessIdentity) -> Option<
     if self_in_proc() == Some(own.pid)
         && let Ok(stat) = read_stat(stat_path(process.pid).as_c_str())
     {
-        return Some(stat.start == process.start && !stat.ended);
+        // A kernel that is none (gVisor) may not say when.
+        return (stat.start != 0).then_some(stat.start <= process.start && !stat.ended);
     }
     // Not to be seen (`hidepid`), or not there. The number may have been given again; to wait for that one's end loses nothing.
     // SAFETY: signal 0 only asks (kill(2)). Async-signal-safe: one system call.
@@ -98,17 +102,22 @@ fn stat_path(pid: u32) -> Path {
     Path::new().push(b"/proc/").push_decimal(pid).push(b"/stat")
 }
 
-/// When a process of this boot started, in nanoseconds since the epoch: to the kernel's clock tick, usually 10 ms.
+/// A time of this boot at which the process ran, in nanoseconds since the epoch, to the kernel's clock tick.
 pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
-    if identity.start == 0 {
-        // `/proc` does not say.
-        return None;
-    }
-    // SAFETY: only asks (not async-signal-safe).
-    let per_second = u128::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
-    let started = (u128::from(identity.start) * 1_000_000_000).checked_div(per_second)?;
-    let age = now_by_library(libc::CLOCK_BOOTTIME).saturating_sub(started as u64);
-    Some(now_by_library(libc::CLOCK_REALTIME).saturating_sub(age))
+    since_epoch(identity.start, now_by_library)
+}
+
+/// When the calling process started, in nanoseconds since the epoch, to the kernel's clock tick; `None` if `/proc` does not say. Needs a free
+/// descriptor. Async-signal-safe.
+pub fn process_start() -> Option<u64> {
+    // Its first thread's: of the whole process the kernel would add up what all threads have used.
+    let path = Path::new().push(b"/proc/self/task/").push_decimal(process_id().unsigned_abs()).push(b"/stat");
+    since_epoch(read_stat(path.as_c_str()).ok()?.start, now)
+}
+
+fn since_epoch(ticks: u64, now: impl Fn(i32) -> u64) -> Option<u64> {
+    let age = now(libc::CLOCK_BOOTTIME).checked_sub(ticks.checked_mul(TICK)?)?;
+    (ticks != 0).then(|| now(libc::CLOCK_REALTIME).saturating_sub(age))
 }
 
 /// The path of the program's file, as far as it fits; empty if `/proc` does not say.

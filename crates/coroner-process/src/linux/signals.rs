@@ -58,6 +58,17 @@ impl SignalAction {
         unsafe { syscall!(libc::SYS_rt_sigaction, signal, core::ptr::from_ref(self), 0, SET_SIZE) }.map(|_| ())
     }
 
+    /// As [`set`](Self::set); returns what was there before.
+    ///
+    /// # Safety
+    /// As of `set`.
+    pub unsafe fn replace(&self, signal: i32) -> Result<SignalAction> {
+        let mut before = SignalAction::default();
+        // SAFETY: as in `set`; the kernel writes one `struct sigaction`. Async-signal-safe: one system call.
+        unsafe { syscall!(libc::SYS_rt_sigaction, signal, core::ptr::from_ref(self), &raw mut before, SET_SIZE) }?;
+        Ok(before)
+    }
+
     /// Whether it has that flag, one of `SA_*`.
     #[inline(always)]
     pub fn has(&self, flag: i32) -> bool {

@@ -44,6 +44,16 @@ impl ThreadName {
     }
 }
 
+/// What an install opens to list threads with later.
+pub type TaskList = TaskDirectory;
+
+/// Opens what threads are listed with, as far as that can be, and says the id of the calling thread (not async-signal-safe): where
+/// there is one, it is the process's, `pid`.
+pub fn list_first(pid: i32) -> (TaskList, Tid) {
+    let tasks = TaskDirectory::open_by(pid).unwrap_or_else(|_| TaskDirectory::unopened());
+    (tasks, if tasks.had_one_thread() { pid } else { this_thread() })
+}
+
 /// What the kernel says a thread is doing: the state letter of `/proc/self/task/TID/stat`. The numbers are the letters'
 /// ASCII codes, and part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +197,7 @@ pub struct Listing {
 }
 
 /// `/proc/self/task`, open if it could be opened.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct TaskDirectory {
     /// If there is none, it is opened for each use.
     descriptor: Option<OwnedDescriptor>,
@@ -226,6 +236,11 @@ impl TaskDirectory {
     /// The directory of a process that can't open it now: it is tried again at each use.
     pub fn unopened() -> TaskDirectory {
         TaskDirectory { descriptor: None, pid: process_id() }
+    }
+
+    /// Whether it could be opened when it was made.
+    pub fn is_kept(&self) -> bool {
+        self.descriptor.is_some()
     }
 
     /// The kept descriptor, while it is still ours.

@@ -33,6 +33,10 @@ impl Report {
         if self.header.event_id.is_nil() {
             self.header.event_id = self.header.run_id;
         }
+        // On Linux the header says when Coroner was installed.
+        if let Some(start) = run.app.process_start.filter(|_| self.header.run_id == run.run_id) {
+            self.header.process_start = start;
+        }
         if self.crash.is_none()
             && let Some(record) = run.fatal_crash()
         {

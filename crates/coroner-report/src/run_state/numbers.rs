@@ -144,6 +144,10 @@ open_numbers! {
         EXIT_SIGNAL = 49 "exit_signal",
         /// The process that sent it; 0: the kernel did, or it is not known.
         EXIT_SENDER = 50 "exit_sender",
+        /// The number of the run's lock in its file system; 0: not noted.
+        LOCK_FILE = 51 "lock_file",
+        /// When the process started, nanoseconds since the Unix epoch, as it read when it crashed (Linux); 0: it did not.
+        PROCESS_STARTED = 52 "process_started",
     }
 }
 

@@ -206,6 +206,7 @@ impl<'a> Reading<'a> {
                 thermal: Some(ThermalState((power >> 16) as u8)).filter(|state| *state != ThermalState::UNKNOWN),
             }
         });
+        self.facts.app.process_start = time(Scalar::PROCESS_STARTED);
         self.facts.level = Some(Level(number(Scalar::LEVEL))).filter(|level| level.0 != 0);
         if let Some(started) = time(Scalar::SESSION_STARTED) {
             self.facts.session = Some(Session {
@@ -255,7 +256,9 @@ impl<'a> Reading<'a> {
             Ok(None) => return self.problem(layout.facts, "the facts are not a map".to_owned()),
             Err(error) => return self.problem(layout.facts, format!("the facts are malformed CBOR: {error}")),
         };
+        let started = self.facts.app.process_start;
         self.facts.app = AppFacts::take(&mut fields);
+        self.facts.app.process_start = started.or(self.facts.app.process_start);
         self.facts.os = OsFacts::take(&mut fields);
         self.facts.device = DeviceFacts::take(&mut fields);
         self.facts.unknown_facts = fields.rest();

@@ -20,6 +20,11 @@ impl ImageList {
         Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0, jit: JitDescriptor::new() })
     }
 
+    /// The bytes that the table of a list maps.
+    pub fn bytes() -> usize {
+        Images::bytes(CAPACITY)
+    }
+
     /// Lists the images anew. What is known of an image from before is used again.
     pub fn refresh(&mut self, memory: &mut impl Memory) {
         self.jit.forget();

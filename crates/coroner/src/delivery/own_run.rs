@@ -63,6 +63,15 @@ pub(crate) fn wake() {
     }
 }
 
+/// Notes how full the disk is, unless the install did.
+pub(crate) fn note_storage() {
+    // SAFETY: as in `survived`.
+    let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
+    if let Some(state) = deliverer.own_state.filter(|state| state.scalar(Scalar::DEVICE_READ) == 0) {
+        crate::device_state::note_storage(&state, deliverer.store.path());
+    }
+}
+
 /// What was done with the process's own reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {

@@ -3,10 +3,11 @@
 //! An app that closes descriptors which are not its own (`closefrom(3)`, `dup2` over them) drops the lock of its run and goes
 //! on. Its run state says which process it is, and so another can ask for that one:
 //!
-//! * **Another boot, or no such process**: it has ended. The process id alone is not believed: the start time must be the
-//!   same, to the kernel's clock tick.
+//! * **No such process**: it has ended. The process id alone is not believed: the process must have started before the run began, to
+//!   the kernel's clock tick.
 //! * **The process lives**: so does the run, unless it was uninstalled, or its state is mapped no longer (the process has
-//!   executed another program). Where the mappings can't be read, it lives.
+//!   executed another program, or is one of another boot). Where the mappings can't be read, a lease of the state file says it, as
+//!   below, and where that is refused, it lives.
 //! * **Another pid namespace** (containers that share a store): process ids say nothing. Instead the kernel is asked for a read
 //!   lease of the state file (`F_SETLEASE` in fcntl(2)), which it refuses while any process, of whichever namespace, has the
 //!   file open or mapped for writing. This needs no sign of life from the app, which may sleep for days. A child that the app
@@ -37,17 +38,16 @@ impl Owner {
         facts.process.filter(|_| is_own).map(|process| Self { run, process: process.into() })
     }
 
-    /// Whether it is the process `own`.
+    /// Whether it has the id of the process `own`.
     pub(super) fn is(&self, own: &ProcessIdentity) -> bool {
-        // A run state says nothing of the boot (`ProcessIdentity::in_this_boot`).
-        let of_boot = |process: &ProcessIdentity| (process.pid, process.start, process.pid_namespace);
-        of_boot(&self.process) == of_boot(own)
+        (self.process.pid, self.process.pid_namespace) == (own.pid, own.pid_namespace)
     }
 
     /// Whether its run lives, though the lock is free. `own` is the calling process.
     pub(super) fn lives(&self, directory: &Directory, own: &ProcessIdentity) -> bool {
         match self.process.lives(own) {
-            Some(true) => self.has_mapped_its_state() != Some(false),
+            // A run state says nothing of the boot (`ProcessIdentity::in_this_boot`): its number may be another one's in this one.
+            Some(true) => self.has_mapped_its_state().or_else(|| is_open_for_writing(directory)) != Some(false),
             Some(false) => false,
             None => is_open_for_writing(directory) == Some(true),
         }

@@ -74,6 +74,11 @@ pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32
         if !(is_crash || endings.contains(number)) || number == libc::SIGKILL || number == libc::SIGSTOP {
             continue;
         }
+        // Rust's start ignores SIGPIPE: it would be put back at once.
+        let is_ignored = || SignalAction::of(number).is_ok_and(|now| now.handler == libc::SIG_IGN);
+        if number == libc::SIGPIPE && !is_crash && is_ignored() {
+            continue;
+        }
         if let Err(errno) = system::take(number) {
             if !is_crash {
                 continue;

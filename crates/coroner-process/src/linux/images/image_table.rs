@@ -180,26 +180,33 @@ impl Pieces {
 }
 
 impl Images {
+    /// How many images there is room for, and how many slots: those of the old and of the new state exist side by side while a refresh runs.
+    fn capacities(capacity: usize) -> (usize, usize) {
+        let capacity = capacity.clamp(4, 1 << 16);
+        (capacity, capacity + capacity / 4 + 4)
+    }
+
+    /// The bytes that a table for `capacity` images maps.
+    pub fn bytes(capacity: usize) -> usize {
+        let (capacity, slots) = Self::capacities(capacity);
+        let mut pieces = Pieces { at: 0 };
+        pieces.skip::<Slot>(slots);
+        pieces.skip::<u64>(slots);
+        pieces.skip::<u32>(slots);
+        for _ in 0..2 {
+            pieces.skip::<Place>(capacity);
+            pieces.skip::<u32>(capacity);
+        }
+        pieces.skip::<u8>(MAIN_PATH);
+        pieces.skip::<LongPath>(LONG_PATHS);
+        pieces.at
+    }
+
     /// Maps a table for `capacity` images and finds the program in it (not async-signal-safe). Call [`Images::refresh`] next.
     pub fn map(capacity: usize) -> Result<Images> {
-        let capacity = capacity.clamp(4, 1 << 16);
+        let (capacity, slots) = Self::capacities(capacity);
         let auxiliary = AuxiliaryVector::of_this_process();
-        // Slots of the old and of the new state exist side by side while a refresh runs.
-        let slots = capacity + capacity / 4 + 4;
-        let mut pieces = Pieces { at: 0 };
-        let layout = |pieces: &mut Pieces| {
-            pieces.skip::<Slot>(slots);
-            pieces.skip::<u64>(slots);
-            pieces.skip::<u32>(slots);
-            for _ in 0..2 {
-                pieces.skip::<Place>(capacity);
-                pieces.skip::<u32>(capacity);
-            }
-            pieces.skip::<u8>(MAIN_PATH);
-            pieces.skip::<LongPath>(LONG_PATHS);
-        };
-        layout(&mut pieces);
-        let size = pieces.at;
+        let size = Self::bytes(capacity);
         let mapping = map_guarded(size)?;
         let mut pieces = Pieces { at: mapping };
         // SAFETY: the mapping is zeroed, ours, stays until `unmap` consumes the table, and has room for exactly this, as

@@ -37,7 +37,7 @@ pub use queued_signal::{action, is_alive};
 pub use stopped_threads::{Capture, Progress, StoppedThreads, Thread};
 pub use thread_slot::ParkedCrashingThread;
 
-use self::queued_signal::{QueuedSignal, find_free};
+use self::queued_signal::{QueuedSignal, take_free};
 use self::thread_slot::{SHARED, Shared, Slot};
 use super::context::Context;
 use super::signals::SignalAction;
@@ -106,17 +106,25 @@ impl ThreadStopper {
     /// # Errors
     /// See [`PrepareError`]. Nothing is changed then.
     pub fn prepare(config: Config) -> Result<ThreadStopper, PrepareError> {
-        let (signal, before) = match config.signal {
-            Some(signal) if !(34..=64).contains(&signal) => return Err(PrepareError::NotRealTime(signal)),
-            Some(signal) => (signal, SignalAction::of(signal).map_err(PrepareError::System)?),
-            None => (find_free().ok_or(PrepareError::NoSignalFree)?, SignalAction::DEFAULT),
-        };
-        if before.is_function() {
-            return Err(PrepareError::SignalTaken(signal));
-        }
+        let asked = config.signal.map(|signal| match SignalAction::of(signal) {
+            _ if !(34..=64).contains(&signal) => Err(PrepareError::NotRealTime(signal)),
+            Ok(before) if before.is_function() => Err(PrepareError::SignalTaken(signal)),
+            before => Ok((signal, before.map_err(PrepareError::System)?)),
+        });
+        let asked = asked.transpose()?;
         let shared = table(&config)?;
-        // SAFETY: the handler makes raw system calls and touches atomics of the table only. Async-signal-safe throughout.
-        unsafe { handler().set(signal) }.map_err(PrepareError::System)?;
+        let (signal, before) = match asked {
+            Some((signal, before)) => {
+                // SAFETY: the handler makes raw system calls and touches atomics of the table only. Async-signal-safe throughout.
+                unsafe { handler().set(signal) }.map_err(PrepareError::System)?;
+                (signal, before)
+            }
+            None => {
+                // SAFETY: as above.
+                let taken = unsafe { take_free(&handler()) }.map_err(PrepareError::System)?;
+                (taken.ok_or(PrepareError::NoSignalFree)?, SignalAction::DEFAULT)
+            }
+        };
         Ok(ThreadStopper { shared, hold: config.hold, signal, before })
     }
 

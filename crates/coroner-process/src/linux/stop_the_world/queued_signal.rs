@@ -105,10 +105,35 @@ pub fn is_alive(pid: i32, tid: Tid) -> bool {
     answer != Err(Errno(libc::ESRCH))
 }
 
-/// A real-time signal that nothing in this process uses (not async-signal-safe).
+/// Gives `handler` a real-time signal that nothing in this process uses, and returns which (not async-signal-safe).
 ///
 /// Signals 32 to 43 are left alone: glibc and musl keep 32 to 34 for themselves, bionic 32 to 40, and apps that number
 /// their own start at the first that is theirs. The last, 63 and 64, are as popular.
-pub(super) fn find_free() -> Option<i32> {
-    (44..=62).rev().find(|signal| SignalAction::of(*signal).is_ok_and(|action| action.handler == 0))
+///
+/// # Safety
+/// As of [`SignalAction::set`].
+///
+/// # Errors
+/// The kernel's; `None` where each has a handler, or is ignored.
+pub(super) unsafe fn take_free(handler: &SignalAction) -> Result<Option<i32>> {
+    for signal in (44..=LAST).rev() {
+        // The first is nearly always free: it is taken at once, and given back if it was not. The others are looked at first.
+        if signal == LAST {
+            // SAFETY: by the contract.
+            let before = unsafe { handler.replace(signal) }?;
+            if before.handler == 0 {
+                return Ok(Some(signal));
+            }
+            // SAFETY: it was in place before.
+            unsafe { before.set(signal) }?;
+        } else if SignalAction::of(signal).is_ok_and(|action| action.handler == 0) {
+            // SAFETY: by the contract.
+            unsafe { handler.set(signal) }?;
+            return Ok(Some(signal));
+        }
+    }
+    Ok(None)
 }
+
+/// The highest of the signals to choose from.
+const LAST: i32 = 62;
