@@ -170,8 +170,13 @@ thread_local! {
     }));
 }
 
-/// One of Apple's reports, `.ips` or `.crash`: names are put in, and the rest is what it was.
+/// One of Apple's reports, `.ips` or `.crash`: names are put in, and the rest is what it was. And as a report of Coroner's.
 pub fn apple_report(input: &[u8]) {
+    if let Ok(report) = coroner_apple_report::read_report(input) {
+        imported(&report, input.len());
+        let again = coroner_apple_report::read_report(input).expect("it was read before");
+        assert_eq!(again.to_json(), report.to_json(), "read twice, two reports");
+    }
     let Ok(report) = AppleReport::read(input) else { return };
     let named = SYMBOLS.with_borrow_mut(|symbols| report.symbolicate(symbols, &mut |_, _| {}));
     let counted: usize = named.images.iter().map(|image| image.frames).sum();
@@ -193,6 +198,34 @@ pub fn tombstone(input: &[u8]) {
     let mut text = String::new();
     let options = TextOptions { threads: ThreadFilter::All, images: true, ..TextOptions::default() };
     report.write_text(&mut text, &options).expect("a text can be written");
+}
+
+/// What is done with a report that was imported.
+fn imported(report: &Report, length: usize) {
+    assert!(!report.header.event_id.is_nil(), "an event without an id");
+    for problem in &report.problems {
+        assert!(problem.offset <= length as u64, "a problem at a place that the file doesn't have: {problem}");
+    }
+    let mut text = String::new();
+    let options = TextOptions { threads: ThreadFilter::All, images: true, ..TextOptions::default() };
+    report.write_text(&mut text, &options).expect("a text can be written");
+    let json = report.to_json();
+    assert_eq!(Report::from_json(&json).expect("JSON of a report is one").to_json(), json, "written and read, another");
+}
+
+/// A log with the ends of programs: AddressSanitizer, Go, Rust.
+pub fn log(input: &[u8]) {
+    let Ok(reports) = coroner_import::read_log(input, None) else { return };
+    assert!(!reports.is_empty());
+    reports.iter().for_each(|report| imported(report, input.len()));
+}
+
+/// A core dump or a minidump, of which no file is at hand.
+pub fn dump(input: &[u8]) {
+    let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read(input, None, symbols));
+    let Ok(report) = read() else { return };
+    imported(&report, input.len());
+    assert_eq!(read().expect("it was read before").to_json(), report.to_json(), "read twice, two reports");
 }
 
 /// A Java stack trace.

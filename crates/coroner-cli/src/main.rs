@@ -100,7 +100,7 @@ Exit codes: those of the program, or the signal that it ended by; 125 this comma
   coroner dump 4711 --format html -o paint.html
 
 It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the
-store, without memory; a minidump has up to 64 KiB of each stack.
+store, without memory; a minidump has up to 64 KiB of each stack, with what lies there: the environment, for one.
 
 {EXIT_CODES}"))]
     Dump {

@@ -102,11 +102,15 @@ fn names_outlive_the_program() {
     // The next build.
     std::fs::write(&program, b"another").unwrap();
     let raw = json.with_extension("coroner");
-    for what in [id.as_str(), &id[..8], json.to_str().unwrap(), raw.to_str().unwrap()] {
-        for more in [&[][..], &["--unscrubbed"]] {
-            let shown = bench.run(&[&["show", what], more].concat());
-            assert!(shown.code == 0 && shown.out.contains("signals.rs:"), "{what} {more:?} {shown:?}");
-        }
+    let (json_path, raw_path) = (json.to_str().unwrap(), raw.to_str().unwrap());
+    for arguments in [
+        &["show", &id][..],
+        &["show", &id[..8], "--unscrubbed"],
+        &["show", json_path],
+        &["show", raw_path, "--unscrubbed"],
+    ] {
+        let shown = bench.run(arguments);
+        assert!(shown.code == 0 && shown.out.contains("signals.rs:"), "{arguments:?} {shown:?}");
     }
     // Without an argument it is the newest.
     assert_eq!(bench.run(&["show"]).out, bench.run(&["show", &id]).out);
@@ -123,6 +127,7 @@ fn names_outlive_the_program() {
     assert!(bench.run(&["convert", mailed, "--to", "sentry"]).out.contains("signals.rs"));
     let title = &bench.run(&["list", "--format", "json"]).json()[0]["function"];
     assert_eq!(title, "coroner_faults::signals::abort_here");
+    names_that_are_found_are_kept_in_the_json(&bench, &program, &json);
 }
 
 #[test]
@@ -157,36 +162,32 @@ fn a_report_begins_with_why_it_crashed() {
     assert_eq!(alone["explanation"]["operand"], explanation["operand"]);
     let event = bench.run(&["convert", "--to", "sentry"]).json();
     assert_eq!(event["contexts"]["fault"]["register"], explanation["operand"]["register"]);
+    a_store_is_listed_as_one(&bench);
 }
 
-#[test]
-fn names_that_are_found_are_kept_in_the_json() {
-    let bench = Bench::new();
-    let program = bench.path("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
-    assert_eq!(said(&bench.command(&program, &["demo", "abort"]).output().unwrap()).code, 0);
-    let json = bench.stored().remove(0);
-    std::fs::remove_file(json.with_extension("coroner")).unwrap();
+/// With the JSON of a report of `program`, and no other file of it.
+fn names_that_are_found_are_kept_in_the_json(bench: &Bench, program: &Path, json: &Path) {
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), program).unwrap();
     // As if it had come from a machine without the debug information.
-    let mut report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let mut report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     for frame in report["threads"][0]["frames"].as_array_mut().unwrap() {
         for name in ["function", "raw_function", "file", "line", "column", "inlined", "symbol_address"] {
             frame.as_object_mut().unwrap().remove(name);
         }
     }
-    std::fs::write(&json, report.to_string()).unwrap();
+    std::fs::write(json, report.to_string()).unwrap();
     let file = json.to_str().unwrap();
     assert!(bench.run(&["show", file]).out.contains("signals.rs:"));
-    std::fs::remove_file(&program).unwrap();
+    std::fs::remove_file(program).unwrap();
     let again = bench.run(&["show", file]).out;
     assert!(again.contains("signals.rs:"), "{again}");
 
     // What a later version wrote is not lost for it.
     report["later"] = json!(7);
-    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
-    std::fs::write(&json, report.to_string()).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), program).unwrap();
+    std::fs::write(json, report.to_string()).unwrap();
     assert!(bench.run(&["show", file]).out.contains("signals.rs:"));
-    let kept: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let kept: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert_eq!(kept["later"], 7);
 }
 
@@ -198,7 +199,7 @@ fn runtime_frames_are_folded_and_nothing_is_wider_than_the_terminal() {
     assert!(shown.contains("functions of the runtime") && !shown.contains("/rustc/"), "{shown}");
     let all = bench.run(&["show", "--all-frames"]).out;
     assert!(!all.contains("functions of the runtime") && all.lines().count() > shown.lines().count() + 8, "{all}");
-    for columns in ["60", "80", "100"] {
+    for columns in ["60", "100"] {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "--thread", "all"]);
         let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
         let widest = narrow.lines().map(|line| line.chars().count()).max().unwrap();
@@ -267,15 +268,13 @@ fn a_list_goes_on_while_reports_are_removed() {
     assert!(empty.code == 0 && empty.err.contains("no reports in"), "{empty:?}");
 }
 
-#[test]
-fn a_store_is_listed_as_one() {
-    let bench = Bench::new();
-    assert_eq!(bench.run(&["demo"]).code, 0);
+/// With a store of one report.
+fn a_store_is_listed_as_one(bench: &Bench) {
     // One from which an app removed its runs.
     std::fs::remove_dir_all(bench.path("store/runs")).unwrap();
     assert_eq!(bench.run(&["list", "store", "--format", "json"]).json().as_array().unwrap().len(), 1);
     // A folder of reports, named as a store.
-    let folder = folder(&bench, 3);
+    let folder = folder(bench, 3);
     let named = bench.run(&["list", "--store", folder.to_str().unwrap(), "--format", "json"]);
     assert_eq!(named.json().as_array().unwrap().len(), 3);
     let shown = bench.run(&["show", "--store", folder.to_str().unwrap()]);

@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -191,7 +191,6 @@ int main(void) {
         "{dumped:?}"
     );
     // It goes on.
-    use std::io::{Read, Write};
     shop.stdin.take().unwrap().write_all(b"x").unwrap();
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();

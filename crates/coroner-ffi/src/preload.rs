@@ -3,7 +3,8 @@
 //! It does so only where [`STORES`] names a folder, and never in a program that got rights from its file (set-user-ID, file capabilities). Each
 //! process has a store of its own in that folder, named by its process id, so that none takes in what another has left.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The variable that names the folder for the stores. Without it the constructor does nothing.
@@ -27,8 +28,9 @@ extern "C" fn at_load() {
 fn install(stores: &Path) {
     let executable = std::env::current_exe().unwrap_or_default();
     let name = executable.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let store = stores.join(std::process::id().to_string());
     let config = coroner::Config::new(if name.is_empty() { "program" } else { &name })
-        .store_dir(stores.join(std::process::id().to_string()))
+        .store_dir(&store)
         // What is left is read by who has started the program.
         .no_sinks()
         .deliver_at_install(false)
@@ -36,12 +38,28 @@ fn install(stores: &Path) {
         // A program that looks whether a signal was left alone, as Python does with SIGINT, finds it so.
         .endings(coroner::SignalSet::EMPTY)
         .reinstall_handlers(is_node());
-    match coroner::install(config) {
+    let installed = coroner::install(config);
+    if installed.is_ok() && OURS.set((std::process::id(), store)).is_ok() {
+        // SAFETY: the function takes nothing, and stays loaded as the library does.
+        unsafe { libc::atexit(at_exit) };
+    }
+    match installed {
         Ok(coroner) if is_node() => look_again(coroner),
         Ok(_) => {}
         Err(error) => {
             eprintln!("coroner: crashes of process {} ({name}) are not reported: {error}", std::process::id());
         }
+    }
+}
+
+/// The process that installed, and its store.
+static OURS: OnceLock<(u32, PathBuf)> = OnceLock::new();
+
+/// Behind all that the program has to do at its end: it has ended well, and a build with thousands of processes has thousands of stores.
+extern "C" fn at_exit() {
+    // A child by fork has the parent's handlers, and another store.
+    if let Some((_, store)) = OURS.get().filter(|(process, _)| *process == std::process::id()) {
+        let _ = std::panic::catch_unwind(|| std::fs::remove_dir_all(store));
     }
 }
 

@@ -43,17 +43,30 @@ fn symbolizer() -> Symbolizer {
     Symbolizer::new(Options::default())
 }
 
-/// The core dump of the program, if this system writes one to the working directory.
+/// A symbolizer for what is read many times: the symbols of system libraries take a while.
+fn without_files() -> Symbolizer {
+    Symbolizer::new(Options { image_paths: false, debug_roots: vec![], ..Options::default() })
+}
+
+/// The core dump of the program: the kernel's, if this system writes one to the working directory, or else gdb's.
 fn dump(folder: &Path) -> Option<Vec<u8>> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
-    if pattern.starts_with(['|', '/']) {
-        eprintln!("skipped: core dumps of this system go to `{}`", pattern.trim());
-        return None;
-    }
     let (source, program) = (folder.join("cart.c"), folder.join("cart"));
     std::fs::write(&source, PROGRAM).unwrap();
     let compiler = Command::new("gcc").args(["-O1", "-g", "-o"]).args([&program, &source]).arg("-lpthread").status();
     assert!(compiler.unwrap().success());
+    if pattern.starts_with(['|', '/']) {
+        let gdb = Command::new("gdb")
+            .args(["-q", "-batch", "-ex", "run", "-ex", "gcore core"])
+            .arg(&program)
+            .current_dir(folder)
+            .output();
+        if let Err(error) = gdb {
+            eprintln!("skipped: core dumps of this system go to `{}`, and there is no gdb: {error}", pattern.trim());
+            return None;
+        }
+        return Some(std::fs::read(folder.join("core")).unwrap_or_else(|error| panic!("{error}: {gdb:?}")));
+    }
     let mut command = Command::new(&program);
     command.current_dir(folder).stdout(Stdio::null());
     let all = libc_limit();
@@ -105,9 +118,17 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
     assert_eq!(again.header.event_id, report.header.event_id);
 
     // Wherever it was cut off, it is read or refused.
+    let mut symbolizer = without_files();
     for length in (0..bytes.len().min(1 << 16)).step_by(4093).chain([bytes.len() / 2, bytes.len() - 1]) {
-        match coroner_import::read(&bytes[..length], None, &mut symbolizer()) {
-            Ok(report) => assert!(!report.complete && !report.threads.is_empty()),
+        match coroner_import::read(&bytes[..length], None, &mut symbolizer) {
+            Ok(report) => {
+                assert!(!report.threads.is_empty());
+                assert!(
+                    report.problems.iter().any(|problem| problem.what.contains("cut off")),
+                    "{:?}",
+                    report.problems
+                );
+            }
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
@@ -118,7 +139,7 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
         for byte in &mut damaged[place..place + 8] {
             *byte = 0xff;
         }
-        let _ = coroner_import::read(&damaged, None, &mut symbolizer());
+        let _ = coroner_import::read(&damaged, None, &mut symbolizer);
     }
 }
 
