@@ -11,6 +11,8 @@ mod bench;
 mod darwin;
 mod deadline;
 #[cfg(target_os = "linux")]
+mod desk;
+#[cfg(target_os = "linux")]
 mod dist;
 mod fuzz;
 mod header;
@@ -49,6 +51,9 @@ enum Command {
     /// Make the archive that apps in C and C++ take: libraries, header, files for pkg-config and CMake
     #[cfg(target_os = "linux")]
     Dist(dist::Arguments),
+    /// Reports at a desk: pages in a browser, long lists, groups of known causes, core dumps beside gdb's stacks (Linux)
+    #[cfg(target_os = "linux")]
+    Desk(desk::Arguments),
     /// Run the tests as Android programs, on a device's bionic (Linux)
     #[cfg(target_os = "linux")]
     Android(android::Arguments),
@@ -90,6 +95,8 @@ fn main() -> anyhow::Result<()> {
         Command::Dist(arguments) => dist::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Android(arguments) => android::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Desk(arguments) => desk::run(&arguments),
         Command::Oracle(arguments) => oracle::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sentry(arguments) => sentry::run(&arguments),

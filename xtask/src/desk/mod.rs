@@ -1,0 +1,160 @@
+//! `cargo xtask desk`: what the command promises of reports at a desk, measured. Pages in a real browser, a folder of a hundred thousand reports,
+//! groups of crashes whose causes are known, and core dumps beside gdb's stacks.
+
+mod cores;
+mod crashes;
+mod grouping;
+mod lists;
+mod pages;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+
+use crate::tools;
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only the parts whose names contain this: pages, lists, grouping, cores.
+    #[arg(long)]
+    only: Option<String>,
+    /// A command that is built, and libcoroner_ffi.so beside it or in `deps`; without it, both are built optimised.
+    #[arg(long, value_name = "PATH")]
+    coroner: Option<PathBuf>,
+    /// Reports of the folder that is listed.
+    #[arg(long, default_value_t = 100_000)]
+    reports: u32,
+    /// Seconds for crashes of known causes, and as many for core dumps.
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
+}
+
+/// What was expected, and what was seen.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    part: &'static str,
+    what: String,
+    expected: String,
+    seen: String,
+    passed: bool,
+}
+
+impl Row {
+    pub(super) fn new(
+        part: &'static str,
+        what: &str,
+        expected: impl Into<String>,
+        seen: impl Into<String>,
+        passed: bool,
+    ) -> Self {
+        Self { part, what: what.to_owned(), expected: expected.into(), seen: seen.into(), passed }
+    }
+
+    /// A time, which may be so long.
+    pub(super) fn time(part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
+        let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+        Self::new(part, what, format!("at most {}", seconds(limit)), seconds(seen), seen <= limit)
+    }
+}
+
+/// The command that is examined, in a folder of its own.
+pub(super) struct Desk {
+    coroner: PathBuf,
+    library: PathBuf,
+    folder: tempfile::TempDir,
+    time: Duration,
+    reports: u32,
+}
+
+impl Desk {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.coroner);
+        command.args(arguments).current_dir(self.folder.path());
+        command.env("HOME", self.folder.path()).env("CORONER_LIBRARY", &self.library);
+        for variable in ["CORONER_STORE", "XDG_CACHE_HOME", "DEBUGINFOD_URLS", "COLUMNS", "SENTRY_DSN"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// What the command prints.
+    pub(super) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = self.command(arguments).output().context("running coroner")?;
+        ensure!(output.status.success(), "coroner {arguments:?}: {}", said(&output));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+pub(super) fn said(output: &Output) -> String {
+    format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
+}
+
+type Part = fn(&Desk) -> anyhow::Result<Vec<Row>>;
+
+/// The parts, by their names.
+const PARTS: [(&str, Part); 4] =
+    [("pages", pages::examine), ("lists", lists::examine), ("grouping", grouping::examine), ("cores", cores::examine)];
+
+/// Examines each part, and prints a line for each row.
+///
+/// # Errors
+/// Where something can't be built or run, or a row is not as expected.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let coroner = match &arguments.coroner {
+        Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
+        None => build()?,
+    };
+    let near = [coroner.with_file_name("libcoroner_ffi.so"), coroner.with_file_name("deps/libcoroner_ffi.so")];
+    let library =
+        near.into_iter().find(|path| path.exists()).context("there is no libcoroner_ffi.so near the command")?;
+    let folder = tempfile::tempdir()?;
+    let time = Duration::from_secs(arguments.seconds);
+    let desk = Desk { coroner, library, folder, time, reports: arguments.reports };
+    let mut rows = Vec::new();
+    for (name, examine) in PARTS {
+        if arguments.only.as_deref().is_some_and(|only| !name.contains(only)) {
+            continue;
+        }
+        let examined = examine(&desk).with_context(|| format!("examining {name}"))?;
+        for row in &examined {
+            let grade = if row.passed { "ok  " } else { "FAIL" };
+            println!("{grade} {:<9} {:<58} expected {:<22} seen {}", row.part, row.what, row.expected, row.seen);
+        }
+        rows.extend(examined);
+    }
+    let failed = rows.iter().filter(|row| !row.passed).count();
+    if arguments.json {
+        println!("{}", serde_json::json!({ "chore": "desk", "pass": failed == 0, "rows": rows }));
+    }
+    if failed > 0 {
+        bail!("{failed} of {} rows are not as expected", rows.len());
+    }
+    Ok(())
+}
+
+/// The command and the library, optimised.
+fn build() -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--release", "--quiet", "-p", "coroner-cli", "-p", "coroner-ffi"])
+        .current_dir(tools::workspace_root())
+        .status()
+        .context("running cargo")?;
+    ensure!(status.success(), "the command could not be built");
+    Ok(tools::target_dir().join("release/coroner"))
+}
+
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}

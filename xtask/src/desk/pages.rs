@@ -1,0 +1,132 @@
+//! Pages in headless Chromium: how long a large one takes, that it says nothing on its console, and that a hostile report runs no script.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::{Desk, Row, said, write};
+use crate::tools;
+
+const PART: &str = "pages";
+const THREADS: u32 = 4096;
+const LIMIT: Duration = Duration::from_secs(2);
+/// If it runs, the page has a mark.
+const EVIL: &str = "\"'><script>document.documentElement.setAttribute('data-ran','1')</script>\
+                    <img src=x onerror=\"document.documentElement.setAttribute('data-ran','2')\"><svg onload=alert(1)>\
+                    </title></style><iframe src=javascript:alert(1)>";
+
+pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
+    if !tools::on_path("chromium") {
+        eprintln!("pages: skipped: there is no `chromium` (Debian's package)");
+        return Ok(Vec::new());
+    }
+    write(&desk.path("empty.html"), "<!DOCTYPE html><title>empty</title>")?;
+    let empty = fastest(desk, "empty.html")?.0;
+    write(&desk.path("large.json"), &large().to_string())?;
+    desk.run(&["show", "large.json", "--html", "-o", "large.html"])?;
+    let (time, large) = fastest(desk, "large.html")?;
+    write(&desk.path("evil.json"), &evil().to_string())?;
+    desk.run(&["show", "evil.json", "--html", "-o", "evil.html"])?;
+    let (_, hostile) = fastest(desk, "evil.html")?;
+    let threads = format!("{THREADS} threads");
+    let has_all = large.dom.contains("thread-4095") || large.dom.contains("function_63_");
+    let ran = hostile.dom.contains("data-ran=\"");
+    let shown = hostile.dom.contains("&lt;script&gt;");
+    let console = |opened: &Opened| opened.console.first().cloned().unwrap_or_else(|| "nothing".to_owned());
+    Ok(vec![
+        Row::time(PART, &format!("a report of {threads} opens"), LIMIT, time.saturating_sub(empty)),
+        Row::new(PART, "its last stack is on the page", "yes", yes(has_all), has_all),
+        Row::new(PART, "its console", "nothing", console(&large), large.console.is_empty()),
+        Row::new(PART, "a hostile report runs script", "no", yes(ran), !ran),
+        Row::new(PART, "what it wanted to run is text", "yes", yes(shown), shown),
+        Row::new(PART, "its console", "nothing", console(&hostile), hostile.console.is_empty()),
+    ])
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+/// What the browser made of a page.
+struct Opened {
+    dom: String,
+    /// The lines of its console.
+    console: Vec<String>,
+}
+
+/// The shortest of three times: the browser's own start varies.
+fn fastest(desk: &Desk, page: &str) -> anyhow::Result<(Duration, Opened)> {
+    let mut best = open(&desk.path(page), &desk.path("profile"))?;
+    for _ in 0..2 {
+        let again = open(&desk.path(page), &desk.path("profile"))?;
+        if again.0 < best.0 {
+            best = again;
+        }
+    }
+    Ok(best)
+}
+
+fn open(page: &Path, profile: &Path) -> anyhow::Result<(Duration, Opened)> {
+    let began = Instant::now();
+    let output = Command::new("chromium")
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+        .args(["--disable-extensions", "--disable-background-networking", "--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .context("running chromium")?;
+    let time = began.elapsed();
+    ensure!(output.status.success(), "chromium: {}", said(&output));
+    let log = String::from_utf8_lossy(&output.stderr);
+    let console = log.lines().filter(|line| line.contains(":CONSOLE")).map(ToOwned::to_owned).collect();
+    Ok((time, Opened { dom: String::from_utf8_lossy(&output.stdout).into_owned(), console }))
+}
+
+/// A report with so many threads, in 64 stacks of 24 frames.
+fn large() -> Value {
+    let frames = |stack: u32| -> Vec<Value> {
+        let frame = |depth: u32| {
+            json!({"address": format!("{:#x}", 0x1000 + stack * 100 + depth), "module": "/opt/paint/paint", "module_offset": "0x10",
+                "function": format!("paint::module::function_{stack}_{depth}"), "file": "/src/paint/module.rs", "line": depth + 1})
+        };
+        (0..24).map(frame).collect()
+    };
+    let thread = |number: u32| {
+        json!({"tid": 1000 + number, "crashed": number == 0, "main": number == 0, "name": format!("thread-{number}"),
+            "frames": frames(number % 64)})
+    };
+    let mut report = base();
+    report["threads"] = (0..THREADS).map(thread).collect();
+    report
+}
+
+fn base() -> Value {
+    json!({
+        "complete": true,
+        "header": {"event_id": "000102030405060708090a0b0c0d0e0f", "process_name": "paint", "os": "linux", "arch": "x86_64"},
+        "crash": {"time": "2026-11-20T10:00:00Z", "tid": 1000, "signal": {"number": 11, "code": 1}, "address": "0x0"},
+        "threads": [{"tid": 1000, "crashed": true, "frames": [{"address": "0x1010", "function": "paint::fill"}]}],
+        "images": [{"path": "/opt/paint/paint", "is_main": true, "load_address": "0x1000", "size": 65536}],
+        "run": {"app": {"name": "paint", "version": "1.2.3"}},
+    })
+}
+
+/// A report whose every text wants to run.
+fn evil() -> Value {
+    let mut report = base();
+    report["header"]["process_name"] = json!(EVIL);
+    report["crash"]["message"] = json!(EVIL);
+    report["threads"][0]["name"] = json!(EVIL);
+    report["threads"][0]["frames"][0] =
+        json!({"address": "0x1010", "function": EVIL, "file": EVIL, "module": EVIL, "line": 1});
+    report["images"][0]["path"] = json!(EVIL);
+    report["annotations"] = json!([{"source": EVIL, "text": EVIL}]);
+    report["exceptions"] = json!([{"type_name": EVIL, "message": EVIL, "frames": [{"function": EVIL, "file": EVIL}]}]);
+    report["run"]["tags"] = json!({EVIL: EVIL});
+    report["run"]["contexts"] = json!({EVIL: {EVIL: EVIL}});
+    report["run"]["breadcrumbs"] = json!([{"time": "2026-11-20T09:00:00Z", "message": EVIL, "category": EVIL}]);
+    report
+}
