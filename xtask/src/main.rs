@@ -14,6 +14,8 @@ mod deadline;
 mod desk;
 #[cfg(target_os = "linux")]
 mod dist;
+#[cfg(target_os = "linux")]
+mod explain;
 mod fuzz;
 mod header;
 #[cfg(target_os = "linux")]
@@ -68,6 +70,9 @@ enum Command {
     /// Names and lines of random addresses of forty files beside two versions of llvm-symbolizer (needs Debian's compilers and packages)
     #[cfg(unix)]
     SymbolsTruth(symbols_truth::Arguments),
+    /// Programs that each have one known fault, in C, C++ and Rust: is what is said of it right? (Linux)
+    #[cfg(target_os = "linux")]
+    Explain(explain::Arguments),
     /// Crashes in containers, sandboxes and beside runtimes: what is expected, and what is seen (Linux)
     #[cfg(target_os = "linux")]
     WorstMinute(worst_minute::Arguments),
@@ -98,6 +103,8 @@ fn main() -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::Desk(arguments) => desk::run(&arguments),
         Command::Oracle(arguments) => oracle::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sentry(arguments) => sentry::run(&arguments),
         Command::SignalSafety(arguments) => signal_safety::run(&arguments),

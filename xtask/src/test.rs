@@ -97,6 +97,7 @@ const STEPS: &[(&str, When, Step)] = &[
     ("minidumps by Breakpad", Always, |_| chore(&["sentry", "--only", "minidump"])),
     ("delivery to Bugsink", Always, |_| chore(&["sentry", "--only", "bugsink"])),
     ("debug ids", Always, |_| chore(&["sentry", "--only", "debug-ids"])),
+    ("explanations", Always, |whole| chore(if whole { &["explain"] } else { &["explain", "--short"] })),
     ("launches", Always, |_| chore(&["launches", "--short"])),
     ("oracle", Always, |_| chore(&["oracle"])),
     ("fuzz", Always, |whole| chore(if whole { &["fuzz"] } else { &["fuzz", "--seconds", "30"] })),

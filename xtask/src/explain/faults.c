@@ -1,0 +1,255 @@
+/* Programs that each have one fault, which is known: compiled with -DFAULT=name, run as `program STORE`. C, and C++ as well. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <assert.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "coroner.h"
+
+#define NOINLINE __attribute__((noinline))
+
+struct row {
+    char name[16];
+    int number;           /* 16 */
+    unsigned char flag;   /* 20 */
+    short count;          /* 22 */
+    long long total;      /* 24 */
+    double share;         /* 32 */
+    char space[0x3000];
+    int last;             /* 0x3028 */
+};
+
+/* Not known to the compiler. */
+static volatile uintptr_t hidden;
+
+static void *pointer(uintptr_t value)
+{
+    hidden = value;
+    return (void *)hidden;
+}
+
+static struct row a_row;
+static const char constant[64] = "may not be written";
+
+#define READS(name, value, field) \
+    NOINLINE static long name(void) { return (long)((volatile struct row *)pointer(value))->field; }
+#define WRITES(name, value, field) \
+    NOINLINE static long name(void) { ((volatile struct row *)pointer(value))->field = 7; return 0; }
+
+READS(null_int, 0, number)
+WRITES(null_int_write, 0, number)
+READS(null_char, 0, name[0])
+WRITES(null_char_write, 0, name[0])
+READS(null_flag, 0, flag)
+READS(null_short, 0, count)
+WRITES(null_short_write, 0, count)
+READS(null_long, 0, total)
+WRITES(null_long_write, 0, total)
+READS(null_double, 0, share)
+WRITES(null_double_write, 0, share)
+READS(null_far, 0, last)
+READS(near_null, 0x30, number)
+WRITES(near_null_write, 0x48, total)
+READS(map_failed, UINTPTR_MAX, number)
+READS(error_pointer, (uintptr_t)-12, total)
+READS(non_canonical, 0x00dead00beef0000, number)
+WRITES(non_canonical_write, 0x00dead00beef0000, total)
+READS(jemalloc_freed, 0x5a5a5a5a5a5a5a5a, number)
+WRITES(jemalloc_new, 0xa5a5a5a5a5a5a5a5, number)
+READS(mimalloc_freed, 0xdfdfdfdfdfdfdfdf, total)
+READS(crt_freed, 0xdddddddddddddddd, number)
+READS(crt_new, 0xcdcdcdcdcdcdcdcd, number)
+READS(asan_new, 0xbebebebebebebebe, total)
+READS(scribbled, 0x5555555555555555, number)
+READS(pattern_init, 0xfefefefefefefefe, number)
+READS(go_freed, 0xdeadbeefdeadbeef, number)
+READS(unmapped, 0x123400000000, number)
+WRITES(unmapped_write, 0x123400000000, total)
+WRITES(constant_write, (uintptr_t)constant, number)
+
+NOINLINE static long code_write(void)
+{
+    ((volatile struct row *)pointer((uintptr_t)&a_row.number - 16 + (uintptr_t)&code_write - (uintptr_t)&a_row))->number = 7;
+    return 0;
+}
+
+static char *pages(int rights)
+{
+    char *at = (char *)mmap(NULL, 3 << 14, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == (char *)MAP_FAILED || mprotect(at + (1 << 14), 1 << 14, rights) != 0)
+        _exit(3);
+    return (char *)pointer((uintptr_t)at + (1 << 14));
+}
+
+NOINLINE static long protected_write(void)
+{
+    ((volatile struct row *)pages(PROT_READ))->number = 7;
+    return 0;
+}
+
+NOINLINE static long guard_read(void)
+{
+    return ((volatile struct row *)pages(PROT_NONE))->number;
+}
+
+NOINLINE static long guard_write(void)
+{
+    ((volatile struct row *)pages(PROT_NONE))->total = 7;
+    return 0;
+}
+
+NOINLINE static long truncated(void)
+{
+    char path[] = "/tmp/coroner-explain-XXXXXX";
+    int file = mkstemp(path);
+    unlink(path);
+    if (file < 0 || ftruncate(file, 1 << 17) != 0)
+        return 0;
+    const char *bytes = (const char *)mmap(NULL, 1 << 17, PROT_READ, MAP_SHARED, file, 0);
+    if (ftruncate(file, 0) != 0)
+        return 0;
+    return ((const volatile char *)bytes)[1 << 16];
+}
+
+static long call(void *function)
+{
+    return ((long (*)(int))function)(1) + 1;
+}
+
+NOINLINE static long call_null(void) { return call(pointer(0)); }
+NOINLINE static long call_nowhere(void) { return call(pointer(0x123400000000)); }
+NOINLINE static long call_static(void) { return call(pointer((uintptr_t)&a_row)); }
+NOINLINE static long call_heap(void) { return call(pointer((uintptr_t)malloc(64))); }
+NOINLINE static long call_stack(void)
+{
+    volatile char local[64];
+    local[0] = 1;
+    return call(pointer((uintptr_t)local)) + local[0];
+}
+NOINLINE static long call_non_canonical(void) { return call(pointer(0x00dead00beef0000)); }
+NOINLINE static long call_freed(void) { return call(pointer(0x5a5a5a5a5a5a5a5a)); }
+
+#define HIDDEN(type, value) ((type)(uintptr_t)pointer((uintptr_t)(value)))
+
+NOINLINE static long divide(void)
+{
+    int a = HIDDEN(int, 9), b = HIDDEN(int, 0);
+    return a / b;
+}
+NOINLINE static long divide_unsigned(void)
+{
+    unsigned long long a = HIDDEN(unsigned long long, 9), b = HIDDEN(unsigned long long, 0);
+    return (long)(a / b);
+}
+NOINLINE static long divide_remainder(void)
+{
+    int a = HIDDEN(int, 9), b = HIDDEN(int, 0);
+    return a % b;
+}
+NOINLINE static long divide_overflow(void)
+{
+    int a = HIDDEN(int, (unsigned)INT32_MIN), b = HIDDEN(int, UINTPTR_MAX);
+    return a / b;
+}
+
+NOINLINE static long trap(void) { if (pointer(1)) __builtin_trap(); return 0; }
+#if defined(__x86_64__)
+NOINLINE static long ubsan(void) { __asm__ volatile(".byte 0x67, 0x0f, 0xb9, 0x40, 0x12"); return 0; }
+NOINLINE static long breakpoint(void) { __asm__ volatile("int3"); return 0; }
+NOINLINE static long privileged(void) { __asm__ volatile("hlt"); return 0; }
+NOINLINE static long bad_opcode(void) { __asm__ volatile(".byte 0x06"); return 0; }
+NOINLINE static long unaligned(void)
+{
+    __asm__ volatile("movaps %%xmm0, (%0)" : : "r"((uintptr_t)pointer(((uintptr_t)&a_row & ~15ul) + 8)) : "memory");
+    return 0;
+}
+#else
+NOINLINE static long ubsan(void) { __asm__ volatile("brk #0x5512"); return 0; }
+NOINLINE static long breakpoint(void) { __asm__ volatile("brk #0xf000"); return 0; }
+NOINLINE static long undefined(void) { __asm__ volatile("udf #0"); return 0; }
+#endif
+
+NOINLINE static long aborts(void) { abort(); return 0; }
+NOINLINE static long asserts(void) { assert(!pointer(1) && "the row has a name"); return 0; }
+NOINLINE static long raises(void) { raise(SIGSEGV); return 0; }
+NOINLINE static long frees_twice(void)
+{
+    void *first = malloc(0x2000), *second = malloc(0x2000);
+    free(pointer((uintptr_t)first));
+    free(pointer((uintptr_t)first));
+    return second != NULL;
+}
+NOINLINE static long smashes(void)
+{
+    char local[16];
+    memset(pointer((uintptr_t)local), 7, HIDDEN(size_t, 64));
+    return local[3];
+}
+
+NOINLINE static long deeper(volatile long *depth)
+{
+    volatile long local[16];
+    local[0] = *depth + 1;
+    return deeper(&local[0]) + local[0];
+}
+NOINLINE static long overflow(void) { volatile long depth = 0; return deeper(&depth); }
+NOINLINE static long odd(volatile long *depth);
+NOINLINE static long even(volatile long *depth)
+{
+    volatile long local[16];
+    local[0] = *depth + 1;
+    return odd(&local[0]) + local[0];
+}
+NOINLINE static long odd(volatile long *depth)
+{
+    volatile long local[8];
+    local[0] = *depth + 1;
+    return even(&local[0]) + local[0];
+}
+NOINLINE static long overflow_of_two(void) { volatile long depth = 0; return even(&depth); }
+
+/* In the C library. */
+NOINLINE static long copy_to_null(void) { memcpy(pointer(0), constant, HIDDEN(size_t, 40)); return 0; }
+NOINLINE static long length_of_null(void) { return (long)strlen((const char *)pointer(0)); }
+
+/* One bit of a good pointer. */
+#define FLIPS(name, good, bit) \
+    NOINLINE static long name(void) { return ((volatile struct row *)pointer((uintptr_t)(good) ^ (1ull << (bit))))->number; }
+FLIPS(flipped_static_33, &a_row, 33)
+FLIPS(flipped_static_41, &a_row, 41)
+FLIPS(flipped_static_52, &a_row, 52)
+FLIPS(flipped_constant_38, constant, 38)
+FLIPS(flipped_code_30, &flipped_constant_38, 30)
+NOINLINE static long flipped_stack(int bit)
+{
+    struct row local;
+    memset(&local, 0, sizeof local);
+    return ((volatile struct row *)pointer((uintptr_t)&local ^ (1ull << bit)))->number + local.number;
+}
+NOINLINE static long flipped_stack_36(void) { return flipped_stack(HIDDEN(int, 36)); }
+NOINLINE static long flipped_stack_43(void) { return flipped_stack(HIDDEN(int, 43)); }
+NOINLINE static long flipped_stack_50(void) { return flipped_stack(HIDDEN(int, 50)); }
+
+#ifdef __cplusplus
+#include "faults.hpp"
+#endif
+
+int main(int count, char **arguments)
+{
+    coroner_config *config = coroner_config_new("com.example.faults");
+    if (count != 2 || config == NULL)
+        return 2;
+    coroner_config_set_store_dir(config, arguments[1]);
+    coroner_config_set_stack_memory(config, 4096);
+    if (coroner_install(config) != CORONER_STATUS_OK)
+        return 4;
+    return (int)FAULT();
+}

@@ -1,0 +1,321 @@
+//! `cargo xtask explain`: programs that each have one fault, which is known, and what is said of it.
+//!
+//! Each program of [`table::ROWS`] is built without and with optimisation, crashes with Coroner in it, and is explained twice: with its file, and by its report
+//! alone. **Right** is the kind and, where the table has them, the access, the register's value and what the instruction adds to it. **Wrong** is a claim that is
+//! called certain and is none of that; what is called possible or unknown is neither. Reports of clean programs may not be said to have code that
+//! was changed or an address with a flipped bit; in one that is changed by a bit here, that bit has to be named.
+
+mod table;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, bail, ensure};
+use coroner_explain::{Certainty, CodeChangeKind, Explanation, ImageFiles, NoCode, explain};
+use coroner_report::Report;
+use coroner_report::model::Address;
+use coroner_symbols::{Options, Symbolizer};
+use serde::Serialize;
+
+use crate::tools;
+use table::{Language, ROWS, Row};
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object with the rows as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Only programs of these names.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Every ninth program, for the test command.
+    #[arg(long)]
+    short: bool,
+    /// Programs of arm64, under qemu-user: those in C and C++ whose fault that processor has.
+    #[arg(long)]
+    arm64: bool,
+}
+
+/// Of a hundred programs so many have to be right.
+const WANTED: usize = 98;
+const ARM64: &str = "aarch64-unknown-linux-gnu";
+
+/// One program.
+#[derive(Serialize)]
+struct Outcome {
+    program: String,
+    language: String,
+    optimised: bool,
+    /// What was said.
+    headline: String,
+    kind: String,
+    certainty: String,
+    right: bool,
+    /// Something is called certain that is not so.
+    wrong: bool,
+    /// What is not as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+/// Builds, crashes and explains.
+///
+/// # Errors
+/// Fewer are right than wanted, or one is wrong.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let bench = Bench::new(arguments.arm64)?;
+    let is_asked = |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|name| name == row.name);
+    let rows = ROWS.iter().filter(|row| is_asked(row) && bench.has(row));
+    let mut programs: Vec<(&Row, bool)> = rows.flat_map(|row| [(row, false), (row, true)]).collect();
+    if arguments.short {
+        programs = programs.into_iter().enumerate().filter(|(at, _)| at % 9 == 0).map(|(_, program)| program).collect();
+    }
+    let outcomes = bench.run_all(&programs)?;
+    for outcome in &outcomes {
+        let mark = match (outcome.right, outcome.wrong) {
+            (true, _) => "right",
+            (false, true) => "WRONG",
+            (false, false) => "open",
+        };
+        let optimised = if outcome.optimised { "O2" } else { "O0" };
+        println!("{mark:<6} {:<5} {optimised} {:<24} {}", outcome.language, outcome.program, outcome.headline);
+        if let Some(why) = &outcome.why {
+            println!("       {why}");
+        }
+    }
+    let right = outcomes.iter().filter(|outcome| outcome.right).count();
+    let wrong = outcomes.iter().filter(|outcome| outcome.wrong).count();
+    let all = outcomes.len();
+    println!("{all} programs: {right} right, {wrong} wrong, {} neither", all - right - wrong);
+    if arguments.json {
+        println!("{}", serde_json::json!({ "programs": all, "right": right, "wrong": wrong, "rows": outcomes }));
+    }
+    ensure!(all > 0, "no program has that name");
+    ensure!(wrong == 0 && right * 100 >= all * WANTED, "{right} of {all} right, {wrong} wrong");
+    Ok(())
+}
+
+/// Where programs are built.
+struct Bench {
+    folder: tempfile::TempDir,
+    sources: PathBuf,
+    include: PathBuf,
+    is_arm64: bool,
+}
+
+impl Bench {
+    fn new(is_arm64: bool) -> anyhow::Result<Self> {
+        let root = tools::workspace_root();
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(&root).args(["build", "--quiet"]);
+        if is_arm64 {
+            tools::rust_target(ARM64)?;
+            tools::arm64_compiler()?;
+            tools::arm64_emulator()?;
+            command.args(["-p", "coroner-ffi", "--lib", "--target", ARM64]);
+            command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+        } else {
+            // With the features of the tests, by which it is built already.
+            command.args(["--workspace", "--lib"]);
+        }
+        succeed(&mut command)?;
+        let folder = tempfile::tempdir()?;
+        let target = tools::target_dir();
+        let built = if is_arm64 { target.join(ARM64).join("debug") } else { target.join("debug") };
+        fs::copy(built.join("libcoroner_ffi.so"), folder.path().join("libcoroner_ffi.so"))
+            .with_context(|| format!("libcoroner_ffi.so of {}", built.display()))?;
+        let sources = root.join("xtask/src/explain");
+        Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
+    }
+
+    /// Whether the machine has that fault and its language.
+    fn has(&self, row: &Row) -> bool {
+        // arm64 divides by zero, and has no such assembly.
+        !self.is_arm64 || (row.language != Language::Rust && !row.is_x86 && !row.name.starts_with("divide"))
+    }
+
+    /// All programs, on as many threads as there are processors.
+    fn run_all(&self, programs: &[(&Row, bool)]) -> anyhow::Result<Vec<Outcome>> {
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+                scope.spawn(|| {
+                    let mut symbolizer = Symbolizer::new(Options::default());
+                    loop {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some((row, is_optimised)) = programs.get(at) else { break };
+                        let outcome = self.outcome(row, *is_optimised, &mut symbolizer);
+                        let outcome = outcome.with_context(|| format!("{:?} {}", row.language, row.name));
+                        found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, outcome));
+                    }
+                });
+            }
+        });
+        let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        found.sort_by_key(|(at, _)| *at);
+        found.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    fn outcome(&self, row: &Row, is_optimised: bool, symbolizer: &mut Symbolizer) -> anyhow::Result<Outcome> {
+        let name = format!("{:?}-{}-{}", row.language, row.name, if is_optimised { "O2" } else { "O0" });
+        let program = self.folder.path().join(&name);
+        self.build(row, is_optimised, &program)?;
+        let store = self.folder.path().join(format!("{name}.store"));
+        let mut report = self.crash(&program, &store)?;
+        symbolizer.symbolicate_report(&mut report);
+        let files = ImageFiles::of(&report, symbolizer);
+        let said = explain(&report, &files);
+        let why = not_right(row, is_optimised, &report, &said)
+            .or_else(|| beside(row, &report, &said))
+            .or_else(|| alone(&report, &said))
+            .or_else(|| changed(&report, &files));
+        let is_certain = said.certainty == Certainty::Certain;
+        let accused = beside(row, &report, &said).is_some() && !row.is_flip;
+        fs::remove_dir_all(&store)?;
+        fs::remove_file(&program)?;
+        Ok(Outcome {
+            program: row.name.to_owned(),
+            language: format!("{:?}", row.language),
+            optimised: is_optimised,
+            kind: said.kind.name(),
+            certainty: said.certainty.name().to_owned(),
+            right: why.is_none(),
+            wrong: accused || (is_certain && not_right(row, is_optimised, &report, &said).is_some()),
+            headline: said.headline,
+            why,
+        })
+    }
+
+    fn build(&self, row: &Row, is_optimised: bool, program: &Path) -> anyhow::Result<()> {
+        let libraries = format!("-Wl,-rpath,{}", self.folder.path().display());
+        if row.language == Language::Rust {
+            let mut command = Command::new("rustc");
+            command.args(["--edition", "2024", "-g", "-C", "panic=abort", "-C", "link-arg=-Wl,--build-id"]);
+            command.args(["-C", if is_optimised { "opt-level=2" } else { "opt-level=0" }, "-C"]);
+            command.arg(format!("link-arg={libraries}")).arg("-L").arg(self.folder.path());
+            command.args(["-l", "coroner_ffi", "-o"]).arg(program).arg(self.sources.join("program.rs"));
+            return succeed(command.env("FAULT", row.name));
+        }
+        let compiler = match (row.language, self.is_arm64) {
+            (Language::C, false) => "cc",
+            (_, false) => "c++",
+            (Language::C, true) => "aarch64-linux-gnu-gcc",
+            (_, true) => "aarch64-linux-gnu-g++",
+        };
+        let mut command = Command::new(compiler);
+        if row.language == Language::Cpp {
+            command.args(["-x", "c++"]);
+        }
+        command.arg(if is_optimised { "-O2" } else { "-O0" }).arg(format!("-DFAULT={}", row.name));
+        command.args(["-g", "-w", "-fno-optimize-sibling-calls", "-fstack-protector-all", "-U_FORTIFY_SOURCE"]);
+        command.arg("-I").arg(&self.include).arg(self.sources.join("faults.c"));
+        command.args(["-x", "none", "-Wl,--build-id"]).arg("-L").arg(self.folder.path()).arg("-lcoroner_ffi");
+        succeed(command.arg(libraries).arg("-o").arg(program))
+    }
+
+    /// The report that the program leaves.
+    fn crash(&self, program: &Path, store: &Path) -> anyhow::Result<Report> {
+        // No core files, and a small stack: of an overflow all frames are in the report.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]);
+        if self.is_arm64 {
+            command.args(["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]);
+        }
+        let died = command.arg(program).arg(store).output()?;
+        ensure!(died.status.signal().is_some(), "it does not die: {died:?}");
+        let runs: Vec<PathBuf> =
+            fs::read_dir(store.join("runs"))?.map(|run| Ok(run?.path())).collect::<std::io::Result<_>>()?;
+        let [run] = runs.as_slice() else { bail!("{} runs", runs.len()) };
+        Ok(Report::read_file(run.join("report"))?)
+    }
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let done = command.output().with_context(|| format!("{command:?}"))?;
+    let name = command.get_program().to_owned();
+    let name = Path::new(&name).file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned();
+    ensure!(done.status.success(), "{name} failed:\n{}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
+}
+
+/// What of the claims is not as the table has it.
+fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Option<String> {
+    let kind = if is_optimised { row.kind } else { row.kind_unoptimised };
+    if said.kind != kind && said.kind != row.kind {
+        return Some(format!("{} instead of {}", said.kind.name(), kind.name()));
+    }
+    let access = said.access.unwrap_or_default();
+    if let Some((wanted, width)) = row.access
+        && (access.kind, access.width) != (Some(wanted), Some(width))
+    {
+        return Some(format!("the access is {:?} of {:?} bytes", access.kind, access.width));
+    }
+    let operand = said.operand.as_ref();
+    if let Some((value, offset)) = row.register {
+        let named = operand.and_then(|operand| Some((operand.register.as_ref()?, operand.value?.0)));
+        let Some((_, found)) = named else { return Some("no register is named".to_owned()) };
+        let added = operand.and_then(|operand| operand.displacement).unwrap_or(0);
+        if (found, added) != (value, offset) {
+            return Some(format!("the register holds {found:#x}, and {added:#x} is added"));
+        }
+    }
+    // Whatever register is named held that value.
+    let registers = report.crashed_thread().and_then(|thread| thread.registers.as_ref());
+    let named = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?.0)));
+    let is_held = |(name, value): (&str, u64)| {
+        registers.is_some_and(|registers| {
+            registers.named().any(|(known, held)| known == name && held & mask(value) == value)
+        })
+    };
+    named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
+}
+
+/// A part of a register has the low bytes of the whole.
+fn mask(value: u64) -> u64 {
+    u64::MAX >> value.leading_zeros().min(32)
+}
+
+/// What is said of flipped bits and changed code, where there is nothing of it or where it is to be said.
+fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
+    // A breakpoint and a trap of assembly are in the file, too.
+    if let Some(change) = &said.code_change {
+        return Some(format!("code that nobody changed is said to be changed: {change:?}"));
+    }
+    let good = said.operand.as_ref().and_then(|operand| operand.value).unwrap_or_default();
+    let is_named = said.bit_flips.iter().any(|flip| flip.address.0 ^ good.0 == 1 << flip.bit);
+    match (row.is_flip, is_named) {
+        (true, false) => Some("the flipped bit is not named".to_owned()),
+        (false, true) => Some(format!("a bit is said to be flipped: {:?} ({})", said.bit_flips, report.event_id())),
+        _ => None,
+    }
+}
+
+/// By its report alone a program is explained as with its file: the report has the code.
+fn alone(report: &Report, said: &Explanation) -> Option<String> {
+    let blind = explain(report, &NoCode);
+    let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
+    let is_same = blind.kind == said.kind && register(&blind) == register(said);
+    (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
+}
+
+/// A bit of the report's code is changed, and has to be named. The report is of a program whose file is there.
+fn changed(report: &Report, files: &ImageFiles) -> Option<String> {
+    let mut changed = report.clone();
+    let pc = report.crashed_thread()?.registers.as_ref()?.pc()?;
+    let piece = changed.code.iter_mut().find(|piece| piece.address == pc)?;
+    let bit = pc.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61;
+    let place = (pc.0 >> 4) as usize % piece.bytes.0.len().min(16);
+    *piece.bytes.0.get_mut(place)? ^= 1 << bit;
+    let at = Address(pc.0 + place as u64);
+    match explain(&changed, files).code_change {
+        Some(change) if change.address == at && change.kind == CodeChangeKind::OneBit => None,
+        other => Some(format!("bit {bit} at {at} was changed, and it is said: {other:?}")),
+    }
+}
