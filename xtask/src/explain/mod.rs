@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, bail, ensure};
 use coroner_explain::{Certainty, CodeChangeKind, Explanation, ImageFiles, NoCode, explain};
 use coroner_report::Report;
-use coroner_report::model::Address;
+use coroner_report::model::{Address, FaultKind};
 use coroner_symbols::{Options, Symbolizer};
 use serde::Serialize;
 
@@ -175,7 +175,8 @@ impl Bench {
         let why = not_right(row, is_optimised, &report, &said)
             .or_else(|| beside(row, &report, &said))
             .or_else(|| alone(&report, &said))
-            .or_else(|| changed(&report, &files));
+            // What is no code has nothing in the file to be compared with.
+            .or_else(|| if said.kind == FaultKind::ExecuteOfData { None } else { changed(&report, &files) });
         let is_certain = said.certainty == Certainty::Certain;
         let accused = beside(row, &report, &said).is_some() && !row.is_flip;
         fs::remove_dir_all(&store)?;
@@ -251,6 +252,9 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     if said.kind != kind && said.kind != row.kind {
         return Some(format!("{} instead of {}", said.kind.name(), kind.name()));
     }
+    if kind == FaultKind::Abort {
+        return None;
+    }
     let access = said.access.unwrap_or_default();
     if let Some((wanted, width)) = row.access
         && (access.kind, access.width) != (Some(wanted), Some(width))
@@ -258,7 +262,8 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
         return Some(format!("the access is {:?} of {:?} bytes", access.kind, access.width));
     }
     let operand = said.operand.as_ref();
-    if let Some((value, offset)) = row.register {
+    let unoptimised = if is_optimised { None } else { row.register_unoptimised };
+    if let Some((value, offset)) = unoptimised.or(row.register) {
         let named = operand.and_then(|operand| Some((operand.register.as_ref()?, operand.value?.0)));
         let Some((_, found)) = named else { return Some("no register is named".to_owned()) };
         let added = operand.and_then(|operand| operand.displacement).unwrap_or(0);

@@ -25,6 +25,8 @@ pub(super) struct Row {
     pub(super) access: Option<(Access, u32)>,
     /// The value of the register that is to be named, and what the instruction adds.
     pub(super) register: Option<(u64, i64)>,
+    /// The same without optimisation, where the address of a field is computed before it is used.
+    pub(super) register_unoptimised: Option<(u64, i64)>,
     /// Whether an address that differs by one bit is to be named.
     pub(super) is_flip: bool,
     /// Whether it is assembly of x86_64.
@@ -39,6 +41,7 @@ const fn row(name: &'static str, kind: Kind) -> Row {
         kind_unoptimised: kind,
         access: None,
         register: None,
+        register_unoptimised: None,
         is_flip: false,
         is_x86: false,
     }
@@ -58,6 +61,11 @@ const fn accesses(name: &'static str, kind: Kind, access: Access, width: u32) ->
 
 const fn unoptimised(row: Row, kind: Kind) -> Row {
     Row { kind_unoptimised: kind, ..row }
+}
+
+/// What is said without optimisation of a field whose address was computed before.
+const fn computed(row: Row, kind: Kind, address: u64) -> Row {
+    Row { kind_unoptimised: kind, register_unoptimised: Some((address, 0)), ..row }
 }
 
 const fn flips(name: &'static str, kind: Kind) -> Row {
@@ -152,7 +160,7 @@ pub(super) const ROWS: &[Row] = &[
     flips("flipped_stack_50", Kind::NonCanonical),
     cpp(reads("virtual_of_null", Kind::NullPointer, 0, 0, 8)),
     cpp(reads("virtual_of_freed", Kind::PoisonedPointer, 0x5a5a_5a5a_5a5a_5a5a, 0, 8)),
-    cpp(row("virtual_without_table", Kind::NullPointer)),
+    unoptimised(cpp(row("virtual_without_table", Kind::NullPointer)), Kind::NearNull),
     cpp(row("virtual_of_bad_table", Kind::PoisonedPointer)),
     cpp(reads("member_of_null", Kind::NullPointer, 0, 8, 8)),
     cpp(row("throws", Kind::Exception)),
@@ -162,13 +170,14 @@ pub(super) const ROWS: &[Row] = &[
     cpp(row("terminates", Kind::Exception)),
     cpp(row("element_of_null", Kind::NullPointer)),
     cpp(row("string_written", Kind::NearNull)),
-    rust(reads("null_read", Kind::NullPointer, 0, 16, 4)),
+    computed(rust(reads("null_read", Kind::NullPointer, 0, 16, 4)), Kind::NearNull, 16),
     rust(writes("null_write", Kind::NullPointer, 0, 24, 8)),
-    rust(reads("near_null", Kind::NearNull, 0x30, 16, 4)),
-    rust(reads("non_canonical", Kind::NonCanonical, ODD, 16, 4)),
-    rust(reads("uninitialised", Kind::PoisonedPointer, 0x0101_0101_0101_0101, 16, 4)),
-    rust(reads("freed", Kind::PoisonedPointer, 0xdfdf_dfdf_dfdf_dfdf, 24, 8)),
-    rust(reads("unmapped", Kind::Unmapped, 0x1234_0000_0000, 24, 8)),
+    computed(rust(reads("near_null", Kind::NearNull, 0x30, 16, 4)), Kind::NearNull, 0x40),
+    computed(rust(reads("non_canonical", Kind::NonCanonical, ODD, 16, 4)), Kind::NonCanonical, ODD + 16),
+    // Without optimisation the standard library panics at pointers that are not aligned.
+    unoptimised(rust(reads("uninitialised", Kind::PoisonedPointer, 0x0101_0101_0101_0101, 16, 4)), Kind::Abort),
+    unoptimised(rust(reads("freed", Kind::PoisonedPointer, 0xdfdf_dfdf_dfdf_dfdf, 24, 8)), Kind::Abort),
+    computed(rust(reads("unmapped", Kind::Unmapped, 0x1234_0000_0000, 24, 8)), Kind::Unmapped, 0x1234_0000_0018),
     rust(accesses("constant_write", Kind::WriteToReadOnly, Access::WRITE, 4)),
     rust(row("call_null", Kind::JumpToNull)),
     rust(row("call_nowhere", Kind::JumpToNowhere)),
