@@ -27,7 +27,7 @@ impl ProcessIdentity {
     }
 
     /// As [`of_this_process`](Self::of_this_process), whose process id is `pid`, without the boot, which costs three system calls
-    /// more: a process of another boot that has the same id, and began as soon after it, can't be told from it by this alone. Not
+    /// more: a process of another boot that has the same id, and began as soon after it, can't be distinguished from it by this alone. Not
     /// async-signal-safe.
     pub fn in_this_boot(pid: i32) -> ProcessIdentity {
         crate::os::identity::in_this_boot(pid)
