@@ -35,7 +35,7 @@ impl std::error::Error for InvalidReport {
 
 impl RawRun {
     /// The run's reports, with the run state stitched in. Names of functions are those that the crash itself found (see
-    /// [`SymbolSearch::symbolicate`] for more), types of C++ exceptions are demangled.
+    /// `SymbolSearch::symbolicate` for more), types of C++ exceptions are demangled.
     ///
     /// # Errors
     /// One of the files is no report. Files that were reserved and never written are not looked at.
