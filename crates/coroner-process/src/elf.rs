@@ -150,6 +150,9 @@ impl HeaderTable {
     ///
     /// # Errors
     /// [`Unreadable`] if one can't be read: the image is being unmapped, and half its headers are of no use.
+    ///
+    /// Not inlined, so that `xtask signal-safety` can follow the call in its loop.
+    #[inline(never)]
     pub fn each<M: Memory>(self, memory: &mut M, mut each: impl FnMut(&ProgramHeader)) -> Result<(), Unreadable> {
         // Several at a time: where the kernel copies, a copy costs the same whatever its size.
         const AT_ONCE: usize = 16;
@@ -223,6 +226,7 @@ impl SectionHeader {
 
 /// The address and length of the GNU build id among the `size` bytes of notes at `start`, which are aligned to `align`; `None` if
 /// there is none.
+#[inline(never)]
 pub fn find_build_id<M: Memory>(memory: &mut M, start: u64, size: u64, align: u64) -> Option<(u64, u32)> {
     // Notes are aligned to 4, or to 8 where the segment says so (the x86-64 psABI's property notes).
     let align = if align == 8 { 8_u64 } else { 4 };

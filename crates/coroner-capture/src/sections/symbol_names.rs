@@ -240,7 +240,7 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
             if let Some(image) = image_at(images, lookup) {
                 break (Ok(image), image.range, image.slide);
             }
-            if let Some(code) = images.jit_code(lookup) {
+            if let Some(code) = jit_code_at(images, lookup) {
                 break (Err(code.file), code.unwind.text, code.symbol_slide);
             }
             names.addresses.set_asked(*first);
@@ -301,6 +301,12 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
 #[inline(never)]
 fn image_at(images: &coroner_walk::ImageList, address: u64) -> Option<&coroner_process::images::Image> {
     images.find(address)
+}
+
+/// As [`image_at`], of code that a compiler registered.
+#[inline(never)]
+fn jit_code_at(images: &coroner_walk::ImageList, address: u64) -> Option<coroner_walk::JitCode> {
+    images.jit_code(address)
 }
 
 #[cfg(test)]

@@ -61,15 +61,13 @@ impl JitDescriptor {
         if descriptor == NONE {
             return None;
         }
-        // struct jit_descriptor {u32 version, u32 action, relevant entry, first entry};
-        // struct jit_code_entry {next, previous, file address, u64 file size}
-        let (_, mut entry) = memory.read_pair(descriptor.wrapping_add(8)).ok()?;
+        let mut entry = first_entry(memory, descriptor)?;
         for _ in 0..MAX_ENTRIES {
             if entry == 0 {
                 break;
             }
-            let (next, _) = memory.read_pair(entry).ok()?;
-            let (start, size) = memory.read_pair(entry.wrapping_add(16)).ok()?;
+            // struct jit_code_entry {next, previous, file address, u64 file size}
+            let [next, _, start, size] = read_words(memory, entry)?;
             let file = AddressRange { start, end: start.saturating_add(size) };
             if let Some(code) = read_file(memory, file, address) {
                 return Some(code);
@@ -80,12 +78,29 @@ impl JitDescriptor {
     }
 }
 
+/// The first entry of the list; `None` if this is no descriptor of version 1.
+#[inline(never)]
+fn first_entry<M: Memory>(memory: &mut M, descriptor: u64) -> Option<u64> {
+    // struct jit_descriptor {u32 version, u32 action, relevant entry, first entry}
+    let [version, _, first] = read_words(memory, descriptor)?;
+    (version as u32 == 1).then_some(first)
+}
+
+/// Not inlined, as the others here, so that `xtask signal-safety` can follow the calls: where one function has several of the same, the compiler
+/// keeps the address in a register.
+#[inline(never)]
+fn read_words<M: Memory, const N: usize>(memory: &mut M, address: u64) -> Option<[u64; N]> {
+    let mut bytes = [[0; 8]; N];
+    memory.read(address, bytes.as_flattened_mut()).ok()?;
+    Some(bytes.map(u64::from_le_bytes))
+}
+
+#[inline(never)]
 fn find_descriptor<M: Memory>(images: &Images, memory: &mut M) -> Option<u64> {
     for image in images.iter() {
         if let Some(at) = image.dynamic_symbol(memory, "__jit_debug_descriptor")
-            // Version 1, and a list: a library that only brings the variable along has an empty one.
-            && memory.read_pair(at).is_ok_and(|(version, _)| version as u32 == 1)
-            && memory.read_pair(at.wrapping_add(8)).is_ok_and(|(_, first)| first != 0)
+            // A library that only brings the variable along has an empty list.
+            && first_entry(memory, at).is_some_and(|first| first != 0)
         {
             return Some(at);
         }
@@ -94,6 +109,7 @@ fn find_descriptor<M: Memory>(images: &Images, memory: &mut M) -> Option<u64> {
 }
 
 /// What the file says of the code at `address`; `None` if it has none there.
+#[inline(never)]
 fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Option<JitCode> {
     let header = FileHeader::read(memory, file.start)?;
     let sections = file.start.checked_add(header.sections_offset)?;
@@ -109,6 +125,21 @@ fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Opt
     if found.text.is_empty() {
         return None;
     }
+    find_unwind_data(memory, file, header, &mut found)?;
+    // The symbols of a file that was not linked are relative to their section.
+    let symbol_slide = if header.is_relocatable { found.text.start } else { 0 };
+    Some(JitCode { unwind: found, file, symbol_slide })
+}
+
+/// Notes where the file's unwind data are.
+#[inline(never)]
+fn find_unwind_data<M: Memory>(
+    memory: &mut M,
+    file: AddressRange,
+    header: FileHeader,
+    found: &mut coroner_unwind::Image,
+) -> Option<()> {
+    let sections = file.start.checked_add(header.sections_offset)?;
     let (names, _) = read_section(memory, sections, header.names_section.into())?;
     for index in 0..u64::from(header.section_count).min(MAX_SECTIONS) {
         let (section, name) = read_section(memory, sections, index)?;
@@ -133,12 +164,11 @@ fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Opt
             found.debug_frame = range;
         }
     }
-    // The symbols of a file that was not linked are relative to their section.
-    let symbol_slide = if header.is_relocatable { found.text.start } else { 0 };
-    Some(JitCode { unwind: found, file, symbol_slide })
+    Some(())
 }
 
 /// A section header, and where its name is among the names.
+#[inline(never)]
 fn read_section<M: Memory>(memory: &mut M, sections: u64, index: u64) -> Option<(SectionHeader, u32)> {
     let mut bytes = [0; SectionHeader::SIZE];
     memory.read(sections.wrapping_add(index.wrapping_mul(SectionHeader::SIZE as u64)), &mut bytes).ok()?;

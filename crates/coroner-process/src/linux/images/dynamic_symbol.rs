@@ -36,6 +36,7 @@ impl Image {
         found.map(|value| value.wrapping_add(self.slide))
     }
 
+    #[inline(never)]
     fn symbol_tables<M: Memory>(&self, memory: &mut M) -> Option<Tables> {
         if self.dynamic == 0 {
             return None;
@@ -58,6 +59,9 @@ impl Image {
     }
 }
 
+/// Not inlined, as the others here, so that `xtask signal-safety` can follow the calls: where one function has several of the same, the compiler
+/// keeps the address in a register.
+#[inline(never)]
 fn read_u32<M: Memory>(memory: &mut M, table: u64, index: u64) -> Option<u32> {
     let mut bytes = [0; 4];
     memory.read(table.wrapping_add(index.wrapping_mul(4)), &mut bytes).ok()?;
@@ -67,16 +71,15 @@ fn read_u32<M: Memory>(memory: &mut M, table: u64, index: u64) -> Option<u32> {
 impl Tables {
     /// By `DT_GNU_HASH`: {u32 buckets, u32 first symbol, u32 words of the filter, u32 shift, u64 filter[], u32 bucket[], u32 chain[]}, where
     /// an odd hash ends a bucket's chain.
+    #[inline(never)]
     fn by_gnu_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
         let mut hash = 5381_u32;
         for byte in name.bytes() {
             hash = hash.wrapping_mul(33).wrapping_add(byte.into());
         }
-        let mut header = [0; 4];
-        for (index, word) in header.iter_mut().enumerate() {
-            *word = read_u32(memory, self.gnu_hash, index as u64)?;
-        }
-        let [bucket_count, first, filter_words, _] = header;
+        let mut header = [[0; 4]; 3];
+        memory.read(self.gnu_hash, header.as_flattened_mut()).ok()?;
+        let [bucket_count, first, filter_words] = header.map(u32::from_le_bytes);
         let buckets = self.gnu_hash.wrapping_add(16).wrapping_add(u64::from(filter_words).wrapping_mul(8));
         let chains = buckets.wrapping_add(u64::from(bucket_count).wrapping_mul(4));
         let mut symbol = read_u32(memory, buckets, hash.checked_rem(bucket_count)?.into())?;
@@ -96,6 +99,7 @@ impl Tables {
     }
 
     /// By `DT_HASH` of the System V ABI: {u32 buckets, u32 symbols, u32 bucket[], u32 chain[]}, where 0 ends a chain.
+    #[inline(never)]
     fn by_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
         let mut hash = 0_u32;
         for byte in name.bytes() {
@@ -103,7 +107,9 @@ impl Tables {
             hash ^= hash >> 24 & 0xf0;
             hash &= 0x0fff_ffff;
         }
-        let bucket_count = read_u32(memory, self.hash, 0)?;
+        let mut bucket_count = [0; 4];
+        memory.read(self.hash, &mut bucket_count).ok()?;
+        let bucket_count = u32::from_le_bytes(bucket_count);
         let bucket = u64::from(hash.checked_rem(bucket_count)?).wrapping_add(2);
         let mut symbol = read_u32(memory, self.hash, bucket)?;
         for _ in 0..MAX_ENTRIES {
@@ -120,6 +126,7 @@ impl Tables {
     }
 
     /// The value of a symbol (`Elf64_Sym`), if it has this name and is defined.
+    #[inline(never)]
     fn value<M: Memory>(&self, memory: &mut M, symbol: u32, name: &str) -> Option<u64> {
         let at = self.symbols.wrapping_add(u64::from(symbol).wrapping_mul(24));
         let (start, value) = memory.read_pair(at).ok()?;
