@@ -60,7 +60,8 @@ fn crash_as_asked() {
 fn memory_file(program: &Path) -> File {
     // SAFETY: a descriptor of ours, or -1.
     let mut file = unsafe {
-        let descriptor = libc::memfd_create(c"app".as_ptr(), libc::MFD_CLOEXEC);
+        // By its number: bionic has the function from API level 30 on.
+        let descriptor = libc::syscall(libc::SYS_memfd_create, c"app".as_ptr(), libc::MFD_CLOEXEC) as i32;
         assert!(descriptor >= 0, "a file in memory");
         File::from_raw_fd(descriptor)
     };
