@@ -97,11 +97,6 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
         (true, true) | (false, true) => return None,
         (false, false) => {}
     }
-    // Null is the pointer, what is scaled is the index.
-    match (base, index) {
-        (0, index) if scale > 1 && index < NEAR_NULL => Some(Culprit::Base),
-        (0, index) if index != 0 && index < NEAR_NULL => Some(Culprit::Base),
-        (base, 0) if scale == 1 && base != 0 && base < NEAR_NULL => Some(Culprit::Index),
-        _ => None,
-    }
+    // What is scaled is the index, null is the pointer. Of two that are added as they are, either may be the pointer.
+    (base == 0 && scale > 1 && index < NEAR_NULL).then_some(Culprit::Base)
 }

@@ -121,6 +121,12 @@ fn an_index_on_arm64() {
     // Which one was bad is not known.
     let said = explain(&arm64(maperr(), Some(0x7000_0800), &[(1, 0x7000_0000), (2, 0x100)]), &code);
     assert_eq!((said.kind, operand(&said).0), (FaultKind::Unmapped, None));
+    // ldr x0, [x1, x2]: either may be the pointer, and the other the offset.
+    let code = words(&[0xf862_6820]);
+    for registers in [[(1, 8), (2, 0)], [(1, 0), (2, 8)]] {
+        let said = explain(&arm64(maperr(), Some(8), &registers), &code);
+        assert_eq!((said.kind, operand(&said).0), (FaultKind::NearNull, None), "{said:#?}");
+    }
 }
 
 #[test]
