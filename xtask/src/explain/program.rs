@@ -27,54 +27,64 @@ fn hidden<T>(value: usize) -> *mut T {
 
 #[inline(never)]
 fn null_read() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0)).number).read_volatile().into() }
 }
 
 #[inline(never)]
 fn null_write() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw mut (*hidden::<Row>(0)).total).write_volatile(7) };
     0
 }
 
 #[inline(never)]
 fn near_null() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0x30)).number).read_volatile().into() }
 }
 
 #[inline(never)]
 fn non_canonical() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0x00de_ad00_beef_0000)).number).read_volatile().into() }
 }
 
 #[inline(never)]
 fn uninitialised() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0x0101_0101_0101_0101)).number).read_volatile().into() }
 }
 
 #[inline(never)]
 fn freed() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0xdfdf_dfdf_dfdf_dfdf)).total).read_volatile() }
 }
 
 #[inline(never)]
 fn unmapped() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0x1234_0000_0000)).total).read_volatile() }
 }
 
 #[inline(never)]
 fn constant_write() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { hidden::<u32>(TEXT.as_ptr() as usize & !3).write_volatile(7) };
     0
 }
 
 #[inline(never)]
 fn call_null() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     let function = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u64>(black_box(0)) };
     function() + 1
 }
 
 #[inline(never)]
 fn call_nowhere() -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     let function = unsafe { std::mem::transmute::<usize, extern "C" fn() -> u64>(black_box(0x1234_0000_0000)) };
     function() + 1
 }
@@ -101,6 +111,7 @@ fn overflow() -> u64 {
 
 fn main() {
     let store = CString::new(std::env::args().nth(1).unwrap()).unwrap();
+    // SAFETY: the calls are as coroner.h has them: the configuration is a new one, the path ends with a NUL, and install takes it.
     let installed = unsafe {
         let config = coroner_config_new(c"com.example.faults".as_ptr());
         coroner_config_set_store_dir(config, store.as_ptr());
