@@ -97,8 +97,18 @@ static void serve(void) {
     for (int round = 0; round < 3; round++) {
         pid_t crashes = child();
         if (crashes == 0) crash();
+        // Killed once its run is made: what a kill leaves before that, a launch clears away when it is a minute old.
+        int is_made[2];
+        char byte = 0;
+        demand(pipe(is_made) == 0, "pipe");
         pid_t waits = child();
-        if (waits == 0) for (;;) pause();
+        if (waits == 0) {
+            demand(write(is_made[1], &byte, 1) == 1, "write");
+            for (;;) pause();
+        }
+        close(is_made[1]);
+        demand(read(is_made[0], &byte, 1) == 1, "a child that waits");
+        close(is_made[0]);
         expect_crash(crashes);
         demand(kill(waits, SIGKILL) == 0, "kill");
         demand(WTERMSIG(ended(waits)) == SIGKILL, "a child that is killed");
