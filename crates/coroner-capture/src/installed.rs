@@ -86,6 +86,8 @@ impl Installed {
             }
             (&raw mut (*at).run).write(run);
             (&raw mut (*at).platform).write(platform);
+            // Their page is there by the time of a crash.
+            (&raw mut (*at).reports).write_volatile(AtomicU32::new(0));
             &*at
         }
     }

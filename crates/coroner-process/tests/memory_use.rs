@@ -5,9 +5,10 @@ use coroner_process::memory_use::{available, used};
 #[test]
 fn what_the_process_takes_is_used() {
     const SIZE: u64 = 64 << 20;
-    let before = used().expect("it is known");
+    let page = coroner_process::stack::page_size() as u32;
+    let before = used(page).expect("it is known");
     let taken = std::hint::black_box(vec![1_u8; SIZE as usize]);
-    let after = used().unwrap();
+    let after = used(page).unwrap();
     assert!(after > before + SIZE / 2, "{before}, then {after}");
     assert!(available().expect("it is known") > 1 << 20);
     drop(taken);

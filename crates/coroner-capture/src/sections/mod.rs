@@ -135,7 +135,9 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
 /// How much memory the process had, and could still have had; and when it started.
 fn note_memory(installed: &Installed) {
     let start = (Scalar::PROCESS_STARTED, coroner_process::identity::process_start());
-    for (scalar, value) in [(Scalar::MEMORY_USED, used()), (Scalar::MEMORY_AVAILABLE, available()), start] {
+    for (scalar, value) in
+        [(Scalar::MEMORY_USED, used(installed.run.page_size)), (Scalar::MEMORY_AVAILABLE, available()), start]
+    {
         installed.run.state.set_scalar(scalar, value.unwrap_or(0));
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Addresses {
     /// The number of an address, from 1, at or behind the place that its hash says.
     places: [u16; PLACES],
     used: usize,
+    /// Whether places may have numbers.
+    is_used: bool,
     /// Frames whose address found no room.
     dropped: u64,
 }
@@ -52,12 +54,22 @@ pub(crate) struct Addresses {
 impl Addresses {
     #[cfg(test)]
     pub(crate) const fn new() -> Self {
-        Addresses { addresses: [0; CAPACITY], states: [0; CAPACITY], places: [0; PLACES], used: 0, dropped: 0 }
+        Addresses {
+            addresses: [0; CAPACITY],
+            states: [0; CAPACITY],
+            places: [0; PLACES],
+            used: 0,
+            is_used: false,
+            dropped: 0,
+        }
     }
 
-    /// Forgets all: another report begins.
+    /// Forgets all: another report begins. What was never used needs nothing: it is zeros, which are cold at the first crash.
     pub(crate) fn clear(&mut self) {
-        self.places.fill(0);
+        if self.is_used {
+            self.places.fill(0);
+        }
+        self.is_used = false;
         self.used = 0;
         self.dropped = 0;
     }
@@ -66,6 +78,7 @@ impl Addresses {
     #[inline]
     pub(super) fn note(&mut self, frame: &Frame) {
         let address = frame.pc;
+        self.is_used = true;
         let mut at = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
         // Half of the places are free at least.
         let place = loop {
@@ -151,6 +164,7 @@ impl Names {
     /// Touches what every report's addresses need, at install: of the rest only a report of many threads needs more, or one that has
     /// something to name.
     pub(crate) fn touch(&mut self) {
+        self.addresses.is_used = true;
         self.clear();
         let addresses = &mut self.addresses;
         if let Some(place) = addresses.addresses.first_mut() {

@@ -16,7 +16,7 @@ const WORDS: usize = LIMIT_BYTES_REMAINING + 2;
 
 /// Bytes of memory that count as this process's (`phys_footprint`, by which the system's limits go). Async-signal-safe: one message
 /// to the kernel.
-pub fn used() -> Option<u64> {
+pub fn used(_page_size: u32) -> Option<u64> {
     task_vm_info(PHYS_FOOTPRINT)
 }
 

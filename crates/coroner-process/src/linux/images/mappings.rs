@@ -73,23 +73,32 @@ impl Mappings {
     /// `[heap]`; empty): the one that holds the address or, where none does and beside one that nobody may access, the nearest
     /// below and the nearest above. In ascending order.
     pub fn around(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
-        let Ok(found) = self.at_or_after(address) else { return };
-        let at = found.filter(|mapping| mapping.contains(address));
-        let is_whole = at.is_some_and(|mapping| !mapping.permissions.is_guard());
-        let below = if is_whole { None } else { below(found.map_or(address, |found| found.start.min(address))) };
-        let above = match at {
-            Some(_) if is_whole => None,
-            Some(guard) => self.at_or_after(guard.end).ok().flatten(),
-            None => found,
-        };
-        for start in [below, at, above].into_iter().flatten().map(|mapping| mapping.start) {
-            if let Ok(Some((mapping, length))) = self.look_up(start, name) {
-                each(&mapping, name.get(..length).unwrap_or(&[]));
+        let _ = self.ask(|list| {
+            let found = look_up(list, address, &mut [])?.map(|(mapping, _)| mapping);
+            let at = found.filter(|mapping| mapping.contains(address));
+            let is_whole = at.is_some_and(|mapping| !mapping.permissions.is_guard());
+            let below =
+                if is_whole { None } else { below(list, found.map_or(address, |found| found.start.min(address))) };
+            let above = match at {
+                Some(_) if is_whole => None,
+                Some(guard) => look_up(list, guard.end, &mut [])?.map(|(mapping, _)| mapping),
+                None => found,
+            };
+            for start in [below, at, above].into_iter().flatten().map(|mapping| mapping.start) {
+                if let Ok(Some((mapping, length))) = look_up(list, start, name) {
+                    each(&mapping, name.get(..length).unwrap_or(&[]));
+                }
             }
-        }
+            Ok(())
+        });
     }
 
     fn look_up(&self, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+        self.ask(|list| look_up(list, address, path))
+    }
+
+    /// Opens the list for some questions.
+    fn ask<R>(&self, questions: impl FnOnce(i32) -> Result<R>) -> Result<R> {
         // A fresh descriptor first: the kept one may be the parent's, or closed by the app and something else by now.
         // (And under qemu-user it is a snapshot of the moment of its opening.)
         let (descriptor, fresh) = match open_maps() {
@@ -97,17 +106,22 @@ impl Mappings {
             Err(error) if self.pid != process_id() => return Err(error),
             Err(error) => (self.descriptor.as_ref().and_then(OwnedDescriptor::verified).ok_or(error)?, false),
         };
-        let found = match query(descriptor, address, path) {
-            // ENOTTY: a kernel before 6.11, or something that is not a kernel. ENAMETOOLONG: the path buffer is short.
-            Err(Errno(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::ENAMETOOLONG | libc::EPERM)) => {
-                read_until(descriptor, address, path)
-            }
-            found => found,
-        };
+        let answer = questions(descriptor);
         if fresh {
             close(descriptor);
         }
-        found
+        answer
+    }
+}
+
+/// The mapping that holds `address`, else the first one above it, with the length of its name in `path`.
+fn look_up(list: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+    match query(list, address, path) {
+        // ENOTTY: a kernel before 6.11, or something that is not a kernel. ENAMETOOLONG: the path buffer is short.
+        Err(Errno(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::ENAMETOOLONG | libc::EPERM)) => {
+            read_until(list, address, path)
+        }
+        found => found,
     }
 }
 
@@ -170,18 +184,21 @@ fn path(name: &[u8]) -> &[u8] {
     if name.first() == Some(&b'/') { name } else { &[] }
 }
 
-/// The last mapping that ends at or before an address. Reads `/proc/self/maps`: the kernel can be asked for the next one alone.
-fn below(address: u64) -> Option<Mapping> {
-    let descriptor = open_maps().ok()?;
+/// The last mapping that ends at or before an address. Reads the list, since the kernel can be asked for the next one alone; but not
+/// where nothing is mapped below, as of a null pointer.
+fn below(list: i32, address: u64) -> Option<Mapping> {
+    let (first, _) = look_up(list, 0, &mut []).ok()??;
+    if first.end > address {
+        return None;
+    }
     let mut found = None;
-    let read = each_line(descriptor, &mut [], |line| {
+    let read = each_line(list, &mut [], |line| {
         let is_below = line.mapping.end <= address;
         if is_below {
             found = Some(line.mapping);
         }
         !is_below
     });
-    close(descriptor);
     read.ok()?;
     found
 }
