@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
+use coroner_report::model::hide_home;
 use serde_json::Value;
 
 use super::{Bench, Row, minidump, output, relay};
@@ -117,8 +118,14 @@ fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> an
 }
 
 /// Whether a server's frame says the same: the function as the compiler calls it, and where. What it does not know (a line 0) stays as
-/// it was sent (`_merge_frame`).
+/// it was sent (`_merge_frame`); a source below the builder's home directory, which our event does not name, has it in the debug file.
 fn is_same(ours: &Value, theirs: &Value) -> bool {
     let unknown = |value: &Value| value.is_null() || value == 0;
-    ["symbol", "file", "line"].into_iter().all(|key| ours[key] == theirs[key] || unknown(&theirs[key]))
+    ["symbol", "file", "line"].into_iter().all(|key| {
+        let mut theirs = theirs[key].clone();
+        if let (Value::String(path), "file") = (&mut theirs, key) {
+            hide_home(path);
+        }
+        ours[key] == theirs || unknown(&theirs)
+    })
 }
