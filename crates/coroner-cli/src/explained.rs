@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use coroner_explain::{Certainty, Explanation};
+use coroner_explain::{Certainty, Explanation, FaultKind, LockWait};
 use coroner_report::text::{Sink, Style};
 
 /// Width of the names of fields, as in a report's text.
 const LABEL: usize = 14;
+/// Most waits that are listed.
+const WAITS: usize = 20;
 
 /// Writes the headline, and below it what it rests on.
 pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Result {
@@ -52,6 +54,12 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
         fields.push(("Round", recursion.functions.join(", ")));
     }
     fields.extend(explanation.facts.iter().map(|fact| ("Fact", fact.clone())));
+    // Those of which an owner is known; where something is wrong, all that wait for a lock.
+    let is_locked = |tid: u64| explanation.deadlocks.iter().any(|cycle| cycle.contains(&tid));
+    let shown = |wait: &&LockWait| {
+        is_locked(wait.tid) || wait.owner.is_some() || (explanation.kind == FaultKind::Hang && wait.kind.is_lock())
+    };
+    fields.extend(explanation.waits.iter().filter(shown).take(WAITS).map(|wait| ("Waits", wait.to_string())));
     if !fields.is_empty() || explanation.certainty != Certainty::Certain {
         let how = match explanation.certainty {
             Certainty::Certain => "certain",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use coroner::Report;
-use coroner_explain::CodeSource;
+use coroner_explain::{CodeSource, Explanation};
 use coroner_report::model::{InApp, InAppRules, Thread, hide_home, is_runtime_code};
 use coroner_report::signature::Signature;
 use coroner_report::text::{Step, short_function, short_path, steps};
@@ -15,6 +15,8 @@ use crate::summary::{State, Summary};
 const FRAMES: usize = 40;
 /// Most breadcrumbs, the last ones.
 const BREADCRUMBS: usize = 15;
+/// Most waits.
+const WAITS: usize = 20;
 /// Most characters of a function's name.
 const NAME: usize = 100;
 
@@ -25,13 +27,13 @@ pub(crate) fn of(report: &Report, code: &dyn CodeSource) -> String {
     let summary = Summary::of(&report, std::path::Path::new(""), State::Stored);
     let mut text = String::new();
     // A string takes everything.
-    let _ = write(&report, &summary, &coroner_explain::explain(&report, code).headline, &mut text);
+    let _ = write(&report, &summary, &coroner_explain::explain(&report, code), &mut text);
     text
 }
 
-fn write(report: &Report, summary: &Summary, headline: &str, out: &mut String) -> std::fmt::Result {
+fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mut String) -> std::fmt::Result {
     writeln!(out, "## {}\n", escaped(&summary.title()))?;
-    writeln!(out, "{}\n", escaped(headline))?;
+    writeln!(out, "{}\n", escaped(&explanation.headline))?;
     let signature = Signature::of(report);
     let system = report.run.as_ref().map(|run| {
         let parts =
@@ -52,6 +54,9 @@ fn write(report: &Report, summary: &Summary, headline: &str, out: &mut String) -
     }
     if let Some(cause) = report.cause() {
         writeln!(out, "- **Cause:** {}", escaped(&cause))?;
+    }
+    for wait in explanation.waits.iter().filter(|wait| wait.owner.is_some()).take(WAITS) {
+        writeln!(out, "- **Waits:** {}", escaped(&wait.to_string()))?;
     }
     for exception in &report.exceptions {
         let message = exception.message.as_deref().unwrap_or_default();

@@ -32,6 +32,12 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
     let place = place(report, crash, explanation).unwrap_or_default();
     let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
     sentence.push_str(&place);
+    // Of a thread that somebody's signal found in its wait, and of one that does not answer.
+    let waits =
+        matches!(explanation.kind, FaultKind::Hang | FaultKind::SentSignal | FaultKind::Abort | FaultKind::Requested);
+    if let Some(waits_for) = explanation.waits_for.as_ref().filter(|_| waits) {
+        sentence.push_str(&format!("; {waits_for}"));
+    }
     if is_flipped_instruction(explanation) {
         sentence.push_str("; the code there is not what was shipped, one bit differs");
     }

@@ -41,13 +41,14 @@ mod pattern;
 mod program_end;
 mod recursion;
 mod trap;
+mod waits;
 #[cfg(feature = "decode")]
 mod x86_64;
 
 pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
-    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction,
-    MemoryAccess, Recursion,
+    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction, LockWait,
+    MemoryAccess, OwnerIs, Recursion, WaitKind,
 };
 
 use code_source::RanCode;
@@ -67,6 +68,7 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
     explanation.code_change = comparison::compare(report, code);
     explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
+    waits::add(report, &mut explanation);
     explanation.function = headline::function(report, &explanation);
     explanation.headline = headline::of(report, crash, &explanation);
     explanation

@@ -1,6 +1,8 @@
 //! Programs in C that crash for real, without and with optimisation, and what is said of each.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -91,18 +93,6 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where cargo put the library when it built this test: the newest.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let libraries = entries.filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|kind| kind == "so")
-    });
-    let newest = libraries.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.so in {}", folder.display()))
-}
-
 fn build(folder: &Path, optimisation: &str) -> PathBuf {
     let program = folder.join(format!("crashes{optimisation}"));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
@@ -161,7 +151,7 @@ fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> 
 #[test]
 fn real_crashes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(library(), folder.path().join("libcoroner_ffi.so")).unwrap();
+    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
     let mut wrong = Vec::new();
     for optimisation in ["-O0", "-O2"] {
         let program = build(folder.path(), optimisation);

@@ -14,7 +14,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::core_notes as notes;
 use crate::core_notes::{MappedFile, SigInfo};
-use crate::walk::{SavedMemory, walk_threads};
+use crate::walk::{SavedMemory, futex, walk_threads};
 use crate::{ImportError, MAX_IMAGES, MAX_THREADS, damaged, id_of};
 
 /// No program has larger headers, nor more notes with its build id.
@@ -125,6 +125,7 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
         crashed: index == 0,
         main: thread.tid == found.process.pid,
         registers: Some(thread.registers.clone()),
+        futex: futex(&thread.registers, thread.system_call, memory),
         ..Thread::default()
     });
     Report {

@@ -29,6 +29,8 @@ pub(crate) struct CoreThread {
     /// Of the thread that died: the signal.
     pub(crate) signal: i16,
     pub(crate) registers: Registers,
+    /// The system call that it was in, where that is known.
+    pub(crate) system_call: Option<i64>,
 }
 
 pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
@@ -41,9 +43,18 @@ pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// `NT_PRSTATUS`.
 pub(crate) fn thread(desc: &[u8], arch: Arch) -> Option<CoreThread> {
-    let general = general_registers(desc.get(PR_REG..)?, arch);
+    let user_regs = desc.get(PR_REG..)?;
+    let general = general_registers(user_regs, arch);
     let signal = i16::from_le_bytes(*desc.get(12..)?.first_chunk()?);
-    Some(CoreThread { tid: half(desc, PR_PID)?, signal, registers: registers(arch, general?) })
+    let system_call = system_call(user_regs, arch);
+    Some(CoreThread { tid: half(desc, PR_PID)?, signal, registers: registers(arch, general?), system_call })
+}
+
+/// The system call that the registers of `user_regs_struct` are in; only x86_64's say it.
+pub(crate) fn system_call(user_regs: &[u8], arch: Arch) -> Option<i64> {
+    // `orig_rax` is below 0 outside of system calls.
+    let call = word(user_regs, 8 * 15).map(|call| call as i64).filter(|call| *call >= 0);
+    call.filter(|_| arch == Arch::X86_64)
 }
 
 /// The registers of `user_regs_struct`, in the order of reports.

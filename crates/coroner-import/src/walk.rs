@@ -1,9 +1,10 @@
 //! The stacks of saved threads.
 
+use coroner_process::futex_wait;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
-use coroner_report::model::{Address, Frame, Image, Problem, Registers};
+use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
 use coroner_unwind::{Aarch64, Architecture, Found, Options, RuleCache, Walker, X86_64};
@@ -141,4 +142,13 @@ fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
 /// The registers of a report from those of a thread, in the order of the architecture.
 pub(crate) fn registers(arch: Machine, general: Vec<u64>) -> Registers {
     Registers { arch: Some(arch), general, ..Registers::default() }
+}
+
+/// The futex that a thread waits for which is in that system call.
+pub(crate) fn futex<M: Memory>(registers: &Registers, call: Option<i64>, mut memory: M) -> Option<FutexWait> {
+    let wait = match registers.x86_64() {
+        Some(registers) => futex_wait::FutexWait::of(&registers, call?, &mut memory),
+        None => futex_wait::FutexWait::of(&registers.aarch64()?, call?, &mut memory),
+    };
+    wait.as_ref().map(FutexWait::from)
 }

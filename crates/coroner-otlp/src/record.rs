@@ -227,6 +227,8 @@ fn cause(report: &Report, attributes: &mut Attributes) {
     if let Some(explanation) = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault()) {
         fault(explanation, attributes);
     }
+    let waits_for = report.explanation.as_ref().and_then(|explanation| explanation.waits_for.as_ref());
+    attributes.text("coroner.waits_for", waits_for);
     let foreground = lifecycle.map(|lifecycle| lifecycle.foreground).filter(|state| *state != Foreground::UNKNOWN);
     attributes.text("coroner.app.state", foreground.and_then(Foreground::name));
     if let Some(state) = report.run.as_ref().and_then(|run| run.device_state.as_ref()) {

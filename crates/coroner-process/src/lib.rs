@@ -18,6 +18,7 @@
 
 mod address_range;
 pub mod elf;
+pub mod futex_wait;
 pub mod identity;
 pub mod macho;
 pub mod memory;

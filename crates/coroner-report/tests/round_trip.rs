@@ -62,6 +62,10 @@ fn every_field_comes_back() {
     assert_eq!(first.cpu_time, Some(CpuTime { user_ns: 1_500_000_000, system_ns: 20_000_000 }));
     assert_eq!((first.crashed, first.current, first.main), (true, true, false));
     assert_eq!((first.state, first.syscall), (Some(ThreadState::RUNNING), Some(-1)));
+    let futex = first.futex.as_ref().expect("a wait");
+    assert_eq!((futex.address.0, futex.operation, futex.expected, futex.timed), (0x7F00_0000_2010, 128, 2, true));
+    assert_eq!((futex.start.0, futex.bytes.0.len(), futex.word()), (0x7F00_0000_2000, 48, Some(0x1312_1110)));
+    assert_eq!((futex.at(-16), futex.at(28), futex.at(29)), (Some(0x0302_0100), Some(0x2f2e_2d2c), None));
     assert_eq!(first.captured_by, Some(CaptureMethod::CRASH_CONTEXT));
     assert_eq!(first.stack, Some((Address(0x7FFF_0000_0000), Address(0x7FFF_0080_0000))));
     assert_eq!((first.walk_end, first.not_captured), (Some(WalkEnd::ROOT), None));

@@ -1,6 +1,6 @@
 //! Events in the form that servers take.
 
-use coroner_report::model::{Frame, Image, RunFacts, Thread, Timestamp, Value};
+use coroner_report::model::{Frame, Image, LockWait, OwnerIs, RunFacts, Thread, Timestamp, Value, WaitKind};
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Access, Monitor};
 use coroner_report::{Report, model};
@@ -344,4 +344,38 @@ fn sources_of_others_are_not_the_apps_own() {
     assert!(own("/home/ada/paint/src/main.rs"));
     assert!(!own("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/core/src/ptr/mod.rs"));
     assert!(!own("/home/ada/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde-1.0.0/src/lib.rs"));
+}
+
+#[test]
+fn locks_of_threads() {
+    let wait = |tid, owner, kind, address| LockWait {
+        tid,
+        kind,
+        library: Some("glibc".to_owned()),
+        address: model::Address(address),
+        owner,
+        owner_is: if owner.is_some() { OwnerIs::InReport } else { OwnerIs::Unknown },
+        ..LockWait::default()
+    };
+    let waits = vec![
+        wait(1, Some(2), WaitKind::Mutex, 0x20),
+        wait(2, Some(1), WaitKind::Mutex, 0x10),
+        wait(3, None, WaitKind::Condition, 0x30),
+        wait(4, Some(3), WaitKind::ThreadEnd, 0x40),
+    ];
+    let explanation = Some(model::Explanation { waits, ..model::Explanation::default() });
+    let threads = (1..=4).map(|tid| Thread { tid, ..Thread::default() }).collect();
+    let event = Event::from_report(&Report { explanation, threads, ..Report::default() }, &EventOptions::default());
+    let locks: Vec<_> = event.threads.values.iter().map(|thread| json!(thread.held_locks)).collect();
+    let mutex =
+        |reason, address| json!({"type": reason, "address": address, "package_name": "glibc", "class_name": "mutex"});
+    let waited = |address, thread: u64| {
+        let mut lock = mutex(8, address);
+        lock["thread_id"] = thread.into();
+        lock
+    };
+    assert_eq!(locks[0], json!({"0x10": mutex(1, "0x10"), "0x20": waited("0x20", 2)}));
+    assert_eq!(locks[1], json!({"0x10": waited("0x10", 1), "0x20": mutex(1, "0x20")}));
+    assert_eq!((&locks[2]["0x30"]["type"], &locks[3]["0x40"]["type"]), (&json!(2), &json!(8)));
+    assert_eq!(locks[2].as_object().unwrap().len(), 1, "no thread has the end of another");
 }

@@ -1,5 +1,6 @@
 //! The threads besides the crashed one: asked to stop, waited for, traced where they are silent, described for the report.
 
+use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::Memory;
 use coroner_process::process;
 use coroner_process::stop_the_world::{self, Capture, NotCaptured, StoppedThreads};
@@ -89,9 +90,22 @@ pub(crate) fn resume(installed: &Installed) {
 }
 
 /// The crashed thread, which is the calling one, but for its registers.
-pub(crate) fn crashed(_installed: &Installed, context: &CrashContext, _memory: &mut impl Memory) -> Description {
+pub(crate) fn crashed(_installed: &Installed, context: &CrashContext, memory: &mut impl Memory) -> Description {
     let flags = main_flag(context.tid == context.pid);
-    Description { name: Some(this_thread_name()), flags, ..Description::default() }
+    // A signal that somebody sent may have found it in a system call.
+    let is_elsewhere = context.is_memory_fault || context.uncaught.is_some();
+    let activity = if is_elsewhere { Activity::Running } else { Activity::of(&context.registers, memory) };
+    let (state, syscall) = doing(activity);
+    let futex = syscall.and_then(|number| FutexWait::of(&context.registers, number, memory));
+    Description { name: Some(this_thread_name()), flags, state, syscall, futex, ..Description::default() }
+}
+
+/// What a thread was doing, and in which system call.
+fn doing(activity: Activity) -> (Option<ThreadState>, Option<i64>) {
+    match activity {
+        Activity::InSystemCall { number } => (Some(ThreadState::BLOCKED), number.map(i64::from)),
+        _ => (Some(ThreadState::RUNNING), None),
+    }
 }
 
 /// The name of a dispatch queue: Linux has none.
@@ -137,12 +151,11 @@ impl OtherThread<'_> {
         }
         let registers = if given_up.is_some() { None } else { thread.capture.registers() };
         let (state, syscall) = match &registers {
-            Some(registers) => match Activity::of(registers, memory) {
-                Activity::InSystemCall { number } => (Some(ThreadState::BLOCKED), number.map(i64::from)),
-                _ => (Some(ThreadState::RUNNING), None),
-            },
+            Some(registers) => doing(Activity::of(registers, memory)),
             None => (tasks.state(thread.tid).ok().and_then(thread_state), None),
         };
+        let futex = registers.as_ref().zip(syscall);
+        let futex = futex.and_then(|(registers, number)| FutexWait::of(registers, number, memory));
         let not_captured = match &thread.capture {
             Capture::Not(why) => Some(reason(*why)),
             _ => given_up,
@@ -154,7 +167,17 @@ impl OtherThread<'_> {
             Capture::Not(_) => None,
         };
         // Swift marks no frames here, and there are no dispatch queues.
-        Description { name, flags, state, syscall, captured_by, not_captured, registers, ..Description::default() }
+        Description {
+            name,
+            flags,
+            state,
+            syscall,
+            futex,
+            captured_by,
+            not_captured,
+            registers,
+            ..Description::default()
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let crashed = platform::crashed(session.installed, context, &mut memory());
     let thread = Thread {
         flags: crashed.flags.with(ThreadFlags::CRASHED).with(ThreadFlags::CURRENT),
-        state: Some(ThreadState::RUNNING),
+        state: crashed.state.or(Some(ThreadState::RUNNING)),
         captured_by: Some(CaptureMethod::CRASH_CONTEXT),
         registers: Some(Registers::from(&context.registers).with_extra(context.extra())),
         ..crashed.wire(context.tid as u64)

@@ -1,5 +1,6 @@
 //! The other threads, in batches; of a hang, its thread first.
 
+use coroner_process::futex_wait::FutexWait;
 use coroner_process::registers::Registers;
 use coroner_process::threads::ThreadName;
 use coroner_report::wire::{
@@ -23,6 +24,7 @@ pub(crate) struct Description {
     pub flags: ThreadFlags,
     pub state: Option<ThreadState>,
     pub syscall: Option<i64>,
+    pub futex: Option<FutexWait>,
     pub queue: Option<QueueName>,
     pub cpu_time: Option<(u64, u64)>,
     pub captured_by: Option<CaptureMethod>,
@@ -40,6 +42,7 @@ impl Description {
             flags: self.flags,
             state: self.state,
             syscall: self.syscall,
+            futex: self.futex.as_ref(),
             captured_by: self.captured_by,
             not_captured: self.not_captured,
             registers: self.registers.as_ref().map(wire::Registers::from),

@@ -10,6 +10,7 @@ mod source_lines;
 mod style;
 mod threads;
 mod time_line;
+mod wait_graph;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,7 @@ pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
                 }
                 main {
                     (facts::why(explanation))
+                    (wait_graph::section(report, explanation))
                     (facts::what_happened(report))
                     @for exception in &report.exceptions {
                         (threads::exception(report, exception, &in_app))

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
+use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
@@ -20,7 +21,7 @@ use coroner_symbols::Symbolizer;
 
 use crate::core_file::images;
 use crate::core_notes::{self as notes, MappedFile};
-use crate::walk::{SavedMemory, walk_threads};
+use crate::walk::{SavedMemory, futex, walk_threads};
 use crate::{MAX_IMAGES, id_of};
 use threads::{Stopped, StoppedThread};
 
@@ -78,7 +79,7 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     if pid == std::process::id() {
         return Err(ProcessError::Denied { pid, why: ": it is this one".to_owned() });
     }
-    let stopped = Stopped::of(pid)?;
+    let mut stopped = Stopped::of(pid)?;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("its memory map"))?;
     let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
     let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("its memory"))?;
@@ -86,6 +87,10 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let read = |(start, end): (u64, u64)| read(&memory, start, end);
     let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
     let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
+    for thread in &mut stopped.threads {
+        let registers = thread.registers.as_ref();
+        thread.futex = registers.and_then(|registers| futex(registers, thread.system_call, ProcessMemory(&memory)));
+    }
     let (threads, problems) = stopped.release();
 
     let all = || stacks.iter().chain(&headers).map(|(start, bytes)| (*start, &bytes[..]));
@@ -130,6 +135,7 @@ fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Re
             main: thread.tid == pid,
             state: state(thread.state),
             syscall,
+            futex: thread.futex,
             syscall_name: syscall.and_then(|call| system_call_name(os, arch, call)),
             captured_by: thread.registers.is_some().then_some(CaptureMethod::PTRACE),
             not_captured: thread.not_captured,
@@ -265,6 +271,15 @@ fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
     }
     bytes.truncate(length);
     (start, bytes)
+}
+
+/// The memory of a stopped process.
+struct ProcessMemory<'f>(&'f File);
+
+impl Memory for ProcessMemory<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        self.0.read_exact_at(into, address).map_err(|_| Unreadable { address })
+    }
 }
 
 /// What the threads could not give.

@@ -7,12 +7,12 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use coroner_process::registers::Arch;
-use coroner_report::model::{Problem, Registers};
+use coroner_report::model::{FutexWait, Problem, Registers};
 use coroner_report::wire::NotCaptured;
 
 use super::{ProcessError, missing, status_number};
 use crate::MAX_THREADS;
-use crate::core_notes::general_registers;
+use crate::core_notes::{general_registers, system_call};
 use crate::walk::registers;
 
 /// How long the threads have to stop; one in an uninterruptible wait does not.
@@ -31,6 +31,8 @@ pub(super) struct StoppedThread {
     pub(super) state: char,
     /// x86_64: the system call that it was in.
     pub(super) system_call: Option<i64>,
+    /// The futex that it waits for.
+    pub(super) futex: Option<FutexWait>,
     /// `None` if it was not stopped.
     pub(super) registers: Option<Registers>,
     pub(super) not_captured: Option<NotCaptured>,
@@ -67,6 +69,7 @@ impl Stopped {
                     name: name(pid, tid),
                     state: letter(pid, tid),
                     system_call: None,
+                    futex: None,
                     registers: None,
                     not_captured: None,
                     signal: 0,
@@ -220,7 +223,5 @@ fn registers_of(tid: u32) -> (Option<Registers>, Option<i64>) {
     }
     let bytes = &bytes[..part.iov_len.min(bytes.len())];
     let general = general_registers(bytes, Arch::NATIVE);
-    // `orig_rax` is below 0 outside of system calls.
-    let call = crate::core_notes::word(bytes, 8 * 15).map(|call| call as i64).filter(|call| *call >= 0);
-    (general.map(|general| registers(Arch::NATIVE, general)), call.filter(|_| Arch::NATIVE == Arch::X86_64))
+    (general.map(|general| registers(Arch::NATIVE, general)), system_call(bytes, Arch::NATIVE))
 }

@@ -106,7 +106,8 @@ pub enum Activity {
     Running,
     /// It waited in a system call, which goes on (or answers `EINTR`) when the thread does.
     InSystemCall {
-        /// The call's number where it is still known: x86_64 overwrites it when the call answers `EINTR`.
+        /// The call's number where it is still known: x86_64 overwrites it when the call answers `EINTR`, and then only the
+        /// instruction before the call may say it.
         number: Option<u32>,
     },
     /// The instruction could not be read.
@@ -137,7 +138,7 @@ impl Activity {
                 return Activity::InSystemCall { number: Some(result as u32) };
             }
             if result == INTERRUPTED && memory.read(pc.wrapping_sub(2), &mut bytes).is_ok() && bytes == INSTRUCTION {
-                return Activity::InSystemCall { number: None };
+                return Activity::InSystemCall { number: number_before(pc.wrapping_sub(2), memory) };
             }
         }
         #[cfg(target_arch = "aarch64")]
@@ -157,6 +158,15 @@ impl Activity {
         }
         Activity::Running
     }
+}
+
+/// The number that the instruction before a system call at `address` gives it, if that is `mov eax, number`.
+#[cfg(target_arch = "x86_64")]
+fn number_before<M: Memory>(address: u64, memory: &mut M) -> Option<u32> {
+    let mut bytes = [0; 5];
+    memory.read(address.wrapping_sub(5), &mut bytes).ok()?;
+    let [0xb8, number @ ..] = bytes else { return None };
+    Some(u32::from_le_bytes(number)).filter(|number| *number < 0x1000)
 }
 
 /// Threads that said that they run, by id, each at the place that its id says or one of the next: for those nobody has to ask the

@@ -88,7 +88,9 @@ impl Report {
         });
         let Some(sentence) = sentence.map(|explanation| explanation.headline.clone()).filter(|text| !text.is_empty())
         else {
-            return self.cause();
+            let waits_for = self.explanation.as_ref().and_then(|explanation| explanation.waits_for.clone());
+            let parts = [self.cause(), waits_for].into_iter().flatten().collect::<Vec<_>>();
+            return Some(parts.join("; ")).filter(|cause| !cause.is_empty());
         };
         let parts: Vec<String> =
             said.map(ToOwned::to_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();

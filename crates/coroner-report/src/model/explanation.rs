@@ -3,6 +3,7 @@
 
 use super::address::{Address, Bytes};
 use super::fault_kind::FaultKind;
+use super::lock_wait::LockWait;
 use crate::wire::Access;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,15 @@ pub struct Explanation {
     pub bit_flips: Vec<BitFlip>,
     /// Where the code that ran differs from the image's file.
     pub code_change: Option<CodeChange>,
+    /// What the thread waits for that crashed or does not answer, as a sentence: `thread 3 waits for thread 7, which waits for thread 3`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// What the threads wait for, and who has it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<LockWait>,
+    /// Threads that wait for each other for good: each for the next, the last for the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deadlocks: Vec<Vec<u64>>,
     /// What else is known, each a sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,

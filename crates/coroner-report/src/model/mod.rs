@@ -14,6 +14,7 @@ mod explanation;
 mod fault_kind;
 mod image;
 mod in_app;
+mod lock_wait;
 mod names;
 mod run;
 mod runtime;
@@ -35,6 +36,7 @@ pub use explanation::{
 pub use fault_kind::FaultKind;
 pub use image::{Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
 pub use in_app::{Function, InApp, InAppRules};
+pub use lock_wait::{LockWait, OwnerIs, WaitKind};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
 pub use run::{
     AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, DeviceState, Lifecycle, OsFacts, ProcessIdentity,
@@ -43,7 +45,7 @@ pub use run::{
 pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
 pub use scrub::{Scrub, hide_home, hide_secrets};
 pub use system_calls::system_call_name;
-pub use thread::{CpuTime, Frame, InlinedFrame, Registers, Skipped, Thread};
+pub use thread::{CpuTime, Frame, FutexWait, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 
 use crate::wire::SectionKind;

@@ -178,8 +178,11 @@ impl Report {
         let exceptions = self.exceptions.iter_mut();
         let exceptions = exceptions.flat_map(|exception| exception.message.iter_mut().chain(&mut exception.user_info));
         let annotations = self.annotations.iter_mut().map(|annotation| &mut annotation.text);
-        let headline = self.explanation.iter_mut().map(|explanation| &mut explanation.headline);
-        let texts = crash.chain(exceptions).chain(annotations).chain(headline);
+        let explained = self.explanation.iter_mut().flat_map(|explanation| {
+            let super::Explanation { headline, waits_for, facts, .. } = explanation;
+            std::iter::once(headline).chain(waits_for).chain(facts)
+        });
+        let texts = crash.chain(exceptions).chain(annotations).chain(explained);
         texts.for_each(|text| replace("", text, scrub));
         if let Some(run) = &mut self.run {
             run.scrub(scrub);

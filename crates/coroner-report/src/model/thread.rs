@@ -1,6 +1,6 @@
 //! Threads, their registers and their frames.
 
-use super::address::{Address, RelativeAddress};
+use super::address::{Address, Bytes, RelativeAddress};
 use super::crash::Exception;
 use super::value::Extra;
 use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
@@ -40,6 +40,9 @@ pub struct Thread {
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
+    /// The futex that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub futex: Option<FutexWait>,
     /// Where its registers came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_by: Option<CaptureMethod>,
@@ -74,6 +77,51 @@ impl Thread {
             frames.iter().map(key).collect()
         };
         !self.frames.is_empty() && addresses(&self.frames) == addresses(&exception.frames)
+    }
+}
+
+/// The futex(2) that a thread waits in: what the call was given, and the memory around its word.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FutexWait {
+    /// The address of the word.
+    pub address: Address,
+    /// The operation, with its flags.
+    pub operation: u32,
+    /// The value that the word was to have.
+    pub expected: u32,
+    /// Whether the call has a time-out, and so ends by itself.
+    pub timed: bool,
+    /// The address of the first of the bytes.
+    pub start: Address,
+    /// Memory around the word.
+    pub bytes: Bytes,
+}
+
+impl FutexWait {
+    /// The 32-bit number so many bytes after the futex's word, before it if negative. `None` if it was not kept.
+    pub fn at(&self, offset: i64) -> Option<u32> {
+        let place = self.address.0.checked_add_signed(offset)?.checked_sub(self.start.0)?;
+        let bytes = self.bytes.0.get(usize::try_from(place).ok()?..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    }
+
+    /// The word itself.
+    pub fn word(&self) -> Option<u32> {
+        self.at(0)
+    }
+}
+
+impl From<&coroner_process::futex_wait::FutexWait> for FutexWait {
+    fn from(wait: &coroner_process::futex_wait::FutexWait) -> Self {
+        Self {
+            address: Address(wait.address),
+            operation: wait.operation,
+            expected: wait.expected,
+            timed: wait.timed,
+            start: Address(wait.start()),
+            bytes: Bytes(wait.bytes().to_vec()),
+        }
     }
 }
 

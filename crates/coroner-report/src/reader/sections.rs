@@ -4,9 +4,9 @@ use super::item::{Limit, decode_item, more};
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
     Address, Annotation, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame,
-    Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report, RunFacts, SectionCount, Segment,
-    Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection, UnwindSection, Value,
-    signal_name, system_call_name,
+    FutexWait, Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report, RunFacts,
+    SectionCount, Segment, Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection,
+    UnwindSection, Value, signal_name, system_call_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -322,6 +322,7 @@ impl<'a> Builder<'a> {
             main: flags.has(ThreadFlags::MAIN),
             state: fields.number(keys::thread::STATE).map(ThreadState),
             syscall: fields.i64(keys::thread::SYSCALL),
+            futex: fields.fields(keys::thread::FUTEX).map(|mut fields| futex(&mut fields)),
             // Named when the header is known for good.
             syscall_name: None,
             captured_by: fields.number(keys::thread::CAPTURED_BY).map(CaptureMethod),
@@ -635,6 +636,17 @@ fn leave_out_call(report: &mut Report) {
     }
     if let Some(registers) = &mut thread.registers {
         registers.only_preserved = true;
+    }
+}
+
+fn futex(fields: &mut Fields) -> FutexWait {
+    FutexWait {
+        address: fields.address(keys::futex::ADDRESS).unwrap_or_default(),
+        operation: fields.number(keys::futex::OPERATION).unwrap_or(0),
+        expected: fields.number(keys::futex::EXPECTED).unwrap_or(0),
+        timed: fields.bool(keys::futex::TIMED).unwrap_or(false),
+        start: fields.address(keys::futex::START).unwrap_or_default(),
+        bytes: fields.bytes(keys::futex::BYTES).unwrap_or_default(),
     }
 }
 

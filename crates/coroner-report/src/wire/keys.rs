@@ -110,6 +110,16 @@ keys! {
         STACK = 10,
         QUEUE = 11,
         CPU_TIME = 12,
+        FUTEX = 13,
+    }
+    /// Of a thread.
+    futex {
+        ADDRESS = 0,
+        OPERATION = 1,
+        EXPECTED = 2,
+        TIMED = 3,
+        START = 4,
+        BYTES = 5,
     }
     /// Of a thread.
     registers {

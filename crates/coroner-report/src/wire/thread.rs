@@ -2,8 +2,9 @@
 
 use super::crash::{optional_int, optional_text, optional_uint};
 use super::encoder::Encoder;
-use super::keys::{registers, thread};
+use super::keys::{futex, registers, thread};
 use super::numbers::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
+use coroner_process::futex_wait::FutexWait;
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 
 /// The registers of a thread.
@@ -157,6 +158,8 @@ pub struct Thread<'a> {
     pub state: Option<ThreadState>,
     /// The system call that it was blocked in, where known.
     pub syscall: Option<i64>,
+    /// The futex that it waits for.
+    pub futex: Option<&'a FutexWait>,
     /// Where its registers came from.
     pub captured_by: Option<CaptureMethod>,
     /// Why there are none.
@@ -182,6 +185,18 @@ impl Thread<'_> {
         thread.finish(end);
         true
     }
+}
+
+fn encode_futex(encoder: &mut Encoder<'_>, wait: &FutexWait) {
+    encoder.map(futex::REQUIRED);
+    encoder.uint_pair(futex::ADDRESS, wait.address);
+    encoder.uint_pair(futex::OPERATION, wait.operation.into());
+    encoder.uint_pair(futex::EXPECTED, wait.expected.into());
+    encoder.uint(futex::TIMED);
+    encoder.bool(wait.timed);
+    encoder.uint_pair(futex::START, wait.start());
+    encoder.uint(futex::BYTES);
+    encoder.bytes(wait.bytes());
 }
 
 /// Bytes kept free for what follows a thread's frames: the number of those that did not fit, the end of the array and
@@ -211,6 +226,10 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
                 optional_uint(encoder, thread::NOT_CAPTURED, thread.not_captured.map(|reason| reason.0.into()));
                 optional_int(encoder, thread::SYSCALL, thread.syscall);
                 optional_uint(encoder, thread::CAPTURED_BY, thread.captured_by.map(|method| method.0.into()));
+                if let Some(wait) = thread.futex {
+                    encoder.uint(thread::FUTEX);
+                    encode_futex(encoder, wait);
+                }
                 if let Some((low, high)) = thread.stack {
                     encoder.uint(thread::STACK);
                     encoder.array(2);

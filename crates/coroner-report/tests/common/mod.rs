@@ -1,6 +1,8 @@
 //! Report files to test with, made by the crash path's own types.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its own part.
 
+use coroner_process::futex_wait::FutexWait;
+use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
     self, Access, AddressKind, Annotation, CaptureMethod, Code, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder,
@@ -168,6 +170,23 @@ pub fn image() -> Image<'static> {
     }
 }
 
+/// A wait for a mutex at 0x7F00_0000_2010, and memory whose bytes count from 0.
+pub fn futex() -> FutexWait {
+    struct Counting;
+    impl Memory for Counting {
+        fn read(&mut self, _: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            (0..).zip(into).for_each(|(value, byte)| *byte = value);
+            Ok(())
+        }
+    }
+    let mut registers = X86_64Registers { gpr: [0; 16], pc: 0, flags: 0 };
+    // rdi, rsi (FUTEX_WAIT | FUTEX_PRIVATE_FLAG), rdx, r10.
+    for (register, value) in [(5, 0x7F00_0000_2010), (4, 128), (1, 2), (10, 1)] {
+        registers.gpr[register] = value;
+    }
+    FutexWait::of(&registers, 202, &mut Counting).expect("a wait")
+}
+
 /// A report with a section of every kind and every field set.
 pub fn full_report() -> File {
     let mut file = File::new();
@@ -193,6 +212,7 @@ pub fn full_report() -> File {
                 flags: ThreadFlags::CRASHED.with(ThreadFlags::CURRENT),
                 state: Some(ThreadState::RUNNING),
                 syscall: Some(-1),
+                futex: Some(&futex()),
                 captured_by: Some(CaptureMethod::CRASH_CONTEXT),
                 not_captured: None,
                 registers: Some(Registers::from(&registers).with_extra(EXTRA_REGISTERS)),

@@ -28,7 +28,7 @@ pub use exceptions::{Errno, Exception, MachExceptionMeta, Mechanism, MechanismMe
 pub use images::DebugImage;
 pub(crate) use limits::{environment, release, shrink};
 pub use stacktrace::{Frame, MAX_FRAMES, Stacktrace};
-pub use threads::Thread;
+pub use threads::{HeldLock, Thread};
 
 /// Name under which events say who made them.
 pub const SDK_NAME: &str = "coroner.rust";

@@ -1,6 +1,6 @@
 //! Threads in the protocol's words.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use coroner_report::model::{Report, Thread as ReportThread};
 use serde::{Deserialize, Serialize};
@@ -27,9 +27,58 @@ pub struct Thread {
     /// What it was doing: `running`, `blocked`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The locks that it has and those that it waits for, by their addresses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held_locks: BTreeMap<String, HeldLock>,
     /// Its stack. The thread that an exception names has it there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacktrace: Option<Stacktrace>,
+}
+
+/// A lock that a thread has or waits for (the protocol's `LockReason`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldLock {
+    /// 1: it has it; 2: it waits to be told of something; 8: it waits until another thread lets it go.
+    #[serde(rename = "type")]
+    pub reason: u8,
+    /// Its address.
+    pub address: String,
+    /// Whose lock it is, such as `glibc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub package_name: Option<String>,
+    /// What it is, such as `mutex`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_name: Option<String>,
+    /// Of one that a thread waits for: the thread that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<u64>,
+}
+
+/// Values of [`HeldLock::reason`].
+const LOCKED: u8 = 1;
+const WAITING: u8 = 2;
+const BLOCKED: u8 = 8;
+
+/// The locks of each thread. One can wait for another that it has.
+fn held_locks(report: &Report) -> HashMap<u64, BTreeMap<String, HeldLock>> {
+    let mut locks: HashMap<u64, BTreeMap<String, HeldLock>> = HashMap::new();
+    let waits = report.explanation.iter().flat_map(|explanation| &explanation.waits);
+    for wait in waits {
+        let class_name = serde_json::to_value(wait.kind).ok().and_then(|name| name.as_str().map(ToOwned::to_owned));
+        let blocked = HeldLock {
+            reason: if wait.owner.is_some() || wait.kind.is_lock() { BLOCKED } else { WAITING },
+            address: wait.address.to_string(),
+            package_name: wait.library.clone(),
+            class_name,
+            thread_id: wait.owner,
+        };
+        if let Some(owner) = wait.owner_in_report().filter(|_| wait.kind.is_lock()) {
+            let held = HeldLock { reason: LOCKED, thread_id: None, ..blocked.clone() };
+            locks.entry(owner).or_default().entry(blocked.address.clone()).or_insert(held);
+        }
+        locks.entry(wait.tid).or_default().insert(blocked.address.clone(), blocked);
+    }
+    locks
 }
 
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
@@ -39,6 +88,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
     let reported = report.crashed_thread().map(|thread| thread.tid);
     let reported = report.crash.as_ref().map(|crash| crash.tid).or(reported);
     let mut seen = HashSet::new();
+    let mut locks = held_locks(report);
     let threads = report.threads.iter().filter(|thread| seen.insert(thread.tid));
     let threads = threads.map(|thread| {
         let is_reported = reported == Some(thread.tid);
@@ -49,6 +99,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
             current: is_reported,
             main: thread.main,
             state: thread.state.and_then(|state| state.name()).map(ToOwned::to_owned),
+            held_locks: locks.remove(&thread.tid).unwrap_or_default(),
             stacktrace: if is_reported && !(thrown && differs(thread)) { None } else { stacks.of_thread(thread) },
         }
     });

@@ -1,0 +1,194 @@
+//! Which lock a futex belongs to, by the function that waits and by the memory around the word.
+
+use coroner_report::Report;
+use coroner_report::model::{Address, Frame, FutexWait, Thread, WaitKind};
+
+use super::{bionic, glibc, musl};
+use coroner_report::wire::Os;
+
+/// `FUTEX_CMD_MASK`, `FUTEX_PRIVATE_FLAG`, `FUTEX_TID_MASK`, `FUTEX_OWNER_DIED` of linux/futex.h.
+const COMMAND: u32 = 127;
+const PRIVATE: u32 = 128;
+pub(super) const TID: u32 = 0x3fff_ffff;
+pub(super) const OWNER_DIED: u32 = 0x4000_0000;
+/// `FUTEX_WAIT`.
+pub(super) const WAIT: u32 = 0;
+/// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`: the word's low bits are the owner's tid, which the kernel itself relies on.
+const LOCK_PI: [u32; 2] = [6, 13];
+/// How many of the innermost functions are searched for the one that waits.
+const FUNCTIONS: usize = 12;
+
+/// What a thread waits for.
+pub(super) struct Found {
+    pub(super) kind: WaitKind,
+    pub(super) library: Option<&'static str>,
+    pub(super) address: Address,
+    pub(super) owner: Option<u32>,
+}
+
+/// Whose a lock is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Library {
+    Glibc,
+    Musl,
+    Bionic,
+    /// Rust's.
+    Std,
+    ParkingLot,
+}
+
+impl Library {
+    fn name(self) -> &'static str {
+        match self {
+            Library::Glibc => "glibc",
+            Library::Musl => "musl",
+            Library::Bionic => "bionic",
+            Library::Std => "std",
+            Library::ParkingLot => "parking_lot",
+        }
+    }
+}
+
+/// Whether only threads of this process can wait for it.
+pub(super) fn is_private(futex: &FutexWait) -> bool {
+    futex.operation & PRIVATE != 0
+}
+
+/// The command of the call, without its flags.
+pub(super) fn command(futex: &FutexWait) -> u32 {
+    futex.operation & COMMAND
+}
+
+/// What a thread waits for. An owner is named only where the layout of the lock is known and all of it agrees.
+pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
+    let unknown = Found { kind: WaitKind::Futex, library: None, address: futex.address, owner: None };
+    if LOCK_PI.contains(&command(futex)) {
+        let owner = futex.word().map(|word| word & TID).filter(|tid| *tid != 0);
+        return Found { kind: WaitKind::Mutex, library: Some("kernel"), owner, ..unknown };
+    }
+    let Some((kind, library)) = waits_in(report, thread) else { return unknown };
+    let found = Found { kind, library: library.map(Library::name), ..unknown };
+    // The word is what it was to be: the thread has not been woken yet.
+    if futex.word() != Some(futex.expected) {
+        return found;
+    }
+    let known = match library {
+        Some(Library::Glibc) => glibc::owner(kind, futex),
+        Some(Library::Musl) => musl::owner(kind, futex),
+        Some(Library::Bionic) => bionic::owner(kind, futex),
+        // A word that says whether it is locked, and not by whom.
+        Some(Library::Std | Library::ParkingLot) | None => None,
+    };
+    let Some(known) = known else { return found };
+    let address = Address(futex.address.0.wrapping_sub(known.word_offset));
+    Found { kind: known.kind, address, owner: known.owner.filter(|tid| *tid != 0), ..found }
+}
+
+/// What a library's layout says.
+pub(super) struct Known {
+    pub(super) kind: WaitKind,
+    /// Where in the lock the futex's word is.
+    pub(super) word_offset: u64,
+    pub(super) owner: Option<u32>,
+}
+
+/// The innermost function that is known to wait, and the library that it is of.
+fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Library>)> {
+    let mut inner = None;
+    let mut searched = 0;
+    for frame in &thread.frames {
+        for name in names(frame) {
+            searched += 1;
+            if searched > FUNCTIONS {
+                return None;
+            }
+            inner = inner.or_else(|| by_inner(name));
+            if let Some((kind, library)) = of_rust(name) {
+                return Some((kind, Some(library)));
+            }
+            if let Some(kind) = of_pthread(name) {
+                return Some((kind, library_of(report, frame).or(inner)));
+            }
+        }
+    }
+    None
+}
+
+/// The names of the functions at a frame, innermost first.
+fn names(frame: &Frame) -> impl Iterator<Item = &str> {
+    let inlined = frame.inlined.iter().filter_map(|one| one.function.as_deref().or(one.raw_function.as_deref()));
+    inlined.chain(frame.function.as_deref().or(frame.raw_function.as_deref()))
+}
+
+/// The C library that has the function: by the image's name; of a static program by what the app recorded.
+fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
+    let path = frame.module.as_deref()?;
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    if starts(&["libc.so.6", "libpthread.so.0", "libc-2.", "libpthread-2."]) {
+        return Some(Library::Glibc);
+    }
+    if starts(&["ld-musl-", "libc.musl-"]) {
+        return Some(Library::Musl);
+    }
+    if name == "libc.so" {
+        return Some(if report.header.os == Os::ANDROID { Library::Bionic } else { Library::Musl });
+    }
+    let is_main = report.images.iter().any(|image| image.is_main && image.path == path);
+    let recorded = report.run.as_ref().and_then(|run| run.app.runtime_name.as_deref()).filter(|_| is_main)?;
+    [Library::Glibc, Library::Musl, Library::Bionic].into_iter().find(|library| library.name() == recorded)
+}
+
+/// A C library by its own inner function, of which the others have none.
+fn by_inner(name: &str) -> Option<Library> {
+    let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    match name {
+        _ if starts(&["lll_lock_wait", "futex_abstimed_wait", "lll_mutex_lock"]) => Some(Library::Glibc),
+        "timedwait" | "timedwait_cp" => Some(Library::Musl),
+        _ => None,
+    }
+}
+
+fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
+    let ends = |suffix: &str| name.ends_with(suffix);
+    if name.starts_with("parking_lot::") {
+        let kind = match () {
+            () if name.contains("condvar") => WaitKind::Condition,
+            () if ends("lock_shared_slow") || ends("lock_upgradable_slow") => WaitKind::ReadLock,
+            () if ends("lock_exclusive_slow") || ends("upgrade_slow") => WaitKind::WriteLock,
+            () if ends("lock_slow") => WaitKind::Mutex,
+            () => return None,
+        };
+        return Some((kind, Library::ParkingLot));
+    }
+    let name = name.strip_prefix("std::sys")?;
+    let kind = match () {
+        () if name.contains("Mutex::lock_contended") => WaitKind::Mutex,
+        () if name.contains("RwLock::read_contended") => WaitKind::ReadLock,
+        () if name.contains("RwLock::write_contended") => WaitKind::WriteLock,
+        () if name.contains("Condvar::wait") => WaitKind::Condition,
+        () if name.contains("Parker::park") => WaitKind::Park,
+        () if name.contains("Once::call") || name.contains("Once::wait") => WaitKind::Once,
+        () => return None,
+    };
+    Some((kind, Library::Std))
+}
+
+/// By the names that glibc, musl and bionic have for their functions, with or without underscores before and versions behind.
+fn of_pthread(name: &str) -> Option<WaitKind> {
+    let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
+    let name = name.split(['@', '.']).next().unwrap_or(name);
+    let is = |prefix: &str, part: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.contains(part));
+    Some(match () {
+        () if is("pthread_mutex_", "lock") && !name.contains("unlock") && !name.contains("trylock") => WaitKind::Mutex,
+        () if is("pthread_rwlock_", "rdlock") => WaitKind::ReadLock,
+        () if is("pthread_rwlock_", "wrlock") => WaitKind::WriteLock,
+        () if is("pthread_cond_", "wait") => WaitKind::Condition,
+        () if is("pthread_", "join") => WaitKind::ThreadEnd,
+        () if is("sem_", "wait") || is("new_sem_", "wait") => WaitKind::Semaphore,
+        () if is("pthread_barrier_", "wait") => WaitKind::Barrier,
+        () if name.starts_with("pthread_once") => WaitKind::Once,
+        () => return None,
+    })
+}

@@ -1,0 +1,148 @@
+//! What each thread waits for and who has it: the wait-for graph of a report, and its cycles.
+
+mod bionic;
+mod glibc;
+mod lock;
+mod musl;
+
+use std::collections::{HashMap, HashSet};
+
+use coroner_report::Report;
+use coroner_report::model::{Explanation, LockWait, OwnerIs, Thread};
+
+/// The longest chain of threads that a sentence has.
+const CHAIN: usize = 6;
+/// Most letters of a thread's name in a sentence.
+const NAME: usize = 40;
+
+/// Adds the waits of a report's threads to its explanation.
+pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
+    let waits = of(report);
+    let deadlocks = cycles(report, &waits);
+    let reported = report.crash.as_ref().map(|crash| crash.tid).unwrap_or_default();
+    let said = sentence(report, &waits, reported);
+    let is_locked = deadlocks.iter().any(|cycle| cycle.contains(&reported));
+    explanation.waits_for = said.map(|said| if is_locked { format!("deadlock: {said}") } else { said });
+    for cycle in deadlocks.iter().filter(|cycle| !cycle.contains(&reported)) {
+        let said = cycle.first().and_then(|first| sentence(report, &waits, *first));
+        explanation.facts.extend(said.map(|said| format!("deadlock: {said}")));
+    }
+    explanation.waits = waits;
+    explanation.deadlocks = deadlocks;
+}
+
+/// What the threads wait for, in the report's order.
+fn of(report: &Report) -> Vec<LockWait> {
+    let tids: HashSet<u64> = report.threads.iter().map(|thread| thread.tid).collect();
+    let is_whole = has_all_threads(report);
+    let waiting = report.threads.iter().filter_map(|thread| Some((thread, thread.futex.as_ref()?)));
+    let waits = waiting.map(|(thread, futex)| {
+        let found = lock::of(report, thread, futex);
+        let owner_is = match found.owner {
+            None => OwnerIs::Unknown,
+            Some(owner) if tids.contains(&owner.into()) => OwnerIs::InReport,
+            Some(_) if !lock::is_private(futex) => OwnerIs::Elsewhere,
+            Some(_) if is_whole => OwnerIs::Gone,
+            Some(_) => OwnerIs::NotInReport,
+        };
+        LockWait {
+            tid: thread.tid,
+            kind: found.kind,
+            library: found.library.map(ToOwned::to_owned),
+            address: found.address,
+            timed: futex.timed,
+            owner: found.owner.map(u64::from),
+            owner_is,
+        }
+    });
+    waits.collect()
+}
+
+/// Whether every thread that the process had is in the report.
+fn has_all_threads(report: &Report) -> bool {
+    match &report.end {
+        Some(end) => end.dropped.is_empty() && end.threads > 1 && end.threads == report.threads.len() as u64,
+        // A report that was made of another process has them all, if nothing is wrong with it.
+        None => report.complete,
+    }
+}
+
+/// The cycles of the graph: in each a thread waits for the next, and the last for the first. Waits that end by themselves are in none.
+fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
+    let lasting = waits.iter().filter(|wait| !wait.timed);
+    let edges: HashMap<u64, u64> = lasting.filter_map(|wait| Some((wait.tid, wait.owner_in_report()?))).collect();
+    let reported = report.crash.as_ref().map(|crash| crash.tid);
+    // The thread that the report is about first, if it is in one.
+    let starts = reported.into_iter().chain(report.threads.iter().map(|thread| thread.tid));
+    let mut seen = HashSet::new();
+    let mut cycles = Vec::new();
+    for start in starts {
+        let mut path = Vec::new();
+        let mut at = Some(start);
+        while let Some(tid) = at.filter(|tid| seen.insert(*tid)) {
+            path.push(tid);
+            at = edges.get(&tid).copied();
+        }
+        // It came back to where it has been on this way, and on no other.
+        if let Some(from) = at.and_then(|tid| path.iter().position(|passed| *passed == tid)) {
+            cycles.push(path.split_off(from));
+        }
+    }
+    cycles
+}
+
+/// `thread 3 waits for thread 7, which waits for thread 3`. `None` if that thread waits for nothing of which an owner is known.
+fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
+    let by_tid: HashMap<u64, &LockWait> = waits.iter().map(|wait| (wait.tid, wait)).collect();
+    let mut wait = *by_tid.get(&tid)?;
+    let mut text = named(report, tid);
+    let mut passed = HashSet::from([tid]);
+    for link in 0.. {
+        let owner = wait.owner?;
+        if owner == wait.tid {
+            text.push_str(&format!(" waits for {} that it has itself", wait.kind.words()));
+            break;
+        }
+        let what = if wait.kind.is_lock() { String::new() } else { format!("{} of ", wait.kind.words()) };
+        let what = what.replace("the end of a thread of ", "the end of ");
+        text.push_str(&format!(" waits for {what}{}", named(report, owner)));
+        text.push_str(match wait.owner_is {
+            OwnerIs::Gone => ", which has ended and never lets it go",
+            OwnerIs::Elsewhere => ", which is not of this process",
+            OwnerIs::NotInReport => ", which is not in the report",
+            _ => "",
+        });
+        if wait.owner_is != OwnerIs::InReport || !passed.insert(owner) {
+            break;
+        }
+        match by_tid.get(&owner) {
+            _ if link + 1 == CHAIN => {
+                text.push_str(", …");
+                break;
+            }
+            Some(next) if next.owner.is_some() => wait = next,
+            Some(next) => {
+                text.push_str(&format!(", which waits for {}", next.kind.words()));
+                break;
+            }
+            None => {
+                let thread = report.threads.iter().find(|thread| thread.tid == owner);
+                let call = thread.and_then(|thread| thread.syscall_name);
+                text.push_str(&call.map_or_else(String::new, |call| format!(", which is in {call}")));
+                break;
+            }
+        }
+        text.push_str(", which");
+    }
+    Some(text)
+}
+
+/// `thread 4711 (worker)`.
+fn named(report: &Report, tid: u64) -> String {
+    let thread = report.threads.iter().find(|thread| thread.tid == tid);
+    let name = |thread: &Thread| thread.name.clone().filter(|name| !name.is_empty());
+    match thread.and_then(name) {
+        Some(name) => format!("thread {tid} ({})", name.chars().take(NAME).collect::<String>()),
+        None => format!("thread {tid}"),
+    }
+}

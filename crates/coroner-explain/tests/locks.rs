@@ -1,0 +1,174 @@
+//! Programs in C whose threads wait for each other for real, and what is said of each: who waits for whom, and in which circle.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use coroner_explain::{Explanation, LockWait, NoCode, OwnerIs, WaitKind, explain};
+use coroner_report::Report;
+use coroner_symbols::{Options, Symbolizer};
+
+// Builds the library that the programs are linked with.
+use coroner_ffi as _;
+
+/// Who waits for what: thread, kind, the thread that has it.
+type Waits = &'static [(usize, WaitKind, Has)];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Has {
+    /// A thread of the program.
+    Thread(usize),
+    /// Not known.
+    Unknown,
+    /// A thread that has ended.
+    Gone(usize),
+    /// One of another process.
+    Elsewhere,
+}
+
+use Has::{Elsewhere, Gone, Thread, Unknown};
+use WaitKind::{Condition, Mutex, ReadLock, Semaphore, ThreadEnd, WriteLock};
+
+/// An act, its waits, and the threads of its circle.
+const ACTS: &[(&str, Waits, &[usize])] = &[
+    ("two-mutexes", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("recursive", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("errorcheck", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    // It ends by itself.
+    ("timed", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[]),
+    ("contended", &[(1, Mutex, Thread(0))], &[]),
+    ("self", &[(0, Mutex, Thread(0))], &[0]),
+    ("pi-contended", &[(1, Mutex, Thread(0))], &[]),
+    ("dead-owner", &[(1, Mutex, Gone(0))], &[]),
+    ("robust-owner", &[(1, Mutex, Thread(2)), (2, Mutex, Thread(1))], &[1, 2]),
+    ("rwlocks-read", &[(0, ReadLock, Thread(1)), (1, ReadLock, Thread(0))], &[0, 1]),
+    ("rwlocks-write", &[(0, WriteLock, Thread(1)), (1, WriteLock, Thread(0))], &[0, 1]),
+    ("rwlock-readers", &[(1, WriteLock, Unknown)], &[]),
+    ("join", &[(0, ThreadEnd, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("conditions", &[(0, Condition, Unknown), (1, Condition, Unknown)], &[]),
+    ("condition-mutex", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("semaphore", &[(0, Semaphore, Unknown)], &[]),
+    ("another-process", &[(0, Mutex, Elsewhere)], &[]),
+];
+
+fn build(folder: &Path) -> PathBuf {
+    let program = folder.join("locks");
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg("tests/locks.c");
+    command.args(["-I", "../coroner-ffi/include", "-L"]).arg(folder).arg("-lcoroner_ffi");
+    command.arg(format!("-Wl,-rpath,{}", folder.display()));
+    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+/// Ended at the latest when this is dropped: a program that waits for good would not end by itself.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program's threads by number, and what its report says.
+fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u64>, Report) {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).arg(store).args([act, end]);
+    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut tids = BTreeMap::new();
+    let report = store.join("runs");
+    let of_run = || Some(std::fs::read_dir(&report).ok()?.next()?.ok()?.path());
+    let said = BufReader::new(running.0.stdout.take().unwrap());
+    let lines = std::thread::spawn(move || said.lines().map_while(Result::ok).collect::<Vec<_>>());
+    let until = Instant::now() + Duration::from_secs(60);
+    let name = if end == "hang" { "report-9" } else { "report" };
+    let report = loop {
+        assert!(Instant::now() < until, "{act} {end}: no report");
+        let read = of_run().and_then(|run| Report::read_file(run.join(name)).ok());
+        match read {
+            Some(report) if report.end.is_some() => break report,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    drop(running);
+    for line in lines.join().unwrap() {
+        let mut words = line.split(' ').map(str::parse);
+        if let (Some(Ok(number)), Some(Ok(tid))) = (words.next(), words.next()) {
+            tids.insert(number as usize, tid);
+        }
+    }
+    (tids, report)
+}
+
+fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>, said: &Explanation) {
+    let context = || format!("{act}: {tids:?}\n{:#?}\n{:?}\n{:?}", said.waits, said.deadlocks, said.facts);
+    for number in tids.keys() {
+        let found: Vec<&LockWait> = said.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
+        let expected = waits.iter().find(|(thread, ..)| thread == number);
+        let Some((_, kind, has)) = expected else {
+            assert!(found.is_empty(), "{number} waits for nothing. {}", context());
+            continue;
+        };
+        let [wait] = found.as_slice() else { panic!("{number} waits. {}", context()) };
+        let (owner, owner_is) = match has {
+            Thread(other) => (Some(tids[other]), OwnerIs::InReport),
+            Unknown => (None, OwnerIs::Unknown),
+            Gone(other) => (Some(tids[other]), OwnerIs::Gone),
+            Elsewhere => (wait.owner.filter(|owner| !tids.values().any(|tid| tid == owner)), OwnerIs::Elsewhere),
+        };
+        assert_eq!((wait.kind, wait.owner, wait.owner_is), (*kind, owner, owner_is), "{}", context());
+        assert_eq!(wait.owner.is_some(), *has != Unknown, "{}", context());
+        assert_eq!(wait.timed, act == "timed" || (act == "conditions" && *number == 1), "{}", context());
+    }
+    let mut circles: Vec<Vec<u64>> = said.deadlocks.clone();
+    circles.iter_mut().for_each(|circle| circle.sort_unstable());
+    let mut expected: Vec<u64> = circle.iter().map(|number| tids[number]).collect();
+    expected.sort_unstable();
+    assert_eq!(circles, Vec::from_iter((!expected.is_empty()).then_some(expected)), "{}", context());
+}
+
+#[test]
+fn who_waits_for_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
+    let program = build(folder.path());
+    let mut symbolizer = Symbolizer::new(Options::default());
+    let mut said_of = |act: &str, end: &str| {
+        let (tids, mut report) = run(&program, &folder.path().join(format!("{act}-{end}")), act, end);
+        symbolizer.symbolicate_report(&mut report);
+        let said = explain(&report, &NoCode);
+        println!("{act} {end}: {}; {:?}", said.headline, said.facts);
+        (tids, said)
+    };
+    for (act, waits, circle) in ACTS {
+        let (tids, said) = said_of(act, "crash");
+        check(act, waits, circle, &tids, &said);
+        assert!(said.waits_for.is_none() && !said.headline.contains("wait"), "{act}: {}", said.headline);
+        let is_said = said.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
+        assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", said.facts);
+    }
+    for end in ["abort", "hang"] {
+        for (act, waits, circle) in ACTS.iter().filter(|(act, ..)| ["two-mutexes", "contended", "join"].contains(act)) {
+            let (tids, said) = said_of(act, end);
+            check(act, waits, circle, &tids, &said);
+            let first = tids[&0];
+            match *act {
+                "contended" => assert_eq!(said.waits_for, None, "the first thread has the mutex"),
+                _ => {
+                    let waits_for = said.waits_for.clone().unwrap();
+                    assert!(waits_for.starts_with(&format!("deadlock: thread {first} (")), "{waits_for}");
+                    assert!(waits_for.contains(&format!(", which waits for thread {first} (")), "{waits_for}");
+                    assert!(said.headline.contains(&waits_for), "{}", said.headline);
+                    assert_eq!(said.deadlocks, [[first, tids[&1]]]);
+                }
+            }
+        }
+    }
+}

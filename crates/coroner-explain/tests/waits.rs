@@ -1,0 +1,200 @@
+//! Waits of made-up reports: each library's layout, and what must not be taken for an owner.
+
+use coroner_explain::{LockWait, NoCode, OwnerIs, WaitKind, explain};
+use coroner_report::Report;
+use coroner_report::model::{Address, Bytes, Crash, Frame, FutexWait, Image, Thread};
+use coroner_report::wire::Os;
+
+const WAIT: u32 = 0x80;
+const WAIT_BITSET: u32 = 0x89;
+const LOCK_PI: u32 = 0x86;
+const ADDRESS: u64 = 0x7000_0000_1000;
+
+/// A wait for a word with these 32-bit numbers around it, the first of them `before` bytes before it.
+fn futex(operation: u32, expected: u32, before: u64, words: &[u32]) -> FutexWait {
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    FutexWait {
+        address: Address(ADDRESS),
+        operation,
+        expected,
+        timed: false,
+        start: Address(ADDRESS - before),
+        bytes: Bytes(bytes),
+    }
+}
+
+fn frame(module: &str, function: &str) -> Frame {
+    Frame { module: Some(module.to_owned()), function: Some(function.to_owned()), ..Frame::default() }
+}
+
+/// Thread 10 waits like that in a function of an image; 20 and 30 are there, too.
+fn report(module: &str, function: &str, futex: FutexWait) -> Report {
+    let inner = Frame { module: Some(module.to_owned()), ..Frame::default() };
+    let frames = vec![inner, frame(module, function), frame("/app/app", "main")];
+    let waiting = Thread { tid: 10, crashed: true, futex: Some(futex), frames, ..Thread::default() };
+    let other = |tid| Thread { tid, ..Thread::default() };
+    let mut report = Report {
+        complete: true,
+        crash: Some(Crash { tid: 10, ..Crash::default() }),
+        threads: vec![waiting, other(20), other(30)],
+        images: vec![Image { path: "/app/app".to_owned(), is_main: true, ..Image::default() }],
+        ..Report::default()
+    };
+    report.header.os = if module == "/apex/libc.so" { Os::ANDROID } else { Os::LINUX };
+    report
+}
+
+fn wait(module: &str, function: &str, futex: FutexWait) -> LockWait {
+    let [wait] = <[LockWait; 1]>::try_from(explain(&report(module, function, futex), &NoCode).waits).unwrap();
+    wait
+}
+
+const GLIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
+const BIONIC: &str = "/apex/libc.so";
+
+#[test]
+fn mutexes_of_glibc() {
+    let mutex = |words: &[u32]| wait(GLIBC, "___pthread_mutex_lock", futex(WAIT, words[0], 0, words));
+    let plain = mutex(&[2, 0, 20, 1, 0]);
+    assert_eq!((plain.kind, plain.owner, plain.owner_is), (WaitKind::Mutex, Some(20), OwnerIs::InReport));
+    assert_eq!((plain.library.as_deref(), plain.address), (Some("glibc"), Address(ADDRESS)));
+    // Its owner has ended; it has none yet; robust, with the owner in the word; an owner that died.
+    assert_eq!(mutex(&[2, 0, 99, 1, 0]).owner_is, OwnerIs::Gone);
+    assert_eq!(mutex(&[2, 0, 0, 1, 0]).owner, None);
+    assert_eq!(mutex(&[0x8000_0014, 0, 20, 1, 16]).owner, Some(20));
+    assert_eq!(mutex(&[0xc000_0014, 0, 20, 1, 16]).owner, None);
+    // No mutex's kind, nobody uses it, a priority ceiling, no tid.
+    for words in
+        [[2, 0, 20, 1, 0x5000], [2, 0, 20, 0, 0], [2, 0, 20, 1, 64], [2, 0, 0xffff_ffff, 1, 0], [1, 0, 20, 1, 0]]
+    {
+        assert_eq!(mutex(&words).owner, None, "{words:?}");
+    }
+    // Only a part could be read.
+    assert_eq!(mutex(&[2, 0, 20]).owner, None);
+    // The word has changed: it was let go, and the thread is about to be woken.
+    assert_eq!(wait(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[0, 0, 20, 1, 0])).owner, None);
+    // The same memory in other functions is no mutex.
+    for function in ["sem_wait", "pthread_barrier_wait", "my_lock", "pthread_mutex_unlock", "pthread_cond_signal"] {
+        assert_eq!(wait(GLIBC, function, futex(WAIT, 2, 0, &[2, 0, 20, 1, 0])).owner, None, "{function}");
+    }
+    assert_eq!(wait("/app/libother.so", "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0])).owner, None);
+    // What a condition variable waits for is its own.
+    let condition = |operation| wait(GLIBC, "pthread_cond_wait", futex(operation, 2, 0, &[2, 0, 20, 1, 0]));
+    assert_eq!((condition(WAIT_BITSET).kind, condition(WAIT_BITSET).owner), (WaitKind::Condition, None));
+    assert_eq!((condition(WAIT).kind, condition(WAIT).owner), (WaitKind::Mutex, Some(20)));
+}
+
+#[test]
+fn a_shared_lock_may_be_another_processes() {
+    let shared = futex(0, 2, 0, &[2, 0, 99, 1, 128]);
+    assert_eq!(wait(GLIBC, "pthread_mutex_lock", shared).owner_is, OwnerIs::Elsewhere);
+    // Not all threads are in the report.
+    let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 99, 1, 0]));
+    report.complete = false;
+    assert_eq!(explain(&report, &NoCode).waits[0].owner_is, OwnerIs::NotInReport);
+}
+
+#[test]
+fn rwlocks_of_glibc() {
+    // readers writers wrphase writers_futex pad pad cur_writer shared
+    let held = [3, 0, 1, 1, 0, 0, 20, 0];
+    let reads = wait(GLIBC, "__pthread_rwlock_rdlock", futex(WAIT_BITSET, 1, 8, &held));
+    assert_eq!((reads.kind, reads.owner, reads.address), (WaitKind::ReadLock, Some(20), Address(ADDRESS - 8)));
+    let writes = wait(GLIBC, "pthread_rwlock_wrlock", futex(WAIT_BITSET, 1, 12, &held));
+    assert_eq!((writes.kind, writes.owner, writes.address), (WaitKind::WriteLock, Some(20), Address(ADDRESS - 12)));
+    // A writer that waits for readers: for the other word, and nobody writes.
+    let behind = wait(GLIBC, "pthread_rwlock_wrlock", futex(WAIT_BITSET, 2, 8, &[10, 0, 2, 1, 0, 0, 0, 1]));
+    assert_eq!((behind.kind, behind.owner), (WaitKind::WriteLock, None));
+}
+
+#[test]
+fn mutexes_of_musl() {
+    let mutex = |words: &[u32]| wait(MUSL, "__pthread_mutex_timedlock", futex(WAIT, words[1], 4, words));
+    assert_eq!(
+        (mutex(&[1, 0x8000_0014, 1]).owner, mutex(&[1, 0x8000_0014, 1]).address),
+        (Some(20), Address(ADDRESS - 4))
+    );
+    assert_eq!(mutex(&[2, 0x8000_0014, 1]).owner, Some(20));
+    assert_eq!(mutex(&[4, 0x8000_0014, 1]).owner, Some(20));
+    // A plain one has EBUSY there.
+    assert_eq!(mutex(&[0, 0x8000_0010, 1]).owner, None);
+    assert_eq!(mutex(&[0x100, 0x8000_0014, 1]).owner, None);
+    let join = wait(MUSL, "__pthread_timedjoin_np", futex(WAIT, 2, 8, &[20, 0, 2]));
+    assert_eq!((join.kind, join.owner), (WaitKind::ThreadEnd, Some(20)));
+}
+
+#[test]
+fn mutexes_of_bionic() {
+    let mutex = |state, owner| wait(BIONIC, "pthread_mutex_lock", futex(WAIT, state, 0, &[state, owner])).owner;
+    assert_eq!((mutex(0x4002, 20), mutex(0x8002, 20)), (Some(20), Some(20)));
+    // A plain one, one of priority inheritance, one for which nobody waits.
+    assert_eq!((mutex(2, 20), mutex(0xc002, 20), mutex(0x4001, 20)), (None, None, None));
+}
+
+#[test]
+fn what_the_kernel_keeps_itself() {
+    let inherits = wait("/app/app", "anything", futex(LOCK_PI, 0, 0, &[0x8000_001e]));
+    assert_eq!(
+        (inherits.kind, inherits.owner, inherits.library.as_deref()),
+        (WaitKind::Mutex, Some(30), Some("kernel"))
+    );
+}
+
+#[test]
+fn locks_of_rust_have_no_owner() {
+    for (function, kind, library) in [
+        ("std::sys::sync::mutex::futex::Mutex::lock_contended", WaitKind::Mutex, "std"),
+        ("std::sys::sync::rwlock::futex::RwLock::read_contended", WaitKind::ReadLock, "std"),
+        ("std::sys::sync::rwlock::futex::RwLock::write_contended", WaitKind::WriteLock, "std"),
+        ("std::sys::sync::condvar::futex::Condvar::wait_optional_timeout", WaitKind::Condition, "std"),
+        ("std::sys::sync::thread_parking::futex::Parker::park", WaitKind::Park, "std"),
+        ("std::sys::sync::once::futex::Once::call", WaitKind::Once, "std"),
+        ("parking_lot::raw_mutex::RawMutex::lock_slow", WaitKind::Mutex, "parking_lot"),
+        ("parking_lot::raw_rwlock::RawRwLock::lock_exclusive_slow", WaitKind::WriteLock, "parking_lot"),
+    ] {
+        let wait = wait("/app/app", function, futex(WAIT_BITSET, 2, 0, &[2, 0, 20, 1, 0]));
+        assert_eq!((wait.kind, wait.owner, wait.library.as_deref()), (kind, None, Some(library)), "{function}");
+        assert_eq!(wait.owner_is, OwnerIs::Unknown);
+    }
+}
+
+#[test]
+fn circles_are_those_alone_that_close() {
+    let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
+    let waits_for = |tid: u32| futex(WAIT, 2, 0, &[2, 0, tid, 1, 0]);
+    let in_lock = report.threads[0].frames.clone();
+    report.threads[0].name = Some("ui".to_owned());
+    report.threads[1].name = Some("worker".to_owned());
+    let mut lock = |place: usize, owner: u32| {
+        report.threads[place].futex = Some(waits_for(owner));
+        report.threads[place].frames.clone_from(&in_lock);
+        explain(&report, &NoCode)
+    };
+    // 10 → 20 → 30, which runs.
+    let said = lock(1, 30);
+    assert!(said.deadlocks.is_empty() && said.facts.is_empty());
+    assert_eq!(
+        said.waits_for.as_deref(),
+        Some("thread 10 (ui) waits for thread 20 (worker), which waits for thread 30")
+    );
+    // 10 → 20 → 30 → 20: the thread that crashed is before the circle, and not in it.
+    let said = lock(2, 20);
+    assert_eq!(said.deadlocks, [[20, 30]]);
+    assert_eq!(said.facts, ["deadlock: thread 20 (worker) waits for thread 30, which waits for thread 20 (worker)"]);
+    assert!(
+        said.waits_for
+            .unwrap()
+            .starts_with("thread 10 (ui) waits for thread 20 (worker), which waits for thread 30, which")
+    );
+    // 10 → 20 → 30 → 10.
+    let said = lock(2, 10);
+    assert_eq!(said.deadlocks, [[10, 20, 30]]);
+    assert!(said.waits_for.unwrap().starts_with("deadlock: thread 10 (ui) waits for"));
+    // Each for itself, and one that ends by itself.
+    lock(0, 10);
+    lock(1, 20);
+    assert_eq!(lock(2, 30).deadlocks, [[10], [20], [30]]);
+    report.threads[2].futex.as_mut().unwrap().timed = true;
+    assert_eq!(explain(&report, &NoCode).deadlocks, [[10], [20]]);
+}

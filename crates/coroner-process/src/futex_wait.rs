@@ -1,0 +1,110 @@
+//! What a thread waits for that is in futex(2): the arguments of the call, and the memory around its word, from which the crate
+//! `coroner-explain` reads who holds the lock.
+
+use crate::memory::Memory;
+use crate::registers::{Aarch64Registers, Arch, X86_64Registers};
+
+/// Bytes that are kept before the word: as many as a lock of glibc, musl or bionic has there, or a thread's descriptor before what
+/// `pthread_join` waits for.
+pub const BEFORE: usize = 16;
+/// Bytes that are kept from the word on.
+pub const FROM: usize = 32;
+
+/// A thread's futex(2) that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FutexWait {
+    /// Address of the word.
+    pub address: u64,
+    /// The operation, with its flags.
+    pub operation: u32,
+    /// The value that the word was to have.
+    pub expected: u32,
+    /// Whether it ends by itself: the call has a time-out.
+    pub timed: bool,
+    bytes: [u8; BEFORE + FROM],
+    /// Of the bytes those that could be read.
+    read: (usize, usize),
+}
+
+/// The numbers of futex(2): `asm/unistd_64.h`, `asm-generic/unistd.h`.
+const fn number_of(arch: Arch) -> u32 {
+    match arch {
+        Arch::X86_64 => 202,
+        Arch::Aarch64 => 98,
+    }
+}
+
+/// The operations that wait, of linux/futex.h: `FUTEX_WAIT`, `FUTEX_LOCK_PI`, `FUTEX_WAIT_BITSET`, `FUTEX_WAIT_REQUEUE_PI`,
+/// `FUTEX_LOCK_PI2`.
+const WAITS: [u32; 5] = [0, 6, 9, 11, 13];
+/// `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME`.
+const FLAGS: u32 = 128 | 256;
+
+/// The general registers of a thread in a system call: the arguments are where the call found them.
+pub trait CallRegisters {
+    /// Whose they are.
+    const ARCH: Arch;
+    /// The first four arguments.
+    fn arguments(&self) -> [u64; 4];
+}
+
+impl CallRegisters for X86_64Registers {
+    const ARCH: Arch = Arch::X86_64;
+
+    fn arguments(&self) -> [u64; 4] {
+        let [_, rdx, _, _, rsi, rdi, _, _, _, _, r10, ..] = self.gpr;
+        [rdi, rsi, rdx, r10]
+    }
+}
+
+impl CallRegisters for Aarch64Registers {
+    const ARCH: Arch = Arch::Aarch64;
+
+    fn arguments(&self) -> [u64; 4] {
+        let [x0, x1, x2, x3, ..] = self.x;
+        [x0, x1, x2, x3]
+    }
+}
+
+impl FutexWait {
+    /// Of a thread that stands in the system call `number` with these registers. `None` if that is none that waits for a futex, or if
+    /// the word can't be read, as where arm64 has put an error in the address's place.
+    ///
+    /// Async-signal-safe if reading `memory` is.
+    pub fn of<R: CallRegisters, M: Memory>(registers: &R, number: i64, memory: &mut M) -> Option<FutexWait> {
+        let [address, operation, expected, timeout] = registers.arguments();
+        let (operation, expected) = (operation as u32, expected as u32);
+        if number != i64::from(number_of(R::ARCH)) || !WAITS.contains(&(operation & !FLAGS)) || address % 4 != 0 {
+            return None;
+        }
+        let mut wait = FutexWait {
+            address,
+            operation,
+            expected,
+            timed: timeout != 0,
+            bytes: [0; BEFORE + FROM],
+            read: (0, BEFORE + FROM),
+        };
+        // All of it, or what lies on this side of the end of what is mapped.
+        for (from, to) in [(0, BEFORE + FROM), (BEFORE, BEFORE + FROM), (0, BEFORE + 4), (BEFORE, BEFORE + 4)] {
+            let start = address.wrapping_sub(BEFORE as u64).wrapping_add(from as u64);
+            let Some(into) = wait.bytes.get_mut(from..to) else { continue };
+            if memory.read(start, into).is_ok() {
+                wait.read = (from, to);
+                return Some(wait);
+            }
+        }
+        None
+    }
+
+    /// What could be read around the word, from [`start`](Self::start) on.
+    pub fn bytes(&self) -> &[u8] {
+        let (from, to) = self.read;
+        self.bytes.get(from..to).unwrap_or_default()
+    }
+
+    /// The address of the first of the [`bytes`](Self::bytes).
+    pub fn start(&self) -> u64 {
+        self.address.wrapping_sub(BEFORE as u64).wrapping_add(self.read.0 as u64)
+    }
+}
