@@ -38,7 +38,7 @@ pub struct Thread {
 /// A lock that a thread has or waits for (the protocol's `LockReason`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLock {
-    /// 1: it has it; 2: it waits to be told of something; 8: it waits until another thread lets it go.
+    /// 1: it has it; 2: it waits for something that no thread has; 8: it waits until another thread lets it go.
     #[serde(rename = "type")]
     pub reason: u8,
     /// Its address.
