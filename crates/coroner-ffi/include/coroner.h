@@ -74,6 +74,12 @@ typedef enum {
     CORONER_OUTCOME_ENDED_BY_SYSTEM = 9,
     // It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
     CORONER_OUTCOME_ENDED_BY_SIGNAL = 10,
+    // The machine was started again: a reboot, a power failure.
+    CORONER_OUTCOME_SYSTEM_RESTART = 11,
+    // The kernel killed it at the limit of its processor time.
+    CORONER_OUTCOME_CPU_LIMIT = 12,
+    // It was ended while a debugger was attached.
+    CORONER_OUTCOME_DEBUGGED = 13,
 } coroner_outcome;
 
 // Which threads get an alternate signal stack, without which a stack overflow can't be reported.

@@ -34,6 +34,12 @@ pub enum Outcome {
     EndedBySystem = 9,
     /// It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
     EndedBySignal = 10,
+    /// The machine was started again: a reboot, a power failure.
+    SystemRestart = 11,
+    /// The kernel killed it at the limit of its processor time.
+    CpuLimit = 12,
+    /// It was ended while a debugger was attached.
+    Debugged = 13,
 }
 
 /// How the last run ended, filled in by coroner_last_run.
@@ -160,6 +166,9 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
             coroner::Outcome::EndedByUser => Outcome::EndedByUser,
             coroner::Outcome::EndedBySystem => Outcome::EndedBySystem,
             coroner::Outcome::EndedBySignal => Outcome::EndedBySignal,
+            coroner::Outcome::SystemRestart => Outcome::SystemRestart,
+            coroner::Outcome::CpuLimit => Outcome::CpuLimit,
+            coroner::Outcome::Debugged => Outcome::Debugged,
             _ => Outcome::Unknown,
         };
         let mut event_id = [0; 33];

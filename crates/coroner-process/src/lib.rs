@@ -63,7 +63,7 @@ pub use linux::proc_text;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use linux::{
     abort_message, context, deadline, images, memory_use, mounts, process, shared_handlers, signal_frame, signals,
-    stop_the_world, syscall, threads, tracer,
+    stop_the_world, syscall, threads, tracer, vitals,
 };
 
 #[cfg(target_vendor = "apple")]

@@ -138,6 +138,7 @@ fn facts_and_breadcrumbs_are_as_specified() {
             Fact::PID
             | Fact::PROCESS_START
             | Fact::INSTALLED
+            | Fact::APP_WATCHDOG
             | Fact::DEVICE_PROCESSOR_COUNT
             | Fact::DEVICE_MEMORY_SIZE
             | Fact::DEVICE_BOOT_TIME => facts.uint(*fact, 7),

@@ -107,6 +107,7 @@ fn full_run() -> RunFacts {
                 Fact::PID
                 | Fact::PROCESS_START
                 | Fact::INSTALLED
+                | Fact::APP_WATCHDOG
                 | Fact::DEVICE_PROCESSOR_COUNT
                 | Fact::DEVICE_MEMORY_SIZE
                 | Fact::DEVICE_BOOT_TIME => facts.uint(*fact, 7),

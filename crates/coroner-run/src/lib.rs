@@ -28,4 +28,4 @@ mod run_files;
 
 pub use opened_report::{OpenedReport, Place};
 pub use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportFile, ReportWriter};
-pub use run_files::{CleanRun, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};
+pub use run_files::{CleanRun, KEPT_VITALS, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};

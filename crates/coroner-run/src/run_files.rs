@@ -27,6 +27,10 @@ const CLEAN: &[u8] = b"clean";
 /// Bytes of the run state that are touched at install: its fixed part and the facts.
 pub const STATE_TOUCHED: usize = 12 << 10;
 
+/// What counts on from run to run of one boot: a launch that reads none of it has it from the one before.
+pub const KEPT_VITALS: [Scalar; 4] =
+    [Scalar::VITALS_READ, Scalar::MACHINE_OOM_KILLS, Scalar::CGROUP_OOM_KILLS, Scalar::CGROUP];
+
 /// A run that ended by itself and whose files this one uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CleanRun {
@@ -42,6 +46,8 @@ pub struct CleanRun {
     pub facts: [u8; 512],
     /// Bytes of that which are of the machine, [`Scalar::MACHINE_FACTS`].
     pub machine_facts: usize,
+    /// What it read of kills for want of memory, see [`KEPT_VITALS`].
+    pub vitals: [u64; KEPT_VITALS.len()],
 }
 
 /// The files of a run, mapped.
@@ -294,6 +300,7 @@ impl RunFiles {
             machine: before.scalar(Scalar::MACHINE),
             facts: [0; 512],
             machine_facts: before.scalar(Scalar::MACHINE_FACTS) as usize,
+            vitals: KEPT_VITALS.map(|scalar| before.scalar(scalar)),
         };
         let run_path = |id: &[u8; 16]| in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
         let clean_path = in_store(store, &[CLEAN]);

@@ -3,7 +3,7 @@
 //! Nothing shows them but what is missing: there is no report, no exit was noted. Each other explanation is ruled out first, as
 //! sentry-cocoa does (`SentryWatchdogTerminationLogic`).
 
-use coroner_report::model::{Id, RunFacts, Timestamp};
+use coroner_report::model::{Id, RunFacts, TerminationCertainty, TerminationReason, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
 
 /// A device was started at the same time if that is known to differ by less: it is worked out of a clock, which is set now and then.
@@ -14,6 +14,7 @@ const SAME_BOOT_NS: u64 = 60_000_000_000;
 pub(crate) struct Conditions {
     release: Option<String>,
     build: Option<String>,
+    build_id: Option<String>,
     system: Option<String>,
     boot: Option<Timestamp>,
 }
@@ -23,6 +24,7 @@ impl Conditions {
         Self {
             release: run.app.release.clone(),
             build: run.app.build.clone(),
+            build_id: run.app.build_id.clone(),
             system: run.os.build.clone().or_else(|| run.os.version.clone()),
             boot: run.device.boot_time,
         }
@@ -34,7 +36,10 @@ impl Conditions {
             (Some(then), Some(now)) => then.0.abs_diff(now.0) < SAME_BOOT_NS,
             (then, now) => then == now,
         };
-        same_boot && (&self.release, &self.build, &self.system) == (&now.release, &now.build, &now.system)
+        let same_build_id = self.build_id == now.build_id || self.build_id.is_none() || now.build_id.is_none();
+        same_boot
+            && same_build_id
+            && (&self.release, &self.build, &self.system) == (&now.release, &now.build, &now.system)
     }
 }
 
@@ -42,7 +47,15 @@ impl Conditions {
 /// as it can be known. `now` is this run's.
 pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
     let lifecycle = &ended.lifecycle;
-    lifecycle.exit == ExitKind::RUNNING
+    let may_be = match &ended.termination {
+        Some(found) if found.reason == TerminationReason::OutOfMemory => {
+            found.certainty > TerminationCertainty::Possible
+        }
+        // What was looked for and not found leaves somebody's SIGKILL, or `_exit`.
+        Some(found) => found.reason == TerminationReason::Unknown && found.evidence.is_empty(),
+        None => true,
+    };
+    may_be && lifecycle.exit == ExitKind::RUNNING
         && lifecycle.crashed_by.is_none()
         && !lifecycle.debugged
         // In the background apps are ended as a matter of course.

@@ -278,6 +278,7 @@ impl Deliverer {
             let own = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(state) = &self.own_state {
                     crate::device_state::note(state, self.store.path());
+                    crate::vitals::note(state);
                 }
                 self.announce();
                 self.deliver_own()
@@ -450,6 +451,9 @@ impl Deliverer {
             if is_last && let Err(error) = self.store.root().and_then(|root| last_run.write(&root)) {
                 log::warn!("coroner: the last run's outcome can't be recorded: {error}");
             }
+            if last_run.termination.is_some() {
+                log::info!("coroner: the last run {last_run}");
+            }
             if let (Outcome::Unknown, Some(taken)) = (last_run.outcome, &last_run.signals_taken) {
                 log::warn!("coroner: the last run ended without a trace. In it, {taken}");
             }
@@ -529,6 +533,7 @@ impl Deliverer {
             let reports = raw.reports.iter().filter(|report| bundle::is_written(report)).count();
             match RunFacts::read(&raw.state) {
                 Ok(mut facts) => {
+                    facts.termination = raw.termination.clone().or_else(|| crate::termination::of_signal(&facts));
                     facts.scrub(&|key, text| self.scrubbed(key, text));
                     let crashes = crashes(&raw);
                     let reports = reports.saturating_add(facts.lifecycle.reports_delivered as usize);

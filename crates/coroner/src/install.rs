@@ -139,7 +139,9 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     facts::write(&run, &config);
     if run.previous.is_none() {
         crate::device_state::note_storage(&run.state, &directory);
+        crate::vitals::note(&run.state);
     }
+    crate::vitals::begin();
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
     scope.activate();

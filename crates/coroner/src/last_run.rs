@@ -1,12 +1,13 @@
 //! The last run and its outcome, as the app is notified of it and as the store remembers it. `outcome.rs` decides the outcome.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use coroner_report::model::Id;
+use coroner_report::model::{Id, Termination, TerminationReason};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
@@ -33,6 +34,9 @@ pub struct LastRun {
     /// The signal that ended it, or asked it to end: of [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
     #[serde(default)]
     pub signal: Option<i32>,
+    /// Why it ended, if it did not crash and the system or the signal says more than the outcome: with how certain that is, and the evidence.
+    #[serde(default)]
+    pub termination: Option<Termination>,
     /// Who took which crash signal from Coroner in that run, in words, if it was seen: its crash then has no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
@@ -66,6 +70,7 @@ impl LastRun {
         began: None,
         ran_for: None,
         signal: None,
+        termination: None,
         signals_taken: None,
         crashes: Vec::new(),
     };
@@ -130,6 +135,20 @@ impl LastRun {
 
     fn to_bytes(&self) -> io::Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(io::Error::other)
+    }
+}
+
+/// In words that complete "the last run …": with the evidence of why it ended, if there is some.
+impl fmt::Display for LastRun {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.termination {
+            None => self.outcome.fmt(out),
+            Some(found) if found.reason == TerminationReason::Unknown && !found.evidence.is_empty() => {
+                write!(out, "ended without a trace: killed, or by `_exit` ({})", found.evidence.join("; "))
+            }
+            Some(found) if found.reason == TerminationReason::Unknown => self.outcome.fmt(out),
+            Some(found) => found.fmt(out),
+        }
     }
 }
 

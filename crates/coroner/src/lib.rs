@@ -45,7 +45,9 @@ mod sink;
 mod startup_guard;
 mod store;
 mod system_report;
+mod termination;
 mod unwind_range;
+mod vitals;
 
 pub use backtrace::Backtrace;
 pub use config::{Config, PanicPolicy};
@@ -53,7 +55,7 @@ pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet}
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
-pub use coroner_report::model::{Id, Report, hide_secrets};
+pub use coroner_report::model::{Id, Report, Termination, TerminationCertainty, TerminationReason, hide_secrets};
 pub use coroner_report::reader::ReadError;
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]

@@ -6,7 +6,7 @@
 //! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
 //! | a clean exit, SIGTERM, another signal, uninstalled | any or none: the process went on after it | as it says |
 //! | a hang that goes on | none | hung |
-//! | nothing | none | unknown |
+//! | nothing | none | what the machine says of it ([`termination`](crate::termination)), else unknown |
 //!
 //! A crash record is the first that a crash writes, so that a crash whose report is empty, missing or torn at its start is
 //! known, too; the report is then made from the run state ([`RawRun`]).
@@ -25,6 +25,7 @@ use crate::last_run::{LastRun, PastCrash};
 use crate::processing::own_report as report;
 use crate::store::RawRun;
 use crate::system_report::{SystemEnd, SystemReport};
+use crate::termination;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,7 +45,8 @@ pub enum Outcome {
     Hung,
     /// Coroner was uninstalled while it ran; what came after is not known.
     Uninstalled,
-    /// The system ended it to have its memory ([`ExitInfo`](crate::ExitInfo)).
+    /// The system ended it to have its memory: Android says so ([`ExitInfo`](crate::ExitInfo)), on Linux the kernel's log or the counters of its
+    /// cgroup; [`LastRun::termination`] has the evidence.
     OutOfMemory,
     /// Its user ended it, as the system says.
     EndedByUser,
@@ -53,7 +55,14 @@ pub enum Outcome {
     /// It ended by a signal that ends a process by default and is no crash: Ctrl-C (SIGINT), the end of its terminal (SIGHUP), an alarm, a limit of
     /// processor time; [`LastRun::signal`] says which.
     EndedBySignal,
-    /// It ended without a trace: SIGKILL, the kernel's out-of-memory killer, a power failure, `_exit`.
+    /// The machine was started again: a reboot, a power failure, a crash of the system.
+    SystemRestart,
+    /// The kernel killed it at the limit of its processor time (`RLIMIT_CPU`).
+    CpuLimit,
+    /// It was ended while a debugger was attached.
+    Debugged,
+    /// It ended without a trace: SIGKILL, `_exit`; or for want of memory, where the system does not say enough of it. [`LastRun::termination`] may
+    /// have what speaks for one of them.
     Unknown,
 }
 
@@ -71,6 +80,9 @@ impl Outcome {
             Self::EndedByUser => "was ended by its user",
             Self::EndedBySystem => "was ended by the system",
             Self::EndedBySignal => "was ended by a signal that is no crash (Ctrl-C, a hangup, an alarm)",
+            Self::SystemRestart => "was there when the machine was started again, or was killed before that",
+            Self::CpuLimit => "was killed at the limit of its processor time",
+            Self::Debugged => "was ended under a debugger",
             Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
         }
     }
@@ -194,6 +206,10 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         _ if lifecycle.is_some_and(|lifecycle| lifecycle.hang_since.is_some()) => Outcome::Hung,
         _ => Outcome::Unknown,
     };
+    let outcome = match &raw.termination {
+        Some(found) if outcome == Outcome::Unknown => termination::outcome(found).unwrap_or(outcome),
+        _ => outcome,
+    };
     let outcome = SystemReport::read(&raw.system).map_or(outcome, |system| system.end.complete(outcome));
     let of_record = |(index, report): &&(usize, Option<Report>)| {
         let report = report.as_ref();
@@ -218,6 +234,11 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         crashes: match outcome {
             Outcome::Crashed => vec![past_crash(report)],
             _ => Vec::new(),
+        },
+        termination: match outcome {
+            Outcome::Crashed | Outcome::CleanExit | Outcome::Uninstalled => None,
+            Outcome::Terminated | Outcome::EndedBySignal => facts.as_ref().and_then(termination::of_signal),
+            _ => raw.termination.clone(),
         },
         signal: lifecycle.and_then(|lifecycle| lifecycle.exit_signal),
         signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::signal_owners::TAG).cloned()),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use coroner_report::model::{Report, RunFacts};
+use coroner_report::model::{CrashFlag, Report, RunFacts};
 use coroner_report::reader::ReadError;
 
 use crate::bundle::is_written;
@@ -60,6 +60,11 @@ pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidRe
     let bytes = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
     stitch(&mut report, &raw.state);
+    let survived = report.crash.as_ref().is_none_or(|crash| crash.has(CrashFlag::NotFatal) || crash.hang.is_some());
+    if let Some(run) = report.run.as_mut().filter(|_| survived) {
+        // It says why the process ended, of which this report is not.
+        run.termination.clone_from(&raw.termination);
+    }
     identify(&mut report, raw, index);
     Ok(report)
 }

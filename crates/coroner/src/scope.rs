@@ -472,6 +472,7 @@ impl Scope {
         let data = data.as_deref();
         self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data });
         crate::signal_owners::look(time_ns);
+        crate::vitals::note_at(&self.state, time_ns);
     }
 
     /// Forgets all breadcrumbs.

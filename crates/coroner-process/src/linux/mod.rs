@@ -21,6 +21,7 @@ pub mod stop_the_world;
 pub mod syscall;
 pub mod threads;
 pub mod tracer;
+pub mod vitals;
 
 /// The parsers of `/proc` for the fuzz targets, which have texts and no processes.
 #[doc(hidden)]

@@ -2,14 +2,32 @@
 
 use core::sync::atomic::AtomicU32;
 
+use super::proc::read_file;
 use super::stop_the_world::futex::{self, Reach};
 use super::syscall::{Errno, syscall};
 use super::threads::{monotonic_now, process_id};
+use crate::path::Path;
 
 /// The parent process.
 pub fn parent_pid() -> i32 {
     // SAFETY: no arguments, no effects. Async-signal-safe: one system call.
     unsafe { syscall!(libc::SYS_getppid) }.map_or(0, |pid| pid as i32)
+}
+
+/// What the kernel calls a process (`/proc/PID/comm`), as two words of its 16 bytes; zeros if it is gone, or a filter of system calls could
+/// end this process for the question. Async-signal-safe.
+pub fn process_name(pid: u32) -> [u64; 2] {
+    let mut name = [0; 16];
+    if pid != 0 && !has_seccomp_filter() {
+        let path = Path::new().push(b"/proc/").push_decimal(pid).push(b"/comm");
+        let length = read_file(libc::AT_FDCWD, path.as_c_str(), &mut name).unwrap_or(0);
+        if let Some(end) = name.iter().position(|byte| *byte == b'\n').or(Some(length)) {
+            name.iter_mut().skip(end).for_each(|byte| *byte = 0);
+        }
+    }
+    let word =
+        |at: usize| name.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word));
+    [word(0), word(8)]
 }
 
 /// Ends the process at once, without running anything.

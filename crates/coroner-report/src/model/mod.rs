@@ -21,6 +21,7 @@ mod runtime;
 mod scrub;
 mod stitch;
 mod system_calls;
+mod termination;
 mod thread;
 mod value;
 
@@ -45,6 +46,7 @@ pub use run::{
 pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
 pub use scrub::{Scrub, hide_home, hide_secrets};
 pub use system_calls::system_call_name;
+pub use termination::{Termination, TerminationCertainty, TerminationReason, Vitals};
 pub use thread::{CpuTime, Frame, FutexWait, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 

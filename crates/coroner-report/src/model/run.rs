@@ -2,6 +2,7 @@
 
 use super::Problem;
 use super::address::{Address, Id, Timestamp};
+use super::termination::{Termination, Vitals};
 use super::value::{Extra, Value};
 use crate::reader::Fields;
 use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus, ThermalState};
@@ -29,6 +30,12 @@ pub struct RunFacts {
     pub device_state: Option<DeviceState>,
     /// How the run went.
     pub lifecycle: Lifecycle,
+    /// What explains an end without a trace; `None` if it was never read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vitals: Option<Vitals>,
+    /// Why the process ended, as a later launch found out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination: Option<Termination>,
     /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
     /// not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,6 +196,10 @@ facts! {
         installed: Timestamp = time INSTALLED,
         /// An anonymous identifier of this installation of the app.
         installation_id: String = text INSTALLATION_ID,
+        /// Build id of the program's file, hexadecimal digits.
+        build_id: String = text APP_BUILD_ID,
+        /// Microseconds after which the service manager ends the process if it does not answer.
+        watchdog_us: u64 = u64 APP_WATCHDOG,
         /// Version of the Coroner that wrote it.
         sdk_version: String = text SDK_VERSION,
         /// The C library that the app runs on, such as `glibc`.
@@ -213,6 +224,8 @@ facts! {
         distribution: String = text OS_DISTRIBUTION,
         /// Version of the distribution.
         distribution_version: String = text OS_DISTRIBUTION_VERSION,
+        /// Another one for each time that the machine was started.
+        boot_id: String = text OS_BOOT_ID,
         /// Whether the device is rooted or jailbroken, where that is known.
         rooted: bool = bool OS_ROOTED,
     }
@@ -287,6 +300,12 @@ pub struct Lifecycle {
     /// The process that sent that signal, where the system said so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender: Option<u32>,
+    /// The name of that process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_sender_name: Option<String>,
+    /// Whether that signal went to a handler of the app, which was to end it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exit_handled: bool,
     /// The monitor that saw a crash, if one did, though the process may have gone on after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,

@@ -37,6 +37,10 @@ open_numbers! {
         RUNTIME_NAME = 15 "app.runtime_name",
         /// Text: its version.
         RUNTIME_VERSION = 16 "app.runtime_version",
+        /// Text: build id of the program's file, hexadecimal digits.
+        APP_BUILD_ID = 17 "app.build_id",
+        /// Integer: microseconds after which the service manager ends the process if it does not answer (`WATCHDOG_USEC` of sd_watchdog_enabled(3)).
+        APP_WATCHDOG = 18 "app.watchdog_us",
         /// Text: name of the operating system, such as `Linux`, `macOS`, `iOS`.
         OS_NAME = 20 "os.name",
         /// Text: its version.
@@ -51,6 +55,8 @@ open_numbers! {
         OS_DISTRIBUTION_VERSION = 25 "os.distribution_version",
         /// Boolean: rooted or jailbroken.
         OS_ROOTED = 26 "os.rooted",
+        /// Text: another one for each time that the machine was started (Linux: `/proc/sys/kernel/random/boot_id`).
+        OS_BOOT_ID = 27 "os.boot_id",
         /// Text: model of the device, such as `iPhone15,2`.
         DEVICE_MODEL = 40 "device.model",
         /// Text: its family, such as `iPhone`.
@@ -148,6 +154,27 @@ open_numbers! {
         LOCK_FILE = 51 "lock_file",
         /// When the process started, nanoseconds since the Unix epoch, as it read when it crashed (Linux); 0: it did not.
         PROCESS_STARTED = 52 "process_started",
+        /// The name of [`EXIT_SENDER`](Self::EXIT_SENDER): its first 8 bytes, little-endian.
+        EXIT_SENDER_NAME = 54 "exit_sender_name",
+        /// The 8 bytes behind them.
+        EXIT_SENDER_NAME_REST = 55 "exit_sender_name_rest",
+        /// 1: the signal that asked for the end went to a handler of the app.
+        EXIT_HANDLED = 56 "exit_handled",
+        /// When the words from here on and [`MEMORY_USED`](Self::MEMORY_USED) were read, nanoseconds since the Unix epoch.
+        VITALS_READ = 57 "vitals_read",
+        /// Processes of the memory cgroup that were killed for want of memory, plus 1; 0: not known.
+        CGROUP_OOM_KILLS = 58 "cgroup_oom_kills",
+        /// Processes of the machine that were, plus 1; 0: not known.
+        MACHINE_OOM_KILLS = 59 "machine_oom_kills",
+        /// The memory cgroup: the inode of its directory; 0: not known.
+        CGROUP = 60 "cgroup",
+        /// The most memory that the cgroup may use, bytes; 0: no limit, or not known.
+        CGROUP_MEMORY_LIMIT = 61 "cgroup_memory_limit",
+        /// Processor time: bits 0 to 31 what was used, hundredths of a second; bits 32 to 63 the hard limit, seconds, plus 1 (0: none).
+        PROCESSOR_TIME = 62 "processor_time",
+        /// Bits 0 to 15: `oom_score_adj` plus 1,001; bits 16 to 31: memory pressure, hundredths of a percent, plus 1; bits 32 to 47: processes
+        /// of the cgroup, plus 1. 0 each: not known.
+        MEMORY_RISK = 63 "memory_risk",
     }
 }
 

@@ -12,7 +12,7 @@ use super::numbers::{ExitKind, Foreground, Kind, Level, MAX_HANGS, Scalar, Sessi
 use super::slots::form;
 use crate::model::{
     Address, AppFacts, Attachment, Breadcrumb, DeviceFacts, DeviceState, Id, Lifecycle, OsFacts, Problem, Processing,
-    RunFacts, Session, Timestamp, Value,
+    RunFacts, Session, Timestamp, Value, Vitals,
 };
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
 use crate::wire::{crc32c, keys};
@@ -124,6 +124,13 @@ impl RunFacts {
     }
 }
 
+/// A name of up to 16 bytes in two words.
+fn name([first, rest]: [u64; 2]) -> Option<String> {
+    let bytes = [first.to_le_bytes(), rest.to_le_bytes()].concat();
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+}
+
 /// A file as words. Beyond its end they are zero.
 #[derive(Clone, Copy, Debug)]
 struct Words<'a>(&'a [u8]);
@@ -175,6 +182,8 @@ impl<'a> Reading<'a> {
             exit_time: time(Scalar::EXIT_TIME),
             exit_signal: Some(scalar(Scalar::EXIT_SIGNAL) as i32).filter(|signal| *signal > 0),
             exit_sender: Some(scalar(Scalar::EXIT_SENDER) as u32).filter(|process| *process > 0),
+            exit_sender_name: name([Scalar::EXIT_SENDER_NAME, Scalar::EXIT_SENDER_NAME_REST].map(scalar)),
+            exit_handled: scalar(Scalar::EXIT_HANDLED) != 0,
             foreground: Foreground(number(Scalar::FOREGROUND)),
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),
@@ -204,6 +213,25 @@ impl<'a> Reading<'a> {
                 battery_percent: (power as u8).checked_sub(1),
                 charging: [None, Some(false), Some(true), None][(power >> 8 & 3) as usize],
                 thermal: Some(ThermalState((power >> 16) as u8)).filter(|state| *state != ThermalState::UNKNOWN),
+            }
+        });
+        self.facts.vitals = time(Scalar::VITALS_READ).map(|read| {
+            let bytes = |number| Some(scalar(number)).filter(|bytes| *bytes > 0);
+            let count = |number| scalar(number).checked_sub(1);
+            let (time, risk) = (scalar(Scalar::PROCESSOR_TIME), scalar(Scalar::MEMORY_RISK));
+            Vitals {
+                read,
+                oom_score_adj: (risk as u16)
+                    .checked_sub(1)
+                    .and_then(|score| i16::try_from(score).ok()?.checked_sub(1000)),
+                memory_pressure: ((risk >> 16) as u16).checked_sub(1),
+                machine_oom_kills: count(Scalar::MACHINE_OOM_KILLS),
+                cgroup: bytes(Scalar::CGROUP),
+                cgroup_oom_kills: count(Scalar::CGROUP_OOM_KILLS),
+                cgroup_memory_limit: bytes(Scalar::CGROUP_MEMORY_LIMIT),
+                cgroup_processes: ((risk >> 32) as u16).checked_sub(1).map(u32::from),
+                cpu_used_ms: (time as u32 > 0).then(|| u64::from(time as u32) * 10),
+                cpu_limit_s: (time >> 32).checked_sub(1),
             }
         });
         self.facts.app.process_start = time(Scalar::PROCESS_STARTED);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use coroner_report::model::{Crash, Exception as Thrown, Report, RunFacts};
+use coroner_report::model::{Crash, Exception as Thrown, Report, RunFacts, TerminationReason};
 use coroner_report::run_state::Foreground;
 use coroner_report::wire::{Access, Monitor};
 use serde::{Deserialize, Serialize};
@@ -269,12 +269,18 @@ pub(super) fn watchdog_termination(run: &RunFacts) -> Exception {
         Foreground::FOREGROUND => " in the foreground",
         _ => "",
     };
-    let mut value = format!("the system ended the app{place}, for using too much memory or for not answering");
-    if let Some(used) = run.lifecycle.memory_used {
+    let known = run.termination.as_ref().filter(|found| found.reason == TerminationReason::OutOfMemory);
+    let mut value = match known {
+        Some(found) => format!("the app{place} {found}"),
+        None => format!("the system ended the app{place}, for using too much memory or for not answering"),
+    };
+    if known.is_none()
+        && let Some(used) = run.lifecycle.memory_used
+    {
         let _ = write!(value, "; it used {used} bytes of memory");
     }
     Exception {
-        kind: "WatchdogTermination".to_owned(),
+        kind: if known.is_some() { "OutOfMemory" } else { "WatchdogTermination" }.to_owned(),
         value: Some(value),
         mechanism: Some(Mechanism {
             kind: WATCHDOG_TERMINATION.to_owned(),

@@ -155,7 +155,8 @@ impl Deliverer {
     ) -> std::io::Result<RawRun> {
         let mut reports = vec![Vec::new(); number as usize];
         reports[number as usize - 1] = RawRun::read_report(directory, name)?;
-        Ok(RawRun { run: Some(self.own), reports, state: state.to_bytes(), system: Vec::new(), made_of_system: None })
+        let (state, system) = (state.to_bytes(), Vec::new());
+        Ok(RawRun { run: Some(self.own), reports, state, system, termination: None, made_of_system: None })
     }
 
     /// How long no sink is to be asked, though one has not finally answered.

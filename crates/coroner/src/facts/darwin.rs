@@ -100,6 +100,9 @@ fn boot_time() -> Option<u64> {
     u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(microseconds).ok()? * 1000)
 }
 
+/// What of the program shows an update: its version and build say it here.
+pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
+
 #[cfg(test)]
 #[path = "../../tests/unit/facts/darwin.rs"]
 mod tests;

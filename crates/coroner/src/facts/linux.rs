@@ -22,11 +22,75 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     }
     facts.text(Fact::OS_KERNEL_VERSION, &format!("{release} {}", name.version().to_string_lossy()));
     facts.text(Fact::DEVICE_ARCH, &name.machine().to_string_lossy());
+    facts.text(Fact::OS_BOOT_ID, &boot_id().unwrap_or_default());
     #[cfg(target_os = "linux")]
     if let Some(release) = read_start("/etc/os-release") {
         facts.text(Fact::OS_DISTRIBUTION, &os_release(&release, "ID"));
         facts.text(Fact::OS_DISTRIBUTION_VERSION, &os_release(&release, "VERSION_ID"));
     }
+}
+
+/// What of the program shows an update or a service: its build id, the service manager's watchdog. Neither takes a system call.
+pub(super) fn program(facts: &mut FactsEncoder<'_>) {
+    facts.text(Fact::APP_BUILD_ID, &build_id().unwrap_or_default());
+    let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|value| value.parse().ok());
+    // A child of the service may have inherited the variable.
+    let is_own = std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
+    if let Some(microseconds) = watchdog.filter(|_| is_own) {
+        facts.uint(Fact::APP_WATCHDOG, microseconds);
+    }
+}
+
+/// The build id of the program, hexadecimal digits: of its note in memory (`NT_GNU_BUILD_ID`, elf(5)); `None` if it has none.
+pub(crate) fn build_id() -> Option<String> {
+    use std::fmt::Write as _;
+    // SAFETY: it reads the auxiliary vector.
+    let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
+    if at == 0 || count > 256 {
+        return None;
+    }
+    // SAFETY: the kernel has mapped the program's headers there, so many of them, and they stay.
+    let headers = unsafe { std::slice::from_raw_parts(at as *const libc::Elf64_Phdr, count as usize) };
+    // They stand right behind the file's header, at whose address the first segment begins.
+    let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0)?;
+    let slide = at.checked_sub(size_of::<libc::Elf64_Ehdr>() as u64)?.wrapping_sub(first.p_vaddr);
+    let loaded = first.p_vaddr..first.p_vaddr.checked_add(first.p_memsz)?;
+    let notes = headers.iter().filter(|header| {
+        let end = header.p_vaddr.checked_add(header.p_memsz);
+        header.p_type == libc::PT_NOTE && loaded.contains(&header.p_vaddr) && end.is_some_and(|end| end <= loaded.end)
+    });
+    let id = notes.into_iter().find_map(|header| {
+        // SAFETY: in the first segment, which is mapped and stays so.
+        build_id_in(unsafe {
+            std::slice::from_raw_parts(slide.wrapping_add(header.p_vaddr) as *const u8, header.p_memsz as usize)
+        })
+    })?;
+    Some(id.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+/// Each note: three words (length of the name, of the description, type), then both, each padded to 4 bytes.
+fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    loop {
+        let word = |at: usize| Some(u32::from_ne_bytes(*notes.get(at..)?.first_chunk()?));
+        let (name, length, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let description = name.checked_next_multiple_of(4)?.checked_add(12)?;
+        let bytes = notes.get(description..)?.get(..length)?;
+        if kind == NT_GNU_BUILD_ID && length > 0 && notes.get(12..)?.starts_with(b"GNU\0") {
+            return Some(bytes);
+        }
+        notes = notes.get(description.checked_add(length.checked_next_multiple_of(4)?)?..)?;
+    }
+}
+
+/// Another one for each time that the machine was started.
+pub(crate) fn boot_id() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    (digits.len() == 32).then_some(digits)
 }
 
 /// A property of the system (`getprop`); `None` if it is not set.

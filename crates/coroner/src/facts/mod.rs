@@ -21,6 +21,9 @@ mod os;
 #[path = "linux.rs"]
 mod os;
 
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) use os::{boot_id, build_id};
+
 /// Writes the facts of this process to its run state. What can't be found out is left out; what an earlier run of this boot found out of
 /// the machine, whose files this one uses, is not asked for again.
 pub(crate) fn write(run: &Run, config: &Config) {
@@ -39,7 +42,13 @@ pub(crate) fn write(run: &Run, config: &Config) {
         }
         state.set_scalar(Scalar::MACHINE, machine);
         state.set_scalar(Scalar::MACHINE_FACTS, (facts.position() - start) as u64);
+        if let Some(before) = before {
+            for (scalar, value) in coroner_capture::KEPT_VITALS.into_iter().zip(before.vitals) {
+                state.set_scalar(scalar, value);
+            }
+        }
         app(facts, Path::new(OsStr::from_bytes(run.program)), config);
+        os::program(facts);
         os::runtime(facts);
         facts.text(Fact::DEVICE_LOCALE, &locale());
     });

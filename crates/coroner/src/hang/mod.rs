@@ -369,6 +369,7 @@ impl Watch {
             self.state.set_scalar(Scalar::HANG_SINCE, since);
         }
         self.state.set_scalar(Scalar::LAST_ALIVE, now_ns());
+        crate::vitals::note_at(&self.state, now_ns());
     }
 }
 

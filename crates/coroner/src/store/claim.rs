@@ -27,6 +27,7 @@ use super::name_of;
 use super::progress::Progress;
 use super::raw_run::{RawRun, is_report};
 use crate::bundle::is_written;
+use crate::termination;
 
 /// Name of the file that the run holds locked.
 pub(crate) const LOCK: &str = "lock";
@@ -94,9 +95,13 @@ impl EndedRun {
         }
     }
 
-    /// Reads its files.
+    /// Reads its files. Why it ended without a word is found out at the first time.
     pub(crate) fn raw(&self) -> io::Result<RawRun> {
-        RawRun::read_in(&self.directory, Some(self.id))
+        let mut raw = RawRun::read_in(&self.directory, Some(self.id))?;
+        if raw.termination.is_none() && raw.system.is_empty() {
+            raw.termination = termination::investigate(self, &raw.state);
+        }
+        Ok(raw)
     }
 }
 

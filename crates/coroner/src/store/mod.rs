@@ -7,6 +7,7 @@
 //!   runs/<run id>/report-2 …     later crashes of a process that went on after the first
 //!   runs/<run id>/state          the run state: scope, breadcrumbs, facts of app and device
 //!   runs/<run id>/system         what the system said of its end, at a later launch
+//!   runs/<run id>/termination.json  why it ended without a word, as the first launch that looked found out
 //!   runs/<run id>/progress.json  how far processing has come
 //!   runs/<run id>/live.json      what sinks said of its reports while its process went on
 //!   clean/                       the directory of a run that ended by itself and left nothing, for the next run to use

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-use coroner_report::model::{Id, Report, RunFacts};
+use coroner_report::model::{Id, Report, RunFacts, Termination};
 use coroner_report::reader::ReadError;
 use coroner_report::wire::FILE_PREFIX;
 
@@ -16,6 +16,7 @@ use super::{REPORT, STATE, StoreError, run_of};
 use crate::bundle::is_written;
 use crate::outcome::{is_of_record, of_death};
 use crate::system_report::{self, SystemReport};
+use crate::termination;
 
 /// What the names of reports after the first begin with.
 const LATER_REPORT: &str = "report-";
@@ -28,6 +29,9 @@ const MAX_REPORTS: usize = 40;
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 /// Longest run state read, in bytes.
 const MAX_STATE_BYTES: u64 = 64 << 20;
+
+/// Longest account of an end without a word, bytes.
+const MAX_TERMINATION: u64 = 64 << 10;
 
 /// The place of a report among those of its run, by its file's name; `None` for other files.
 fn number_of(name: &OsStr) -> Option<u32> {
@@ -70,6 +74,8 @@ pub struct RawRun {
     pub state: Vec<u8>,
     /// What the system said of the run's end, at a later launch; empty where it said nothing.
     pub system: Vec<u8>,
+    /// Why it ended without a word, as the first launch that looked at it found out.
+    pub termination: Option<Termination>,
     /// Which of the reports was made of what the system said, and has nothing but a header.
     pub(crate) made_of_system: Option<usize>,
 }
@@ -119,6 +125,7 @@ impl RawRun {
             reports,
             state: file(STATE.as_ref(), MAX_STATE_BYTES)?,
             system: file(system_report::FILE.as_ref(), MAX_STATE_BYTES)?,
+            termination: termination::read(&file(termination::FILE.as_ref(), MAX_TERMINATION)?),
             made_of_system: None,
         };
         raw.add_report_of_record();

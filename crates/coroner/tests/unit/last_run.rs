@@ -12,6 +12,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
         began: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         ran_for: Some(Duration::from_millis(1500)),
         signal: Some(1),
+        termination: Some(Termination { evidence: vec!["a word".to_owned()], ..Termination::default() }),
         signals_taken: Some("signal 11 is handled by /usr/bin/redis-server now".to_owned()),
         crashes: vec![
             PastCrash { ran_for_ms: Some(1500), signature: Some("0123456789abcdef".to_owned()) };

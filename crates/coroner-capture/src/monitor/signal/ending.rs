@@ -5,6 +5,7 @@
 //! found, where it would have found the default: runtimes (tokio, by signal-hook-registry) do so for a signal that they deal with.
 
 use coroner_process::context::SignalInfo;
+use coroner_process::process::process_name;
 use coroner_process::threads::wall_now;
 use coroner_report::run_state::{ExitKind, Scalar};
 
@@ -30,8 +31,12 @@ pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> bool {
         let state = &installed.run.state;
         state.set_scalar(Scalar::EXIT_SIGNAL, signal as u64);
         state.set_scalar(Scalar::EXIT_SENDER, sender);
+        state.set_scalar(Scalar::EXIT_HANDLED, (!has_default || others).into());
         state.set_scalar(Scalar::EXIT_TIME, wall_now());
         state.set_scalar(Scalar::EXIT, kind.0.into());
+        let [name, rest] = process_name(sender as u32);
+        state.set_scalar(Scalar::EXIT_SENDER_NAME, name);
+        state.set_scalar(Scalar::EXIT_SENDER_NAME_REST, rest);
     }
     // The first process of a pid namespace is not killed by a default action (pid_namespaces(7)).
     !others && !(has_default && pid == 1)

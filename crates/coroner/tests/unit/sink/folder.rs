@@ -14,6 +14,7 @@ fn deliver(sink: &FolderSink, report: &Report) -> Delivery {
         reports: vec![b"raw".to_vec()],
         state: b"state".to_vec(),
         system: Vec::new(),
+        termination: None,
         made_of_system: None,
     };
     sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })

@@ -1,0 +1,231 @@
+//! What explains a process's end afterwards, as it is while the process is well: its memory and that of its cgroup, kills for want of memory
+//! that were counted so far, pressure, processor time and its limit, a debugger. Async-signal-safe: small files of `/proc` and of the cgroup's
+//! directory, read into the stack.
+//!
+//! Counters say something only by their difference: they are read while the process lives, and again by a later launch.
+
+use core::ffi::CStr;
+
+use super::proc::{decimal, read_file};
+use super::syscall::syscall;
+use crate::files::{close, open, status};
+use crate::path::PathOf;
+
+/// See the module. `None` each where the system does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Physical memory that the process uses, bytes (`VmRSS` of proc_pid_status(5)).
+    pub memory_used: Option<u64>,
+    /// Whether a debugger traces it (`TracerPid`).
+    pub debugged: Option<bool>,
+    /// `/proc/self/oom_score_adj`: from -1,000, never chosen, to 1,000, always.
+    pub oom_score_adj: Option<i16>,
+    /// Hundredths of a percent of the last ten seconds in which some task waited for memory: `avg10` of the cgroup's `memory.pressure`, else of
+    /// `/proc/pressure/memory`.
+    pub memory_pressure: Option<u16>,
+    /// Processes that the kernel has killed for want of memory since the machine was started (`oom_kill` of `/proc/vmstat`).
+    pub machine_oom_kills: Option<u64>,
+    /// Processor time that the process has used, milliseconds.
+    pub cpu_used_ms: Option<u64>,
+    /// The hard limit of that, seconds, at which the kernel kills it (`RLIMIT_CPU`); `None` also for no limit.
+    pub cpu_limit_s: Option<u64>,
+    /// Its memory cgroup.
+    pub cgroup: Option<MemoryCgroup>,
+}
+
+/// The memory cgroup of a process, of version 1 or 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCgroup {
+    /// Its directory's inode: one that is made anew under the same path has another.
+    pub id: u64,
+    /// Processes of it or below it that were killed for want of memory: `oom_kill` of `memory.events`, in version 1 of `memory.oom_control`.
+    pub oom_kills: Option<u64>,
+    /// The most memory that it may use, bytes: `memory.max`, `memory.limit_in_bytes`; `None` also for no limit.
+    pub limit: Option<u64>,
+    /// The most that it has used, bytes: `memory.peak`, `memory.max_usage_in_bytes`.
+    pub peak: Option<u64>,
+    /// How often it came to its limit: `max` of `memory.events`, `memory.failcnt`.
+    pub limit_hits: Option<u64>,
+    /// Processes in it, up to some hundred.
+    pub processes: Option<u32>,
+}
+
+impl Vitals {
+    /// Those of the calling process, now.
+    pub fn read() -> Vitals {
+        let mut text = [0; 2048];
+        let status = read_into(libc::AT_FDCWD, c"/proc/self/status", &mut text);
+        let kibibytes = |line: &[u8]| decimal(line.trim_ascii().strip_suffix(b" kB")?)?.checked_mul(1024);
+        let memory_used = value(status, b"VmRSS:").and_then(kibibytes);
+        let debugged = value(status, b"TracerPid:").map(|tracer| tracer.trim_ascii() != b"0");
+        let directory = CgroupDirectory::of_this_process();
+        let vitals = Vitals {
+            memory_used,
+            debugged,
+            oom_score_adj: signed(read_into(libc::AT_FDCWD, c"/proc/self/oom_score_adj", &mut [0; 32])),
+            memory_pressure: directory
+                .as_ref()
+                .and_then(CgroupDirectory::pressure)
+                .or_else(|| pressure(read_into(libc::AT_FDCWD, c"/proc/pressure/memory", &mut [0; 256]))),
+            machine_oom_kills: machine_oom_kills(),
+            cpu_used_ms: cpu_used_ms(),
+            cpu_limit_s: cpu_limit_s(),
+            cgroup: directory.as_ref().map(CgroupDirectory::read),
+        };
+        if let Some(directory) = directory {
+            close(directory.file);
+        }
+        vitals
+    }
+}
+
+/// See [`Vitals::machine_oom_kills`].
+pub fn machine_oom_kills() -> Option<u64> {
+    let file = open(libc::AT_FDCWD, c"/proc/vmstat", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let (mut text, mut kept, mut found) = ([0; 1024], 0_usize, None);
+    while let Some(rest) = text.get_mut(kept..).filter(|rest| !rest.is_empty() && found.is_none()) {
+        // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one system call.
+        let Ok(count) = (unsafe { syscall!(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) }) else { break };
+        if count == 0 {
+            break;
+        }
+        let filled = kept.saturating_add(count);
+        let whole = text.get(..filled).unwrap_or_default();
+        // The last line goes on in the next piece.
+        let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end.saturating_add(1));
+        found = counter(whole.get(..end).unwrap_or_default(), b"oom_kill");
+        text.copy_within(end..filled, 0);
+        kept = filled.saturating_sub(end);
+    }
+    close(file);
+    found
+}
+
+/// The open directory of a memory cgroup.
+struct CgroupDirectory {
+    file: i32,
+    is_v2: bool,
+}
+
+impl CgroupDirectory {
+    /// That of the calling process; `None` if there is no memory controller, or its files are not mounted where they are as a rule.
+    fn of_this_process() -> Option<CgroupDirectory> {
+        let mut text = [0; 1024];
+        let groups = read_into(libc::AT_FDCWD, c"/proc/self/cgroup", &mut text);
+        if let Some(path) = memory_path(groups, false) {
+            return Self::open(b"/sys/fs/cgroup/memory", path, false);
+        }
+        let path = memory_path(groups, true)?;
+        Self::open(b"/sys/fs/cgroup", path, true)
+    }
+
+    fn open(mount: &[u8], path: &[u8], is_v2: bool) -> Option<CgroupDirectory> {
+        const LONGEST: usize = 512;
+        if mount.len().saturating_add(path.len()) >= LONGEST {
+            return None;
+        }
+        let path = PathOf::<LONGEST>::new().push(mount).push(path);
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        let file = open(libc::AT_FDCWD, path.as_c_str(), flags, 0).ok()?;
+        Some(CgroupDirectory { file, is_v2 })
+    }
+
+    fn read(&self) -> MemoryCgroup {
+        let [events, max, peak] = match self.is_v2 {
+            true => [c"memory.events", c"memory.max", c"memory.peak"],
+            false => [c"memory.oom_control", c"memory.limit_in_bytes", c"memory.max_usage_in_bytes"],
+        };
+        /// No machine has so much: version 1 says so of no limit.
+        const NO_LIMIT: u64 = 1 << 60;
+        let mut text = [0; 256];
+        let number = |name| decimal(read_into(self.file, name, &mut [0; 32]).trim_ascii());
+        let events = read_into(self.file, events, &mut text);
+        let hits = if self.is_v2 { counter(events, b"max") } else { number(c"memory.failcnt") };
+        MemoryCgroup {
+            id: status(self.file).map_or(0, |status| status.st_ino as u64),
+            oom_kills: counter(events, b"oom_kill"),
+            limit: number(max).filter(|limit| *limit < NO_LIMIT),
+            peak: number(peak),
+            limit_hits: hits,
+            processes: self.processes(),
+        }
+    }
+
+    fn processes(&self) -> Option<u32> {
+        let mut text = [0; 1024];
+        let list = read_into(self.file, c"cgroup.procs", &mut text);
+        (!list.is_empty()).then(|| list.iter().filter(|byte| **byte == b'\n').count() as u32)
+    }
+
+    fn pressure(&self) -> Option<u16> {
+        pressure(read_into(self.file, c"memory.pressure", &mut [0; 256]))
+    }
+}
+
+/// The start of a file below `directory`; empty if it can't be read.
+fn read_into<'t>(directory: i32, path: &CStr, into: &'t mut [u8]) -> &'t [u8] {
+    let length = read_file(directory, path, into).unwrap_or(0);
+    into.get(..length).unwrap_or_default()
+}
+
+/// What follows `key` in the line that begins with it.
+fn value<'t>(text: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
+    text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))
+}
+
+/// The number behind a name and a space.
+fn counter(text: &[u8], name: &[u8]) -> Option<u64> {
+    text.split(|byte| *byte == b'\n').find_map(|line| decimal(line.strip_prefix(name)?.strip_prefix(b" ")?))
+}
+
+fn signed(text: &[u8]) -> Option<i16> {
+    let text = text.trim_ascii();
+    match text.strip_prefix(b"-") {
+        Some(digits) => i16::try_from(decimal(digits)?).ok()?.checked_neg(),
+        None => i16::try_from(decimal(text)?).ok(),
+    }
+}
+
+/// `some avg10=1.25 avg60=…`, in hundredths.
+fn pressure(text: &[u8]) -> Option<u16> {
+    let text = value(text, b"some avg10=")?;
+    let end = text.iter().position(|byte| *byte == b' ')?;
+    let mut parts = text.get(..end)?.split(|byte| *byte == b'.');
+    let whole = decimal(parts.next()?)?.checked_mul(100)?;
+    u16::try_from(whole.checked_add(parts.next().and_then(decimal)?.min(99))?).ok()
+}
+
+/// The path in `/proc/PID/cgroup` (cgroups(7)) of the memory controller of version 1, or of version 2; relative to the mount's root. Empty for
+/// the root itself. `None` if it lies outside of what this process sees.
+fn memory_path(groups: &[u8], is_v2: bool) -> Option<&[u8]> {
+    let found = groups.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.splitn(3, |byte| *byte == b':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let is_it = match is_v2 {
+            true => number == b"0" && controllers.is_empty(),
+            false => controllers.split(|byte| *byte == b',').any(|controller| controller == b"memory"),
+        };
+        is_it.then_some(path)
+    })?;
+    let is_outside = found.starts_with(b"/..");
+    (!is_outside).then(|| found.strip_suffix(b"/").unwrap_or(found))
+}
+
+fn cpu_used_ms() -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `struct timespec`. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_clock_gettime, libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }.ok()?;
+    (time.tv_sec as u64).checked_mul(1000)?.checked_add(time.tv_nsec as u64 / 1_000_000)
+}
+
+fn cpu_limit_s() -> Option<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let none = core::ptr::null::<libc::rlimit64>();
+    // SAFETY: asks for a limit of the calling process; the kernel writes one structure. Async-signal-safe: one system call.
+    unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_CPU, none, &raw mut limit) }.ok()?;
+    (limit.rlim_max != libc::RLIM64_INFINITY).then_some(limit.rlim_max)
+}
+
+#[cfg(test)]
+#[path = "../../tests/unit/linux/vitals.rs"]
+mod tests;

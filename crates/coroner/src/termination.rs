@@ -1,0 +1,273 @@
+//! Why a run ended that left no word of its end, found out once, at the first launch that looks at it: counters move on.
+//!
+//! | reason | what speaks for it | certainty |
+//! |---|---|---|
+//! | system restart | another boot id | likely: the process may have been killed before that |
+//! | out of memory | the kernel's log names the process id, after its start, and the name | certain |
+//! | | a counter of such kills moved (the cgroup's `oom_kill`, or where that is another cgroup by now the machine's), and the process used half of what it might when that was last read | likely |
+//! | | a counter moved, or was not read before | possible |
+//! | processor time | it had used nine tenths of `RLIMIT_CPU` when that was last read | likely |
+//! | debugger | one was attached when that was last read | likely |
+//! | update | the program's build id is another one | possible |
+//!
+//! What is only possible changes no outcome. If the counters did not move, or the log names others alone, it was not for want of memory: that
+//! is said, too.
+
+use std::ffi::OsStr;
+
+use coroner_report::model::{RunFacts, Termination, TerminationCertainty, TerminationReason};
+use coroner_report::run_state::{ExitKind, FIXED_BYTES};
+use coroner_report::wire::Os;
+
+use crate::outcome::Outcome;
+use crate::store::EndedRun;
+
+#[cfg(not(target_vendor = "apple"))]
+mod kernel_log;
+
+/// In a run's directory: the [`Termination`] that a launch found, as JSON.
+pub(crate) const FILE: &str = "termination.json";
+
+/// Reads what an earlier look has found; `None` if there was none, or it is damaged.
+pub(crate) fn read(bytes: &[u8]) -> Option<Termination> {
+    serde_json::from_slice(bytes).ok()
+}
+
+/// The outcome that a reason makes of an unknown one; `None` if it is not sure enough.
+pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
+    if termination.certainty == TerminationCertainty::Possible {
+        return None;
+    }
+    match termination.reason {
+        TerminationReason::OutOfMemory => Some(Outcome::OutOfMemory),
+        TerminationReason::SystemRestart => Some(Outcome::SystemRestart),
+        TerminationReason::CpuLimit => Some(Outcome::CpuLimit),
+        TerminationReason::Debugger => Some(Outcome::Debugged),
+        _ => None,
+    }
+}
+
+/// What the run itself recorded of the signal that asked for its end.
+pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
+    let lifecycle = &facts.lifecycle;
+    if !matches!(lifecycle.exit, ExitKind::SIGTERM | ExitKind::SIGNAL) {
+        return None;
+    }
+    let number = lifecycle.exit_signal?;
+    let name = coroner_report::model::signal_name(Os::NATIVE, number)
+        .map_or_else(|| format!("signal {number}"), ToOwned::to_owned);
+    let sender = match (lifecycle.exit_sender, &lifecycle.exit_sender_name) {
+        (Some(pid), Some(by)) => format!("{name} was sent by process {pid} ({by})"),
+        (Some(pid), None) => format!("{name} was sent by process {pid}"),
+        (None, _) => format!("{name} came from the kernel or from a process that it does not name"),
+    };
+    let mut found = Termination {
+        reason: TerminationReason::Signal,
+        certainty: TerminationCertainty::Certain,
+        evidence: vec![sender],
+    };
+    if lifecycle.exit_handled {
+        found.reason = TerminationReason::StopTimeout;
+        found.certainty = TerminationCertainty::Possible;
+        found.evidence.push(format!(
+            "the app has a handler of its own for {name}, and did not come to `exit` or the end of `main` after it"
+        ));
+    }
+    Some(found)
+}
+
+/// Finds out why a run ended, if it left no word of it, and leaves that in its directory. `None` if there is nothing to find out.
+pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
+    // What is fixed of it says whether there is anything to find out.
+    let start = RunFacts::read(state.get(..FIXED_BYTES as usize)?).ok()?.lifecycle;
+    if start.exit != ExitKind::RUNNING || start.crashed_by.is_some() {
+        return None;
+    }
+    let facts = RunFacts::read(state).ok().filter(|facts| facts.app.installed.is_some())?;
+    let found = explain(&facts, &Now::default());
+    if let Ok(bytes) = serde_json::to_vec(&found)
+        && let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &bytes)
+    {
+        log::debug!("coroner: why run {} ended can't be noted: {error}", run.id);
+    }
+    Some(found)
+}
+
+/// How the machine is at the launch that looks.
+#[derive(Debug)]
+pub(crate) struct Now {
+    boot_id: Option<String>,
+    build_id: Option<String>,
+    #[cfg(not(target_vendor = "apple"))]
+    vitals: coroner_process::vitals::Vitals,
+    /// The kernel's log; not read before it is asked for.
+    #[cfg(not(target_vendor = "apple"))]
+    kernel_log: fn() -> Option<String>,
+}
+
+#[cfg(not(target_vendor = "apple"))]
+impl Default for Now {
+    fn default() -> Self {
+        Self {
+            boot_id: crate::facts::boot_id(),
+            build_id: crate::facts::build_id(),
+            vitals: coroner_process::vitals::Vitals::read(),
+            kernel_log: kernel_log::read,
+        }
+    }
+}
+
+#[cfg(target_vendor = "apple")]
+impl Default for Now {
+    fn default() -> Self {
+        Self { boot_id: None, build_id: None }
+    }
+}
+
+/// Why the run of `facts` ended, of which nothing is recorded.
+pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
+    let found = |reason, certainty, evidence: Vec<String>| Termination { reason, certainty, evidence };
+    if let (Some(then), Some(boot)) = (&facts.os.boot_id, &now.boot_id)
+        && then != boot
+    {
+        let sentence = format!("the machine was started again since: its boot id was {then} and is {boot}");
+        return found(TerminationReason::SystemRestart, TerminationCertainty::Likely, vec![sentence]);
+    }
+    #[cfg(not(target_vendor = "apple"))]
+    let memory = memory::explain(facts, now);
+    #[cfg(target_vendor = "apple")]
+    let memory = Termination::default();
+    if memory.reason == TerminationReason::OutOfMemory && memory.certainty > TerminationCertainty::Possible {
+        return memory;
+    }
+    let vitals = facts.vitals.as_ref();
+    if let Some((used, limit)) = vitals.and_then(|vitals| Some((vitals.cpu_used_ms?, vitals.cpu_limit_s?)))
+        && used >= limit.saturating_mul(900)
+    {
+        let sentence = format!(
+            "it had used {}.{:03} s of processor time when that was last read, and the kernel kills it at {limit} s (RLIMIT_CPU)",
+            used / 1000,
+            used % 1000
+        );
+        return found(TerminationReason::CpuLimit, TerminationCertainty::Likely, vec![sentence]);
+    }
+    if facts.lifecycle.debugged {
+        let sentence = "a debugger was attached when that was last looked at".to_owned();
+        return found(TerminationReason::Debugger, TerminationCertainty::Likely, vec![sentence]);
+    }
+    if memory.reason == TerminationReason::OutOfMemory {
+        return memory;
+    }
+    if let (Some(then), Some(build)) = (&facts.app.build_id, &now.build_id)
+        && then != build
+    {
+        let mut evidence =
+            vec![format!("the program's file was replaced since: its build id was {then} and is {build}")];
+        evidence.extend(memory.evidence);
+        return found(TerminationReason::AppUpdate, TerminationCertainty::Possible, evidence);
+    }
+    memory
+}
+
+/// Whether it was killed for want of memory.
+#[cfg(not(target_vendor = "apple"))]
+mod memory {
+    use coroner_report::model::Timestamp;
+
+    use super::{Now, RunFacts, Termination, TerminationCertainty, TerminationReason, kernel_log};
+
+    pub(super) fn explain(facts: &RunFacts, now: &Now) -> Termination {
+        let then = facts.vitals.clone().unwrap_or_default();
+        let cgroup = now.vitals.cgroup.filter(|cgroup| cgroup.id != 0 && Some(cgroup.id) == then.cgroup);
+        let moved = |then: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(then?));
+        let since_start = |now: Option<u64>| now.filter(|count| *count == 0);
+        let of_machine = moved(then.machine_oom_kills, now.vitals.machine_oom_kills)
+            .or_else(|| since_start(now.vitals.machine_oom_kills));
+        let of_cgroup = cgroup.and_then(|cgroup| {
+            moved(then.cgroup_oom_kills, cgroup.oom_kills).or_else(|| since_start(cgroup.oom_kills))
+        });
+        let not = |sentence: &str| Termination { evidence: vec![sentence.to_owned()], ..Termination::default() };
+        if of_machine == Some(0) {
+            return not("no process of this machine was killed for want of memory meanwhile");
+        }
+        if of_cgroup == Some(0) {
+            return not("no process of its cgroup was killed for want of memory meanwhile");
+        }
+        let mut evidence = Vec::new();
+        if let (Some(log), Some(process)) = (kernel_log::victims(facts, now.kernel_log), facts.process) {
+            if let Some(victim) = log.victims.iter().find(|victim| victim.pid == process.pid) {
+                evidence.push(format!("the kernel's log: {}", victim.line));
+                let is_named = facts.app.process_name.as_ref().is_some_and(|name| victim.is_of(name));
+                let certainty = if is_named { TerminationCertainty::Certain } else { TerminationCertainty::Likely };
+                add_memory(&mut evidence, facts, now);
+                return Termination { reason: TerminationReason::OutOfMemory, certainty, evidence };
+            }
+            if log.is_whole {
+                return not(
+                    "the kernel's log names other processes that were killed for want of memory, and not this one",
+                );
+            }
+        }
+        let which = match (of_cgroup, of_machine) {
+            (Some(count), _) => format!("{} of its cgroup", processes(count)),
+            (None, Some(count)) => format!("{} of the machine", processes(count)),
+            (None, None) => {
+                let known = cgroup.and_then(|cgroup| cgroup.oom_kills).or(now.vitals.machine_oom_kills);
+                let Some(count) = known else { return Termination::default() };
+                let whose = if cgroup.is_some() { "its cgroup" } else { "the machine" };
+                evidence.push(format!(
+                    "{} of {whose} killed for want of memory so far, how many of them before it began is not known",
+                    processes(count)
+                ));
+                add_memory(&mut evidence, facts, now);
+                let (reason, certainty) = (TerminationReason::OutOfMemory, TerminationCertainty::Possible);
+                return Termination { reason, certainty, evidence };
+            }
+        };
+        let since = if is_of_run(facts, then.read) { "since that was last read" } else { "since before it began" };
+        evidence.push(format!("killed for want of memory {since}: {which}"));
+        let most = [then.cgroup_memory_limit, facts.device.memory_size].into_iter().flatten().min();
+        let used = facts.lifecycle.memory_used.filter(|_| is_of_run(facts, then.read));
+        let is_large = used.zip(most).is_some_and(|(used, most)| used >= most / 2);
+        add_memory(&mut evidence, facts, now);
+        if !is_large {
+            evidence.push("which process that was is not known".to_owned());
+        }
+        let certainty = if is_large { TerminationCertainty::Likely } else { TerminationCertainty::Possible };
+        Termination { reason: TerminationReason::OutOfMemory, certainty, evidence }
+    }
+
+    /// Whether the reading was made in this run, and not in one before.
+    fn is_of_run(facts: &RunFacts, read: Timestamp) -> bool {
+        facts.app.installed.is_some_and(|installed| read >= installed)
+    }
+
+    fn processes(count: u64) -> String {
+        if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
+    }
+
+    /// What it used, and what it might.
+    fn add_memory(evidence: &mut Vec<String>, facts: &RunFacts, now: &Now) {
+        let then = facts.vitals.clone().unwrap_or_default();
+        let mebibytes = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20);
+        if let Some(used) = facts.lifecycle.memory_used.filter(|_| is_of_run(facts, then.read)) {
+            let limit = then.cgroup_memory_limit;
+            let limit = limit.map_or_else(String::new, |limit| format!(" of the {} of its cgroup", mebibytes(limit)));
+            evidence.push(format!("it used {}{limit} when that was last read", mebibytes(used)));
+        }
+        let cgroup = now.vitals.cgroup.filter(|cgroup| Some(cgroup.id) == then.cgroup);
+        if let Some((peak, limit)) = cgroup.and_then(|cgroup| Some((cgroup.peak?, cgroup.limit?))) {
+            evidence.push(format!("its cgroup used up to {} of {}", mebibytes(peak), mebibytes(limit)));
+        }
+        if let Some(score) = then.oom_score_adj.filter(|score| *score != 0) {
+            evidence.push(format!("its oom_score_adj was {score}"));
+        }
+        if let Some(pressure) = then.memory_pressure.filter(|pressure| *pressure > 0) {
+            evidence.push(format!("memory pressure (PSI, some avg10) was {}.{:02} %", pressure / 100, pressure % 100));
+        }
+    }
+}
+
+#[cfg(all(test, not(target_vendor = "apple")))]
+#[path = "../tests/unit/termination.rs"]
+mod tests;
