@@ -120,11 +120,11 @@ impl CgroupDirectory {
     }
 
     fn open(mount: &[u8], path: &[u8], is_v2: bool) -> Option<CgroupDirectory> {
-        const LONGEST: usize = 512;
-        if mount.len().saturating_add(path.len()) >= LONGEST {
+        const MAX_PATH: usize = 512;
+        if mount.len().saturating_add(path.len()) >= MAX_PATH {
             return None;
         }
-        let path = PathOf::<LONGEST>::new().push(mount).push(path);
+        let path = PathOf::<MAX_PATH>::new().push(mount).push(path);
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let file = open(libc::AT_FDCWD, path.as_c_str(), flags, 0).ok()?;
         Some(CgroupDirectory { file, is_v2 })

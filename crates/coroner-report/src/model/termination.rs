@@ -86,7 +86,7 @@ impl TerminationReason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TerminationCertainty {
-    /// It may be so; what else is as likely can't be told from it.
+    /// It may be so; what else is as likely can't be distinguished from it.
     #[default]
     Possible,
     /// All that is known speaks for it, and nothing for another.
