@@ -31,7 +31,7 @@ pub(crate) fn begin() {
 #[cfg(target_vendor = "apple")]
 pub(crate) fn note(state: &RunState<'_>) {
     use coroner_process::memory_use::{available, used};
-    state.set_scalar(Scalar::MEMORY_USED, used().unwrap_or(0));
+    state.set_scalar(Scalar::MEMORY_USED, used(coroner_process::stack::page_size() as u32).unwrap_or(0));
     state.set_scalar(Scalar::MEMORY_AVAILABLE, available().unwrap_or(0));
     state.set_scalar(Scalar::VITALS_READ, crate::scope::now_ns());
 }
