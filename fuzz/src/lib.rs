@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "eh_frame_hdr", run: targets::eh_frame_hdr },
     Target { name: "eh_frame", run: targets::eh_frame },
     Target { name: "debug_frame", run: targets::debug_frame },
+    Target { name: "sframe", run: targets::sframe },
     Target { name: "cfa_instructions", run: targets::cfa_instructions },
     Target { name: "expression", run: targets::expression },
     Target { name: "compact_unwind", run: targets::compact_unwind },

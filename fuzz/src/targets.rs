@@ -132,6 +132,16 @@ pub fn debug_frame(input: &[u8]) {
     walk_image(&case, &image, &[sections[0], sections[1], (table_address, &table)]);
 }
 
+/// Part 1 is an `.sframe`, part 2 the `.eh_frame` that is asked before it, if there is one.
+pub fn sframe(input: &[u8]) {
+    let Some(case) = Case::of(input) else { return };
+    let mut image = base_image(&case);
+    image.format = ImageFormat::Elf;
+    image.sframe = range(case.part1_address, case.part1);
+    image.eh_frame = range(case.part2_address, case.part2);
+    walk_image(&case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
+}
+
 /// Where the synthesised `.eh_frame` lies.
 const MADE: u64 = 0x5_0000_0000;
 

@@ -37,7 +37,26 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
         let data = fs::read(build.file(&cache)?)?;
         seeds_of(&data, &build.name(), corpus).with_context(|| build.name())?;
     }
+    sframe(corpus)?;
     by_hand(corpus)
+}
+
+/// The `.sframe` of each library of `fixtures/sframe`, at an interrupted instruction and at a return address.
+fn sframe(corpus: &Path) -> anyhow::Result<()> {
+    for library in ["v2-x86_64", "v3-x86_64", "v2-aarch64", "v3-aarch64"] {
+        let data = fs::read(tools::workspace_root().join(format!("fixtures/sframe/{library}.so")))?;
+        let file = object::File::parse(&*data)?;
+        let arch = if file.architecture() == object::Architecture::Aarch64 { ARM64 } else { 0 };
+        let section = |name: &str| file.section_by_name(name).with_context(|| format!("{library} has no {name}"));
+        let (text, table) = (section(".text")?, section(".sframe")?);
+        let middle = text.address() + text.size() / 2 / 4 * 4;
+        for (kind, flags) in [("instruction", arch), ("return", arch | RETURN_ADDRESS)] {
+            let name = format!("{library}-{kind}");
+            let part1 = (table.address(), table.data()?);
+            write(corpus, "sframe", &name, flags, middle, (text.address(), text.size()), part1, (0, &[]))?;
+        }
+    }
+    Ok(())
 }
 
 fn seeds_of(data: &[u8], name: &str, corpus: &Path) -> anyhow::Result<()> {
