@@ -7,19 +7,22 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use addr2line::{Context, LookupContinuation as _, LookupResult, SplitDwarfLoad};
 use elsa::FrozenVec;
-use gimli::{DwarfPackage, DwarfPackageSections, DwarfSections, EndianSlice, RunTimeEndian};
+use gimli::{DwarfPackage, DwarfPackageSections, DwarfSections, EndianSlice, RunTimeEndian, Section as _};
 use object::{Object, ObjectSection};
 use self_cell::self_cell;
 
 use crate::{
     dwarf_budget::{self, Budget, Refused},
+    dwarf_pass,
     error::Malformed,
     line_rows::{self, LineRows},
     mapped::Bytes,
+    naming_budget::{Meter, NamingBudget},
     split_dwarf,
 };
 
@@ -37,9 +40,19 @@ struct Sections {
     objects: FrozenVec<Box<DwarfSections<Bytes>>>,
 }
 
+impl Sections {
+    /// What is in the file itself, and in the one that it shares with others.
+    fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
+        self.own.borrow_with_sup(self.supplementary.as_ref(), |section| EndianSlice::new(section, self.endian))
+    }
+}
+
 /// The index that is built lazily over the sections.
 struct Index<'a> {
-    context: Context<Slice<'a>>,
+    /// That of `addr2line`, which is worth its time if many addresses are asked for.
+    context: OnceCell<Context<Slice<'a>>>,
+    /// Bytes of units that were read for one address each.
+    read: Cell<usize>,
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
     package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
@@ -107,16 +120,10 @@ impl Dwarf {
         };
         let info_at = crate::elf::section_offset(file, ".debug_info");
         let indexed = Indexed::try_new(sections, |sections| {
-            let mut dwarf = sections
-                .own
-                .borrow_with_sup(sections.supplementary.as_ref(), |section| EndianSlice::new(section, sections.endian));
-            dwarf_budget::check_abbreviations(&dwarf).map_err(|refused| malformed_by(&refused, info_at))?;
-            dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-            let own = Arc::new(dwarf);
+            let own = Arc::new(sections.borrow());
             let budget = Budget::of_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
-            let context = Context::from_arc_dwarf(Arc::clone(&own))
-                .map_err(|error| malformed(&error, bytes, info_at, "the units"))?;
-            Ok(Index { context, sections: own, package: OnceCell::new(), budget, line_rows: RefCell::default() })
+            let (context, package) = (OnceCell::new(), OnceCell::new());
+            Ok(Index { context, read: Cell::new(0), sections: own, package, budget, line_rows: RefCell::default() })
         })?;
         let (missing, said_missing) = (RefCell::new(missing), Cell::new(false));
         Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
@@ -125,11 +132,25 @@ impl Dwarf {
     /// The calls at an address; empty where no unit has it.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
         self.indexed.with_dependent(|sections, index| {
+            if let Some(frames) = by_single_units(sections, index, svma) {
+                return Ok(frames);
+            }
+            let context = match index.context.get() {
+                Some(context) => context,
+                None => {
+                    let mut dwarf = sections.borrow();
+                    dwarf_budget::check_abbreviations(&dwarf).map_err(|refused| malformed_by(&refused, self.info_at))?;
+                    dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+                    let made = Context::from_arc_dwarf(Arc::new(dwarf))
+                        .map_err(|error| malformed(&error, &self.file, self.info_at, "the units"))?;
+                    index.context.get_or_init(|| made)
+                }
+            };
             index
                 .budget
                 .check_address(&index.sections, svma)
                 .map_err(|refused| malformed_by(&refused, self.info_at))?;
-            let mut lookup = index.context.find_frames(svma);
+            let mut lookup = context.find_frames(svma);
             let frames = loop {
                 lookup = match lookup {
                     LookupResult::Output(frames) => break frames,
@@ -161,6 +182,39 @@ impl Dwarf {
     pub(crate) fn take_missing(&self) -> Option<Malformed> {
         self.missing.borrow_mut().take()
     }
+}
+
+/// In more units than these an address is looked up by the index.
+const FEW: usize = 8;
+/// Memory that a look at single units may take for tables of abbreviations.
+const MEMORY: usize = 256 << 20;
+
+/// What the units that claim an address say of it, each read from its beginning and then forgotten: of a crash some dozens of addresses are asked
+/// for, and that is over before the index of all units would be made. `None` if the index has to say it: after as many bytes as
+/// `.debug_info` has, for what is in several files, and where there is a claim and no function.
+fn by_single_units<'a>(sections: &Sections, index: &Index<'a>, svma: u64) -> Option<Vec<DwarfFrame>> {
+    let dwarf = &*index.sections;
+    let mut units = index.budget.candidates(svma);
+    units.sort_unstable();
+    units.dedup();
+    if index.context.get().is_some() || sections.supplementary.is_some() || units.len() > FEW {
+        return None;
+    }
+    if units.is_empty() {
+        return index.budget.claimants_by_lines(dwarf, svma, false).is_empty().then(Vec::new);
+    }
+    let size: usize = units.iter().map(|unit| index.budget.size_of(dwarf, *unit)).sum();
+    index.read.set(index.read.get().saturating_add(size));
+    if index.read.get() > dwarf.debug_info.reader().len() {
+        return None;
+    }
+    // Time is bounded by the bytes.
+    let budget = NamingBudget { memory: MEMORY, time: Duration::MAX, clock: || Duration::ZERO };
+    let meter = Meter::new(budget);
+    let answer = dwarf_pass::frames_in(dwarf, svma, &units, index.budget.units(), &meter)?;
+    let is_whole =
+        answer.has_function && !answer.left_out && answer.frames.iter().all(|frame| frame.function.is_some());
+    is_whole.then_some(answer.frames)
 }
 
 /// The line of an address by the unit's own rows, where the sequences that they are in overlap.

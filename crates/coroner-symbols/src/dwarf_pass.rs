@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use gimli::{
-    Abbreviations, AttributeValue, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, Section as _,
-    SectionId, Unit, UnitOffset, UnitRef, UnitType,
+    Abbreviations, AttributeSpecification, AttributeValue, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice,
+    RunTimeEndian, Section as _, SectionId, Unit, UnitOffset, UnitRef, UnitType,
 };
 use object::{Object, ObjectSection};
 
@@ -54,7 +54,7 @@ pub(crate) struct Answer {
     /// There may be more to say of it than could be read.
     pub(crate) left_out: bool,
     /// A unit has a function there, and not only a line.
-    has_function: bool,
+    pub(crate) has_function: bool,
 }
 
 /// Answers for `addresses` (svma), which are sorted and distinct, each at its place.
@@ -87,7 +87,7 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     };
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
-    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers };
+    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None };
     if pass.run().is_none() {
         leave_out(&mut pass.answers);
     }
@@ -100,11 +100,44 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     pass.answers
 }
 
+/// What these units (by their offsets) say of one address, up to the first that has a function there. `all` has the offsets of all units,
+/// ascending. `None` if the budget ended before.
+pub(crate) fn frames_in(
+    dwarf: &Dwarf<Slice<'_>>,
+    svma: u64,
+    units: &[usize],
+    all: &[usize],
+    meter: &Meter,
+) -> Option<Answer> {
+    let addresses = [svma];
+    let answers = vec![Answer::default()];
+    let mut pass = Pass { dwarf, addresses: &addresses, meter, answers, units: Some(all) };
+    for offset in units {
+        let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(*offset)) else { continue };
+        if is_of_code(header.type_())
+            && let Ok(unit) = dwarf.unit(header)
+        {
+            pass.unit(unit.unit_ref(dwarf), &[0])?;
+        }
+        if pass.answers.iter().all(|answer| answer.has_function) {
+            break;
+        }
+    }
+    pass.answers.pop()
+}
+
+/// Whether a unit of that kind may have code, and is not only what others refer to.
+fn is_of_code(kind: UnitType<usize>) -> bool {
+    !matches!(kind, UnitType::Partial | UnitType::Type { .. } | UnitType::SplitType { .. })
+}
+
 struct Pass<'a> {
     dwarf: &'a Dwarf<Slice<'a>>,
     addresses: &'a [u64],
     meter: &'a Meter,
     answers: Vec<Answer>,
+    /// The offsets of all units, ascending, where they are known.
+    units: Option<&'a [usize]>,
 }
 
 /// A function or an inlined call that the entries being read are in.
@@ -146,7 +179,7 @@ impl<'a> Pass<'a> {
             if self.answers.iter().all(|answer| answer.has_function) {
                 break;
             }
-            if matches!(header.type_(), UnitType::Partial | UnitType::Type { .. } | UnitType::SplitType { .. }) {
+            if !is_of_code(header.type_()) {
                 continue;
             }
             let Some(offset) = header.debug_info_offset() else { continue };
@@ -314,7 +347,23 @@ impl<'a> Pass<'a> {
             if depth > MAX_DEPTH {
                 break;
             }
+            // All that is asked for was in functions that are read.
+            let is_outside = || scopes.iter().all(|scope| scope.inside.is_empty());
+            if is_function && is_outside() && places.iter().all(|place| calls.iter().any(|call| call.place == *place)) {
+                break;
+            }
             let mut extent = Extent::default();
+            // Declarations, and what was inlined everywhere.
+            let is_code = |attribute: &AttributeSpecification| {
+                matches!(attribute.name(), gimli::DW_AT_low_pc | gimli::DW_AT_ranges)
+            };
+            if !abbreviation.attributes().iter().any(is_code) {
+                if entries.skip_attributes(abbreviation.attributes()).is_err() {
+                    break;
+                }
+                scopes.push(Scope { depth, inside: Vec::new() });
+                continue;
+            }
             for specification in abbreviation.attributes() {
                 let Ok(attribute) = entries.read_attribute(*specification) else { return Some(calls) };
                 match (attribute.name(), attribute.value()) {
@@ -451,6 +500,17 @@ impl<'a> Pass<'a> {
     /// The unit that has an offset of `.debug_info`. `None` if the budget ends.
     #[allow(clippy::option_option)]
     fn unit_with(&self, at: DebugInfoOffset) -> Option<Option<Unit<Slice<'a>>>> {
+        if let Some(units) = self.units {
+            self.meter.step().then_some(())?;
+            let before = units.partition_point(|&offset| offset < at.0).checked_sub(1);
+            let header = before.and_then(|before| {
+                let header = self.dwarf.debug_info.header_from_offset(DebugInfoOffset(units[before])).ok()?;
+                at.to_unit_offset(&header).map(|_| header)
+            });
+            let Some(header) = header else { return Some(None) };
+            let _abbreviations = self.reserve_abbreviations(header.debug_abbrev_offset().0)?;
+            return Some(self.dwarf.unit(header).ok());
+        }
         let mut units = self.dwarf.units();
         while let Ok(Some(header)) = units.next() {
             self.meter.step().then_some(())?;
