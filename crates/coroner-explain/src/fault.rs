@@ -141,6 +141,14 @@ fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
     (kind, Certainty::Certain)
 }
 
+/// A return led to where no code is.
+fn returned(explanation: &mut Explanation) {
+    explanation.kind = FaultKind::BadReturn;
+    let fact =
+        "the return address was overwritten, by a write beyond a variable on the stack, or the stack pointer was wrong";
+    explanation.facts.push(fact.to_owned());
+}
+
 struct Fault<'a> {
     report: &'a Report,
     crash: &'a Crash,
@@ -215,6 +223,10 @@ impl Fault<'_> {
         };
         explanation.certainty = Certainty::Certain;
         explanation.access = Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(self.pc) });
+        if let Some(operand) = jump::returned_by(self.thread, self.arch, self.pc, &self.state) {
+            explanation.operand = Some(operand);
+            return returned(explanation);
+        }
         jump::from(self.thread, self.arch, self.pc, self.source, &self.state, explanation);
         if explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some()) {
             explanation.kind = FaultKind::PoisonedPointer;
@@ -294,6 +306,10 @@ impl Fault<'_> {
         {
             (explanation.kind, explanation.certainty) = (by_value(value), self.by_code());
             self.bad_target(operand.text.clone(), None, value, explanation);
+            // Nothing else of these reads where it goes to.
+            if decoded.class == Class::OtherBranch {
+                returned(explanation);
+            }
         } else if let Some(operand) = bad_operand::unaligned(decoded) {
             self.name_operand(operand, explanation);
             (explanation.kind, explanation.certainty) = (FaultKind::Unaligned, self.by_code());

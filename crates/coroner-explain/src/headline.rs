@@ -93,6 +93,13 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
             let kind = if is_null { kind } else { "call of a pointer near null" };
             format!("{kind}{to}{by}")
         }
+        FaultKind::BadReturn => {
+            let to = explanation.access.and_then(|access| access.address).filter(|address| address.0 != 0);
+            let to = to.map_or_else(|| ": null".to_owned(), |to| format!(": {to}"));
+            let pattern = operand.and_then(|operand| operand.pattern.as_ref());
+            let pattern = pattern.map_or_else(String::new, |pattern| format!(" ({pattern})"));
+            format!("{kind}{to}{pattern}")
+        }
         FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction => {
             let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));
             let meaning = explanation.facts.first().map_or_else(String::new, |fact| format!(": {fact}"));
@@ -169,6 +176,9 @@ fn recursed(recursion: &Recursion) -> String {
 /// The function in which it happened; of a jump to where no code is, its caller.
 pub(crate) fn function(report: &Report, explanation: &Explanation) -> Option<String> {
     let frames = &report.crashed_thread()?.frames;
+    if explanation.kind == FaultKind::BadReturn && is_jump(explanation, frames.first()?) {
+        return None;
+    }
     let frame = frames.get(usize::from(is_jump(explanation, frames.first()?)))?;
     let (name, ..) = innermost(frame);
     name.map(|name| short_function(name, NAME).into_owned())
@@ -189,6 +199,8 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<St
     let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
     match explanation.kind {
         FaultKind::StackOverflow if explanation.recursion.is_some() => None,
+        // Which function returned is not known, and what was found on the stack need not have called it.
+        FaultKind::BadReturn if is_jump(explanation, first) => None,
         _ if is_jump(explanation, first) => {
             let callers = frames.get(1..)?;
             caller(callers).or_else(|| Some(format!(", called by {}", named(callers.first()?)?)))

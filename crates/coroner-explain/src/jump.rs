@@ -1,7 +1,7 @@
-//! Where a jump to no code came from.
+//! Where a jump or a return to no code came from.
 
 use coroner_process::registers::Arch;
-use coroner_report::model::{Address, Thread};
+use coroner_report::model::{Address, Frame, Thread};
 use coroner_report::wire::{AddressKind, FoundBy};
 
 use crate::code_source::CodeSource;
@@ -42,4 +42,31 @@ pub(crate) fn from(
             ..BadOperand::default()
         });
     }
+}
+
+/// Where the address came from if a return led to `pc`, and not a call or a jump. `None` if that is not certain.
+///
+/// A return leaves the address where it took it from: just below the stack pointer (x86_64), in the link register (arm64). A call would have
+/// put its own return address in that place (arm64) or above it (x86_64), where the walk would have found it; a jump that ends a function
+/// leaves that of the function's caller there.
+pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &State<'_>) -> Option<BadOperand> {
+    let is_called = |frame: &Frame| !matches!(frame.found_by, FoundBy::SCAN | FoundBy::FRAME_POINTER);
+    if thread.frames.get(1).is_some_and(is_called) {
+        return None;
+    }
+    let (text, register, value) = match arch {
+        Arch::X86_64 => ("[rsp-8]", None, state.saved(state.registers.sp()?.0.checked_sub(8)?, 8)?),
+        Arch::Aarch64 => {
+            let (_, value) = state.register("lr")?;
+            ("lr", Some("lr".to_owned()), value)
+        }
+    };
+    let is_there = (value ^ pc.0) & machine::address_mask(arch) == 0;
+    is_there.then(|| BadOperand {
+        text: text.to_owned(),
+        register,
+        value: Some(Address(value)),
+        pattern: pattern::of(value).map(str::to_owned),
+        ..BadOperand::default()
+    })
 }

@@ -52,6 +52,12 @@ static int divide(int a, int b)
     return a / b;
 }
 
+/* Returns to an address that was written over its return address. */
+__attribute__((noinline)) static void smashed(void *address)
+{
+    ((void *volatile *)__builtin_frame_address(0))[1] = address;
+}
+
 __attribute__((noinline)) static long recurse(volatile long *depth)
 {
     volatile long local[16];
@@ -111,6 +117,14 @@ static long act_of(const char *act)
         return call(pointer((uintptr_t)&hidden));
     if (strcmp(act, "call-non-canonical") == 0)
         return call(pointer(0x00dead00beef0000));
+    if (strcmp(act, "return-nowhere") == 0)
+        smashed(pointer(0x123400000000));
+    if (strcmp(act, "return-null") == 0)
+        smashed(pointer(0));
+    if (strcmp(act, "return-data") == 0)
+        smashed(pointer((uintptr_t)&hidden));
+    if (strcmp(act, "return-text") == 0)
+        smashed(pointer(0x4141414141414141));
     if (strcmp(act, "divide") == 0)
         return divide((int)(uintptr_t)pointer(9), (int)(uintptr_t)pointer(0));
     if (strcmp(act, "divide-overflow") == 0)

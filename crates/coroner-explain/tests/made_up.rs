@@ -178,6 +178,36 @@ fn a_call_of_null_on_arm64() {
 }
 
 #[test]
+fn a_return_to_where_no_code_is() {
+    // A `ret` leaves the address in the link register; a call through a pointer puts its own there.
+    let nowhere = 0x4141_4141_4141;
+    let mut report = arm64(maperr(), Some(nowhere), &[(30, nowhere), (32, nowhere)]);
+    report.threads[0].frames.truncate(1);
+    let said = explain(&report, &NoCode);
+    assert_eq!((said.kind, said.certainty, operand(&said).0), (FaultKind::BadReturn, Certainty::Certain, Some("lr")));
+    assert_eq!(said.headline, "Return to an address that is no code: 0x414141414141");
+    // The walk found a caller in the link register, or on top of the stack: it was called.
+    let mut called = arm64(maperr(), Some(nowhere), &[(30, PC + 8), (32, nowhere)]);
+    called.threads[0].frames[1].found_by = FoundBy::LINK_REGISTER;
+    assert_eq!(explain(&called, &NoCode).kind, FaultKind::JumpToNowhere);
+    // A frame that another walker found proves nothing.
+    report.threads[0].frames.push(Frame { found_by: FoundBy::CFI, ..Frame::default() });
+    assert_eq!(explain(&report, &NoCode).kind, FaultKind::JumpToNowhere);
+    // On x86_64 it is below the stack pointer; what is not saved is not known.
+    let mut general = vec![0; 18];
+    (general[7], general[16]) = (0x7ffe_0010, nowhere);
+    let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
+    let mut report = self::report(registers, maperr(), Some(nowhere));
+    report.threads[0].frames[1].found_by = FoundBy::SCAN;
+    assert_eq!(explain(&report, &NoCode).kind, FaultKind::JumpToNowhere);
+    let bytes = nowhere.to_le_bytes().to_vec().into();
+    report.stack_memory = vec![StackMemory { tid: 7, address: Address(0x7ffe_0008), bytes, ..StackMemory::default() }];
+    assert_eq!(explain(&report, &NoCode).kind, FaultKind::BadReturn);
+    report.threads[0].frames[1].found_by = FoundBy::STACK_TOP;
+    assert_eq!(explain(&report, &NoCode).kind, FaultKind::JumpToNowhere);
+}
+
+#[test]
 fn tags_are_no_part_of_an_address() {
     // ldr w0, [x3, #16], by a pointer with a tag.
     let said = explain(&arm64(maperr(), Some(0x7000_0010), &[(3, 0xb400_0000_7000_0000)]), &words(&[0xb940_1060]));

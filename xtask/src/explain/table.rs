@@ -130,11 +130,11 @@ pub(super) const ROWS: &[Row] = &[
     row("call_stack", Kind::ExecuteOfData),
     row("call_non_canonical", Kind::NonCanonical),
     row("call_freed", Kind::PoisonedPointer),
-    // Without optimisation the divisor is below the stack pointer, which is not saved.
-    unoptimised(row("divide", Kind::DivisionByZero), Kind::DivisionError),
-    unoptimised(row("divide_unsigned", Kind::DivisionByZero), Kind::DivisionError),
-    unoptimised(row("divide_remainder", Kind::DivisionByZero), Kind::DivisionError),
-    unoptimised(row("divide_overflow", Kind::DivisionOverflow), Kind::DivisionError),
+    // Without optimisation the divisor is in the red zone.
+    row("divide", Kind::DivisionByZero),
+    row("divide_unsigned", Kind::DivisionByZero),
+    row("divide_remainder", Kind::DivisionByZero),
+    row("divide_overflow", Kind::DivisionOverflow),
     row("trap", Kind::Trap),
     row("ubsan", Kind::Trap),
     row("breakpoint", Kind::Breakpoint),

@@ -1,4 +1,4 @@
-//! The stacks' memory, each from its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
+//! The stacks' memory, each from a little below its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
 
 use coroner_process::memory::Memory as _;
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
@@ -26,6 +26,10 @@ pub(crate) const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
 
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;
+
+/// Bytes below the stack pointer that are kept, too: a leaf has its variables there (the red zone of the System V ABI of x86_64, 3.2.2, and of
+/// Apple's arm64), and a return that has just been made its return address.
+const RED_ZONE: u64 = 128;
 
 /// How far above a stack pointer that can't be read the first readable page is looked for: beyond a guard page and the frame that
 /// did not fit.
@@ -70,12 +74,13 @@ fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     }
 }
 
-/// Writes a stack from its stack pointer on, as far as it can be read, by pieces.
+/// Writes a stack from below its stack pointer on, as far as it can be read, by pieces.
 fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize) {
     if wanted == 0 || RECRASH.is_expired() {
         return;
     }
-    let Some(start) = first_readable(sp & !15) else { return };
+    let below = (wanted as u64 / 4 & !15).min(RED_ZONE);
+    let Some(start) = first_readable(sp & !15, below) else { return };
     let mut written = 0;
     while written < wanted {
         let piece = (wanted - written).min(PIECE);
@@ -112,10 +117,10 @@ fn write_piece(session: &mut CrashSession<'_>, tid: u64, address: u64, wanted: u
     if session.seal(SectionKind::STACK_MEMORY, length) == SectionResult::Written { filled } else { 0 }
 }
 
-/// The stack pointer, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is
+/// A little below the stack pointer, it, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is
 /// broken, begins there. `None` if there is none near.
-fn first_readable(sp: u64) -> Option<u64> {
+fn first_readable(sp: u64, below: u64) -> Option<u64> {
     let page = sp & !(PAGE - 1);
     let above = (1..=SEARCHED).map(|number| page.saturating_add(number * PAGE));
-    core::iter::once(sp).chain(above).find(|address| memory().read_u64(*address).is_ok())
+    [sp.saturating_sub(below), sp].into_iter().chain(above).find(|address| memory().read_u64(*address).is_ok())
 }

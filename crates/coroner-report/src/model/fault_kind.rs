@@ -67,6 +67,8 @@ fault_kinds! {
     JumpToNull = "call of a null pointer",
     /// A jump or call to an address at which nothing is mapped.
     JumpToNowhere = "jump to an address where nothing is mapped",
+    /// A function returned to where no code is: its return address was overwritten, or its stack pointer was wrong.
+    BadReturn = "return to an address that is no code",
     /// The stack had no room left.
     StackOverflow = "stack overflow",
     /// A mapped file has no bytes there, being shorter than its mapping, or they can't be read.
