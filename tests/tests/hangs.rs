@@ -210,3 +210,90 @@ fn the_run_state_says_since_when() {
     let (since, reported) = (lifecycle.hang_since.unwrap(), report.crash.as_ref().unwrap().time);
     assert!(since < reported && lifecycle.last_alive.is_some(), "{since} {reported}");
 }
+
+/// Which part of the time of a report's profile was spent in a function of that name, with the thread in that state.
+#[cfg(target_os = "linux")]
+fn share(profile: &Value, function: &str, state: &str) -> f64 {
+    let nodes = profile["nodes"].as_array().unwrap();
+    let is_in = |end: &Value| {
+        let mut place = end["node"].as_u64();
+        while let Some(number) = place {
+            let node = &nodes[number as usize];
+            if node["frame"]["function"].as_str().is_some_and(|name| name.ends_with(function)) {
+                return true;
+            }
+            place = node["parent"].as_u64();
+        }
+        false
+    };
+    let weight = |end: &Value| end["weight_ns"].as_u64().unwrap() as f64;
+    let ends = profile["ends"].as_array().unwrap();
+    let all: f64 = ends.iter().map(weight).sum();
+    ends.iter().filter(|end| end["state"] == state && is_in(end)).map(weight).sum::<f64>() / all
+}
+
+#[cfg(target_os = "linux")]
+fn only_profile(program: &Program) -> (Value, Value) {
+    program.run(LONG, &["flush"]);
+    let reports = program.delivered();
+    let [report] = reports.as_slice() else { panic!("{} reports", reports.len()) };
+    (report["profile"].clone(), report["explanation"].clone())
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_hang_says_where_its_time_went() {
+    // Whether it was on a processor or waited for one depends on who else is at work on this machine.
+    let works = |profile: &Value| {
+        share(profile, "hang_program::spins", "running") + share(profile, "hang_program::spins", "runnable")
+    };
+    let reads = |profile: &Value| share(profile, "hang_program::waits_in_read", "blocked");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let program = Program::new();
+            program.run(SHORT, &["begins-hang", "works-for=2500", "ends-hang"]);
+            let (profile, explanation) = only_profile(&program);
+            assert!(works(&profile) > 0.9, "{profile}");
+            let spent = explanation["spent"].as_str().unwrap();
+            assert!(spent.contains(" % in hang_program::spins, "), "{spent}");
+            assert!(explanation["headline"].as_str().unwrap().ends_with(spent), "{explanation}");
+        });
+        scope.spawn(|| {
+            let program = Program::new();
+            program.run(SHORT, &["begins-hang", "reads-for=2500", "ends-hang"]);
+            let (profile, explanation) = only_profile(&program);
+            assert!(reads(&profile) > 0.9, "{profile}");
+            let spent = explanation["spent"].as_str().unwrap();
+            assert!(spent.contains(" % in hang_program::waits_in_read, blocked in read"), "{spent}");
+        });
+        scope.spawn(|| {
+            let program = Program::new();
+            program.run(SHORT, &["begins-hang", "works-for=3000", "reads-for=1500", "ends-hang"]);
+            let (profile, _) = only_profile(&program);
+            // 3.0 of 4.5 seconds, of which the first 0.2 were not sampled yet.
+            let (works, reads) = (works(&profile), reads(&profile));
+            assert!((0.45..0.85).contains(&works) && (0.15..0.55).contains(&reads), "{works} {reads} {profile}");
+        });
+    });
+}
+
+/// What was sampled is in the file when the process is killed, and its end has not to be seen.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_profile_of_a_hang_that_is_ended_by_a_kill() {
+    let program = Program::new();
+    let mut child = program.spawn(SHORT, &["begins-hang", "works-for=600000"]);
+    let runs = program.folder.path().join("runs");
+    let has_profile = || {
+        let run = std::fs::read_dir(&runs).ok().and_then(|mut runs| Some(runs.next()?.ok()?.path()));
+        let reports = run.map_or_else(Vec::new, |run| hang::reports(&run));
+        reports.iter().any(|report| report.profile.as_ref().is_some_and(|profile| profile.samples >= 3))
+    };
+    hang::wait_until("a profile", has_profile);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (profile, _) = only_profile(&program);
+    let works = share(&profile, "hang_program::spins", "running") + share(&profile, "hang_program::spins", "runnable");
+    assert!(works > 0.9 && profile["samples"].as_u64() >= Some(3), "{profile}");
+    assert!(!is_nonfatal(&program.delivered()[0]) && program.delivered()[0]["complete"] == true);
+}

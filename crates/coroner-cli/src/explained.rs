@@ -2,11 +2,18 @@
 
 use std::fmt;
 
-use coroner_explain::{Certainty, Explanation, FaultKind, LockWait};
+use std::time::Duration;
+
+use coroner::Report;
+use coroner_explain::{Certainty, Explanation, FaultKind, LockWait, ProfileTree};
 use coroner_report::text::{Sink, Style};
 
 /// Width of the names of fields, as in a report's text.
 const LABEL: usize = 14;
+/// Most lines of a profile, the percent from which a function has one, and the deepest column.
+const PROFILE_LINES: usize = 60;
+const LEAST_PERCENT: f64 = 1.0;
+const MAX_COLUMN: usize = 40;
 /// Most waits that are listed.
 const WAITS: usize = 20;
 
@@ -23,6 +30,55 @@ pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Resu
     for (label, value) in fields {
         sink.piece(Style::Label, &format!("{:<LABEL$}", format!("{label}:")))?;
         sink.piece(Style::Plain, &format!(" {value}\n"))?;
+    }
+    sink.piece(Style::Plain, "\n")
+}
+
+/// Writes what the thread of a hang did while it lasted: the functions in which it spent the time, each below its caller. A caller and what
+/// it calls are in one column where nothing else is called.
+pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result {
+    let Some((profile, tree)) = report.profile.as_ref().zip(ProfileTree::of(report)) else { return Ok(()) };
+    let time = Duration::from_nanos(tree.weight_ns);
+    sink.piece(Style::Heading, "Profile of the hang")?;
+    let failed = if profile.failed > 0 { format!(", {} more failed", profile.failed) } else { String::new() };
+    sink.piece(Style::Faint, &format!(" ({} samples, {time:.1?}{failed})\n", profile.samples))?;
+    let called = tree.called_by();
+    let is_shown = |number: &&usize| tree.percent(tree.nodes[**number].weight_ns) >= LEAST_PERCENT;
+    let shown = |caller: Option<usize>| called.get(&caller).into_iter().flatten().filter(is_shown).copied();
+    // What leads to the app's own code is the same in every sample.
+    let mut top = None;
+    let mut left_out = 0;
+    while let [only] = shown(top).collect::<Vec<_>>()[..]
+        && !tree.nodes[only].in_app
+        && tree.nodes.iter().any(|node| node.in_app)
+        && shown(Some(only)).next().is_some()
+    {
+        top = Some(only);
+        left_out += 1;
+    }
+    if left_out > 0 {
+        sink.piece(Style::Faint, &format!("          … {left_out} functions of the runtime\n"))?;
+    }
+    let mut waiting: Vec<(usize, usize)> = shown(top).map(|number| (number, 0)).collect();
+    waiting.reverse();
+    let mut lines = 0;
+    while let Some((number, column)) = waiting.pop() {
+        if lines == PROFILE_LINES {
+            sink.piece(Style::Faint, "          …\n")?;
+            break;
+        }
+        lines += 1;
+        let node = &tree.nodes[number];
+        sink.piece(Style::Plain, &format!("{:>7.1} % {:column$}", tree.percent(node.weight_ns), ""))?;
+        sink.piece(if node.in_app { Style::Function } else { Style::Plain }, &node.name)?;
+        let doing = node.doing.as_ref().filter(|(what, _)| !what.is_empty());
+        if let Some((what, weight)) = doing.filter(|(_, weight)| tree.percent(*weight) >= LEAST_PERCENT) {
+            sink.piece(Style::Faint, &format!(", {:.1} % {what}", tree.percent(*weight)))?;
+        }
+        sink.piece(Style::Plain, "\n")?;
+        let next: Vec<usize> = shown(Some(number)).collect();
+        let column = if next.len() > 1 { (column + 2).min(MAX_COLUMN) } else { column };
+        waiting.extend(next.into_iter().rev().map(|number| (number, column)));
     }
     sink.piece(Style::Plain, "\n")
 }

@@ -114,6 +114,7 @@ pub(crate) fn print(
     let options = TextOptions { threads, images: all, all_frames, short_paths: true, width, ..TextOptions::default() };
     let mut painter = Painter { out, width, column: 0, error: None };
     let explained = explanation.map_or(Ok(()), |explanation| explained::write(explanation, &mut painter));
+    let explained = explained.and_then(|()| explained::write_profile(report, &mut painter));
     if explained.and_then(|()| report.write_text(&mut painter, &options)).is_err() {
         return Err(painter.error.unwrap_or_else(|| io::Error::other("the report can't be written as text")).into());
     }

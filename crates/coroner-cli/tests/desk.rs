@@ -363,6 +363,55 @@ fn equal_stacks_are_one_on_a_page() {
     assert_eq!(html.matches("futex_wait").count(), 2, "in its name and its title");
 }
 
+/// A hang whose threads wait for each other, with its samples: as text, as Markdown, and as pictures of a page that lets nothing in.
+#[test]
+fn a_hang_shows_who_waits_and_where_the_time_went() {
+    let bench = Bench::new();
+    let hang = report(1, |report| {
+        // As a mutex of glibc is: lock, count, owner, users, kind.
+        let waits = |tid: u32, name: &str, owner: u32, address: &str| {
+            let words: String =
+                [2, 0, owner, 1, 0].iter().map(|word: &u32| format!("{:08x}", word.swap_bytes())).collect();
+            let futex = json!({"address": address, "operation": 128, "expected": 2, "start": address, "bytes": words});
+            let frames = json!([{"address": "0x10", "function": "___pthread_mutex_lock", "module": "/lib/libc.so.6"}]);
+            json!({"tid": tid, "name": name, "crashed": tid == 1, "futex": futex, "frames": frames})
+        };
+        report["crash"]["monitor"] = json!("hang");
+        report["crash"]["tid"] = json!(1);
+        report["crash"].as_object_mut().unwrap().remove("signal");
+        report["threads"] = json!([waits(1, "<b>ui", 2, "0x1000"), waits(2, "worker", 1, "0x2000")]);
+        let node = |parent: Option<u32>, function: &str| json!({"parent": parent, "frame": {"address": "0x9", "function": function, "in_app": true}});
+        report["profile"] = json!({
+            "tid": 1, "samples": 20, "sampled_ns": 1_000_000_000,
+            "nodes": [node(None, "app::main"), node(Some(0), "app::save<i>"), node(Some(0), "app::draw")],
+            "ends": [
+                {"node": 1, "state": "blocked", "syscall": 75, "samples": 15, "weight_ns": 750_000_000},
+                {"node": 2, "state": "running", "samples": 5, "weight_ns": 250_000_000},
+            ],
+        });
+    });
+    std::fs::write(bench.path("hang.json"), hang.to_string()).unwrap();
+    let said = "deadlock: thread 1 (<b>ui) waits for thread 2 (worker), which waits for thread 1 (<b>ui)";
+    let spent = "75 % in app::save<i>, blocked in fdatasync; 25 % in app::draw, on a processor";
+    let text = bench.run(&["show", "hang.json"]).out;
+    let first = text.lines().next().unwrap();
+    assert!(first.contains(said) && first.ends_with(spent), "{first}");
+    assert!(text.contains("thread 1 waits for a mutex of glibc at 0x1000, which thread 2 has"), "{text}");
+    assert!(text.contains("  100.0 % app::main\n   75.0 %   app::save<i>, 75.0 % blocked in fdatasync\n"), "{text}");
+    assert!(text.contains("   25.0 %   app::draw, 25.0 % on a processor\n"), "{text}");
+    let markdown = bench.run(&["show", "hang.json", "--format", "markdown"]).out;
+    assert!(markdown.contains("**Waits:** thread 2 waits for a mutex of glibc at 0x2000"), "{markdown}");
+    let html = bench.run(&["show", "hang.json", "--html"]).out;
+    assert_eq!(html.matches("<g class=\"locked\">").count(), 2, "an arrow each: {html}");
+    assert!(html.contains("app::save&lt;i&gt;: 75.0 %, 75.0 % blocked in fdatasync"), "{html}");
+    assert!(html.contains("width=\"900.0\"") && html.contains("width=\"300.0\""), "{html}");
+    assert!(!html.contains("<b>ui") && !html.contains("<i>"), "{html}");
+    let events = bench.run(&["show", "hang.json", "--format", "json"]).out;
+    let json: Value = serde_json::from_str(&events).unwrap();
+    assert_eq!(json["explanation"]["deadlocks"], json!([[1, 2]]));
+    assert_eq!(json["explanation"]["spent"], spent);
+}
+
 #[test]
 fn completions_and_manual_pages_are_made_of_the_command() {
     let bench = Bench::new();

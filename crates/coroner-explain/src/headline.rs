@@ -38,6 +38,9 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
     if let Some(waits_for) = explanation.waits_for.as_ref().filter(|_| waits) {
         sentence.push_str(&format!("; {waits_for}"));
     }
+    if let Some(spent) = &explanation.spent {
+        sentence.push_str(&format!("; {spent}"));
+    }
     if is_flipped_instruction(explanation) {
         sentence.push_str("; the code there is not what was shipped, one bit differs");
     }

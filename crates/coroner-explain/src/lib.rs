@@ -38,6 +38,7 @@ mod machine;
 mod mapped;
 mod notice;
 mod pattern;
+mod profile;
 mod program_end;
 mod recursion;
 mod trap;
@@ -50,6 +51,7 @@ pub use coroner_report::model::{
     BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction, LockWait,
     MemoryAccess, OwnerIs, Recursion, WaitKind,
 };
+pub use profile::{ProfileFunction, ProfileTree};
 
 use code_source::RanCode;
 use coroner_report::Report;
@@ -69,6 +71,7 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     explanation.code_change = comparison::compare(report, code);
     explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
     waits::add(report, &mut explanation);
+    explanation.spent = profile::sentence(report);
     explanation.function = headline::function(report, &explanation);
     explanation.headline = headline::of(report, crash, &explanation);
     explanation

@@ -62,6 +62,12 @@ fn every_field_comes_back() {
     assert_eq!(first.cpu_time, Some(CpuTime { user_ns: 1_500_000_000, system_ns: 20_000_000 }));
     assert_eq!((first.crashed, first.current, first.main), (true, true, false));
     assert_eq!((first.state, first.syscall), (Some(ThreadState::RUNNING), Some(-1)));
+    let profile = report.profile.as_ref().expect("a profile");
+    assert_eq!((profile.tid, profile.samples, profile.sampled_ns, profile.failed), (4322, 6, 300_000_000, 1));
+    assert_eq!(profile.nodes.iter().map(|node| node.parent).collect::<Vec<_>>(), [None, Some(0), Some(0)]);
+    assert_eq!(profile.weights(), [300_000_000, 150_000_000, 150_000_000]);
+    assert_eq!(profile.nodes[1].frame.raw_function.as_deref(), Some("read"), "named as all frames are");
+    assert_eq!((profile.ends[0].syscall_name, profile.ends[1].syscall), (Some("read"), None));
     let futex = first.futex.as_ref().expect("a wait");
     assert_eq!((futex.address.0, futex.operation, futex.expected, futex.timed), (0x7F00_0000_2010, 128, 2, true));
     assert_eq!((futex.start.0, futex.bytes.0.len(), futex.word()), (0x7F00_0000_2000, 48, Some(0x1312_1110)));

@@ -23,6 +23,7 @@ fn sections(report: &Report) -> usize {
         + report.images.iter().filter(|image| image.replaced).count()
         + report.annotations.len()
         + report.faults.len()
+        + usize::from(report.profile.is_some())
         + usize::from(report.end.is_some())
 }
 

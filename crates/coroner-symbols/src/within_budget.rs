@@ -130,7 +130,8 @@ impl Symbolizer {
         let threads =
             report.threads.iter().flat_map(|thread| thread.frames.iter().map(|frame| (frame, thread.crashed)));
         let exceptions = report.exceptions.iter().flat_map(|thrown| thrown.frames.iter().map(|frame| (frame, true)));
-        for (frame, first) in threads.chain(exceptions) {
+        let profile = report.profile.iter().flat_map(|profile| profile.nodes.iter().map(|node| (&node.frame, true)));
+        for (frame, first) in threads.chain(exceptions).chain(profile) {
             let Some((image, svma)) = place(frame, images, &index) else { continue };
             let entry = found[image].get_or_insert_with(|| InImage {
                 image: &images[image],

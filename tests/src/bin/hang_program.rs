@@ -2,7 +2,7 @@
 //!
 //! Words, one after another: `silent` until the hang is written down, then alive until its end is; `forever`, which says `hangs` when
 //! the hang is written down; `noted`, which says so as soon as the run state knows; `silent-for=MS`, `beat-for=MS` (a beat every
-//! tenth of the threshold), `idle-for=MS`, `flush`, `uninstall`; `stopped`, which is silent for half of the threshold, stops the
+//! tenth of the threshold), `begins-hang`, `works-for=MS`, `reads-for=MS` (blocked in read(2)), `ends-hang`, `idle-for=MS`, `flush`, `uninstall`; `stopped`, which is silent for half of the threshold, stops the
 //! process, and shows itself soon after it goes on. On macOS `main-queue-for=MS` works through the main queue, as a run loop does,
 //! and `stuck` is `silent` without a beat. `in-thread` does the rest in a thread `worker`, while the main one goes on to beat. It
 //! prints how the last run ended.
@@ -95,6 +95,21 @@ impl Program {
                     watch.idle();
                     std::thread::sleep(time);
                 }
+                "works-for" => {
+                    spins(time);
+                    std::hint::black_box(());
+                }
+                "reads-for" => {
+                    waits_in_read(time);
+                    std::hint::black_box(());
+                }
+                "ends-hang" => {
+                    watch.idle();
+                    while hang::facts(&self.run).is_some_and(|facts| facts.lifecycle.hang_since.is_some()) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+                "begins-hang" => watch.beat(),
                 "stopped" => {
                     watch.beat();
                     std::thread::sleep(self.threshold / 2);
@@ -128,6 +143,30 @@ fn does_not_answer(written: &dyn Fn() -> bool) {
     hang::wait_until("the hang is written down", written);
     // Not a tail call: this function is to be in the stack.
     std::hint::black_box(());
+}
+
+/// At work on a processor for so long, in a function of this name.
+#[inline(never)]
+fn spins(time: Duration) {
+    let until = Instant::now() + time;
+    let mut number = 1_u64;
+    while Instant::now() < until {
+        number = std::hint::black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+}
+
+/// Blocked in read(2) for so long.
+#[inline(never)]
+fn waits_in_read(time: Duration) {
+    use std::io::{Read, Write};
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(time);
+        writer.write_all(b"x").expect("written");
+    });
+    let mut byte = [0];
+    reader.read_exact(&mut byte).expect("read");
+    late.join().expect("ended");
 }
 
 /// What a run loop does of the main queue.

@@ -4,6 +4,7 @@
 //! nothing but its own style sheet in.
 
 mod facts;
+mod flame_graph;
 mod frames;
 mod memory;
 mod source_lines;
@@ -57,6 +58,7 @@ pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
                 main {
                     (facts::why(explanation))
                     (wait_graph::section(report, explanation))
+                    (flame_graph::section(report))
                     (facts::what_happened(report))
                     @for exception in &report.exceptions {
                         (threads::exception(report, exception, &in_app))

@@ -88,8 +88,10 @@ impl Report {
         });
         let Some(sentence) = sentence.map(|explanation| explanation.headline.clone()).filter(|text| !text.is_empty())
         else {
-            let waits_for = self.explanation.as_ref().and_then(|explanation| explanation.waits_for.clone());
-            let parts = [self.cause(), waits_for].into_iter().flatten().collect::<Vec<_>>();
+            let explanation = self.explanation.as_ref();
+            let waits_for = explanation.and_then(|explanation| explanation.waits_for.clone());
+            let spent = explanation.and_then(|explanation| explanation.spent.clone());
+            let parts = [self.cause(), waits_for, spent].into_iter().flatten().collect::<Vec<_>>();
             return Some(parts.join("; ")).filter(|cause| !cause.is_empty());
         };
         let parts: Vec<String> =

@@ -42,6 +42,9 @@ pub struct Explanation {
     /// What the thread waits for that crashed or does not answer, as a sentence: `thread 3 waits for thread 7, which waits for thread 3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+    /// Of a hang: where its thread spent the time while it lasted, as a sentence: `93 % in save, blocked in fdatasync`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spent: Option<String>,
     /// What the threads wait for, and who has it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<LockWait>,

@@ -16,6 +16,7 @@ mod image;
 mod in_app;
 mod lock_wait;
 mod names;
+mod profile;
 mod run;
 mod runtime;
 mod scrub;
@@ -39,6 +40,7 @@ pub use image::{Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolNa
 pub use in_app::{Function, InApp, InAppRules};
 pub use lock_wait::{LockWait, OwnerIs, WaitKind};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
+pub use profile::{Profile, ProfileEnd, ProfileNode};
 pub use run::{
     AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, DeviceState, Lifecycle, OsFacts, ProcessIdentity,
     Processing, RunFacts, Session,
@@ -97,6 +99,9 @@ pub struct Report {
     /// Faults of the crash path itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
+    /// Of a hang: what its thread did while it lasted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
     /// How writing it went; `None` if it was not finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
@@ -148,6 +153,7 @@ impl Report {
         for thread in &mut self.threads {
             thread.syscall_name = thread.syscall.zip(arch).and_then(|(call, arch)| system_call_name(os, arch, call));
         }
+        self.profile.iter_mut().for_each(|profile| profile.name_calls(os, arch));
         if let Some(crash) = &mut self.crash {
             crash.signal.iter_mut().for_each(|signal| signal.name_for(os, arch));
             crash.mach.iter_mut().for_each(Mach::name);
@@ -192,15 +198,19 @@ impl Report {
     pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
         let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
         let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
-        threads.chain(exceptions)
+        let profile = self.profile.iter_mut().flat_map(|profile| profile.nodes.iter_mut().map(|node| &mut node.frame));
+        threads.chain(exceptions).chain(profile)
     }
 
     /// Takes the names of functions, files and lines over from `other`, which is the same report as it was named before: for frames that have
     /// no line here, and one or at least a name there. Returns for how many frames that was so.
     pub fn take_names(&mut self, other: &Report) -> usize {
-        fn take(frames: &mut [Frame], named: &[Frame]) -> usize {
+        fn take<'f>(
+            frames: impl IntoIterator<Item = &'f mut Frame>,
+            named: impl IntoIterator<Item = &'f Frame>,
+        ) -> usize {
             let mut taken = 0;
-            for (frame, named) in frames.iter_mut().zip(named) {
+            for (frame, named) in frames.into_iter().zip(named) {
                 let worth = |frame: &Frame| match (frame.line, &frame.function) {
                     (Some(_), _) => 3,
                     (None, Some(_)) if !frame.named_in_process => 2,
@@ -224,6 +234,10 @@ impl Report {
         for (exception, named) in self.exceptions.iter_mut().zip(&other.exceptions) {
             taken += take(&mut exception.frames, &named.frames);
         }
+        for (profile, named) in self.profile.iter_mut().zip(&other.profile) {
+            let frames = profile.nodes.iter_mut().map(|node| &mut node.frame);
+            taken += take(frames, named.nodes.iter().map(|node| &node.frame));
+        }
         taken
     }
 
@@ -235,7 +249,8 @@ impl Report {
             self.symbol_names.iter().map(|name| (name.address.0, name)).collect();
         let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
         let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
-        for frame in threads.chain(exceptions) {
+        let profile = self.profile.iter_mut().flat_map(|profile| profile.nodes.iter_mut().map(|node| &mut node.frame));
+        for frame in threads.chain(exceptions).chain(profile) {
             if let Some(image) = index.find(frame.lookup_address()).and_then(|image| self.images.get(image)) {
                 frame.module.get_or_insert_with(|| image.path.clone());
                 frame.module_offset = Some(RelativeAddress(frame.address.0.wrapping_sub(image.load_address.0)));

@@ -179,8 +179,8 @@ impl Report {
         let exceptions = exceptions.flat_map(|exception| exception.message.iter_mut().chain(&mut exception.user_info));
         let annotations = self.annotations.iter_mut().map(|annotation| &mut annotation.text);
         let explained = self.explanation.iter_mut().flat_map(|explanation| {
-            let super::Explanation { headline, waits_for, facts, .. } = explanation;
-            std::iter::once(headline).chain(waits_for).chain(facts)
+            let super::Explanation { headline, waits_for, spent, facts, .. } = explanation;
+            std::iter::once(headline).chain(waits_for).chain(spent).chain(facts)
         });
         let texts = crash.chain(exceptions).chain(annotations).chain(explained);
         texts.for_each(|text| replace("", text, scrub));

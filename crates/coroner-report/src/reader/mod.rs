@@ -8,6 +8,7 @@
 
 mod frames;
 mod item;
+mod profile;
 mod sections;
 
 pub use frames::{FrameEvent, Frames, Section};

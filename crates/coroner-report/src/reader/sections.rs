@@ -1,6 +1,7 @@
 //! From the sections' CBOR to the model.
 
 use super::item::{Limit, decode_item, more};
+use super::profile::profile;
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
     Address, Annotation, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame,
@@ -101,6 +102,19 @@ impl<'a> Builder<'a> {
                     self.report.faults.push(fault(&mut fields));
                 }
             }
+            SectionKind::PROFILE => {
+                if let Some(mut fields) = self.map(section) {
+                    let (profile, is_whole) = profile(&mut fields);
+                    if !is_whole {
+                        self.problem(
+                            Some(kind),
+                            section.offset,
+                            "a malformed profile; what is whole is kept".to_owned(),
+                        );
+                    }
+                    self.report.profile = Some(profile);
+                }
+            }
             SectionKind::END => {
                 if let Some(mut fields) = self.map(section) {
                     self.report.end = Some(end(&mut fields));
@@ -148,6 +162,7 @@ impl<'a> Builder<'a> {
         for thread in &mut report.threads {
             thread.syscall_name = thread.syscall.zip(arch).and_then(|(call, arch)| system_call_name(os, arch, call));
         }
+        report.profile.iter_mut().for_each(|profile| profile.name_calls(os, arch));
         if let Some(crash) = &mut report.crash {
             if let Some(signal) = &mut crash.signal {
                 signal.name_for(os, arch);
@@ -477,7 +492,7 @@ impl Fields {
         self.take(key, |value| if let Value::Bytes(bytes) = value { Some(std::mem::take(bytes)) } else { None })
     }
 
-    fn array(&mut self, key: u64) -> Option<Vec<Value>> {
+    pub(super) fn array(&mut self, key: u64) -> Option<Vec<Value>> {
         self.take(key, |value| if let Value::Array(items) = value { Some(std::mem::take(items)) } else { None })
     }
 

@@ -201,6 +201,16 @@ keys! {
         PC = 4,
         TID = 5,
     }
+    /// A profile section.
+    profile {
+        TID = 0,
+        SAMPLES = 1,
+        SAMPLED = 2,
+        NODES = 3,
+        ENDS = 4,
+        ;
+        FAILED = 5,
+    }
     /// The end section.
     end {
         COMPLETE = 0,

@@ -27,6 +27,7 @@ mod image;
 pub mod keys;
 mod numbers;
 mod outcome;
+mod profile;
 mod thread;
 
 pub use crash::{ConcurrentCrash, Crash, CrashFlags, Exception, Hang, Header, Mach, Signal};
@@ -42,4 +43,5 @@ pub use numbers::{
     SectionKind, ThreadState, UnwindKind, WalkEnd,
 };
 pub use outcome::{Annotation, Code, Dropped, End, Fault, Mapping, PhaseDuration, StackMemory};
+pub use profile::{Profile, ProfileEnd, ProfileNode};
 pub use thread::{Frame, Registers, Thread, ThreadEncoder, ThreadFlags};

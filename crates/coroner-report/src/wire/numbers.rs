@@ -38,6 +38,8 @@ open_numbers! {
         CODE = 14 "code",
         /// A batch of [`Mapping`](super::Mapping)s, an array: what is at the address of the fault, or next to it.
         MAPPINGS = 15 "mappings",
+        /// The samples of a hang: [`Profile`](super::Profile), behind the end. Of several the last one counts.
+        PROFILE = 20 "profile",
     }
 }
 
@@ -129,6 +131,8 @@ open_numbers! {
         IDLE = 5 "idle",
         /// Ended while it was being captured (Linux `Z`/`X`).
         ENDED = 6 "ended",
+        /// Ready for a processor, and given none (of samples, where that is known apart from running).
+        RUNNABLE = 7 "runnable",
     }
 }
 

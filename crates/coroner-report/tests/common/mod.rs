@@ -7,9 +7,9 @@ use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
     self, Access, AddressKind, Annotation, CaptureMethod, Code, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder,
     End, Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language,
-    Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Registers, ReplacedImage, SectionKind, Segment,
-    Signal, StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags, ThreadState, UnwindKind, UnwindSection,
-    WalkEnd,
+    Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Profile, ProfileEnd, ProfileNode, Registers,
+    ReplacedImage, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags,
+    ThreadState, UnwindKind, UnwindSection, WalkEnd,
 };
 
 /// A report file being made.
@@ -253,6 +253,19 @@ pub fn full_report() -> File {
             for (address, name) in [(0x5555_0000_1234, &b"_ZN6victim4mainE"[..]), (0x7F12_0000_0010, b"read")] {
                 assert!(SymbolName { address, name, symbol_address: Some(address - 0x14) }.encode(encoder));
             }
+        })
+        .section(SectionKind::PROFILE, |encoder| {
+            let node = |parent, address| ProfileNode { parent, address, kind: AddressKind::RETURN };
+            let end = |node, state, syscall| ProfileEnd { node, state, syscall, samples: 3, weight_ns: 150_000_000 };
+            let profile = Profile {
+                tid: 4322,
+                samples: 6,
+                sampled_ns: 300_000_000,
+                nodes: &[node(0, 0x5555_0000_2345), node(1, 0x7F12_0000_0010), node(1, 0x5555_0000_1234)],
+                ends: &[end(2, ThreadState::BLOCKED, Some(0)), end(3, ThreadState::RUNNING, None)],
+                failed: 1,
+            };
+            profile.encode(encoder);
         })
         .list(SectionKind::CODE, |encoder| {
             assert!(Code { address: 0x5555_0000_1234, bytes: &[0x8b, 0x40, 0x10, 0xc3] }.encode(encoder));

@@ -175,7 +175,7 @@ fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception 
         value: report.explained_cause(),
         thread_id: Some(crash.tid),
         mechanism: Some(mechanism),
-        stacktrace: stacks.of_thread_with_id(crash.tid).map(|stack| Stacktrace {
+        stacktrace: stacks.of_profile().or_else(|| stacks.of_thread_with_id(crash.tid)).map(|stack| Stacktrace {
             // Where a thread is that hangs was looked at from outside.
             snapshot: (crash.monitor == Monitor::HANG).then_some(true),
             ..stack

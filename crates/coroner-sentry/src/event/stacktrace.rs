@@ -114,6 +114,13 @@ impl<'r> Stacks<'r> {
         Some(stack)
     }
 
+    /// Of a hang whose thread was sampled: the stack in which it spent the most time.
+    pub(super) fn of_profile(&self) -> Option<Stacktrace> {
+        let profile = self.report.profile.as_ref()?;
+        let (frames, _) = profile.heaviest_stack()?;
+        self.of_frames(&frames, &[], || format!("profile of thread {}", profile.tid))
+    }
+
     /// The stack of a throw, where the runtime kept it.
     pub(super) fn of_exception(&self, thrown: &Exception) -> Option<Stacktrace> {
         let name = || format!("exception {}", thrown.type_name.as_deref().unwrap_or_default());

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -29,6 +31,9 @@ use crate::store::progress::{Answers, LIVE, SinkState};
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// A hang is delivered once it is over, so that its report says how long it was; one as long as this while it goes on.
 const LONG_HANG: Duration = Duration::from_mins(1);
+
+/// Longest report that is read to find out whether it is a hang's.
+const MAX_REPORT: u64 = 64 << 20;
 
 /// The deliverer of this process's run, for threads that leave a report in it.
 static CURRENT: AtomicPtr<Arc<Deliverer>> = AtomicPtr::new(ptr::null_mut());
@@ -52,6 +57,29 @@ pub(crate) fn survived() {
     if deliverer.lives && deliverer.pid == coroner_process::threads::process_id() {
         deliverer.ask(false, SETTLE);
     }
+}
+
+/// The report of the hang of that number, which was just written, to write behind its end. `None` where it can't be opened: the run may be in
+/// memory alone.
+pub(crate) fn report_of_hang(number: u8) -> Option<File> {
+    // SAFETY: as in `survived`.
+    let deliverer = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
+    if deliverer.pid != coroner_process::threads::process_id() {
+        return None;
+    }
+    let (directory, mut reports) = deliverer.store.reports_of(deliverer.own).ok()?;
+    reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
+    // The one that was written last has it, if no other thread was quicker.
+    reports.sort();
+    let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
+        let bytes = directory.read(&name, MAX_REPORT).ok()?;
+        let report = Report::read(&bytes).ok().filter(|report| report.end.is_some())?;
+        let hang = report.crash.and_then(|crash| crash.hang)?;
+        (hang.number == number && hang.duration_ns.is_none()).then_some(name)
+    })?;
+    let mut file = directory.file(&found, true).ok()?;
+    file.seek(SeekFrom::End(0)).ok()?;
+    Some(file)
 }
 
 /// The delivery thread has something to do, such as to read how the device is.

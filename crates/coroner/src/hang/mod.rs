@@ -13,6 +13,7 @@
 //! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep, or have no time for it. Under a debugger
 //! nothing is a hang.
 
+mod profile;
 mod silence;
 
 #[cfg(target_vendor = "apple")]
@@ -30,6 +31,7 @@ use coroner_report::wire::Hang;
 
 use crate::backtrace::{ThreadId, thread_id};
 use crate::delivery::own_run;
+use profile::Sampler;
 use silence::{Silence, Verdict};
 
 /// The shortest threshold: what is shorter can't be distinguished from a machine that is busy.
@@ -262,6 +264,8 @@ struct Thread {
     since: u64,
     /// The number of the report of its hang.
     report: Option<u8>,
+    /// What it does while it hangs.
+    sampler: Option<Sampler>,
 }
 
 impl Watch {
@@ -287,6 +291,9 @@ impl Watch {
             }
             let elapsed = last.elapsed();
             self.look(elapsed);
+            for thread in &mut self.threads {
+                thread.sample();
+            }
             // What this thread did itself, such as a report, for which all threads stood still, is nobody's silence.
             last = Instant::now();
         }
@@ -302,7 +309,8 @@ impl Watch {
     fn sleep(&mut self) -> bool {
         let mut watched = locked(&WATCHED);
         self.adopt(&watched);
-        let until = Instant::now() + self.tick;
+        let samples = self.threads.iter().filter_map(|thread| Some(thread.sampler.as_ref()?.next()));
+        let until = samples.fold(Instant::now() + self.tick, Instant::min);
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return false;
@@ -337,7 +345,7 @@ impl Watch {
             let Some(strong) = beats.upgrade() else { continue };
             let shown = strong.shown.load(Ordering::Relaxed);
             let silence = Silence::new(self.threshold, self.tick, shown);
-            self.threads.push(Thread { beats: Weak::clone(beats), silence, since: 0, report: None });
+            self.threads.push(Thread { beats: Weak::clone(beats), silence, since: 0, report: None, sampler: None });
         }
     }
 
@@ -401,6 +409,7 @@ impl Thread {
                 WAITING.fetch_or(1 << free, Ordering::AcqRel);
                 if hang::report(number as ThreadId, Hang { number: free, lasted_ns }) {
                     self.report = Some(free);
+                    self.sampler = own_run::report_of_hang(free).map(|file| Sampler::new(number as ThreadId, file));
                     own_run::survived();
                 } else {
                     delivered(free);
@@ -412,9 +421,22 @@ impl Thread {
         true
     }
 
+    /// Takes a sample of what it does, if it hangs and it is time for one.
+    fn sample(&mut self) {
+        let Some(sampler) = &mut self.sampler else { return };
+        let _writing = locked(&WRITING);
+        if !ENDED.load(Ordering::SeqCst) {
+            sampler.sample();
+        }
+    }
+
     /// Its hang is over, or it had none.
     fn answers(&mut self, state: &RunState<'_>, lasted: Duration) {
         self.since = 0;
+        // Before it is said that the report is complete.
+        if let Some(mut sampler) = self.sampler.take() {
+            sampler.write();
+        }
         if let Some(duration) = self.report.take().and_then(Scalar::hang_duration) {
             state.set_scalar(duration, lasted.as_nanos() as u64);
             own_run::survived();
@@ -427,17 +449,86 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
+/// The processor time that the calling thread has had.
+fn own_time() -> Duration {
+    // SAFETY: zeroes are a valid time; the library writes one, outside a signal handler.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[cfg(target_vendor = "apple")]
 mod os {
     pub(super) use coroner_capture::is_traced as is_debugged;
+    use coroner_report::wire::ThreadState;
+
+    use crate::backtrace::ThreadId;
+
+    /// Clocks of a thread, which are not read here.
+    #[derive(Debug)]
+    pub(super) struct Clocks;
+
+    pub(super) fn clocks(_thread: ThreadId) -> Option<Clocks> {
+        None
+    }
+
+    /// What a thread is doing: not known.
+    pub(super) fn activity(_thread: ThreadId, _clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
+        (ThreadState::default(), None)
+    }
 }
 
 #[cfg(not(target_vendor = "apple"))]
 mod os {
+    use coroner_report::wire::ThreadState;
+
+    use crate::backtrace::ThreadId;
+
     /// Whether a debugger traces this process: `TracerPid` of proc_pid_status(5).
     pub(super) fn is_debugged() -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
         tracer.is_some_and(|tracer| tracer.trim() != "0")
+    }
+
+    /// How long a thread ran, and how long it waited for a processor, nanoseconds: `schedstat` (Documentation/scheduler/sched-stats.rst).
+    #[derive(Debug)]
+    pub(super) struct Clocks {
+        ran: u64,
+        waited: u64,
+    }
+
+    pub(super) fn clocks(thread: ThreadId) -> Option<Clocks> {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        let mut words = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
+        Some(Clocks { ran: words.next()?, waited: words.next()? })
+    }
+
+    /// What a thread is doing, and the system call that it waits in: the state of proc_pid_stat(5), and proc_pid_syscall(5). One that is ready
+    /// for a processor ran or waited for one since the last sample, whichever was longer.
+    pub(super) fn activity(thread: ThreadId, clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).unwrap_or_default();
+        let stat = read("stat");
+        // Behind the name in parentheses, which may have some itself.
+        let letter = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let state = match letter {
+            Some('R') => {
+                let is_longer = |before: &Clocks, now: &Clocks| {
+                    now.waited.saturating_sub(before.waited) > now.ran.saturating_sub(before.ran)
+                };
+                let waited = clocks.is_some_and(|(before, now)| is_longer(before, now));
+                if waited { ThreadState::RUNNABLE } else { ThreadState::RUNNING }
+            }
+            Some('S') => ThreadState::BLOCKED,
+            Some('D') => ThreadState::UNINTERRUPTIBLE,
+            Some('T' | 't') => ThreadState::STOPPED,
+            _ => ThreadState::default(),
+        };
+        let waits = matches!(state, ThreadState::BLOCKED | ThreadState::UNINTERRUPTIBLE);
+        let call = waits.then(|| read("syscall")).and_then(|text| text.split(' ').next()?.parse().ok());
+        (state, call.filter(|call: &i64| *call >= 0))
     }
 }

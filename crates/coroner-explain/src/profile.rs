@@ -1,0 +1,177 @@
+//! What a thread did while it hung: the samples of its profile by function, and in a sentence.
+
+use std::collections::HashMap;
+
+use coroner_report::Report;
+use coroner_report::model::{Frame, InApp, InAppRules, Profile, ProfileEnd};
+use coroner_report::text::short_function;
+use coroner_report::wire::ThreadState;
+
+/// Most letters of a function's name.
+const NAME: usize = 60;
+/// How many functions a sentence has, and the part of the time from which one is said.
+const SAID: usize = 3;
+const LEAST: u64 = 10;
+
+/// The samples of a profile as a tree of functions: calls of one function from different places are one.
+#[derive(Clone, Debug, Default)]
+pub struct ProfileTree {
+    /// Each after its caller.
+    pub nodes: Vec<ProfileFunction>,
+    /// The time of all samples, nanoseconds.
+    pub weight_ns: u64,
+}
+
+/// A function of a [`ProfileTree`].
+#[derive(Clone, Debug, Default)]
+pub struct ProfileFunction {
+    /// The index of its caller.
+    pub parent: Option<usize>,
+    /// How many callers it has above it.
+    pub depth: usize,
+    /// Its name, or image and offset where that is not known.
+    pub name: String,
+    /// Whether it is the app's own.
+    pub in_app: bool,
+    /// The time in it and in all that it called, nanoseconds.
+    pub weight_ns: u64,
+    /// Of the samples that end in it: what the thread was doing most of the time, and how long.
+    pub doing: Option<(String, u64)>,
+}
+
+impl ProfileTree {
+    /// The tree of a report's profile. `None` if it has none, or one without samples.
+    pub fn of(report: &Report) -> Option<ProfileTree> {
+        let profile = report.profile.as_ref()?;
+        let weight_ns = profile.weight_ns();
+        if weight_ns == 0 {
+            return None;
+        }
+        let rules = InAppRules::default();
+        let in_app = InApp::new(&rules, report);
+        let weights = profile.weights();
+        let mut tree = ProfileTree { nodes: Vec::new(), weight_ns };
+        let mut known: HashMap<(Option<usize>, String), usize> = HashMap::new();
+        // The innermost function of each node in the tree.
+        let mut places = Vec::with_capacity(profile.nodes.len());
+        for (number, node) in profile.nodes.iter().enumerate() {
+            let mut place: Option<usize> = profile.parent(number).map(|parent| places[parent]);
+            for (name, is_own) in functions(&in_app, &node.frame) {
+                let depth = place.map_or(0, |caller| tree.nodes[caller].depth + 1);
+                let next = *known.entry((place, name.clone())).or_insert(tree.nodes.len());
+                if next == tree.nodes.len() {
+                    tree.nodes.push(ProfileFunction {
+                        parent: place,
+                        depth,
+                        name,
+                        in_app: is_own,
+                        ..ProfileFunction::default()
+                    });
+                }
+                tree.nodes[next].weight_ns = tree.nodes[next].weight_ns.saturating_add(weights[number]);
+                place = Some(next);
+            }
+            // A frame has one function at least.
+            places.push(place.unwrap_or_default());
+        }
+        let mut doing: HashMap<(usize, String), u64> = HashMap::new();
+        for end in &profile.ends {
+            let Some(place) = end.node.and_then(|node| places.get(node)) else { continue };
+            let weight = doing.entry((*place, self::doing(end))).or_default();
+            *weight = weight.saturating_add(end.weight_ns);
+        }
+        let mut doing: Vec<_> = doing.into_iter().collect();
+        doing.sort();
+        for ((place, what), weight) in doing {
+            let most = &mut tree.nodes[place].doing;
+            if most.as_ref().is_none_or(|(_, least)| *least < weight) {
+                *most = Some((what, weight));
+            }
+        }
+        Some(tree)
+    }
+
+    /// Percent of the time.
+    pub fn percent(&self, weight_ns: u64) -> f64 {
+        weight_ns as f64 * 100.0 / self.weight_ns.max(1) as f64
+    }
+
+    /// The functions that a node calls, those with most time first; without a node those that nothing calls.
+    pub fn called_by(&self) -> HashMap<Option<usize>, Vec<usize>> {
+        let mut called: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            called.entry(node.parent).or_default().push(number);
+        }
+        called
+            .values_mut()
+            .for_each(|numbers| numbers.sort_by_key(|number| std::cmp::Reverse(self.nodes[*number].weight_ns)));
+        called
+    }
+}
+
+/// The functions at a frame, the outermost first, and whether each is the app's own.
+fn functions(in_app: &InApp<'_>, frame: &Frame) -> Vec<(String, bool)> {
+    let mut found: Vec<(String, bool)> = in_app
+        .functions(frame)
+        .filter_map(|function| Some((short_function(function.name?, NAME).into_owned(), function.in_app)))
+        .collect();
+    found.reverse();
+    if found.is_empty() {
+        let name = match (frame.module.as_deref(), frame.module_offset) {
+            (Some(module), Some(offset)) => format!("{} + {offset}", module.rsplit('/').next().unwrap_or(module)),
+            _ => frame.address.to_string(),
+        };
+        found.push((name, false));
+    }
+    found
+}
+
+/// What the thread was doing.
+fn doing(end: &ProfileEnd) -> String {
+    let call = end.syscall_name.map_or_else(String::new, |call| format!(" in {call}"));
+    match end.state {
+        Some(ThreadState::RUNNING) => "on a processor".to_owned(),
+        Some(ThreadState::RUNNABLE) => "waiting for a processor".to_owned(),
+        Some(ThreadState::BLOCKED) => format!("blocked{call}"),
+        Some(ThreadState::UNINTERRUPTIBLE) => format!("blocked{call}, which no signal ends"),
+        Some(ThreadState::STOPPED) => "stopped".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// `93 % in save (notes.c:27), blocked in fdatasync`: the functions of the app's own in which the most time was spent, and what the thread did there.
+pub(crate) fn sentence(report: &Report) -> Option<String> {
+    let profile = report.profile.as_ref()?;
+    let all = profile.weight_ns();
+    if all == 0 {
+        return None;
+    }
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, report);
+    let mut by_place: HashMap<(String, String), u64> = HashMap::new();
+    for end in &profile.ends {
+        let Some(name) = end.node.and_then(|node| own_function(profile, &in_app, node)) else { continue };
+        let weight = by_place.entry((name, doing(end))).or_default();
+        *weight = weight.saturating_add(end.weight_ns);
+    }
+    let mut places: Vec<_> = by_place.into_iter().collect();
+    places.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    let percent = |weight: u64| (u128::from(weight) * 100 / u128::from(all)) as u64;
+    let said = places.iter().filter(|(_, weight)| percent(*weight) >= LEAST).take(SAID);
+    let said: Vec<String> = said
+        .map(|((name, doing), weight)| {
+            let doing = if doing.is_empty() { String::new() } else { format!(", {doing}") };
+            format!("{} % in {name}{doing}", percent(*weight))
+        })
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// The innermost function of the app's own on a stack; without one, the innermost.
+fn own_function(profile: &Profile, in_app: &InApp<'_>, node: usize) -> Option<String> {
+    let path = || std::iter::successors(Some(node), |node| profile.parent(*node));
+    let mut all = path().filter_map(|node| profile.nodes.get(node)).map(|node| functions(in_app, &node.frame));
+    let own = all.find_map(|functions| functions.into_iter().rev().find(|(_, is_own)| *is_own));
+    let innermost = || functions(in_app, &profile.nodes.get(node)?.frame).pop();
+    own.or_else(innermost).map(|(name, _)| name)
+}
