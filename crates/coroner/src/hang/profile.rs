@@ -17,8 +17,8 @@ use super::{os, own_time};
 use crate::backtrace::{Backtrace, CaptureOptions, ThreadId};
 
 /// The shortest and the longest time between two samples.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a hang has been sampled by the time at which the pause is the longest.
 const SLOWING: u32 = 20;
 /// The part of a processor's time that samples may take.
@@ -61,7 +61,7 @@ impl Sampler {
             file,
             began: now,
             last: now,
-            next: now + SHORTEST,
+            next: now + MIN_INTERVAL,
             write_at: FIRST_WRITE,
             clocks: os::clocks(thread),
             nodes: Vec::new(),
@@ -84,7 +84,7 @@ impl Sampler {
         if now < self.next {
             return;
         }
-        let interval = ((now - self.began) / SLOWING).clamp(SHORTEST, LONGEST);
+        let interval = ((now - self.began) / SLOWING).clamp(MIN_INTERVAL, MAX_INTERVAL);
         // A process that was stopped has a pause that is nobody's time.
         let weight = (now - self.last).min(interval * 4);
         self.last = now;
