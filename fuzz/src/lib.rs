@@ -57,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "run_state", run: reports::run_state },
     Target { name: "run_state_values", run: reports::run_state_values },
     Target { name: "report_writers", run: reports::report_writers },
+    Target { name: "explanation", run: reports::explanation },
     Target { name: "envelope", run: delivery::envelope },
     Target { name: "outbox", run: delivery::outbox },
     Target { name: "outbox_state", run: delivery::outbox_state },

@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
 
 use coroner_apple_report::AppleReport;
+use coroner_explain::{Code, CodeSource};
 use coroner_report::{
     Report,
-    model::RunFacts,
+    model::{Address, RunFacts},
     run_state::{Breadcrumb, Kind, Level, Limits, MAGIC, ProcessIdentity, RunState},
     text::{TextOptions, ThreadFilter},
     wire::{self, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, crc32c},
@@ -63,6 +64,41 @@ pub fn report_writers(input: &[u8]) {
     if let Ok(dump) = coroner_minidump::from_report(&report) {
         assert!(dump.starts_with(b"MDMP"));
         each_stream(&dump);
+    }
+}
+
+/// Why it crashed, of a report of such sections, whose code and the function around it are the bytes behind them.
+pub fn explanation(input: &[u8]) {
+    let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
+    let (sections, code) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    let Ok(mut report) = Report::read(&file_of_sections(sections)) else { return };
+    report.attribute_frames();
+    let registers = report.crashed_thread().and_then(|thread| thread.registers.as_ref());
+    let pc = registers.and_then(|registers| registers.pc()).unwrap_or_default();
+    for before in [0, 64] {
+        let code = Function { start: pc.0.saturating_sub(before), code };
+        let said = coroner_explain::explain(&report, &code);
+        assert!(!said.headline.is_empty() && !said.headline.contains('\n'), "{:?}", said.headline);
+        assert_eq!(coroner_explain::explain(&report, &code), said, "explained twice, two causes");
+    }
+}
+
+/// A function with all the code that is known.
+struct Function<'a> {
+    start: u64,
+    code: &'a [u8],
+}
+
+impl CodeSource for Function<'_> {
+    fn code(&self, address: Address, length: usize) -> Option<Code> {
+        let from = usize::try_from(address.0.checked_sub(self.start)?).ok()?;
+        let bytes: Vec<u8> = self.code.get(from..)?.iter().take(length).copied().collect();
+        (!bytes.is_empty()).then_some(Code { bytes, is_verified: true })
+    }
+
+    fn function(&self, address: Address) -> Option<(Address, Address)> {
+        let end = self.start.checked_add(self.code.len() as u64)?;
+        (self.start..end).contains(&address.0).then_some((Address(self.start), Address(end)))
     }
 }
 

@@ -27,9 +27,24 @@ fn exercise(input: &[u8]) {
             if let Some((_, start)) = file.linker_symbol(lookup) {
                 assert!(start < address, "a symbol that begins behind its address");
             }
+            variables(file, address);
             address += 0x97;
         }
         let _ = file.take_problems();
+    }
+}
+
+/// What debug information says of the function at an address: its variables, and what is in a value of each type.
+fn variables(file: &SymbolFile, address: u64) {
+    let _ = file.function_extent(address);
+    let Some(function) = file.variables(address) else { return };
+    for variable in function.variables.iter().take(32) {
+        let _ = variable.places_at(address).count();
+        let Some(of) = variable.of else { continue };
+        let _ = (file.size_of(of), file.part(of, 0, None), file.part(of, 8, Some(8)));
+        if let Some(pointee) = file.pointee(of) {
+            let _ = (file.size_of(pointee.of), file.part(pointee.of, 16, Some(4)));
+        }
     }
 }
 

@@ -106,6 +106,11 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
         fields.push(("Operand", text));
         fields.extend(operand.pattern.clone().map(|pattern| ("Pattern", pattern)));
     }
+    if let Some(variable) = &explanation.variable {
+        let accessed =
+            variable.accessed.as_ref().map_or_else(String::new, |accessed| format!(", accessed: {accessed}"));
+        fields.push(("Variable", format!("{} was {}{accessed}", variable.name, variable.value)));
+    }
     if let Some(recursion) = &explanation.recursion {
         fields.push(("Round", recursion.functions.join(", ")));
     }

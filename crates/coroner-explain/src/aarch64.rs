@@ -154,7 +154,8 @@ fn class(instruction: &Instruction, word: u32, state: &State<'_>) -> Class {
             Some((register, value)) => Class::Branch { register, value },
             None => Class::OtherBranch,
         },
-        Opcode::RET | Opcode::B | Opcode::BL => Class::OtherBranch,
+        Opcode::RET => Class::Return,
+        Opcode::B | Opcode::BL => Class::OtherBranch,
         _ => Class::Other,
     }
 }

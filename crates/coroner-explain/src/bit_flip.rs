@@ -13,6 +13,11 @@ use crate::mapped;
 
 /// Lower bits lead to memory nearby, where a wrong offset leads, too.
 const LOWEST: u32 = 24;
+/// Bits below this one lead to within 4 GiB, where a wrong index may lead to what is mapped, too: the good address has to be beside something that the thread
+/// held.
+const FAR: u32 = 32;
+/// Bits of an address in its page. Where a page begins, a large buffer may: what lies a power of two behind that is one bit away.
+const IN_PAGE: u64 = 0xfff;
 /// How near to another register's value an address is called beside it: of one object or frame.
 const BESIDE: u64 = 0x1000;
 /// More candidates than these are none.
@@ -26,7 +31,9 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     let operand = explanation.operand.as_ref();
     let found = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?)));
     let (Some((register, bad)), Some(registers)) = (found.filter(|_| is_open), registers) else { return Vec::new() };
-    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL) else { return Vec::new() };
+    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & IN_PAGE != 0) else {
+        return Vec::new();
+    };
     // A tag of arm64 (MTE, pointer authentication) is not the address.
     let highest = match arch {
         Arch::X86_64 => 63,
@@ -49,12 +56,23 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         } else {
             beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
         };
+        let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < BESIDE);
+        let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
     };
     let mut all: Vec<(bool, BitFlip)> = (LOWEST..=highest).filter_map(good).collect();
     // Beside another register is likelier.
     all.sort_by_key(|(is_alone, _)| *is_alone);
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
+}
+
+/// The words of the crashed thread's stack, as far as it was saved.
+fn saved_words(report: &Report) -> impl Iterator<Item = u64> {
+    const WORDS: usize = 1024;
+    let tid = report.crash.as_ref().map(|crash| crash.tid);
+    let pieces = report.stack_memory.iter().filter(move |piece| Some(piece.tid) == tid);
+    let words = pieces.flat_map(|piece| piece.bytes.as_chunks::<8>().0).take(WORDS);
+    words.map(|word| u64::from_le_bytes(*word))
 }
 
 /// Whether a value is eight characters of text, as a string that was written over a pointer leaves it.

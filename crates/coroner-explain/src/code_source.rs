@@ -4,12 +4,56 @@ use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
 use coroner_report::model::{Address, ImageIndex};
-use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
+use coroner_symbols::{
+    Arch, FunctionVariables, ImageKey, LookupAddress, Match, Part, Pointee, SnapshotImages, SymbolFile, Symbolizer,
+    TypeId,
+};
 
-/// The code of a process that is dead.
+/// The code of a process that is dead, and what is known of it. Without more than [`Self::code`] no register is said to have been set anywhere, and no
+/// variable is named.
 pub trait CodeSource {
     /// Up to `length` bytes of the code at `address`: fewer where what is known ends, `None` if nothing is known there.
     fn code(&self, address: Address, length: usize) -> Option<Code>;
+
+    /// Where the function with the code at `address` begins and ends.
+    fn function(&self, _address: Address) -> Option<(Address, Address)> {
+        None
+    }
+
+    /// The variables of the function with the code at `address`, by debug information; its addresses are those of [`Self::svma`].
+    fn variables(&self, _address: Address) -> Option<FunctionVariables> {
+        None
+    }
+
+    /// What the image's own file calls an address.
+    fn svma(&self, _address: Address) -> Option<u64> {
+        None
+    }
+
+    /// What a pointer of that type leads to.
+    fn pointee(&self, _of: TypeId) -> Option<Pointee> {
+        None
+    }
+
+    /// What lies at an offset of a value of that type, if one thing alone has `width` bytes there.
+    fn part(&self, _of: TypeId, _offset: u64, _width: Option<u64>) -> Option<Part> {
+        None
+    }
+
+    /// Bytes of a value of that type.
+    fn size_of(&self, _of: TypeId) -> Option<u64> {
+        None
+    }
+
+    /// File and line of an instruction.
+    fn line(&self, _address: Address) -> Option<(String, u32)> {
+        None
+    }
+
+    /// The name of the function that begins at an address.
+    fn name(&self, _address: Address) -> Option<String> {
+        None
+    }
 }
 
 /// Bytes of code.
@@ -66,24 +110,82 @@ impl CodeSource for RanCode<'_> {
             _ => recorded,
         }
     }
+
+    fn function(&self, address: Address) -> Option<(Address, Address)> {
+        self.otherwise.function(address)
+    }
+
+    fn variables(&self, address: Address) -> Option<FunctionVariables> {
+        self.otherwise.variables(address)
+    }
+
+    fn svma(&self, address: Address) -> Option<u64> {
+        self.otherwise.svma(address)
+    }
+
+    fn pointee(&self, of: TypeId) -> Option<Pointee> {
+        self.otherwise.pointee(of)
+    }
+
+    fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.otherwise.part(of, offset, width)
+    }
+
+    fn size_of(&self, of: TypeId) -> Option<u64> {
+        self.otherwise.size_of(of)
+    }
+
+    fn line(&self, address: Address) -> Option<(String, u32)> {
+        self.otherwise.line(address)
+    }
+
+    fn name(&self, address: Address) -> Option<String> {
+        self.otherwise.name(address)
+    }
 }
 
 /// Code from the files of the images that the crashed thread's innermost frames are in.
 ///
 /// It is what was loaded: a breakpoint or a hook that was written into the code later is not in it.
 #[derive(Debug, Default)]
-pub struct ImageFiles {
+pub struct ImageFiles<'s> {
     images: SnapshotImages,
     /// Code of images without a build id, which a file of the same path may have or not.
     unverified: Vec<(u64, u64)>,
+    /// The image whose function, variables and lines are asked for: the one with the instruction that crashed, or that jumped to where no code is.
+    crashed: Option<Crashed<'s>>,
+}
+
+/// An image with the files that say what is in it.
+#[derive(Debug)]
+struct Crashed<'s> {
+    load_address: u64,
+    size: u64,
+    files: &'s [SymbolFile],
+}
+
+impl Crashed<'_> {
+    fn offset(&self, address: Address) -> Option<u64> {
+        address.0.checked_sub(self.load_address).filter(|offset| *offset < self.size)
+    }
+
+    /// What the first file says that knows it. Addresses that are asked for are the file's own.
+    fn ask<T>(&self, address: Address, ask: impl Fn(&SymbolFile, u64) -> Option<T>) -> Option<T> {
+        let offset = self.offset(address)?;
+        self.files.iter().find_map(|file| ask(file, file.base_svma().checked_add(offset)?))
+    }
+
+    fn with_debug_information(&self) -> Option<&SymbolFile> {
+        self.files.iter().find(|file| file.has_debug_information())
+    }
 }
 
 /// Innermost frames whose images are opened: the one that crashed, and who called it.
 const FRAMES: usize = 4;
 
-impl ImageFiles {
+impl<'s> ImageFiles<'s> {
     /// Finds the files by the build ids of the images, as `symbolizer` finds them.
-    pub fn of(report: &Report, symbolizer: &mut Symbolizer) -> Self {
+    pub fn of(report: &Report, symbolizer: &'s mut Symbolizer) -> Self {
         let mut files = Self::default();
         let arch = match report.header.arch {
             Some(Machine::X86_64) => Arch::X86_64,
@@ -104,24 +206,87 @@ impl ImageFiles {
                 files.unverified.push((image.load_address.0, image.load_address.0.saturating_add(image.size)));
             }
         }
+        let caller = || thread.frames.get(1).map(coroner_report::model::Frame::lookup_address);
+        let place = pc.and_then(|pc| index.find(pc)).or_else(|| index.find(caller()?));
+        if let Some(image) = place.and_then(|place| report.images.get(place)) {
+            let of_image = symbolizer.files(&ImageKey::of_image(image, arch));
+            files.crashed = Some(Crashed { load_address: image.load_address.0, size: image.size, files: of_image });
+        }
         files
     }
 }
 
-impl CodeSource for ImageFiles {
+/// Most bytes of code that are read at once.
+const MAX_CODE: usize = 1 << 20;
+
+impl CodeSource for ImageFiles<'_> {
     fn code(&self, address: Address, length: usize) -> Option<Code> {
         let mut memory = self.images.memory(Nothing);
-        let mut bytes = Vec::new();
-        while bytes.len() < length {
-            let mut byte = [0];
-            let Some(next) = address.0.checked_add(bytes.len() as u64) else { break };
-            if memory.read(next, &mut byte).is_err() {
-                break;
+        let length = length.min(MAX_CODE);
+        let mut bytes = vec![0; length];
+        if memory.read(address.0, &mut bytes).is_err() {
+            // As many as there are.
+            bytes.clear();
+            while bytes.len() < length {
+                let mut byte = [0];
+                let Some(next) = address.0.checked_add(bytes.len() as u64) else { break };
+                if memory.read(next, &mut byte).is_err() {
+                    break;
+                }
+                bytes.extend(byte);
             }
-            bytes.extend(byte);
         }
         let is_verified = !self.unverified.iter().any(|(start, end)| (*start..*end).contains(&address.0));
         (!bytes.is_empty()).then_some(Code { bytes, is_verified })
+    }
+
+    fn function(&self, address: Address) -> Option<(Address, Address)> {
+        let crashed = self.crashed.as_ref()?;
+        let start = address.0.checked_sub(crashed.offset(address)?)?;
+        let (first, end) = crashed.ask(address, |file, svma| {
+            let (first, end) = file.function_extent(svma)?;
+            let base = file.base_svma();
+            Some((first.checked_sub(base)?, end.checked_sub(base)?))
+        })?;
+        Some((Address(start.checked_add(first)?), Address(start.checked_add(end)?)))
+    }
+
+    fn variables(&self, address: Address) -> Option<FunctionVariables> {
+        let crashed = self.crashed.as_ref()?;
+        let file = crashed.with_debug_information()?;
+        file.variables(file.base_svma().checked_add(crashed.offset(address)?)?)
+    }
+
+    fn svma(&self, address: Address) -> Option<u64> {
+        let crashed = self.crashed.as_ref()?;
+        crashed.with_debug_information()?.base_svma().checked_add(crashed.offset(address)?)
+    }
+
+    fn pointee(&self, of: TypeId) -> Option<Pointee> {
+        self.crashed.as_ref()?.with_debug_information()?.pointee(of)
+    }
+
+    fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.crashed.as_ref()?.with_debug_information()?.part(of, offset, width)
+    }
+
+    fn size_of(&self, of: TypeId) -> Option<u64> {
+        self.crashed.as_ref()?.with_debug_information()?.size_of(of)
+    }
+
+    fn line(&self, address: Address) -> Option<(String, u32)> {
+        self.crashed.as_ref()?.ask(address, |file, svma| {
+            let calls = file.calls(LookupAddress::of_instruction(svma));
+            let first = calls.into_iter().next()?;
+            first.file.zip(first.line)
+        })
+    }
+
+    fn name(&self, address: Address) -> Option<String> {
+        self.crashed.as_ref()?.ask(address, |file, svma| {
+            let (name, start) = file.symbol(LookupAddress::of_instruction(svma))?;
+            (start == svma).then(|| coroner_symbols::demangle(&name).name)
+        })
     }
 }
 

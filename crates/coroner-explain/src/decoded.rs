@@ -36,7 +36,8 @@ pub(crate) enum Class {
     },
     /// A jump or a call by an address in memory.
     BranchByMemory,
-    /// A return, or a direct jump or call.
+    Return,
+    /// A direct jump or call.
     OtherBranch,
 }
 
@@ -103,6 +104,10 @@ impl<'a> State<'a> {
             let bytes = piece.bytes.get(from..from.checked_add(width)?)?;
             Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
         })
+    }
+
+    pub(crate) fn stack_pointer(&self) -> Option<u64> {
+        self.register("rsp").or_else(|| self.register("sp")).map(|(_, value)| value)
     }
 
     pub(crate) fn pc(&self) -> Option<Address> {

@@ -9,7 +9,7 @@ use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
 use crate::decoded::{Class, Decoded, MemoryOperand, State};
 use crate::notice::{self, Notice};
-use crate::{jump, machine, mapped, pattern, recursion};
+use crate::{jump, machine, mapped, pattern, recursion, stack_frame};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
@@ -36,6 +36,8 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
     };
     let pc = state.pc().unwrap_or_default();
     let found = machine::decode(arch, pc, code, &state);
+    let is_memory = matches!(notice, Notice::Unmapped | Notice::Denied);
+    let too_large = is_memory.then(|| stack_frame::too_large(report, thread, &state, crash)).flatten();
     let fault = Fault { report, crash, notice, thread, state, arch, pc, source: code, found };
     let mut explanation = fault.explain();
     if crash.has(CrashFlag::StackOverflow) {
@@ -44,6 +46,10 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
         explanation.recursion = recursion::of(thread);
         // An operand is bad only in that the stack has no room there.
         explanation.operand = None;
+    } else if let Some(size) = too_large {
+        (explanation.kind, explanation.certainty) = (FaultKind::StackOverflow, Certainty::Certain);
+        explanation.operand = None;
+        explanation.facts.insert(0, format!("a frame of {size} bytes is larger than what was left of the stack"));
     }
     explanation
 }
@@ -214,6 +220,8 @@ impl Fault<'_> {
     fn jumped(&self, explanation: &mut Explanation) {
         explanation.kind = match self.notice {
             Notice::Unmapped if self.pc.0 < NEAR_NULL => FaultKind::JumpToNull,
+            // x86_64 does not get there.
+            Notice::Unmapped if !machine::is_canonical(self.arch, self.pc.0) => FaultKind::NonCanonical,
             Notice::Unmapped => FaultKind::JumpToNowhere,
             // The mapping is there, and its code could not be fetched.
             _ if rights(self.report, self.pc).is_none_or(|rights| rights & MAY_EXECUTE == 0) => {
@@ -255,10 +263,14 @@ impl Fault<'_> {
     fn unmapped(&self, explanation: &mut Explanation) {
         let Some(address) = self.crash.address else { return };
         let Some(operand) = self.operand_at_address(explanation) else {
-            // The code that is known is not what said the address.
-            if self.found.is_some() {
-                explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
+            let Some((decoded, _)) = &self.found else { return };
+            if self.arch == Arch::Aarch64 && address.0 == 0 && bad_operand::non_canonical(decoded, self.arch).is_some()
+            {
+                // An emulator of arm64 on x86_64 (qemu-user) hands on that processor's faults, which have no address where that can be none.
+                return self.general_protection(explanation);
             }
+            // The code that is known is not what said the address.
+            explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
             return;
         };
         let value = explanation.operand.as_ref().and_then(|named| named.value);
@@ -300,14 +312,13 @@ impl Fault<'_> {
             let filled = explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some());
             explanation.kind = if filled { FaultKind::PoisonedPointer } else { FaultKind::NonCanonical };
             explanation.certainty = self.by_code();
-        } else if matches!(decoded.class, Class::BranchByMemory | Class::OtherBranch)
+        } else if matches!(decoded.class, Class::BranchByMemory | Class::Return)
             && let Some(operand) = decoded.memory.iter().find(|operand| operand.access == Some(Access::READ))
             && let Some(value) = self.state.saved(operand.address, 8).filter(|value| is_bad(*value))
         {
             (explanation.kind, explanation.certainty) = (by_value(value), self.by_code());
             self.bad_target(operand.text.clone(), None, value, explanation);
-            // Nothing else of these reads where it goes to.
-            if decoded.class == Class::OtherBranch {
+            if decoded.class == Class::Return {
                 returned(explanation);
             }
         } else if let Some(operand) = bad_operand::unaligned(decoded) {

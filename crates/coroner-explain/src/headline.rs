@@ -67,8 +67,14 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     let signal = crash.signal.as_ref();
     match (kind, crash.message.as_deref().or_else(|| report.abort_message())) {
         (FaultKind::Abort, Some(message)) => return format!("abort: {}", message.trim_end_matches('.')),
+        (FaultKind::Abort, None) if is_pure_virtual(report) => {
+            return "abort: a pure virtual function was called".to_owned();
+        }
         (FaultKind::Abort, None) => return "abort".to_owned(),
         _ => {}
+    }
+    if kind == FaultKind::Exception && is_pure_virtual(report) {
+        return "a pure virtual function was called".to_owned();
     }
     let name = exception.map_or_else(|| crash.kind(), coroner_report::model::Exception::kind);
     if let (FaultKind::SentSignal, Some(pid)) = (kind, signal.and_then(|signal| signal.sender_pid)) {
@@ -79,14 +85,56 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     cause.map_or(name.clone(), |cause| format!("{name}: {cause}"))
 }
 
+/// Whether the C++ library ended the program because a function without a body was called, in a constructor or a destructor.
+fn is_pure_virtual(report: &Report) -> bool {
+    const INNERMOST: usize = 16;
+    let frames = report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
+    let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
+    let is_it = |name: &Option<String>| name.as_deref() == Some("__cxa_pure_virtual");
+    frames
+        .iter()
+        .take(INNERMOST)
+        .chain(thrown.iter().take(INNERMOST))
+        .any(|frame| is_it(&frame.function) || is_it(&frame.raw_function))
+}
+
+/// `` `row` was null: ``
+fn variable(explanation: &Explanation) -> String {
+    let Some(variable) = &explanation.variable else { return String::new() };
+    match variable.value.0 {
+        0 if explanation.access.is_some() => format!("`{}` was null: ", variable.name),
+        0 => format!("`{}` was 0: ", variable.name),
+        _ => format!("`{}` was {}: ", variable.name, variable.value),
+    }
+}
+
+/// `` `row->number`, ``
+fn accessed_in_source(explanation: &Explanation) -> String {
+    let accessed = explanation.variable.as_ref().and_then(|variable| variable.accessed.as_ref());
+    accessed.map_or_else(String::new, |accessed| format!(" at `{accessed}`"))
+}
+
+/// An address behind the name of what is there.
+fn beside(within: &str, at: &str, preposition: &str) -> String {
+    match at.strip_prefix(preposition) {
+        Some(address) if !within.is_empty() => format!(", {address}"),
+        _ => at.to_owned(),
+    }
+}
+
 fn fault(report: &Report, explanation: &Explanation) -> String {
     let kind = explanation.kind.words();
+    let named = variable(explanation);
     let operand = explanation.operand.as_ref();
     let held = operand.and_then(held).map_or_else(String::new, |held| format!(" ({held})"));
     match explanation.kind {
         FaultKind::StackOverflow => match &explanation.recursion {
             Some(recursion) => format!("{kind}: {}", recursed(recursion)),
-            None => kind.to_owned(),
+            None => explanation
+                .facts
+                .first()
+                .filter(|fact| fact.starts_with("a frame of"))
+                .map_or_else(|| kind.to_owned(), |fact| format!("{kind}: {fact}")),
         },
         FaultKind::JumpToNull | FaultKind::JumpToNowhere | FaultKind::ExecuteOfData => {
             let by = explanation.call.as_ref().map_or_else(String::new, |call| format!(" by `{}`", call.text));
@@ -94,7 +142,8 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
             let to = to.map_or_else(String::new, |to| format!(": {to}"));
             let is_null = explanation.kind != FaultKind::JumpToNull || to.is_empty();
             let kind = if is_null { kind } else { "call of a pointer near null" };
-            format!("{kind}{to}{by}")
+            let held = if named.is_empty() { named } else { format!("; {}", named.trim_end_matches(": ")) };
+            format!("{kind}{to}{by}{held}")
         }
         FaultKind::BadReturn => {
             let to = explanation.access.and_then(|access| access.address).filter(|address| address.0 != 0);
@@ -125,7 +174,9 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
                 };
                 let by = operand.and_then(|operand| operand.register.as_deref());
                 let by = by.map_or_else(String::new, |register| format!(" ({register} is null)"));
-                format!("{kind}: {}{at}{by}", accessed(&access))
+                let within = accessed_in_source(explanation);
+                let at = beside(&within, &at, " at ");
+                format!("{kind}: {named}{}{within}{at}{by}", accessed(&access))
             }
             None => kind.to_owned(),
         },
@@ -136,9 +187,12 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
                 let file = access.address.filter(|_| explanation.kind == FaultKind::TruncatedMapping);
                 let file = file.and_then(|address| report.mappings.iter().find(|mapping| mapping.contains(address)));
                 let file = file.and_then(mapped::named).map_or_else(String::new, |name| format!(" of {name}"));
-                format!("{kind}: {}{at}{file}{held}", accessed(&access))
+                let within = accessed_in_source(explanation);
+                let at = beside(&within, &at, " at ");
+                format!("{kind}: {named}{}{within}{at}{file}{held}", accessed(&access))
             }
-            None => format!("{kind}{held}"),
+            None if named.is_empty() => format!("{kind}{held}"),
+            None => format!("{kind}: {}{held}", named.trim_end_matches(": ")),
         },
     }
 }
@@ -197,6 +251,7 @@ fn is_jump(explanation: &Explanation, first: &Frame) -> bool {
 /// ` in save (notes.c:27)`.
 fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
+    let is_thrown = thrown.is_some();
     let frames = thrown.or_else(|| report.crashed_thread().map(|thread| &thread.frames))?;
     let first = frames.first()?;
     let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
@@ -209,6 +264,7 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<St
             caller(callers).or_else(|| Some(format!(", called by {}", named(callers.first()?)?)))
         }
         FaultKind::Abort | FaultKind::Panic | FaultKind::Exception if crash.location.is_some() => None,
+        FaultKind::Exception if is_thrown => Some(format!(", thrown by {}", in_app(report, frames)?)),
         FaultKind::Abort | FaultKind::Exception | FaultKind::SentSignal | FaultKind::Unknown => caller(frames),
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
         _ => {

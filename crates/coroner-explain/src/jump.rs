@@ -24,8 +24,10 @@ pub(crate) fn from(
     }
     let calls = machine::calls_before(arch, caller.address, code, state);
     // A register that still has the address is what was called by.
+    let mask = machine::address_mask(arch);
+    let is_there = |value: u64| (value ^ pc.0) & mask == 0;
     let by_register: Vec<_> =
-        calls.iter().filter(|(_, call)| matches!(call.class, Class::Branch { value, .. } if value == pc.0)).collect();
+        calls.iter().filter(|(_, call)| matches!(call.class, Class::Branch { value, .. } if is_there(value))).collect();
     let chosen = match (by_register.as_slice(), calls.as_slice()) {
         ([one], _) => *one,
         ([], [one]) if one.1.class == Class::BranchByMemory => one,

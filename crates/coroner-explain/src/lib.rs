@@ -26,6 +26,8 @@
 
 #[cfg(feature = "decode")]
 mod aarch64;
+#[cfg(feature = "decode")]
+mod aarch64_step;
 mod bad_operand;
 mod bit_flip;
 mod code_source;
@@ -34,22 +36,29 @@ mod decoded;
 mod fault;
 mod headline;
 mod jump;
+mod last_set;
 mod machine;
 mod mapped;
 mod notice;
+mod origin;
 mod pattern;
 mod profile;
 mod program_end;
 mod recursion;
+mod stack_frame;
+mod step;
 mod trap;
+mod variable;
 mod waits;
 #[cfg(feature = "decode")]
 mod x86_64;
+#[cfg(feature = "decode")]
+mod x86_64_step;
 
 pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
-    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction, LockWait,
-    MemoryAccess, OwnerIs, Recursion, WaitKind,
+    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction, LastSet,
+    LockWait, MemoryAccess, OwnerIs, Recursion, SourceValue, WaitKind,
 };
 pub use profile::{ProfileFunction, ProfileTree};
 
@@ -70,6 +79,11 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
     explanation.code_change = comparison::compare(report, code);
     explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
+    origin::add(report, &ran, &mut explanation);
+    let register = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());
+    explanation
+        .facts
+        .extend(explanation.last_set.as_ref().zip(register).map(|(set, register)| origin::sentence(set, register)));
     waits::add(report, &mut explanation);
     explanation.spent = profile::sentence(report);
     explanation.function = headline::function(report, &explanation);

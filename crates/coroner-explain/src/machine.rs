@@ -5,8 +5,9 @@ use coroner_report::model::Address;
 
 use crate::code_source::{Code, CodeSource};
 use crate::decoded::{Decoded, State};
+use crate::step::Step;
 #[cfg(feature = "decode")]
-use crate::{aarch64, x86_64};
+use crate::{aarch64, aarch64_step, step::Flow, x86_64, x86_64_step};
 
 /// Bytes of the longest instruction.
 const MAX_INSTRUCTION: usize = 15;
@@ -65,6 +66,47 @@ pub(crate) fn needed_feature(_: Arch, _: &[u8]) -> Option<String> {
     None
 }
 
+/// The instructions of a function. `None` if something in it is no instruction, or without the feature `decode`.
+#[cfg(feature = "decode")]
+pub(crate) fn steps(arch: Arch, code: &[u8], start: u64) -> Option<Vec<Step>> {
+    match arch {
+        Arch::X86_64 => x86_64_step::steps(code, start),
+        Arch::Aarch64 => aarch64_step::steps(code, start),
+    }
+}
+
+#[cfg(not(feature = "decode"))]
+pub(crate) fn steps(_: Arch, _: &[u8], _: u64) -> Option<Vec<Step>> {
+    None
+}
+
+/// Whether the code at an address jumps to a function of another image, as a procedure linkage table does. Instructions are looked for in so many bytes.
+#[cfg(feature = "decode")]
+pub(crate) fn is_linkage(arch: Arch, address: u64, source: &dyn CodeSource, length: usize) -> bool {
+    let Some(code) = source.code(Address(address), length) else { return false };
+    let first = match arch {
+        Arch::X86_64 => x86_64_step::leading(&code.bytes, address, 3),
+        Arch::Aarch64 => aarch64_step::steps(code.bytes.get(..16).unwrap_or_default(), address).unwrap_or_default(),
+    };
+    let last = first.iter().find(|step| step.flow != Flow::Next).map(|step| step.flow);
+    match arch {
+        Arch::X86_64 => last == Some(Flow::Elsewhere),
+        // `br x17`, which no table of a `switch` jumps by: the linker's own registers are 16 and 17.
+        Arch::Aarch64 => {
+            let word = |step: &Step| {
+                let at = usize::try_from(step.address.wrapping_sub(address)).ok()?;
+                Some(u32::from_le_bytes(*code.bytes.get(at..)?.first_chunk()?))
+            };
+            first.iter().find(|step| step.flow != Flow::Next).and_then(word) == Some(0xd61f_0220)
+        }
+    }
+}
+
+#[cfg(not(feature = "decode"))]
+pub(crate) fn is_linkage(_: Arch, _: u64, _: &dyn CodeSource, _: usize) -> bool {
+    false
+}
+
 /// The calls that may return to `address`, with where they are.
 pub(crate) fn calls_before(
     arch: Arch,
@@ -80,6 +122,14 @@ pub(crate) fn calls_before(
     let calls = calls(arch, &known.bytes, address, state);
     let at = |call: &Decoded| Address(address.0.wrapping_sub(call.length as u64));
     calls.into_iter().map(|call| (at(&call), call)).collect()
+}
+
+/// Bytes that a call puts on the stack.
+pub(crate) fn pushed_by_call(arch: Arch) -> u64 {
+    match arch {
+        Arch::X86_64 => 8,
+        Arch::Aarch64 => 0,
+    }
 }
 
 /// The bits of an arm64 pointer that address memory: the top byte may be a tag.

@@ -167,7 +167,8 @@ fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &Vec
             },
             _ => Class::BranchByMemory,
         },
-        FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::Return => Class::OtherBranch,
+        FlowControl::Return => Class::Return,
+        FlowControl::Call | FlowControl::UnconditionalBranch => Class::OtherBranch,
         _ => Class::Other,
     }
 }

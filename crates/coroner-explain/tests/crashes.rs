@@ -53,17 +53,11 @@ const FREED: u64 = 0xdfdf_dfdf_dfdf_dfdf;
 const ODD: u64 = 0x00de_ad00_beef_0000;
 
 const ROWS: &[Row] = &[
-    access(
-        row("null-field", FaultKind::NullPointer, "Null pointer: read of 4 bytes at null + 0x10"),
-        Access::READ,
-        4,
-        0,
-        16,
-    ),
-    access(row("null-write", FaultKind::NullPointer, "write of 4 bytes at null + 0x10"), Access::WRITE, 4, 0, 16),
+    access(row("null-field", FaultKind::NullPointer, "null + 0x10"), Access::READ, 4, 0, 16),
+    access(row("null-write", FaultKind::NullPointer, "null + 0x10"), Access::WRITE, 4, 0, 16),
     row("null-add", FaultKind::NullPointer, "of 8 bytes"),
-    access(row("near-null", FaultKind::NearNull, "read of 4 bytes at 0x40"), Access::READ, 4, 0x30, 16),
-    access(row("minus-one", FaultKind::NearNull, "read of 4 bytes at 0xf"), Access::READ, 4, u64::MAX, 16),
+    access(row("near-null", FaultKind::NearNull, "0x40"), Access::READ, 4, 0x30, 16),
+    access(row("minus-one", FaultKind::NearNull, "0xf"), Access::READ, 4, u64::MAX, 16),
     access(row("non-canonical", FaultKind::NonCanonical, "0xdead00beef0000"), Access::READ, 4, ODD, 16),
     access(row("jemalloc", FaultKind::PoisonedPointer, "freed memory of jemalloc"), Access::READ, 4, FILLED, 16),
     access(row("mimalloc", FaultKind::PoisonedPointer, "freed memory of mimalloc"), Access::WRITE, 4, FREED, 16),

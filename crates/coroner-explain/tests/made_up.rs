@@ -382,15 +382,18 @@ fn one_bit_from_a_good_address() {
         report.threads[0].stack = Some((Address(0x7ff0_0000_0000), Address(0x7ff0_0010_0000)));
         explain(&report, &code).bit_flips
     };
-    let stack = flips(0x7ff0_0000_8000 ^ 1 << 41, &[]);
+    let stack = flips(0x7ff0_0000_8010 ^ 1 << 41, &[]);
     assert_eq!(stack.len(), 1, "{stack:?}");
-    assert_eq!((stack[0].bit, stack[0].address), (41, Address(0x7ff0_0000_8000)));
+    assert_eq!((stack[0].bit, stack[0].address), (41, Address(0x7ff0_0000_8010)));
     // Beside what another register holds.
-    let beside = flips(0xaaaa_0000_1000 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
+    let beside = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
     assert_eq!(beside.iter().map(|flip| flip.bit).collect::<Vec<_>>(), [33]);
     assert!(beside[0].place.contains("x5"), "{beside:?}");
+    // Within 4 GiB, beside nothing; where a page begins.
+    assert!(flips(0x7ff0_0000_8010 ^ 1 << 27, &[]).is_empty());
+    assert!(flips(0x7ff0_0000_8000 ^ 1 << 41, &[]).is_empty());
     // Two bits, a fill pattern, text.
-    assert!(flips(0x7ff0_0000_8000 ^ 1 << 41 ^ 1 << 30, &[]).is_empty());
+    assert!(flips(0x7ff0_0000_8010 ^ 1 << 41 ^ 1 << 30, &[]).is_empty());
     assert!(flips(0x5a5a_5a5a_5a5a_5a5a, &[(5, 0x5a5a_5a5a_5a5a_5a5a ^ 1 << 33)]).is_empty());
     assert!(flips(0x6f6c_6c65_6821_2121, &[(5, 0x6f6c_6c65_6821_2121 ^ 1 << 33)]).is_empty());
 }

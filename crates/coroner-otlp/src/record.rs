@@ -260,6 +260,8 @@ fn fault(explanation: &Explanation, attributes: &mut Attributes) {
             "coroner.fault.instruction",
             explanation.instruction.as_ref().map(|instruction| instruction.text.as_str()),
         )
+        .text("coroner.fault.variable", explanation.variable.as_ref().map(|variable| &variable.name))
+        .text("coroner.fault.accessed", explanation.variable.as_ref().and_then(|variable| variable.accessed.as_ref()))
         .text("coroner.fault.function", explanation.function.as_ref())
         .list("coroner.fault.facts", explanation.facts.iter().map(|fact| fact.as_str().into()));
 }

@@ -86,6 +86,11 @@ pub type Registers = X86_64Registers;
 pub type Registers = Aarch64Registers;
 
 impl X86_64Registers {
+    /// The general registers.
+    pub const fn general(&self) -> &[u64] {
+        &self.gpr
+    }
+
     /// The stack pointer, rsp.
     pub const fn sp(&self) -> u64 {
         self.gpr[7]
@@ -98,6 +103,11 @@ impl X86_64Registers {
 }
 
 impl Aarch64Registers {
+    /// The general registers.
+    pub const fn general(&self) -> &[u64] {
+        &self.x
+    }
+
     /// The stack pointer.
     pub const fn sp(&self) -> u64 {
         self.sp

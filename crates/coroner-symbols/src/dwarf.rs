@@ -24,6 +24,7 @@ use crate::{
     mapped::Bytes,
     naming_budget::{Meter, NamingBudget},
     split_dwarf,
+    variables::{FunctionVariables, Reader},
 };
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
@@ -176,6 +177,19 @@ impl Dwarf {
             }
             Ok(frames)
         })
+    }
+
+    /// The variables of the function at an address; `None` where no unit of this file has it.
+    pub(crate) fn variables(&self, svma: u64) -> Option<FunctionVariables> {
+        self.indexed.with_dependent(|_, index| {
+            index.budget.check_address(&index.sections, svma).ok()?;
+            Reader::new(&index.sections).function(&index.budget.candidates(svma), svma)
+        })
+    }
+
+    /// Asks for what types are.
+    pub(crate) fn types<T>(&self, ask: impl FnOnce(&Reader<'_, '_>) -> T) -> T {
+        self.indexed.with_dependent(|_, index| ask(&Reader::new(&index.sections)))
     }
 
     /// What of other files was not found since the last call.

@@ -43,6 +43,7 @@ mod split_dwarf;
 mod symbol_file;
 mod symbolizer;
 mod table;
+mod variables;
 mod within_budget;
 
 pub use coroner_scan::LookupAddress;
@@ -58,5 +59,6 @@ pub use {
     snapshot_images::{SnapshotImages, SnapshotMemory, UnwindData},
     symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
     symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
+    variables::{Extent, FrameBase, FunctionVariables, Part, Place, Pointee, TypeId, Variable},
     within_budget::{LeftOut, NAMING_CONTEXT},
 };

@@ -8,7 +8,8 @@ use std::{
 };
 
 use coroner_scan::LookupAddress;
-use object::{Object, ObjectSegment};
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, RunTimeEndian, UnwindSection as _};
+use object::{Object, ObjectSection as _, ObjectSegment};
 
 pub use crate::table::SymbolSource;
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
     shared_cache::SharedCache,
     symbolizer::ImageKey,
     table::{SymbolTable, TableBuilder},
+    variables::{Extent, FunctionVariables, Part, Pointee, TypeId},
 };
 
 /// The processor that a file is for.
@@ -472,6 +474,11 @@ impl SymbolFile {
         }
     }
 
+    /// Whether it has DWARF of its own: what [`Self::variables`] and types need.
+    pub fn has_debug_information(&self) -> bool {
+        self.has_dwarf
+    }
+
     /// Whether it has DWARF of its own.
     pub(crate) fn has_dwarf(&self) -> bool {
         self.has_dwarf
@@ -575,6 +582,53 @@ impl SymbolFile {
     pub fn symbol(&self, address: LookupAddress) -> Option<(String, u64)> {
         let (name, start) = self.linker_symbol(address)?;
         Some((String::from_utf8_lossy(name).into_owned(), start))
+    }
+
+    /// The variables of the function at an address (svma), by the file's own DWARF.
+    pub fn variables(&self, svma: u64) -> Option<FunctionVariables> {
+        self.dwarf()?.variables(svma)
+    }
+
+    /// What a pointer or a reference of that type leads to.
+    pub fn pointee(&self, of: TypeId) -> Option<Pointee> {
+        self.dwarf()?.types(|reader| reader.pointee(of))
+    }
+
+    /// What lies at an offset of a value of that type, if one thing alone has the `width` bytes there.
+    pub fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.dwarf()?.types(|reader| reader.part(of, offset, width))
+    }
+
+    /// Bytes of a value of that type.
+    pub fn size_of(&self, of: TypeId) -> Option<u64> {
+        self.dwarf()?.types(|reader| reader.size(of))
+    }
+
+    /// Where the function at an address (svma) begins and ends, by an ELF file's unwind table (`PT_GNU_EH_FRAME`), else by its DWARF. A part
+    /// that the compiler put elsewhere is a function of its own by the table.
+    pub fn function_extent(&self, svma: u64) -> Option<Extent> {
+        self.extent_by_unwind_table(svma).or_else(|| {
+            let has = |(start, end): &Extent| (*start..*end).contains(&svma);
+            self.variables(svma)?.extents.into_iter().find(has)
+        })
+    }
+
+    fn extent_by_unwind_table(&self, svma: u64) -> Option<Extent> {
+        if self.kind != FileKind::Elf {
+            return None;
+        }
+        let file = object::File::parse(&*self.bytes).ok()?;
+        let section = |name: &str| {
+            let section = file.section_by_name(name)?;
+            Some((section.address(), section.data().ok().filter(|data| !data.is_empty())?))
+        };
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let ((table_at, table), (frames_at, frames)) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(table_at).set_eh_frame(frames_at);
+        let table = EhFrameHdr::new(table, endian).parse(&bases, 8).ok()?;
+        let frames = EhFrame::new(frames, endian);
+        let entry = table.table()?.fde_for_address(&frames, &bases, svma, EhFrame::cie_from_offset).ok()?;
+        Some((entry.initial_address(), entry.initial_address().checked_add(entry.len())?))
     }
 
     /// The calls at an address, the innermost first, names still mangled; empty where the file has no name for it.

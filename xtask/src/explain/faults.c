@@ -16,6 +16,12 @@
 
 #define NOINLINE __attribute__((noinline))
 
+#if defined(__GNUC__) && !defined(__clang__)
+#define AS_WRITTEN __attribute__((noipa)) /* with the parameters that it has */
+#else
+#define AS_WRITTEN NOINLINE
+#endif
+
 struct row {
     char name[16];
     int number;           /* 16 */
@@ -175,6 +181,35 @@ NOINLINE static long unaligned(void)
 NOINLINE static long ubsan(void) { __asm__ volatile("brk #0x5512"); return 0; }
 NOINLINE static long breakpoint(void) { __asm__ volatile("brk #0xf000"); return 0; }
 NOINLINE static long undefined(void) { __asm__ volatile("udf #0"); return 0; }
+NOINLINE static long rust_abort(void) { __asm__ volatile("brk #1"); return 0; }
+NOINLINE static long authentication_trap(void) { __asm__ volatile("brk #0xc471"); return 0; }
+NOINLINE static long cfi_trap(void) { __asm__ volatile("brk #0x5502"); return 0; }
+NOINLINE static long fail_fast(void) { __asm__ volatile("brk #0xf003"); return 0; }
+NOINLINE static long tagged_null(void) { return ((volatile struct row *)pointer(0x0b00000000000000))->number; }
+NOINLINE static long unaligned_exclusive(void)
+{
+    long found;
+    __asm__ volatile("ldaxr %0, [%1]" : "=r"(found) : "r"((uintptr_t)pointer((uintptr_t)&a_row + 1)));
+    return found;
+}
+/* A pointer is signed by one key and authenticated with another modifier. */
+NOINLINE static long bad_authentication(void)
+{
+    uintptr_t function = (uintptr_t)pointer((uintptr_t)&a_row);
+    __asm__ volatile(".arch armv8.3-a\n pacia %0, xzr\n autia %0, sp\n" : "+r"(function));
+    return ((volatile struct row *)function)->number;
+}
+/* A page of code whose functions have to begin with a landing pad. */
+NOINLINE static long no_landing_pad(void)
+{
+    uint32_t *code = (uint32_t *)mmap(NULL, 1 << 14, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    code[0] = 0xd503201f; /* nop */
+    code[1] = 0xd65f03c0; /* ret */
+    if (mprotect(code, 1 << 14, PROT_READ | PROT_EXEC | 0x10 /* PROT_BTI */) != 0)
+        _exit(3);
+    __builtin___clear_cache((char *)code, (char *)(code + 2));
+    return ((long (*)(void))pointer((uintptr_t)code))() + 1;
+}
 #endif
 
 NOINLINE static long aborts(void) { abort(); return 0; }
@@ -215,6 +250,148 @@ NOINLINE static long odd(volatile long *depth)
     return even(&local[0]) + local[0];
 }
 NOINLINE static long overflow_of_two(void) { volatile long depth = 0; return even(&depth); }
+
+NOINLINE static long large_frame(void)
+{
+    volatile char local[64 << 20];
+    local[0] = (char)(uintptr_t)pointer(1);
+    return local[0] + local[sizeof local - 1];
+}
+
+#if defined(__x86_64__)
+/* What a function returns to is written over, as a buffer on the stack does it. */
+#define SMASHES(name, value) \
+    NOINLINE static long name(void) { __asm__ volatile("movq %0, (%%rsp); ret" : : "r"(value)); return 0; }
+SMASHES(smashed_return, 0x4141414141414141)
+SMASHES(smashed_return_to_nowhere, 0x123400000000)
+/* Either register may be the pointer. */
+#define TWO_ADDED(name, first) \
+    NOINLINE static long name(void) \
+    { \
+        long found; \
+        __asm__ volatile("movsbq (%1,%2), %0" : "=r"(found) : "r"(pointer(first)), "r"(pointer(0))); \
+        return found; \
+    }
+TWO_ADDED(two_added, 0x123400000000)
+TWO_ADDED(two_added_near_null, 0x30)
+#endif
+
+/* Variables and fields that hold what is bad. */
+struct picture {
+    int width, height;
+    char *pixels;           /* 8 */
+    struct row *row;        /* 16 */
+    struct picture *next;   /* 24 */
+    struct row *rows[4];    /* 32 */
+    long (*handler)(int);   /* 64 */
+};
+
+AS_WRITTEN static struct picture *a_picture(void)
+{
+    struct picture *found = (struct picture *)pointer((uintptr_t)calloc(1, sizeof *found));
+    found->next = (struct picture *)pointer((uintptr_t)calloc(1, sizeof *found));
+    return found;
+}
+
+AS_WRITTEN static long number_of(struct row *row) { return row->number + 1; }
+NOINLINE static long of_parameter(void) { return number_of((struct row *)pointer(0)) + 1; }
+NOINLINE static long of_local(void)
+{
+    struct row *local = (struct row *)pointer(0);
+    local->total = 7;
+    return local->total + 1;
+}
+AS_WRITTEN static long row_of(struct picture *picture) { return picture->row->number + 1; }
+NOINLINE static long of_field(void) { return row_of(a_picture()) + 1; }
+AS_WRITTEN static long fill(struct picture *picture) { picture->pixels[0] = 7; return picture->width; }
+NOINLINE static long of_pixels(void) { return fill(a_picture()) + 1; }
+AS_WRITTEN static long width_of(struct picture *picture) { return picture->next->next->width + 1; }
+NOINLINE static long of_next(void) { return width_of(a_picture()) + 1; }
+AS_WRITTEN static long third_of(struct picture *picture) { return picture->rows[2]->number + 1; }
+NOINLINE static long of_element(void) { return third_of(a_picture()) + 1; }
+static struct picture *current, *nobody;
+AS_WRITTEN static long of_current(int more) { return current->row->number + more; }
+NOINLINE static long of_global(void) { current = a_picture(); return of_current((int)current->width) + 1; }
+AS_WRITTEN static long of_nobody(int more) { return nobody->height + more; }
+NOINLINE static long of_static(void) { nobody = (struct picture *)pointer(0); return of_nobody(1) + 1; }
+NOINLINE static void prepare(struct picture *picture) { memset(pointer((uintptr_t)picture), 0, sizeof *picture); }
+NOINLINE static long of_structure(void)
+{
+    struct picture local;
+    prepare(&local);
+    return local.row->number + local.width;
+}
+NOINLINE static long of_freed(void)
+{
+    struct picture *picture = a_picture();
+    memset(pointer((uintptr_t)picture), 0x5a, sizeof *picture);
+    return row_of(picture) + 1;
+}
+NOINLINE static long used_when_freed(void)
+{
+    struct picture *picture = a_picture();
+    void *others[7];
+    for (int i = 0; i < 7; i++)
+        others[i] = malloc(sizeof *picture);
+    picture->row = &a_row;
+    /* What each thread keeps of a size comes first, which glibc does not fill. */
+    for (int i = 0; i < 7; i++)
+        free(pointer((uintptr_t)others[i]));
+    free(pointer((uintptr_t)picture));
+    return row_of(picture) + 1;
+}
+NOINLINE static long never_written(void) { return row_of((struct picture *)pointer((uintptr_t)malloc(sizeof(struct picture)))) + 1; }
+struct list {
+    struct list *next;
+    int number;
+};
+AS_WRITTEN static long second_of(struct list *list) { return list->next->number + 1; }
+/* Free memory begins with the next of its size: there is none. */
+NOINLINE static long first_when_freed(void)
+{
+    struct list *list = (struct list *)pointer((uintptr_t)malloc(520));
+    list->next = list;
+    free(pointer((uintptr_t)list));
+    return second_of(list) + 1;
+}
+NOINLINE static long corrupts_top(void)
+{
+    char *last = (char *)malloc(0x8008);
+    memset(pointer((uintptr_t)last + 0x8008), 0xff, 8);
+    return pointer((uintptr_t)malloc(0x9000)) != NULL;
+}
+NOINLINE static long frees_the_middle(void)
+{
+    char *bytes = (char *)malloc(0x4000);
+    free(pointer((uintptr_t)bytes + 24));
+    return bytes[1];
+}
+NOINLINE static long frees_what_is_not(void) { free(pointer(0x123400001230)); return 0; }
+NOINLINE static long frees_cached_twice(void)
+{
+    void *bytes = malloc(40);
+    free(pointer((uintptr_t)bytes));
+    free(pointer((uintptr_t)bytes));
+    return bytes != NULL;
+}
+NOINLINE static long corrupts_a_size(void)
+{
+    char *first = (char *)malloc(0x5008), *second = (char *)malloc(0x5008);
+    memset(pointer((uintptr_t)first + 0x5008), 0x41, 8);
+    free(pointer((uintptr_t)second));
+    return first[0];
+}
+NOINLINE static long corrupts_a_list(void)
+{
+    char *first = (char *)malloc(0x5000), *second = (char *)malloc(0x5000);
+    free(pointer((uintptr_t)first));
+    memset(pointer((uintptr_t)first), 0x41, 16);
+    return pointer((uintptr_t)malloc(0x2000)) != second;
+}
+AS_WRITTEN static long handled(struct picture *picture, int number) { return picture->handler(number) + picture->width; }
+NOINLINE static long of_handler(void) { return handled(a_picture(), 3) + 1; }
+AS_WRITTEN static int each(int sum, int count) { return sum / count; }
+NOINLINE static long of_count(void) { return each(HIDDEN(int, 9), HIDDEN(int, 0)) + 1; }
 
 /* In the C library. */
 NOINLINE static long copy_to_null(void) { memcpy(pointer(0), constant, HIDDEN(size_t, 40)); return 0; }

@@ -32,3 +32,21 @@ NOINLINE static void never_throws(void) noexcept { throw 7; }
 NOINLINE static long terminates(void) { never_throws(); return 0; }
 NOINLINE static long element_of_null(void) { return (*(std::vector<long> *)pointer(0))[0]; }
 NOINLINE static long string_written(void) { ((std::string *)pointer(0x20))->clear(); return 0; }
+AS_WRITTEN static long width_of_it(shape &there) { return there.width + 1; }
+NOINLINE static long of_reference(void) { return width_of_it(*(shape *)pointer(0)) + 1; }
+
+struct holder {
+    long depth, width;
+    AS_WRITTEN long width_of() { return width + 1; }
+};
+NOINLINE static long this_is_null(void) { return ((holder *)pointer(0))->width_of() + 1; }
+
+struct unfinished {
+    unfinished() { call(); }
+    NOINLINE void call() { body(); }
+    virtual void body() = 0;
+};
+struct finished : unfinished {
+    void body() override {}
+};
+NOINLINE static long pure_virtual(void) { finished made; return pointer((uintptr_t)&made) != nullptr; }

@@ -5,6 +5,7 @@
 //! called certain and is none of that; what is called possible or unknown is neither. Reports of clean programs may not be said to have code that
 //! was changed or an address with a flipped bit; in one that is changed by a bit here, that bit has to be named.
 
+mod flips;
 mod table;
 
 use std::ffi::OsStr;
@@ -37,7 +38,10 @@ pub(crate) struct Arguments {
     /// Every ninth program, for the test command.
     #[arg(long)]
     short: bool,
-    /// Programs of arm64, under qemu-user: those in C and C++ whose fault that processor has.
+    /// Instead of the programs: crashes with a flipped bit in a pointer or in code, so many of each, and four times as many without.
+    #[arg(long, value_name = "CRASHES")]
+    flips: Option<usize>,
+    /// Programs of arm64, under qemu-user: those whose fault that processor has.
     #[arg(long)]
     arm64: bool,
 }
@@ -64,19 +68,43 @@ struct Outcome {
     why: Option<String>,
 }
 
+impl Outcome {
+    /// Of a program that could not be built, or left no report.
+    fn failed(row: &Row, optimised: bool, error: &anyhow::Error) -> Self {
+        Self {
+            program: row.name.to_owned(),
+            language: format!("{:?}", row.language),
+            optimised,
+            headline: String::new(),
+            kind: String::new(),
+            certainty: String::new(),
+            right: false,
+            wrong: false,
+            why: Some(format!("{error:#}")),
+        }
+    }
+}
+
 /// Builds, crashes and explains.
 ///
 /// # Errors
 /// Fewer are right than wanted, or one is wrong.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let bench = Bench::new(arguments.arm64)?;
+    if let Some(crashes) = arguments.flips {
+        let counts = flips::run(&bench, crashes, !arguments.json)?;
+        if arguments.json {
+            println!("{}", serde_json::json!({ "rows": counts }));
+        }
+        return Ok(());
+    }
     let is_asked = |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|name| name == row.name);
     let rows = ROWS.iter().filter(|row| is_asked(row) && bench.has(row));
     let mut programs: Vec<(&Row, bool)> = rows.flat_map(|row| [(row, false), (row, true)]).collect();
     if arguments.short {
         programs = programs.into_iter().enumerate().filter(|(at, _)| at % 9 == 0).map(|(_, program)| program).collect();
     }
-    let outcomes = bench.run_all(&programs)?;
+    let outcomes = bench.run_all(&programs);
     for outcome in &outcomes {
         let mark = match (outcome.right, outcome.wrong) {
             (true, _) => "right",
@@ -121,6 +149,11 @@ impl Bench {
             command.args(["-p", "coroner-ffi", "--lib", "--target", ARM64]);
             command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
         } else {
+            for (library, package) in [("libjemalloc.so.2", "libjemalloc2"), ("libmimalloc.so.2", "libmimalloc2.0")] {
+                if !Path::new("/usr/lib/x86_64-linux-gnu").join(library).exists() {
+                    tools::install_debian_package(package)?;
+                }
+            }
             // With the features of the tests, by which it is built already.
             command.args(["--workspace", "--lib"]);
         }
@@ -137,22 +170,31 @@ impl Bench {
     /// Whether the machine has that fault and its language.
     fn has(&self, row: &Row) -> bool {
         // arm64 divides by zero, and has no such assembly.
-        !self.is_arm64 || (row.language != Language::Rust && !row.is_x86 && !row.name.starts_with("divide"))
+        if self.is_arm64 {
+            !row.is_x86 && !row.name.starts_with("divide") && row.name != "of_count"
+        } else {
+            !row.is_arm64
+        }
     }
 
     /// All programs, on as many threads as there are processors.
-    fn run_all(&self, programs: &[(&Row, bool)]) -> anyhow::Result<Vec<Outcome>> {
+    fn run_all(&self, programs: &[(&Row, bool)]) -> Vec<Outcome> {
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
                 scope.spawn(|| {
-                    let mut symbolizer = Symbolizer::new(Options::default());
+                    let mut options = Options::default();
+                    if self.is_arm64 {
+                        // The emulator finds the libraries there.
+                        options.search.push("/usr/aarch64-linux-gnu/lib".into());
+                    }
+                    let mut symbolizer = Symbolizer::new(options);
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((row, is_optimised)) = programs.get(at) else { break };
                         let outcome = self.outcome(row, *is_optimised, &mut symbolizer);
-                        let outcome = outcome.with_context(|| format!("{:?} {}", row.language, row.name));
+                        let outcome = outcome.unwrap_or_else(|error| Outcome::failed(row, *is_optimised, &error));
                         found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, outcome));
                     }
                 });
@@ -164,15 +206,18 @@ impl Bench {
     }
 
     fn outcome(&self, row: &Row, is_optimised: bool, symbolizer: &mut Symbolizer) -> anyhow::Result<Outcome> {
-        let name = format!("{:?}-{}-{}", row.language, row.name, if is_optimised { "O2" } else { "O0" });
+        let allocator = row.environment.first().map_or("", |(_, allocator)| allocator);
+        let name = format!("{:?}-{}{allocator}-{}", row.language, row.name, if is_optimised { "O2" } else { "O0" });
         let program = self.folder.path().join(&name);
         self.build(row, is_optimised, &program)?;
         let store = self.folder.path().join(format!("{name}.store"));
-        let mut report = self.crash(&program, &store)?;
+        let mut report = self.crash(row, &program, &store)?;
         symbolizer.symbolicate_report(&mut report);
         let files = ImageFiles::of(&report, symbolizer);
         let said = explain(&report, &files);
+        let variable = variable(row, &said);
         let why = not_right(row, is_optimised, &report, &said)
+            .or_else(|| variable.as_ref().map(|(why, _)| why.clone()))
             .or_else(|| beside(row, &report, &said))
             .or_else(|| alone(&report, &said))
             // What is no code has nothing in the file to be compared with.
@@ -182,13 +227,15 @@ impl Bench {
         fs::remove_dir_all(&store)?;
         fs::remove_file(&program)?;
         Ok(Outcome {
-            program: row.name.to_owned(),
+            program: format!("{} {allocator}", row.name).trim_end().to_owned(),
             language: format!("{:?}", row.language),
             optimised: is_optimised,
             kind: said.kind.name(),
             certainty: said.certainty.name().to_owned(),
             right: why.is_none(),
-            wrong: accused || (is_certain && not_right(row, is_optimised, &report, &said).is_some()),
+            wrong: accused
+                || variable.is_some_and(|(_, is_named)| is_named)
+                || (is_certain && not_right(row, is_optimised, &report, &said).is_some()),
             headline: said.headline,
             why,
         })
@@ -199,6 +246,9 @@ impl Bench {
         if row.language == Language::Rust {
             let mut command = Command::new("rustc");
             command.args(["--edition", "2024", "-g", "-C", "panic=abort", "-C", "link-arg=-Wl,--build-id"]);
+            if self.is_arm64 {
+                command.args(["--target", ARM64, "-C", "linker=aarch64-linux-gnu-gcc"]);
+            }
             command.args(["-C", if is_optimised { "opt-level=2" } else { "opt-level=0" }, "-C"]);
             command.arg(format!("link-arg={libraries}")).arg("-L").arg(self.folder.path());
             command.args(["-l", "coroner_ffi", "-o"]).arg(program).arg(self.sources.join("program.rs"));
@@ -222,13 +272,14 @@ impl Bench {
     }
 
     /// The report that the program leaves.
-    fn crash(&self, program: &Path, store: &Path) -> anyhow::Result<Report> {
+    fn crash(&self, row: &Row, program: &Path, store: &Path) -> anyhow::Result<Report> {
         // No core files, and a small stack: of an overflow all frames are in the report.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]);
         if self.is_arm64 {
             command.args(["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]);
         }
+        command.envs(row.environment.iter().copied());
         let died = command.arg(program).arg(store).output()?;
         ensure!(died.status.signal().is_some(), "it does not die: {died:?}");
         let runs: Vec<PathBuf> =
@@ -252,8 +303,14 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     if said.kind != kind && said.kind != row.kind {
         return Some(format!("{} instead of {}", said.kind.name(), kind.name()));
     }
+    if !said.headline.contains(row.says) {
+        return Some(format!("it does not say `{}`", row.says));
+    }
     if kind == FaultKind::Abort {
         return None;
+    }
+    if row.is_nameless && operand_register(said).is_some() {
+        return Some(format!("a register is named: {:?}", operand_register(said)));
     }
     let access = said.access.unwrap_or_default();
     if let Some((wanted, width)) = row.access
@@ -280,6 +337,22 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
         })
     };
     named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
+}
+
+/// What is not as the table has it of the variable, and whether another one is named.
+fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
+    let found = said.variable.as_ref().map(|named| (named.name.as_str(), named.accessed.as_deref()));
+    // The programs hide values from the compiler in that variable.
+    let is_allowed = match row.variable {
+        _ if said.kind == FaultKind::Abort => true,
+        Some(_) => found == row.variable,
+        None => matches!(found, None | Some(("hidden", _))) || found == row.may_name,
+    };
+    (!is_allowed).then(|| (format!("the variable is {found:?}"), found.is_some_and(|(name, _)| name != "hidden")))
+}
+
+fn operand_register(said: &Explanation) -> Option<&str> {
+    said.operand.as_ref().and_then(|operand| operand.register.as_deref())
 }
 
 /// A part of a register has the low bytes of the whole.
@@ -311,7 +384,7 @@ fn alone(report: &Report, said: &Explanation) -> Option<String> {
 }
 
 /// A bit of the report's code is changed, and has to be named. The report is of a program whose file is there.
-fn changed(report: &Report, files: &ImageFiles) -> Option<String> {
+fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
     let mut changed = report.clone();
     let pc = report.crashed_thread()?.registers.as_ref()?.pc()?;
     let piece = changed.code.iter_mut().find(|piece| piece.address == pc)?;

@@ -19,6 +19,12 @@ struct Row {
     total: u64,
 }
 
+#[repr(C)]
+struct Picture {
+    width: u32,
+    row: *const Row,
+}
+
 static TEXT: &str = "may not be written, being a constant";
 
 fn hidden<T>(value: usize) -> *mut T {
@@ -29,6 +35,28 @@ fn hidden<T>(value: usize) -> *mut T {
 fn null_read() -> u64 {
     // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
     unsafe { (&raw const (*hidden::<Row>(0)).number).read_volatile().into() }
+}
+
+#[inline(never)]
+fn number_of(row: *const Row) -> u32 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
+    unsafe { (*row).number.wrapping_add(1) }
+}
+
+#[inline(never)]
+fn of_parameter() -> u64 {
+    u64::from(number_of(hidden::<Row>(0))) + 1
+}
+
+#[inline(never)]
+fn total_of(picture: &Picture) -> u64 {
+    // SAFETY: none: the fault that it is made for ends the process, and nothing is used after it.
+    unsafe { (*picture.row).total.wrapping_add(picture.width.into()) }
+}
+
+#[inline(never)]
+fn of_field() -> u64 {
+    total_of(black_box(&Picture { width: 3, row: std::ptr::null() })) + 1
 }
 
 #[inline(never)]
@@ -122,6 +150,8 @@ fn main() {
     }
     let value = match env!("FAULT") {
         "null_read" => null_read(),
+        "of_parameter" => of_parameter(),
+        "of_field" => of_field(),
         "null_write" => null_write(),
         "near_null" => near_null(),
         "non_canonical" => non_canonical(),

@@ -31,6 +31,18 @@ pub(super) struct Row {
     pub(super) is_flip: bool,
     /// Whether it is assembly of x86_64.
     pub(super) is_x86: bool,
+    /// Whether it is of arm64 alone.
+    pub(super) is_arm64: bool,
+    /// Words of the sentence.
+    pub(super) says: &'static str,
+    /// The variable that held the bad value, and what of it was accessed, where that is known. `None`: none, or the one that hides values from the compiler.
+    pub(super) variable: Option<(&'static str, Option<&'static str>)>,
+    /// One that may be named, of inlined functions of a library.
+    pub(super) may_name: Option<(&'static str, Option<&'static str>)>,
+    /// Whether no register may be named.
+    pub(super) is_nameless: bool,
+    /// Variables of the environment: which allocator, and what it fills with.
+    pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
 const fn row(name: &'static str, kind: Kind) -> Row {
@@ -44,6 +56,12 @@ const fn row(name: &'static str, kind: Kind) -> Row {
         register_unoptimised: None,
         is_flip: false,
         is_x86: false,
+        is_arm64: false,
+        says: "",
+        variable: None,
+        may_name: None,
+        is_nameless: false,
+        environment: &[],
     }
 }
 
@@ -74,6 +92,42 @@ const fn flips(name: &'static str, kind: Kind) -> Row {
 
 const fn x86(row: Row) -> Row {
     Row { is_x86: true, ..row }
+}
+
+const fn arm64(row: Row) -> Row {
+    Row { is_arm64: true, ..row }
+}
+
+const fn says(row: Row, says: &'static str) -> Row {
+    Row { says, ..row }
+}
+
+/// Of a variable that held the bad value, or of a field, and of what was accessed by it.
+const fn named(row: Row, variable: &'static str, accessed: &'static str) -> Row {
+    Row { variable: Some((variable, Some(accessed))), ..row }
+}
+
+/// Of a variable that held what was called, divided by, or used as it is.
+const fn named_alone(row: Row, variable: &'static str) -> Row {
+    Row { variable: Some((variable, None)), ..row }
+}
+
+const fn with(row: Row, environment: &'static [(&'static str, &'static str)]) -> Row {
+    Row { environment, ..row }
+}
+
+const JEMALLOC: &[(&str, &str)] = &[("LD_PRELOAD", "libjemalloc.so.2"), ("MALLOC_CONF", "junk:true")];
+const MIMALLOC: &[(&str, &str)] = &[("LD_PRELOAD", "libmimalloc.so.2")];
+const PERTURB: &[(&str, &str)] = &[("MALLOC_PERTURB_", "240")];
+const ASAN: &[(&str, &str)] =
+    &[("LD_PRELOAD", "libasan.so.8"), ("ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:handle_abort=0:detect_leaks=0")];
+
+const fn may_name(row: Row, variable: &'static str, accessed: &'static str) -> Row {
+    Row { may_name: Some((variable, Some(accessed))), ..row }
+}
+
+const fn nameless(row: Row) -> Row {
+    Row { is_nameless: true, ..row }
 }
 
 const fn cpp(row: Row) -> Row {
@@ -123,18 +177,17 @@ pub(super) const ROWS: &[Row] = &[
     accesses("guard_read", Kind::GuardPage, Access::READ, 4),
     accesses("guard_write", Kind::GuardPage, Access::WRITE, 8),
     accesses("truncated", Kind::TruncatedMapping, Access::READ, 1),
-    row("call_null", Kind::JumpToNull),
-    row("call_nowhere", Kind::JumpToNowhere),
-    row("call_static", Kind::ExecuteOfData),
-    row("call_heap", Kind::ExecuteOfData),
-    row("call_stack", Kind::ExecuteOfData),
-    row("call_non_canonical", Kind::NonCanonical),
-    row("call_freed", Kind::PoisonedPointer),
-    // Without optimisation the divisor is in the red zone.
-    row("divide", Kind::DivisionByZero),
-    row("divide_unsigned", Kind::DivisionByZero),
-    row("divide_remainder", Kind::DivisionByZero),
-    row("divide_overflow", Kind::DivisionOverflow),
+    named_alone(row("call_null", Kind::JumpToNull), "function"),
+    named_alone(row("call_nowhere", Kind::JumpToNowhere), "function"),
+    named_alone(row("call_static", Kind::ExecuteOfData), "function"),
+    named_alone(row("call_heap", Kind::ExecuteOfData), "function"),
+    named_alone(row("call_stack", Kind::ExecuteOfData), "function"),
+    named_alone(row("call_non_canonical", Kind::NonCanonical), "function"),
+    named_alone(row("call_freed", Kind::PoisonedPointer), "function"),
+    named_alone(row("divide", Kind::DivisionByZero), "b"),
+    named_alone(row("divide_unsigned", Kind::DivisionByZero), "b"),
+    named_alone(row("divide_remainder", Kind::DivisionByZero), "b"),
+    named_alone(row("divide_overflow", Kind::DivisionOverflow), "b"),
     row("trap", Kind::Trap),
     row("ubsan", Kind::Trap),
     row("breakpoint", Kind::Breakpoint),
@@ -148,6 +201,70 @@ pub(super) const ROWS: &[Row] = &[
     row("smashes", Kind::Abort),
     row("overflow", Kind::StackOverflow),
     row("overflow_of_two", Kind::StackOverflow),
+    says(row("large_frame", Kind::StackOverflow), "larger than what was left of the stack"),
+    x86(says(row("smashed_return", Kind::BadReturn), "eturn to an address")),
+    x86(says(row("smashed_return_to_nowhere", Kind::BadReturn), "eturn to an address")),
+    x86(nameless(row("two_added", Kind::Unmapped))),
+    x86(nameless(row("two_added_near_null", Kind::NearNull))),
+    named(reads("of_parameter", Kind::NullPointer, 0, 16, 4), "row", "row->number"),
+    named(writes("of_local", Kind::NullPointer, 0, 24, 8), "local", "local->total"),
+    named(reads("of_field", Kind::NullPointer, 0, 16, 4), "picture->row", "picture->row->number"),
+    named(writes("of_pixels", Kind::NullPointer, 0, 0, 1), "picture->pixels", "*picture->pixels"),
+    named(reads("of_next", Kind::NullPointer, 0, 0, 4), "picture->next->next", "picture->next->next->width"),
+    named(reads("of_element", Kind::NullPointer, 0, 16, 4), "picture->rows[2]", "picture->rows[2]->number"),
+    named(reads("of_global", Kind::NullPointer, 0, 16, 4), "current->row", "current->row->number"),
+    named(reads("of_static", Kind::NullPointer, 0, 4, 4), "nobody", "nobody->height"),
+    named(reads("of_structure", Kind::NullPointer, 0, 16, 4), "local.row", "local.row->number"),
+    named(
+        reads("of_freed", Kind::PoisonedPointer, 0x5a5a_5a5a_5a5a_5a5a, 16, 4),
+        "picture->row",
+        "picture->row->number",
+    ),
+    // The allocators of the system, of Debian's packages and of the sanitizer.
+    named(
+        with(reads("used_when_freed", Kind::PoisonedPointer, 0x5a5a_5a5a_5a5a_5a5a, 16, 4), JEMALLOC),
+        "picture->row",
+        "picture->row->number",
+    ),
+    named(
+        with(reads("never_written", Kind::PoisonedPointer, 0xa5a5_a5a5_a5a5_a5a5, 16, 4), JEMALLOC),
+        "picture->row",
+        "picture->row->number",
+    ),
+    named(
+        with(reads("used_when_freed", Kind::PoisonedPointer, 0xf0f0_f0f0_f0f0_f0f0, 16, 4), PERTURB),
+        "picture->row",
+        "picture->row->number",
+    ),
+    named(
+        with(reads("never_written", Kind::PoisonedPointer, 0x0f0f_0f0f_0f0f_0f0f, 16, 4), PERTURB),
+        "picture->row",
+        "picture->row->number",
+    ),
+    named(
+        with(reads("never_written", Kind::PoisonedPointer, 0xbebe_bebe_bebe_bebe, 16, 4), ASAN),
+        "picture->row",
+        "picture->row->number",
+    ),
+    named(with(reads("first_when_freed", Kind::NullPointer, 0, 8, 4), MIMALLOC), "list->next", "list->next->number"),
+    says(row("corrupts_top", Kind::Abort), "corrupted top size"),
+    says(row("frees_the_middle", Kind::Abort), "free(): invalid pointer"),
+    says(row("frees_cached_twice", Kind::Abort), "double free detected in tcache"),
+    says(row("corrupts_a_size", Kind::Abort), "corruption (out)"),
+    may_name(row("corrupts_a_list", Kind::NonCanonical), "bck", "bck->fd"),
+    with(reads("frees_what_is_not", Kind::NearNull, 8, 0, 8), JEMALLOC),
+    with(reads("frees_what_is_not", Kind::Unmapped, 0x1234_0000_0000, 0x100, 8), MIMALLOC),
+    named_alone(row("of_handler", Kind::JumpToNull), "picture->handler"),
+    named_alone(row("of_count", Kind::DivisionByZero), "count"),
+    arm64(row("tagged_null", Kind::NearNull)),
+    arm64(row("rust_abort", Kind::Trap)),
+    arm64(row("authentication_trap", Kind::ControlFlow)),
+    arm64(row("cfi_trap", Kind::ControlFlow)),
+    arm64(row("fail_fast", Kind::Trap)),
+    arm64(row("unaligned_exclusive", Kind::Unaligned)),
+    arm64(row("undefined", Kind::Trap)),
+    arm64(row("bad_authentication", Kind::NonCanonical)),
+    arm64(row("no_landing_pad", Kind::IllegalInstruction)),
     row("copy_to_null", Kind::NullPointer),
     row("length_of_null", Kind::NullPointer),
     flips("flipped_static_33", Kind::Unmapped),
@@ -163,13 +280,23 @@ pub(super) const ROWS: &[Row] = &[
     unoptimised(cpp(row("virtual_without_table", Kind::NullPointer)), Kind::NearNull),
     cpp(row("virtual_of_bad_table", Kind::PoisonedPointer)),
     cpp(reads("member_of_null", Kind::NullPointer, 0, 8, 8)),
-    cpp(row("throws", Kind::Exception)),
+    says(cpp(row("throws", Kind::Exception)), "thrown by throws"),
+    says(cpp(row("pure_virtual", Kind::Exception)), "pure virtual"),
     cpp(row("string_of_null", Kind::Exception)),
     cpp(row("out_of_range", Kind::Exception)),
     cpp(row("empty_function", Kind::Exception)),
     cpp(row("terminates", Kind::Exception)),
-    cpp(row("element_of_null", Kind::NullPointer)),
-    cpp(row("string_written", Kind::NearNull)),
+    may_name(cpp(row("element_of_null", Kind::NullPointer)), "this", "this->_M_impl._M_start"),
+    may_name(cpp(row("string_written", Kind::NearNull)), "this", "this->_M_string_length"),
+    named(cpp(reads("this_is_null", Kind::NullPointer, 0, 8, 8)), "this", "this->width"),
+    named(cpp(reads("of_reference", Kind::NullPointer, 0, 8, 8)), "there", "there.width"),
+    // Without optimisation the standard library checks the pointers.
+    named(unoptimised(rust(reads("of_parameter", Kind::NullPointer, 0, 16, 4)), Kind::Abort), "row", "row.number"),
+    named(
+        unoptimised(rust(reads("of_field", Kind::NullPointer, 0, 24, 8)), Kind::Abort),
+        "picture.row",
+        "picture.row.total",
+    ),
     computed(rust(reads("null_read", Kind::NullPointer, 0, 16, 4)), Kind::NearNull, 16),
     rust(writes("null_write", Kind::NullPointer, 0, 24, 8)),
     computed(rust(reads("near_null", Kind::NearNull, 0x30, 16, 4)), Kind::NearNull, 0x40),
@@ -178,7 +305,7 @@ pub(super) const ROWS: &[Row] = &[
     unoptimised(rust(reads("uninitialised", Kind::PoisonedPointer, 0x0101_0101_0101_0101, 16, 4)), Kind::Abort),
     unoptimised(rust(reads("freed", Kind::PoisonedPointer, 0xdfdf_dfdf_dfdf_dfdf, 24, 8)), Kind::Abort),
     computed(rust(reads("unmapped", Kind::Unmapped, 0x1234_0000_0000, 24, 8)), Kind::Unmapped, 0x1234_0000_0018),
-    rust(accesses("constant_write", Kind::WriteToReadOnly, Access::WRITE, 4)),
+    may_name(rust(accesses("constant_write", Kind::WriteToReadOnly, Access::WRITE, 4)), "dst", "*dst"),
     rust(row("call_null", Kind::JumpToNull)),
     rust(row("call_nowhere", Kind::JumpToNowhere)),
     rust(row("panics", Kind::Abort)),

@@ -53,6 +53,7 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
     let mut both = (apart.len() as u16).to_le_bytes().to_vec();
     both.extend_from_slice(&apart);
     both.extend_from_slice(&values);
+    write(corpus, "explanation", "all-sections", &both)?;
     write(corpus, "report_writers", "all-sections", &both)
 }
 

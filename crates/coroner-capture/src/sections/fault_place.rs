@@ -9,7 +9,11 @@ use crate::session::{CrashSession, memory};
 use coroner_run::ReportWriter;
 
 /// Bytes of code before the program counter, and from it on.
-const EACH: usize = 64;
+const EACH: usize = 256;
+/// Below it nothing is mapped.
+const NEAR_NULL: u64 = 0x1_0000;
+/// Addresses for which good ones are looked for.
+const SUSPECTS: usize = 2;
 /// The smallest page: behind its end there may be nothing.
 const PAGE: u64 = 4096;
 
@@ -39,7 +43,7 @@ pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);
     encoder.begin_array();
-    images.mappings.around(address, &mut [0; 512], |mapping, name| {
+    let mut write = |mapping: &coroner_process::images::Mapping, name: &[u8]| {
         let allowed = mapping.permissions;
         let bits = [(allowed.execute, 1), (allowed.write, 2), (allowed.read, 4), (allowed.shared, 8)];
         Mapping {
@@ -50,10 +54,24 @@ pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
             file_offset: mapping.file_offset,
         }
         .encode(&mut encoder);
-    });
+    };
+    let mut name = [0; 512];
+    images.mappings.around(address, &mut name, &mut write);
+    // What the bad address was, if a bit of it flipped; the processor does not say one that none can be.
+    let is_open = context.is_memory_fault && address >= NEAR_NULL && images.mappings.at(address) == Ok(None);
+    let said = Some(address).filter(|_| is_open);
+    let unsaid = context.registers.general().iter().filter(|value| context.address.is_none() && is_no_address(**value));
+    for bad in said.iter().chain(unsaid).take(SUSPECTS) {
+        images.mappings.one_bit_away(*bad, &mut name, &mut write);
+    }
     encoder.end();
     let length = encoder.position();
     session.seal(SectionKind::MAPPINGS, length)
+}
+
+/// Whether a value is no address of x86_64, and one bit less or more makes it one of a process.
+fn is_no_address(value: u64) -> bool {
+    cfg!(target_arch = "x86_64") && (value >> 47).is_power_of_two() && value << 17 >> 17 >= NEAR_NULL
 }
 
 /// The code from an address on, at most to the end of its page where no more can be read.

@@ -31,6 +31,12 @@ pub struct Explanation {
     /// The operand that was bad.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operand: Option<BadOperand>,
+    /// What set the register of [`Self::operand`], where every way to the instruction comes by there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_set: Option<LastSet>,
+    /// What the bad value is in the source, by debug information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variable: Option<SourceValue>,
     /// Of a stack overflow: what repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursion: Option<Recursion>,
@@ -128,6 +134,39 @@ pub struct BadOperand {
     /// Who fills memory with what the register held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
+}
+
+/// What set a register to the value that was bad.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastSet {
+    /// The instruction, in the function that crashed.
+    pub instruction: Instruction,
+    /// Whether it is a call, which returned the value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_returned: bool,
+    /// Of a call: what was called, if it has a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// Source file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// Line in it, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+/// A value that the source has a name for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceValue {
+    /// The variable, or the field of one: `row->pixels`.
+    pub name: String,
+    /// What it held.
+    pub value: Address,
+    /// What of it was accessed: `row->pixels->width`. `None` if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accessed: Option<String>,
 }
 
 /// A register that an operand adds to another.

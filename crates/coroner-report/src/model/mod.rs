@@ -32,8 +32,8 @@ pub use crash::{
     SectionCount, Signal,
 };
 pub use explanation::{
-    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, Index, Instruction, MemoryAccess,
-    Recursion,
+    BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, Index, Instruction, LastSet, MemoryAccess,
+    Recursion, SourceValue,
 };
 pub use fault_kind::FaultKind;
 pub use image::{Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection};

@@ -55,6 +55,18 @@ impl Mappings {
         }
     }
 
+    /// Up to four mappings that have an address that differs by one bit from `address`, each with what it is for: what it may have been before
+    /// memory failed. Bits below the 25th lead to memory nearby.
+    pub fn one_bit_away(&self, address: u64, _name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
+        let good = |bit: u32| {
+            let other = address ^ 1 << bit;
+            self.look_up(other).filter(|(mapping, _)| mapping.contains(other) && mapping.permissions.read)
+        };
+        for (mapping, tag) in (24..56).filter_map(good).take(4) {
+            each(&mapping, purpose(tag));
+        }
+    }
+
     /// The last mapping that begins below an address. The kernel can be asked for the next one alone: one is looked for ever further below,
     /// and from there the last one.
     fn below(&self, address: u64) -> Option<(Mapping, u32)> {

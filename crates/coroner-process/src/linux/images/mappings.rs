@@ -93,6 +93,31 @@ impl Mappings {
         });
     }
 
+    /// Up to four mappings that have an address that differs by one bit from `address`, each with its name as in [`around`](Self::around): what it
+    /// may have been before memory failed. In ascending order. Bits below the 25th lead to memory nearby.
+    pub fn one_bit_away(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
+        let Ok(descriptor) = open_maps() else { return };
+        let mut starts = [0; 4];
+        let mut free = starts.iter_mut();
+        let read = each_line(descriptor, &mut [], |line| {
+            let is_one_away = (24..64).any(|bit| line.mapping.contains(address ^ 1 << bit));
+            let is_good = line.mapping.permissions.read && is_one_away && !line.mapping.contains(address);
+            if is_good && let Some(start) = free.next() {
+                *start = line.mapping.start;
+            }
+            free.len() == 0
+        });
+        close(descriptor);
+        if read.is_err() {
+            return;
+        }
+        for start in starts.into_iter().filter(|start| *start != 0) {
+            if let Ok(Some((mapping, length))) = self.look_up(start, name) {
+                each(&mapping, name.get(..length).unwrap_or(&[]));
+            }
+        }
+    }
+
     fn look_up(&self, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
         self.ask(|list| look_up(list, address, path))
     }

@@ -1,0 +1,140 @@
+//! Where in a function a register was last set before an instruction, if every way to the instruction comes by there.
+//!
+//! The whole function is decoded, with the parts of it that lie elsewhere, and each address that something jumps to is noted. From the instruction it goes back
+//! until something sets the register: beyond conditional jumps and calls that return, but not beyond an address that is jumped to, nor
+//! beyond what does not go on to the next instruction. A function that jumps to where is not known (a table's jump) may jump anywhere in it: of that nothing is said.
+
+use std::collections::HashSet;
+
+use coroner_process::registers::Arch;
+use coroner_report::model::Address;
+
+use crate::code_source::CodeSource;
+use crate::machine;
+use crate::step::{self, Flow, Register, Step};
+
+/// Bytes of a function, or of a part of one, that are decoded.
+const MAX_FUNCTION: u64 = 1 << 18;
+/// Parts of a function that lie elsewhere.
+const MAX_PARTS: usize = 16;
+/// Instructions that lead from a procedure linkage table to elsewhere.
+const LINKAGE: usize = 32;
+
+/// What a register was last set by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Setter<'f> {
+    Instruction(&'f Step),
+    /// What a call returned.
+    Call(&'f Step),
+}
+
+/// A function's instructions.
+pub(crate) struct Function {
+    arch: Arch,
+    steps: Vec<Step>,
+    /// Addresses that are jumped to.
+    entered: HashSet<u64>,
+    pub(crate) is_verified: bool,
+}
+
+impl Function {
+    /// The function at an address. `None` if where it begins or ends, its code, or where it jumps to is not known.
+    pub(crate) fn at(arch: Arch, address: Address, source: &dyn CodeSource) -> Option<Self> {
+        let (extent, code) = read(address, source)?;
+        let steps = machine::steps(arch, &code.bytes, extent.0)?;
+        let mut function = Self { arch, steps, entered: HashSet::new(), is_verified: code.is_verified };
+        let mut known = vec![extent];
+        let mut open = function.note(extent, None)?;
+        while let Some(target) = open.pop() {
+            if known.iter().any(|(start, end)| (*start..*end).contains(&target)) {
+                continue;
+            }
+            if machine::is_linkage(arch, target, source, LINKAGE) {
+                continue;
+            }
+            if known.len() > MAX_PARTS {
+                return None;
+            }
+            let (part, code) = read(Address(target), source)?;
+            known.push(part);
+            // What begins as a function is called, and jumps to no place in this one; a part of this one is jumped to in its middle, too.
+            let steps = machine::steps(arch, &code.bytes, part.0)?;
+            function.note(extent, Some(&steps))?;
+        }
+        Some(function)
+    }
+
+    /// Notes where the steps of the function, or of a part of it, jump to. Returns what is outside. `None` if a jump's target is not known.
+    fn note(&mut self, (start, end): (u64, u64), part: Option<&[Step]>) -> Option<Vec<u64>> {
+        let mut outside = Vec::new();
+        let Self { steps, entered, .. } = self;
+        for step in part.unwrap_or(steps) {
+            match step.flow {
+                Flow::Conditional(target) | Flow::Jump(target) if (start..end).contains(&target) => {
+                    entered.insert(target);
+                }
+                Flow::Conditional(target) | Flow::Jump(target) => outside.push(target),
+                // Of a part: it may be another function, whose tables do not lead here.
+                Flow::AnyJump if part.is_none() => return None,
+                _ => {}
+            }
+        }
+        Some(outside)
+    }
+
+    fn index(&self, address: Address) -> Option<usize> {
+        self.steps.binary_search_by_key(&address.0, |step| step.address).ok()
+    }
+
+    /// What last set a register before the instruction at an address.
+    pub(crate) fn setter(&self, register: Register, before: Address) -> Option<Setter<'_>> {
+        let mut index = self.index(before)?;
+        loop {
+            if self.entered.contains(&self.steps.get(index)?.address) {
+                return None;
+            }
+            index = index.checked_sub(1)?;
+            let step = self.steps.get(index)?;
+            match step.flow {
+                Flow::Next | Flow::Conditional(_) => {}
+                Flow::Call(_) if register == step::RETURNED => return Some(Setter::Call(step)),
+                Flow::Call(_) if step::is_preserved(self.arch, register) => continue,
+                _ => return None,
+            }
+            if step.changes(register) {
+                return step.effect(register).map(|_| Setter::Instruction(step));
+            }
+        }
+    }
+
+    /// Whether a register holds at `to` what it held before the instruction at `from`, by the instructions between them.
+    pub(crate) fn is_kept(&self, register: Register, from: Address, to: Address) -> bool {
+        let (Some(from), Some(to)) = (self.index(from), self.index(to)) else { return false };
+        let Some(between) = self.steps.get(from..to) else { return false };
+        between.iter().all(|step| match step.flow {
+            Flow::Next | Flow::Conditional(_) => !step.changes(register),
+            // A call has the stack pointer back when it returns.
+            Flow::Call(_) => step::is_preserved(self.arch, register),
+            _ => false,
+        })
+    }
+
+    /// Whether the code at an address sets the register that is returned: a caller that uses the register after the call can't have meant what it held before.
+    pub(crate) fn returns_a_value(arch: Arch, target: u64, source: &dyn CodeSource) -> bool {
+        if machine::is_linkage(arch, target, source, LINKAGE) {
+            return true;
+        }
+        let steps =
+            read(Address(target), source).and_then(|(extent, code)| machine::steps(arch, &code.bytes, extent.0));
+        steps.is_some_and(|steps| steps.iter().any(|step| step.effect(step::RETURNED).is_some()))
+    }
+}
+
+/// Where the function at an address is, and its code.
+fn read(address: Address, source: &dyn CodeSource) -> Option<((u64, u64), crate::Code)> {
+    let (start, end) = source.function(address)?;
+    let length = end.0.checked_sub(start.0).filter(|length| (1..=MAX_FUNCTION).contains(length))?;
+    let length = usize::try_from(length).ok()?;
+    let code = source.code(start, length).filter(|code| code.bytes.len() == length)?;
+    Some(((start.0, end.0), code))
+}

@@ -1,0 +1,133 @@
+//! Where a bad value came from: the instruction that set the register, and the variable that it is.
+
+use coroner_report::Report;
+use coroner_report::model::{Address, Certainty, Explanation, FaultKind, Instruction, LastSet, SourceValue};
+use coroner_report::wire::Access;
+
+use crate::code_source::CodeSource;
+use crate::decoded::{Class, State};
+use crate::last_set::{Function, Setter};
+use crate::machine;
+use crate::step::{self, Base, Flow};
+use crate::variable::{Named, Names};
+
+/// Fills in what is known of it. Only of what is certain: of other code than ran nothing is said.
+pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Explanation) {
+    let is_memory = explanation.access.is_some();
+    let is_division = matches!(explanation.kind, FaultKind::DivisionByZero | FaultKind::DivisionOverflow);
+    if explanation.certainty != Certainty::Certain || explanation.code_change.is_some() || !(is_memory || is_division) {
+        return;
+    }
+    let Some(thread) = report.crashed_thread() else { return };
+    let Some(registers) = thread.registers.as_ref().filter(|registers| !registers.only_preserved) else { return };
+    let (Some(arch), Some(pc)) = (registers.arch, registers.pc()) else { return };
+    let state = State::of(report, registers);
+    // Of a jump to where no code is, the call is the instruction.
+    let (at, depth) = match (&explanation.call, &explanation.instruction) {
+        (Some(call), _) => (call.address, 1),
+        (None, Some(instruction)) if instruction.address == pc => (pc, 0),
+        _ => return,
+    };
+    let Some((instruction, _)) = machine::decode(arch, at, source, &state) else { return };
+    // A call's address that memory has is loaded by the call itself.
+    let by_memory = instruction.class == Class::BranchByMemory && explanation.operand.is_none();
+    let operand = explanation.operand.as_ref();
+    let register = match (by_memory, operand) {
+        (true, _) => None,
+        (false, Some(operand)) => operand.register.as_deref().and_then(|name| step::number(arch, name)),
+        (false, None) => return,
+    };
+    let function = Function::at(arch, at, source).filter(|function| function.is_verified);
+    if let (Some(register), Some(function)) = (register, &function) {
+        let found = function.setter(register, at).and_then(|setter| last_set(arch, setter, source, &state));
+        explanation.last_set = found;
+    }
+    let Some(variables) = source.variables(at) else { return };
+    let cfa = thread.frames.get(depth).and_then(|frame| frame.cfa).map(|cfa| cfa.0);
+    let names = Names {
+        function: function.as_ref(),
+        variables: &variables,
+        source,
+        state: &state,
+        cfa,
+        at,
+        pushed: if depth == 1 { machine::pushed_by_call(arch) } else { 0 },
+    };
+    explanation.variable = match register {
+        Some(register) => {
+            let value = operand.and_then(|operand| operand.value).unwrap_or_default();
+            let named = names.of_register(register, at);
+            named.map(|named| {
+                let is_plain = operand.is_some_and(|operand| operand.index.is_none());
+                let is_jump = explanation.access.is_some_and(|access| access.kind == Some(Access::EXECUTE));
+                let displacement = operand.and_then(|operand| operand.displacement).unwrap_or(0);
+                let width = explanation.access.and_then(|access| access.width);
+                let accessed = (is_memory && is_plain && !is_jump).then(|| names.field(&named, displacement, width));
+                of(&named, value, accessed.flatten())
+            })
+        }
+        // The divisor is what memory has.
+        None if is_division => {
+            instruction.memory.iter().find(|operand| operand.access == Some(Access::READ)).and_then(|operand| {
+                let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
+                let base = Base::Register(step::number(arch, base)?);
+                let value = explanation.operand.as_ref()?.value?;
+                Some(of(&names.in_memory(base, operand.displacement, operand.width?, at)?, value, None))
+            })
+        }
+        // The target of the call is what its operand has.
+        None => instruction.memory.iter().find(|operand| operand.access == Some(Access::READ)).and_then(|operand| {
+            let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
+            let pointer = names.of_register(step::number(arch, base)?, at)?;
+            let target = explanation.access.and_then(|access| access.address)?;
+            Some(of(&names.field(&pointer, operand.displacement, operand.width)?, target, None))
+        }),
+    };
+}
+
+fn of(named: &Named, value: Address, accessed: Option<Named>) -> SourceValue {
+    SourceValue {
+        name: named.path.clone(),
+        value: Address(value.0.wrapping_sub(named.added as u64)),
+        accessed: accessed.map(|accessed| accessed.path),
+    }
+}
+
+fn last_set(
+    arch: coroner_process::registers::Arch,
+    setter: Setter<'_>,
+    source: &dyn CodeSource,
+    state: &State<'_>,
+) -> Option<LastSet> {
+    let (step, is_returned) = match setter {
+        Setter::Instruction(step) => (step, false),
+        Setter::Call(step) => (step, true),
+    };
+    let target = match step.flow {
+        Flow::Call(target) => target,
+        _ => None,
+    };
+    // A caller that knows what it calls may keep a value in a register that others lose.
+    if is_returned && !target.is_none_or(|target| Function::returns_a_value(arch, target, source)) {
+        return None;
+    }
+    let address = Address(step.address);
+    let (decoded, _) = machine::decode(arch, address, source, state)?;
+    let (file, line) = source.line(address).unzip();
+    let function = target.filter(|_| is_returned).and_then(|target| source.name(Address(target)));
+    Some(LastSet { instruction: Instruction { address, text: decoded.text }, is_returned, function, file, line })
+}
+
+/// What is said of it.
+pub(crate) fn sentence(set: &LastSet, register: &str) -> String {
+    let place = match (&set.file, set.line) {
+        (Some(file), Some(line)) => format!(" ({}:{line})", file.rsplit(['/', '\\']).next().unwrap_or(file)),
+        _ => String::new(),
+    };
+    let Instruction { address, text } = &set.instruction;
+    match (set.is_returned, &set.function) {
+        (true, Some(function)) => format!("{register} is what {function} returned, called at {address}{place}"),
+        (true, None) => format!("{register} is what `{text}` at {address} returned{place}"),
+        _ => format!("{register} was last set by `{text}` at {address}{place}"),
+    }
+}

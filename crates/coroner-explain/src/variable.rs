@@ -1,0 +1,198 @@
+//! What a bad register is called in the source: the variable that it holds, or the field that it was loaded from.
+//!
+//! | the register | is called |
+//! |---|---|
+//! | debug information says that a variable is in it, at that address | the variable |
+//! | was last set by a load from where a variable is: on the stack, or at a fixed address | the variable, or its field there |
+//! | was last set by a load at an offset from a register that has a name, a pointer to a structure | the structure's field at the offset |
+//! | was last set by a copy of, or a sum with, a register that has a name | that |
+
+use coroner_report::model::Address;
+use coroner_symbols::{FrameBase, FunctionVariables, Place, Pointee, TypeId, Variable};
+
+use crate::code_source::CodeSource;
+use crate::decoded::State;
+use crate::last_set::{Function, Setter};
+use crate::step::{self, Base, Effect, Register};
+
+/// Loads, copies and sums that are followed.
+const MAX_STEPS: usize = 8;
+
+/// A value with a name in the source.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    /// `row->pixels`
+    pub(crate) path: String,
+    /// Its type, if it is known.
+    pub(crate) of: Option<TypeId>,
+    /// What was added to it.
+    pub(crate) added: i64,
+}
+
+/// What names of a function rest on.
+pub(crate) struct Names<'a> {
+    pub(crate) function: Option<&'a Function>,
+    pub(crate) variables: &'a FunctionVariables,
+    pub(crate) source: &'a dyn CodeSource,
+    pub(crate) state: &'a State<'a>,
+    /// The canonical frame address of the function.
+    pub(crate) cfa: Option<u64>,
+    /// The instruction before which registers had the values of `state`.
+    pub(crate) at: Address,
+    /// But for the stack pointer, which is lower by so much.
+    pub(crate) pushed: u64,
+}
+
+impl Names<'_> {
+    /// What a register holds before the instruction at an address.
+    pub(crate) fn of_register(&self, register: Register, at: Address) -> Option<Named> {
+        self.followed(register, at, MAX_STEPS)
+    }
+
+    fn followed(&self, register: Register, at: Address, left: usize) -> Option<Named> {
+        let left = left.checked_sub(1)?;
+        if let Some(named) = self.in_register(register, at) {
+            return Some(named);
+        }
+        let Setter::Instruction(setter) = self.function?.setter(register, at)? else { return None };
+        let before = Address(setter.address);
+        match setter.effect(register)? {
+            Effect::Copy(from) => self.followed(from, before, left),
+            Effect::Sum(from, number) => {
+                let named = self.followed(from, before, left)?;
+                Some(Named { added: named.added.checked_add(number)?, ..named })
+            }
+            Effect::Load { base, displacement, width } => self.loaded(base, displacement, width, before, left),
+            _ => None,
+        }
+    }
+
+    /// The variable, or the part of one, that debug information says is in a register.
+    fn in_register(&self, register: Register, at: Address) -> Option<Named> {
+        let svma = self.source.svma(at)?;
+        self.innermost(svma, |variable, place| match place {
+            Place::Register { register: own, offset, size } if own == u16::from(register) => {
+                let of = variable.of;
+                match size {
+                    None if offset == 0 => Some(self.whole(variable)),
+                    None => None,
+                    Some(size) => {
+                        let part = self.source.part(of?, offset, Some(size))?;
+                        Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })
+                    }
+                }
+            }
+            _ => None,
+        })
+    }
+
+    /// A variable in a register of its own; a structure of one pointer is called by that.
+    fn whole(&self, variable: &Variable) -> Named {
+        let inner = variable.of.and_then(|of| self.source.part(of, 0, None)).filter(|part| !part.path.is_empty());
+        let path = inner.as_ref().map_or("", |part| part.path.as_str());
+        let of = if inner.is_some() { inner.as_ref().and_then(|part| part.of) } else { variable.of };
+        Named { path: variable.name.clone() + path, of, added: 0 }
+    }
+
+    /// What is found last, of the innermost block, of the variables that can be named at an address.
+    fn innermost(&self, svma: u64, find: impl Fn(&Variable, Place) -> Option<Named>) -> Option<Named> {
+        self.variables
+            .variables
+            .iter()
+            .rev()
+            .find_map(|variable| variable.places_at(svma).find_map(|place| find(variable, place)))
+    }
+
+    /// What a load gives, by where it was from.
+    fn loaded(&self, base: Base, displacement: i64, width: u32, at: Address, left: usize) -> Option<Named> {
+        if let Some(named) = self.in_memory(base, displacement, width, at) {
+            return Some(named);
+        }
+        let Base::Register(register) = base else { return None };
+        // arm64 has the address of a variable in a register, by two instructions.
+        if let Some(address) = self.constant(register, at, left) {
+            return self.at_address(address.wrapping_add(displacement as u64), width, at);
+        }
+        let pointer = self.followed(register, at, left)?;
+        self.field(&pointer, displacement, Some(width))
+    }
+
+    /// The number that a register was set to.
+    fn constant(&self, register: Register, at: Address, left: usize) -> Option<u64> {
+        let left = left.checked_sub(1)?;
+        let Setter::Instruction(setter) = self.function?.setter(register, at)? else { return None };
+        match setter.effect(register)? {
+            Effect::Constant(value) => Some(value),
+            Effect::Sum(from, number) => {
+                Some(self.constant(from, Address(setter.address), left)?.wrapping_add(number as u64))
+            }
+            _ => None,
+        }
+    }
+
+    /// The field of what a pointer leads to.
+    pub(crate) fn field(&self, pointer: &Named, displacement: i64, width: Option<u32>) -> Option<Named> {
+        let offset = u64::try_from(pointer.added.checked_add(displacement)?).ok()?;
+        let Pointee { of, is_reference } = self.source.pointee(pointer.of?)?;
+        let part = self.source.part(of, offset, width.map(u64::from)).or_else(|| {
+            // An element of an array that the pointer leads to.
+            let size = self.source.size_of(of).filter(|size| *size > 0 && offset >= *size)?;
+            let part = self.source.part(of, offset % size, width.map(u64::from))?;
+            Some(coroner_symbols::Part { path: format!("[{}]{}", offset / size, part.path), ..part })
+        })?;
+        let path = match part.path.strip_prefix('.') {
+            Some(field) if self.variables.by_dot || is_reference => format!("{}.{field}", pointer.path),
+            Some(field) => format!("{}->{field}", pointer.path),
+            None if part.path.is_empty() && is_reference => pointer.path.clone(),
+            None if part.path.is_empty() => format!("*{}", pointer.path),
+            None => format!("{}{}", pointer.path, part.path),
+        };
+        Some(Named { path, of: part.of, added: 0 })
+    }
+
+    /// The variable at an address that a register and a number say.
+    pub(crate) fn in_memory(&self, base: Base, displacement: i64, width: u32, at: Address) -> Option<Named> {
+        let Base::Register(register) = base else {
+            return self.at_address(displacement as u64, width, at);
+        };
+        let svma = self.source.svma(at)?;
+        // The address, by what the register still holds; only of the stack.
+        let held = || {
+            let is_kept =
+                at == self.at || self.function.is_some_and(|function| function.is_kept(register, at, self.at));
+            let name = step::name(self.state.registers.arch?, register)?;
+            let value = self.state.register(name)?.1;
+            let pushed = if matches!(name, "rsp" | "sp") { self.pushed } else { 0 };
+            is_kept.then(|| value.wrapping_add(pushed).wrapping_add(displacement as u64))
+        };
+        let by_register =
+            |own: u16, offset: i64| (own == u16::from(register)).then(|| displacement.checked_sub(offset)).flatten();
+        self.innermost(svma, |variable, place| {
+            let offset = match (place, self.variables.frame_base) {
+                (Place::Memory { register: own, offset }, _) => by_register(own, offset),
+                (Place::Frame(offset), Some(FrameBase::Register(own))) => by_register(own, offset),
+                (Place::Frame(offset), Some(FrameBase::Cfa)) => {
+                    let start = self.cfa?.wrapping_add(offset as u64);
+                    Some(held()?.wrapping_sub(start) as i64)
+                }
+                _ => None,
+            };
+            self.part_of(variable, u64::try_from(offset?).ok()?, width)
+        })
+    }
+
+    /// The variable at a fixed address.
+    fn at_address(&self, address: u64, width: u32, at: Address) -> Option<Named> {
+        let (target, svma) = (self.source.svma(Address(address))?, self.source.svma(at)?);
+        self.innermost(svma, |variable, place| match place {
+            Place::Static(start) => self.part_of(variable, target.checked_sub(start)?, width),
+            _ => None,
+        })
+    }
+
+    /// The part of a variable in memory that has so many bytes at an offset.
+    fn part_of(&self, variable: &Variable, offset: u64, width: u32) -> Option<Named> {
+        let part = self.source.part(variable.of?, offset, Some(width.into()))?;
+        Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })
+    }
+}

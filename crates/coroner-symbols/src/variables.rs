@@ -1,0 +1,561 @@
+//! Variables of a function by its debug information: where each is, and what lies in a value of its type.
+//!
+//! Of locations those are read that say a place without a computation: a register, memory at an offset from a register, from the frame's base or from its
+//! CFA, a fixed address, and pieces that are registers. What was at the entry of a function (`DW_OP_entry_value`) is no place. Units that are split off into
+//! other files are not read.
+//!
+//! Sources: DWARF 5, 2.6 (locations), 4.1 (variables), 5.7 (structures), 6.2.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
+
+use gimli::{
+    AttributeValue, DebugInfoOffset, DebuggingInformationEntry, EndianSlice, Expression, Operation, RunTimeEndian,
+    Unit, UnitOffset, UnitRef,
+};
+
+use crate::dwarf_budget::MAX_DEPTH;
+
+type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
+type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
+type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
+
+/// Entries of a unit that are looked at.
+const MAX_ENTRIES: usize = 1 << 21;
+/// Variables of a function, and places of all of them together.
+const MAX_VARIABLES: usize = 4096;
+const MAX_PLACES: usize = 1 << 14;
+/// How many entries may refer to each other: typedefs of typedefs, origins of origins.
+const MAX_REFERENCES: usize = 16;
+/// How deep structures may lie in each other.
+const MAX_NESTING: usize = 16;
+/// Members of a structure that are looked at.
+const MAX_MEMBERS: usize = 4096;
+
+/// A type, by its place in a file's debug information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TypeId {
+    unit: usize,
+    entry: usize,
+}
+
+/// Addresses, from the first on and before the second.
+pub type Extent = (u64, u64);
+
+/// The variables that a function can name.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionVariables {
+    /// Where the function's code is (svma).
+    pub extents: Vec<Extent>,
+    /// Those of inner blocks and of inlined calls behind those around them.
+    pub variables: Vec<Variable>,
+    /// Where frame offsets count from.
+    pub frame_base: Option<FrameBase>,
+    /// Whether fields of pointers are written with a dot, as in Rust and Swift.
+    pub by_dot: bool,
+}
+
+/// What a function's frame offsets count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameBase {
+    /// The canonical frame address.
+    Cfa,
+    /// The value of a register (DWARF's number).
+    Register(u16),
+}
+
+/// A variable or a parameter.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its type, where it is known.
+    pub of: Option<TypeId>,
+    /// Where it is, with the addresses of code (svma) for which that is so; none of the latter: for all of its scope.
+    pub places: Vec<(Option<Extent>, Place)>,
+    /// Where in the code the name means it (svma); empty: in the whole function.
+    pub scope: Vec<Extent>,
+}
+
+/// Where a variable is, or a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a register (DWARF's number): so many bytes of it, from `offset` on; all where `size` is `None`.
+    Register {
+        /// DWARF's number.
+        register: u16,
+        /// From where in the variable on.
+        offset: u64,
+        /// How many bytes.
+        size: Option<u64>,
+    },
+    /// In memory, so far from what a register holds.
+    Memory {
+        /// DWARF's number.
+        register: u16,
+        /// What is added to it.
+        offset: i64,
+    },
+    /// In memory, so far from the frame's base.
+    Frame(i64),
+    /// In memory at an address (svma).
+    Static(u64),
+}
+
+/// What a pointer leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointee {
+    /// Its type.
+    pub of: TypeId,
+    /// Whether it is a reference of C++, whose fields are written as those of the thing itself.
+    pub is_reference: bool,
+}
+
+/// What lies at an offset of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// How it is written behind the value: `.rows[3].number`; empty of the value itself.
+    pub path: String,
+    /// Its type. `None` where there is more inside of which it is not known which.
+    pub of: Option<TypeId>,
+}
+
+impl Variable {
+    /// Where it is at an address of its function's code.
+    pub fn places_at(&self, svma: u64) -> impl Iterator<Item = Place> + '_ {
+        let has = move |(start, end): &Extent| (*start..*end).contains(&svma);
+        let is_visible = self.scope.is_empty() || self.scope.iter().any(has);
+        let places = self.places.iter().filter(move |(extent, _)| is_visible && extent.as_ref().is_none_or(has));
+        places.map(|(_, place)| *place)
+    }
+}
+
+/// The debug information of a file, and the units of it that were opened.
+pub(crate) struct Reader<'r, 'a> {
+    sections: &'r Dwarf<'a>,
+    units: RefCell<HashMap<usize, Option<Rc<Unit<Slice<'a>>>>>>,
+}
+
+impl<'r, 'a> Reader<'r, 'a> {
+    pub(crate) fn new(sections: &'r Dwarf<'a>) -> Self {
+        Self { sections, units: RefCell::default() }
+    }
+
+    fn unit(&self, offset: usize) -> Option<Rc<Unit<Slice<'a>>>> {
+        if let Some(known) = self.units.borrow().get(&offset) {
+            return known.clone();
+        }
+        let header = self.sections.debug_info.header_from_offset(DebugInfoOffset(offset)).ok();
+        let unit = header.and_then(|header| self.sections.unit(header).ok()).map(Rc::new);
+        self.units.borrow_mut().insert(offset, unit.clone());
+        unit
+    }
+
+    /// The unit that an entry of the section is in, with the entry's place in it.
+    fn unit_with(&self, entry: usize) -> Option<TypeId> {
+        let mut units = self.sections.units();
+        while let Ok(Some(header)) = units.next() {
+            let Some(offset) = header.debug_info_offset() else { continue };
+            if let Some(within) = DebugInfoOffset(entry).to_unit_offset(&header) {
+                return Some(TypeId { unit: offset.0, entry: within.0 });
+            }
+        }
+        None
+    }
+
+    /// What an attribute of an entry of `unit` refers to.
+    fn referred(&self, unit: usize, value: Option<AttributeValue<Slice<'a>>>) -> Option<TypeId> {
+        match value? {
+            AttributeValue::UnitRef(UnitOffset(entry)) => Some(TypeId { unit, entry }),
+            AttributeValue::DebugInfoRef(DebugInfoOffset(entry)) => self.unit_with(entry),
+            _ => None,
+        }
+    }
+
+    fn with_entry<T>(
+        &self,
+        at: TypeId,
+        read: impl FnOnce(UnitRef<'_, Slice<'a>>, &Entry<'a>) -> Option<T>,
+    ) -> Option<T> {
+        let unit = self.unit(at.unit)?;
+        let unit = unit.unit_ref(self.sections);
+        let entry = unit.entry(UnitOffset(at.entry)).ok()?;
+        read(unit, &entry)
+    }
+
+    /// The variables of the function with the code at an address, which one of these units has.
+    pub(crate) fn function(&self, units: &[usize], svma: u64) -> Option<FunctionVariables> {
+        units.iter().find_map(|offset| self.function_in(*offset, svma))
+    }
+
+    fn function_in(&self, offset: usize, svma: u64) -> Option<FunctionVariables> {
+        let unit = self.unit(offset)?;
+        let unit = unit.unit_ref(self.sections);
+        let mut found = FunctionVariables::default();
+        let mut statics = Vec::new();
+        let mut places = 0;
+        // The depth of the function, and of the blocks in it that the entries are in, with where these are.
+        let mut function: Option<isize> = None;
+        let mut scopes: Vec<(isize, Vec<Extent>)> = Vec::new();
+        let mut entries = unit.entries();
+        for _ in 0..MAX_ENTRIES {
+            let Ok(Some(entry)) = entries.next_dfs() else { break };
+            let depth = entry.depth();
+            if depth > MAX_DEPTH {
+                return None;
+            }
+            if function.is_some_and(|outer| depth <= outer) {
+                (function, scopes) = (None, Vec::new());
+            }
+            scopes.retain(|(outer, _)| *outer < depth);
+            let is_inside = function.is_some();
+            match entry.tag() {
+                gimli::DW_TAG_compile_unit => {
+                    let language = entry.attr_value(gimli::DW_AT_language);
+                    found.by_dot =
+                        matches!(language, Some(AttributeValue::Language(gimli::DW_LANG_Rust | gimli::DW_LANG_Swift)));
+                }
+                gimli::DW_TAG_subprogram if !is_inside => {
+                    let extents = extents(unit, entry);
+                    if extents.iter().any(|(start, end)| (*start..*end).contains(&svma)) {
+                        found.extents = extents;
+                        found.frame_base =
+                            entry.attr_value(gimli::DW_AT_frame_base).and_then(|base| frame_base(unit, &base));
+                        function = Some(depth);
+                    }
+                }
+                gimli::DW_TAG_lexical_block
+                | gimli::DW_TAG_inlined_subroutine
+                | gimli::DW_TAG_try_block
+                | gimli::DW_TAG_catch_block
+                    if is_inside =>
+                {
+                    let extents = extents(unit, entry);
+                    // Those without code have no variables of their own.
+                    if !extents.is_empty() {
+                        scopes.push((depth, extents));
+                    }
+                }
+                // A function that is declared in another has variables of its own.
+                gimli::DW_TAG_subprogram => scopes.push((depth, vec![(0, 0)])),
+                gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
+                    let found_places = self.places(unit, entry, !is_inside);
+                    let of_function = is_inside && found.variables.len() < MAX_VARIABLES;
+                    let of_unit = !is_inside && statics.len() < 16 * MAX_VARIABLES;
+                    places += if is_inside { found_places.len() } else { 0 };
+                    if found_places.is_empty() || places > MAX_PLACES || !(of_function || of_unit) {
+                        continue;
+                    }
+                    let Some((name, of)) = self.named(offset, unit, entry) else { continue };
+                    let scope = scopes.last().map(|(_, extents)| extents.clone()).unwrap_or_default();
+                    let variable = Variable { name, of, places: found_places, scope };
+                    if is_inside { found.variables.push(variable) } else { statics.push(variable) }
+                }
+                _ => {}
+            }
+        }
+        if found.extents.is_empty() {
+            return None;
+        }
+        statics.append(&mut found.variables);
+        found.variables = statics;
+        Some(found)
+    }
+
+    /// Where a variable is. Of those outside of functions only what has an address.
+    fn places(&self, unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, is_static: bool) -> Vec<(Option<Extent>, Place)> {
+        let Some(location) = entry.attr_value(gimli::DW_AT_location) else { return Vec::new() };
+        let whole = |expression: Expression<Slice<'a>>| {
+            let places = places_of(unit, expression);
+            places
+                .into_iter()
+                .filter(|place| !is_static || matches!(place, Place::Static(_)))
+                .map(|place| (None, place))
+        };
+        if let Some(expression) = location.exprloc_value() {
+            return whole(expression).collect();
+        }
+        if is_static {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        if let Ok(Some(mut list)) = unit.attr_locations(location) {
+            while let Ok(Some(item)) = list.next() {
+                if all.len() >= MAX_PLACES {
+                    break;
+                }
+                let extent = Some((item.range.begin, item.range.end));
+                all.extend(places_of(unit, item.data).into_iter().map(|place| (extent, place)));
+            }
+        }
+        all
+    }
+
+    /// Name and type of a variable, which the entry has, or the one that it was made from.
+    fn named(
+        &self,
+        offset: usize,
+        unit: UnitRef<'_, Slice<'a>>,
+        entry: &Entry<'a>,
+    ) -> Option<(String, Option<TypeId>)> {
+        let own = |unit: UnitRef<'_, Slice<'a>>, at: usize, entry: &Entry<'a>| {
+            let name = entry.attr_value(gimli::DW_AT_name).and_then(|name| unit.attr_string(name).ok());
+            let next = [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification];
+            let next = next.iter().find_map(|name| self.referred(at, entry.attr_value(*name)));
+            let of = self.referred(at, entry.attr_value(gimli::DW_AT_type));
+            (name.map(|name| name.to_string_lossy().into_owned()), of, next)
+        };
+        let (mut name, mut of, mut next) = own(unit, offset, entry);
+        for _ in 0..MAX_REFERENCES {
+            let Some(origin) = next.filter(|_| name.is_none() || of.is_none()) else { break };
+            let (known_name, known_type, further) =
+                self.with_entry(origin, |unit, entry| Some(own(unit, origin.unit, entry)))?;
+            (name, of, next) = (name.or(known_name), of.or(known_type), further);
+        }
+        name.filter(|name| !name.is_empty()).map(|name| (name, of))
+    }
+
+    /// The type without its other names and its qualifiers, with its tag.
+    fn stripped(&self, mut of: TypeId) -> Option<(TypeId, gimli::DwTag)> {
+        for _ in 0..MAX_REFERENCES {
+            let (tag, next) = self.with_entry(of, |_, entry| {
+                Some((entry.tag(), self.referred(of.unit, entry.attr_value(gimli::DW_AT_type))))
+            })?;
+            match tag {
+                gimli::DW_TAG_typedef
+                | gimli::DW_TAG_const_type
+                | gimli::DW_TAG_volatile_type
+                | gimli::DW_TAG_restrict_type
+                | gimli::DW_TAG_atomic_type
+                | gimli::DW_TAG_template_alias => of = next?,
+                _ => return Some((of, tag)),
+            }
+        }
+        None
+    }
+
+    /// What a pointer or a reference leads to. `None` of other types, and of pointers to nothing that is known.
+    pub(crate) fn pointee(&self, of: TypeId) -> Option<Pointee> {
+        let (of, tag) = self.stripped(of)?;
+        let is_reference = match tag {
+            gimli::DW_TAG_pointer_type => false,
+            gimli::DW_TAG_reference_type | gimli::DW_TAG_rvalue_reference_type => true,
+            _ => return None,
+        };
+        let of = self.with_entry(of, |_, entry| self.referred(of.unit, entry.attr_value(gimli::DW_AT_type)))?;
+        Some(Pointee { of, is_reference })
+    }
+
+    /// Bytes of a value.
+    pub(crate) fn size(&self, of: TypeId) -> Option<u64> {
+        self.size_within(of, MAX_NESTING)
+    }
+
+    fn size_within(&self, of: TypeId, left: usize) -> Option<u64> {
+        let (of, tag) = self.stripped(of)?;
+        self.with_entry(of, |unit, entry| {
+            if let Some(size) = entry.attr_value(gimli::DW_AT_byte_size).and_then(|size| size.udata_value()) {
+                return Some(size);
+            }
+            match tag {
+                gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type | gimli::DW_TAG_rvalue_reference_type => {
+                    Some(unit.encoding().address_size.into())
+                }
+                gimli::DW_TAG_array_type => {
+                    let element = self.referred(of.unit, entry.attr_value(gimli::DW_AT_type))?;
+                    self.size_within(element, left.checked_sub(1)?)?.checked_mul(self.count(unit, of)?)
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// How many elements an array has, of all its dimensions.
+    fn count(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<u64> {
+        let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
+        let mut children = tree.root().ok()?.children();
+        let mut count: Option<u64> = None;
+        for _ in 0..MAX_REFERENCES {
+            let Ok(Some(child)) = children.next() else { break };
+            let entry = child.entry();
+            if entry.tag() != gimli::DW_TAG_subrange_type {
+                continue;
+            }
+            let number = |name| entry.attr_value(name).and_then(|value: AttributeValue<_>| value.udata_value());
+            let own = match (number(gimli::DW_AT_count), number(gimli::DW_AT_upper_bound)) {
+                (Some(count), _) => count,
+                (None, Some(last)) => last.checked_add(1)?,
+                (None, None) => return None,
+            };
+            count = Some(count.unwrap_or(1).checked_mul(own)?);
+        }
+        count
+    }
+
+    /// What lies at an offset of a value of a type, of which `width` bytes are used (`None`: nobody knows how many). `None` where that is not one thing.
+    pub(crate) fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.part_within(of, offset, width.unwrap_or(1).max(1), MAX_NESTING)
+    }
+
+    fn part_within(&self, of: TypeId, offset: u64, width: u64, left: usize) -> Option<Part> {
+        let (bare, tag) = self.stripped(of)?;
+        let left = left.checked_sub(1)?;
+        let fits = |start: u64, size: u64| {
+            offset >= start && offset.checked_add(width).is_some_and(|end| end <= start.saturating_add(size))
+        };
+        match tag {
+            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type => {
+                let mut found: Vec<(u64, Option<String>, TypeId)> = Vec::new();
+                for member in self.members(bare)? {
+                    let Some(size) = self.size(member.2) else { continue };
+                    if fits(member.0, size) {
+                        found.push(member);
+                    }
+                }
+                let [(start, name, of)] = found.as_slice() else { return None };
+                let inner = self.part_within(*of, offset - start, width, left);
+                let own = name.as_ref().map_or_else(String::new, |name| format!(".{name}"));
+                match inner {
+                    Some(inner) => Some(Part { path: own + &inner.path, of: inner.of }),
+                    // A base class without a name says nothing.
+                    None if own.is_empty() => None,
+                    None => Some(Part { path: own, of: None }),
+                }
+            }
+            gimli::DW_TAG_array_type => {
+                let element =
+                    self.with_entry(bare, |_, entry| self.referred(bare.unit, entry.attr_value(gimli::DW_AT_type)))?;
+                let size = self.size(element).filter(|size| *size > 0)?;
+                let inner = self.part_within(element, offset % size, width, left)?;
+                Some(Part { path: format!("[{}]{}", offset / size, inner.path), of: inner.of })
+            }
+            gimli::DW_TAG_union_type => None,
+            _ => {
+                let size = self.size(bare)?;
+                (offset == 0 && width <= size).then(|| Part { path: String::new(), of: Some(of) })
+            }
+        }
+    }
+
+    /// Members of a structure: offset, name (none of base classes), type. `None` where it is declared alone, or has what can't be known.
+    fn members(&self, of: TypeId) -> Option<Vec<(u64, Option<String>, TypeId)>> {
+        let unit = self.unit(of.unit)?;
+        let unit = unit.unit_ref(self.sections);
+        let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
+        let root = tree.root().ok()?;
+        if root.entry().attr_value(gimli::DW_AT_declaration).is_some() {
+            return None;
+        }
+        let mut children = root.children();
+        let mut members = Vec::new();
+        for _ in 0..MAX_MEMBERS {
+            let Ok(Some(child)) = children.next() else { break };
+            let entry = child.entry();
+            let is_member = match entry.tag() {
+                gimli::DW_TAG_member => true,
+                gimli::DW_TAG_inheritance => false,
+                // Which of an enumeration's variants it is, is not known here.
+                gimli::DW_TAG_variant_part => return None,
+                _ => continue,
+            };
+            let is_static =
+                [gimli::DW_AT_external, gimli::DW_AT_declaration].iter().any(|name| entry.attr_value(*name).is_some());
+            if is_static {
+                continue;
+            }
+            // Bit fields have no place in bytes.
+            let bits = [gimli::DW_AT_bit_size, gimli::DW_AT_data_bit_offset];
+            if bits.iter().any(|name| entry.attr_value(*name).is_some()) {
+                continue;
+            }
+            let offset = match entry.attr_value(gimli::DW_AT_data_member_location) {
+                None => 0,
+                Some(value) => match value.udata_value() {
+                    Some(offset) => offset,
+                    // A virtual base class.
+                    None => continue,
+                },
+            };
+            let name = entry.attr_value(gimli::DW_AT_name).and_then(|name| unit.attr_string(name).ok());
+            let name = name.map(|name| name.to_string_lossy().into_owned()).filter(|_| is_member);
+            if let Some(of) = self.referred(of.unit, entry.attr_value(gimli::DW_AT_type)) {
+                members.push((offset, name, of));
+            }
+        }
+        Some(members)
+    }
+}
+
+/// Where the code of an entry is.
+fn extents<'a>(unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Vec<Extent> {
+    let mut all = Vec::new();
+    if let Ok(mut ranges) = unit.die_ranges(entry) {
+        while let Ok(Some(range)) = ranges.next() {
+            if range.begin < range.end && all.len() < MAX_VARIABLES {
+                all.push((range.begin, range.end));
+            }
+        }
+    }
+    all
+}
+
+fn frame_base<'a>(unit: UnitRef<'_, Slice<'a>>, value: &AttributeValue<Slice<'a>>) -> Option<FrameBase> {
+    let mut operations = value.exprloc_value()?.operations(unit.encoding());
+    let base = match operations.next().ok()?? {
+        Operation::CallFrameCFA => FrameBase::Cfa,
+        Operation::Register { register } => FrameBase::Register(register.0),
+        _ => return None,
+    };
+    operations.next().ok()?.is_none().then_some(base)
+}
+
+/// The places that an expression says, without a computation. Empty of all others.
+fn places_of<'a>(unit: UnitRef<'_, Slice<'a>>, expression: Expression<Slice<'a>>) -> Vec<Place> {
+    let mut operations = expression.operations(unit.encoding());
+    let mut places = Vec::new();
+    // Where the next piece begins, and a register that waits for how large its piece is.
+    let (mut start, mut waiting) = (0_u64, None);
+    let mut has_pieces = false;
+    for _ in 0..64 {
+        let Ok(operation) = operations.next() else { return Vec::new() };
+        let Some(operation) = operation else {
+            match waiting {
+                Some(register) if !has_pieces => places.push(Place::Register { register, offset: 0, size: None }),
+                Some(_) => return Vec::new(),
+                None => {}
+            }
+            return places;
+        };
+        let place = match operation {
+            Operation::Register { register } if waiting.is_none() => {
+                waiting = Some(register.0);
+                continue;
+            }
+            Operation::Piece { size_in_bits, bit_offset: None } => {
+                has_pieces = true;
+                let size = size_in_bits / 8;
+                if let Some(register) = waiting.take() {
+                    places.push(Place::Register { register, offset: start, size: Some(size) });
+                }
+                start = start.saturating_add(size);
+                continue;
+            }
+            Operation::FrameOffset { offset } => Place::Frame(offset),
+            Operation::RegisterOffset { register, offset, base_type: UnitOffset(0) } => {
+                Place::Memory { register: register.0, offset }
+            }
+            Operation::Address { address } => Place::Static(address),
+            Operation::AddressIndex { index } => match unit.address(index) {
+                Ok(address) => Place::Static(address),
+                Err(_) => return Vec::new(),
+            },
+            _ => return Vec::new(),
+        };
+        // In memory as a whole: nothing may follow, and no piece come before.
+        let is_whole = !has_pieces && waiting.is_none() && places.is_empty();
+        return match operations.next() {
+            Ok(None) if is_whole => vec![place],
+            _ => Vec::new(),
+        };
+    }
+    Vec::new()
+}
