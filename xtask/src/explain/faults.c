@@ -196,7 +196,7 @@ NOINLINE static long unaligned_exclusive(void)
 NOINLINE static long bad_authentication(void)
 {
     uintptr_t function = (uintptr_t)pointer((uintptr_t)&a_row);
-    __asm__ volatile(".arch armv8.3-a\n pacia %0, xzr\n autia %0, sp\n" : "+r"(function));
+    __asm__ volatile(".arch armv8.3-a\n pacia %0, %1\n autia %0, sp\n" : "+r"(function) : "r"(7l));
     return ((volatile struct row *)function)->number;
 }
 /* A page of code whose functions have to begin with a landing pad. */

@@ -38,7 +38,7 @@ pub(super) struct Row {
     /// The variable that held the bad value, and what of it was accessed, where that is known. `None`: none, or the one that hides values from the compiler.
     pub(super) variable: Option<(&'static str, Option<&'static str>)>,
     /// One that may be named, of inlined functions of a library.
-    pub(super) may_name: Option<(&'static str, Option<&'static str>)>,
+    pub(super) may_name: Option<&'static str>,
     /// Whether no register may be named.
     pub(super) is_nameless: bool,
     /// Variables of the environment: which allocator, and what it fills with.
@@ -122,8 +122,8 @@ const PERTURB: &[(&str, &str)] = &[("MALLOC_PERTURB_", "240")];
 const ASAN: &[(&str, &str)] =
     &[("LD_PRELOAD", "libasan.so.8"), ("ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:handle_abort=0:detect_leaks=0")];
 
-const fn may_name(row: Row, variable: &'static str, accessed: &'static str) -> Row {
-    Row { may_name: Some((variable, Some(accessed))), ..row }
+const fn may_name(row: Row, variable: &'static str) -> Row {
+    Row { may_name: Some(variable), ..row }
 }
 
 const fn nameless(row: Row) -> Row {
@@ -251,7 +251,7 @@ pub(super) const ROWS: &[Row] = &[
     says(row("frees_the_middle", Kind::Abort), "free(): invalid pointer"),
     says(row("frees_cached_twice", Kind::Abort), "double free detected in tcache"),
     says(row("corrupts_a_size", Kind::Abort), "corruption (out)"),
-    may_name(row("corrupts_a_list", Kind::NonCanonical), "bck", "bck->fd"),
+    may_name(row("corrupts_a_list", Kind::NonCanonical), "bck"),
     with(reads("frees_what_is_not", Kind::NearNull, 8, 0, 8), JEMALLOC),
     with(reads("frees_what_is_not", Kind::Unmapped, 0x1234_0000_0000, 0x100, 8), MIMALLOC),
     named_alone(row("of_handler", Kind::JumpToNull), "picture->handler"),
@@ -286,8 +286,8 @@ pub(super) const ROWS: &[Row] = &[
     cpp(row("out_of_range", Kind::Exception)),
     cpp(row("empty_function", Kind::Exception)),
     cpp(row("terminates", Kind::Exception)),
-    may_name(cpp(row("element_of_null", Kind::NullPointer)), "this", "this->_M_impl._M_start"),
-    may_name(cpp(row("string_written", Kind::NearNull)), "this", "this->_M_string_length"),
+    may_name(cpp(row("element_of_null", Kind::NullPointer)), "this"),
+    may_name(cpp(row("string_written", Kind::NearNull)), "this"),
     named(cpp(reads("this_is_null", Kind::NullPointer, 0, 8, 8)), "this", "this->width"),
     named(cpp(reads("of_reference", Kind::NullPointer, 0, 8, 8)), "there", "there.width"),
     // Without optimisation the standard library checks the pointers.
@@ -305,9 +305,9 @@ pub(super) const ROWS: &[Row] = &[
     unoptimised(rust(reads("uninitialised", Kind::PoisonedPointer, 0x0101_0101_0101_0101, 16, 4)), Kind::Abort),
     unoptimised(rust(reads("freed", Kind::PoisonedPointer, 0xdfdf_dfdf_dfdf_dfdf, 24, 8)), Kind::Abort),
     computed(rust(reads("unmapped", Kind::Unmapped, 0x1234_0000_0000, 24, 8)), Kind::Unmapped, 0x1234_0000_0018),
-    may_name(rust(accesses("constant_write", Kind::WriteToReadOnly, Access::WRITE, 4)), "dst", "*dst"),
-    rust(row("call_null", Kind::JumpToNull)),
-    rust(row("call_nowhere", Kind::JumpToNowhere)),
+    may_name(rust(accesses("constant_write", Kind::WriteToReadOnly, Access::WRITE, 4)), "dst"),
+    may_name(rust(row("call_null", Kind::JumpToNull)), "function"),
+    may_name(rust(row("call_nowhere", Kind::JumpToNowhere)), "function"),
     rust(row("panics", Kind::Abort)),
     rust(row("aborts", Kind::Abort)),
     rust(row("overflow", Kind::StackOverflow)),
