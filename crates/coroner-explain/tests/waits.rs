@@ -145,6 +145,8 @@ fn what_the_kernel_keeps_itself() {
 fn locks_of_rust_have_no_owner() {
     for (function, kind, library) in [
         ("std::sys::sync::mutex::futex::Mutex::lock_contended", WaitKind::Mutex, "std"),
+        ("<std::sys::sync::mutex::futex::Mutex>::lock_contended", WaitKind::Mutex, "std"),
+        ("<parking_lot::raw_mutex::RawMutex>::lock_slow", WaitKind::Mutex, "parking_lot"),
         ("std::sys::sync::rwlock::futex::RwLock::read_contended", WaitKind::ReadLock, "std"),
         ("std::sys::sync::rwlock::futex::RwLock::write_contended", WaitKind::WriteLock, "std"),
         ("std::sys::sync::condvar::futex::Condvar::wait_optional_timeout", WaitKind::Condition, "std"),

@@ -151,6 +151,8 @@ fn by_inner(name: &str) -> Option<Library> {
 }
 
 fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
+    // As `<std::sys::…::Mutex>::lock_contended`, too, by how the compiler mangles.
+    let name = &*name.replace(['<', '>'], "");
     let ends = |suffix: &str| name.ends_with(suffix);
     if name.starts_with("parking_lot::") {
         let kind = match () {
