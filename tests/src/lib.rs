@@ -9,6 +9,7 @@
 //!   descriptors, leave handlers by a jump, crash on several threads, or are killed while the report is written;
 //! * [`calls`]: threads that see whether a report of a process that goes on disturbs them;
 //! * [`expect`]: holds a report to what the fault's entry in the table says;
+//! * [`json_schema`]: holds the JSON of each report that is read to its published schema;
 //! * `tests/behaviours.rs`: the table of behaviours. A new case is one entry.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
@@ -24,6 +25,8 @@ pub mod descriptors;
 mod exception_port;
 pub mod expect;
 pub mod hang;
+#[cfg(target_os = "linux")]
+pub mod json_schema;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod overrun;
 #[cfg(any(target_os = "linux", target_os = "android"))]

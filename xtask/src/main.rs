@@ -22,6 +22,7 @@ mod header;
 mod launches;
 mod miri;
 mod oracle;
+mod schema;
 mod sentry;
 mod signal_safety;
 #[cfg(unix)]
@@ -45,6 +46,8 @@ struct Arguments {
 enum Command {
     /// Make the C header of `coroner-ffi` from its sources
     Header(header::Arguments),
+    /// Make the JSON Schema of reports from their model
+    Schema(schema::Arguments),
     /// Build Mach-O programs and run them here: the test bed of the Apple side
     Darwin(darwin::Arguments),
     /// Build the Android library (AAR): the Java class, and the shared library for each processor
@@ -93,6 +96,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Header(arguments) => header::run(&arguments),
+        Command::Schema(arguments) => schema::run(&arguments),
         Command::Darwin(arguments) => darwin::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Aar(arguments) => aar::run(&arguments),

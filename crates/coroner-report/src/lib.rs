@@ -6,6 +6,7 @@
 //! * [`wire`] (`no_std`, no allocation, no panic): what the crash path fills in and encodes.
 //! * [`run_state`] (`no_std` writer): the mapped file that the app writes outside a signal handler and that outlives it.
 //! * `reader`, `model`, `signature` and `text` (feature `std`): what everything at the next launch uses.
+//! * `json_schema` (feature `schema`): what the JSON form looks like, for machines.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 
@@ -21,6 +22,9 @@ pub mod reader;
 pub mod signature;
 #[cfg(feature = "std")]
 pub mod text;
+
+#[cfg(feature = "schema")]
+pub mod json_schema;
 
 #[cfg(feature = "std")]
 pub use model::{Report, RunFacts};

@@ -49,6 +49,17 @@ macro_rules! open_numbers {
             }
         }
 
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                crate::json_schema::open_number(&[$($text),*])
+            }
+        }
+
         /// As it is written. A name of a later version is 0, "unknown".
         #[cfg(feature = "std")]
         impl<'de> serde::Deserialize<'de> for $name {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// Identity of a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Header {
     /// Version of the format that it was written in.
@@ -28,6 +29,7 @@ pub struct Header {
     pub process_name: String,
     /// Architecture; `None` if this version does not know it.
     #[serde(serialize_with = "arch_name", deserialize_with = "arch_of_name")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub arch: Option<Arch>,
     /// Operating system.
     pub os: Os,
@@ -56,6 +58,7 @@ fn arch_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc
 
 /// A fact of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CrashFlag {
     /// The stack had no room left.
@@ -72,6 +75,7 @@ pub enum CrashFlag {
 
 /// What happened.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Crash {
     /// When.
@@ -119,6 +123,7 @@ pub struct Crash {
 
 /// A thread that did not answer. Times are those in which the process ran: neither suspension nor the system's sleep counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hang {
     /// Which hang of the run it is, 0 being the first.
@@ -159,6 +164,7 @@ impl Crash {
 
 /// A POSIX signal.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Signal {
     /// Its number on the system that the report is from.
@@ -218,6 +224,7 @@ impl Signal {
 
 /// A Mach exception.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Mach {
     /// Its number.
@@ -256,6 +263,7 @@ impl Mach {
 
 /// Another thread that crashed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ConcurrentCrash {
     /// The thread.
@@ -281,6 +289,7 @@ pub struct ConcurrentCrash {
 
 /// An exception of a language's runtime.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Exception {
     /// The language.
@@ -314,6 +323,7 @@ pub struct Exception {
 
 /// A text that an image or the system left for a crash reporter.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Annotation {
     /// Where it was found.
@@ -327,6 +337,7 @@ pub struct Annotation {
 
 /// A fault of the crash path itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Fault {
     /// The section that was being written.
@@ -355,6 +366,7 @@ pub struct Fault {
 
 /// How writing the report went.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct End {
     /// Whether everything that was asked for is there.
@@ -387,6 +399,7 @@ impl End {
 
 /// How long a phase took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseDuration {
     /// The phase.
     pub phase: Phase,
@@ -396,6 +409,7 @@ pub struct PhaseDuration {
 
 /// A number of elements of a kind of section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SectionCount {
     /// The kind.
     pub section: SectionKind,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a process died. Field names of the JSON form are stable; new ones may come. What is not known is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Explanation {
     /// The cause in one sentence: one line, without a full stop.
@@ -64,6 +65,7 @@ pub struct Explanation {
 
 /// How far a statement can be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Certainty {
@@ -90,6 +92,7 @@ impl Certainty {
 
 /// What an instruction did to memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MemoryAccess {
     /// Whether it read, wrote, or fetched an instruction. `None` if it reads and writes and the processor does not say at which it stopped.
@@ -105,6 +108,7 @@ pub struct MemoryAccess {
 
 /// An instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Instruction {
     /// Its address.
@@ -115,6 +119,7 @@ pub struct Instruction {
 
 /// The operand that could not be used: `value + index * scale + displacement` is the address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BadOperand {
     /// As the instruction has it, such as `[rax+8]`.
@@ -171,6 +176,7 @@ pub struct SourceValue {
 
 /// A register that an operand adds to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Index {
     /// The register.
@@ -183,6 +189,7 @@ pub struct Index {
 
 /// An address that differs from a bad one by one bit, and is good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BitFlip {
     /// The good address.
@@ -195,6 +202,7 @@ pub struct BitFlip {
 
 /// How code that ran differs from the image's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodeChange {
     /// The first byte that differs.
     pub address: Address,
@@ -208,6 +216,7 @@ pub struct CodeChange {
 
 /// What a difference of code may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CodeChangeKind {
@@ -222,6 +231,7 @@ pub enum CodeChangeKind {
 
 /// What repeats on a stack that has overflowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Recursion {
     /// The functions of one round, the innermost first.

@@ -6,6 +6,7 @@ macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// What kind of end it was. What each rests on is in `docs/explanations.md`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum FaultKind {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A loaded image.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Image {
     /// Format.
@@ -156,6 +157,7 @@ impl ImageIndex {
 
 /// A range of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TextRange {
     /// Where it starts.
@@ -166,6 +168,7 @@ pub struct TextRange {
 
 /// A loaded segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Segment {
     /// Where it starts.
@@ -180,6 +183,7 @@ pub struct Segment {
 
 /// A source of unwind rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnwindSection {
     /// Which one.
     pub kind: UnwindKind,
@@ -191,6 +195,7 @@ pub struct UnwindSection {
 
 /// A piece of a thread's stack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StackMemory {
     /// The thread.
@@ -206,6 +211,7 @@ pub struct StackMemory {
 
 /// A piece of the code that the crashed thread ran, as it was in memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Code {
     /// Address of the first byte.
@@ -219,6 +225,7 @@ pub struct Code {
 
 /// A mapping of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Mapping {
     /// Address of its first byte.
@@ -247,6 +254,7 @@ impl Mapping {
 
 /// The name of the function that holds an address, as found in the process itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SymbolName {
     /// The address that was looked up.

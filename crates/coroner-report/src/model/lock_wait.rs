@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A thread that waits in the kernel for something that another thread has or does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LockWait {
     /// The thread that waits.
@@ -27,6 +28,7 @@ pub struct LockWait {
 
 /// What is known of the thread that holds a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OwnerIs {
@@ -46,6 +48,7 @@ pub enum OwnerIs {
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WaitKind {

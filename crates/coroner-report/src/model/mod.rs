@@ -57,6 +57,7 @@ use serde::{Deserialize, Serialize};
 
 /// One report of one death (or of a handled error or a hang).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Report {
     /// Whether the report says all that it was meant to: it was finished, nothing in it is damaged, and its writer left
@@ -116,6 +117,7 @@ pub struct Report {
 
 /// Something that is missing or damaged in a report file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// The section that it concerns, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,6 +139,7 @@ impl core::fmt::Display for Problem {
 
 /// A section of a later version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnknownSection {
     /// Its kind.
     pub kind: SectionKind,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Stacks of a thread that did not answer, sampled while it did not, as a tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Profile {
     /// The thread.
@@ -27,6 +28,7 @@ pub struct Profile {
 
 /// A frame of samples that have the same callers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileNode {
     /// The caller's index in [`Profile::nodes`], less than its own.
@@ -38,6 +40,7 @@ pub struct ProfileNode {
 
 /// Samples that ended in the same place with the thread doing the same.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileEnd {
     /// The innermost node's index; `None` where nothing was walked.

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 /// The content of a run state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RunFacts {
     /// The run.
@@ -88,6 +89,7 @@ pub struct RunFacts {
 
 /// A file that goes with the reports of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Attachment {
     /// Under which name.
@@ -101,6 +103,7 @@ pub struct Attachment {
 
 /// Which process a run was, for as long as the machine is not started again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProcessIdentity {
     /// Process id, in its own pid namespace.
@@ -123,6 +126,7 @@ impl From<ProcessIdentity> for crate::run_state::ProcessIdentity {
 
 /// What is known of a crash before anything of the app is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CrashRecord {
     /// What noticed it.
@@ -153,6 +157,7 @@ macro_rules! facts {
     ($(#[$doc:meta])* $name:ident { $($(#[$fact_doc:meta])* $fact:ident: $type:ty = $read:ident $key:ident,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(default)]
         pub struct $name {
             $($(#[$fact_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $fact: Option<$type>,)*
@@ -259,6 +264,7 @@ facts! {
 
 /// What of the device changes, as it was when it was last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceState {
     /// When that was.
@@ -286,6 +292,7 @@ pub struct DeviceState {
 
 /// How a run went.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Lifecycle {
     /// How it ended, as far as the process recorded. [`ExitKind::RUNNING`]: it recorded nothing, so it is still running,
@@ -355,6 +362,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// The processing of an earlier run's reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Processing {
     /// The run whose reports they are.
@@ -365,6 +373,7 @@ pub struct Processing {
 
 /// A session of release health.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Session {
     /// Its identity.
@@ -387,6 +396,7 @@ fn is_unset(level: &Level) -> bool {
 
 /// Something that happened before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Breadcrumb {
     /// When.

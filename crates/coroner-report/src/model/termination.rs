@@ -8,6 +8,7 @@ use super::address::Timestamp;
 
 /// What explains an end without a trace, as it was when it was last read; counters say something by what they are at a later launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Vitals {
     /// When that was. If it is before the install, an earlier run of the same boot has read it.
@@ -43,6 +44,7 @@ pub struct Vitals {
 
 /// Why a process ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TerminationReason {
@@ -84,6 +86,7 @@ impl TerminationReason {
 
 /// How far a reason can be relied on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TerminationCertainty {
     /// It may be so; what else is as likely can't be distinguished from it.
@@ -97,6 +100,7 @@ pub enum TerminationCertainty {
 
 /// Why a process ended that did not crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Termination {
     /// The reason.

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 /// A thread of the process that died.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Thread {
     /// The system's number of the thread.
@@ -82,6 +83,7 @@ impl Thread {
 
 /// The futex(2) that a thread waits in: what the call was given, and the memory around its word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FutexWait {
     /// The address of the word.
@@ -127,6 +129,7 @@ impl From<&coroner_process::futex_wait::FutexWait> for FutexWait {
 
 /// A thread's processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuTime {
     /// Nanoseconds in its own code.
     pub user_ns: u64,
@@ -136,6 +139,7 @@ pub struct CpuTime {
 
 /// Frames that are not in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// How many of the report's frames come before them.
     pub after: usize,
@@ -148,6 +152,7 @@ pub struct Skipped {
 /// The first five fields are what the crash path wrote. The others are filled in at the next launch: `module` and
 /// `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames), the rest by a symbolicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Frame {
     /// The address. To look a name up use [`lookup_address`](Self::lookup_address).
@@ -200,6 +205,7 @@ pub struct Frame {
 
 /// A function inlined into another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct InlinedFrame {
     /// Its name, demangled.

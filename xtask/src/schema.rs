@@ -1,0 +1,31 @@
+//! `cargo xtask schema`: makes the JSON Schema of reports from their model.
+
+use anyhow::{Context, bail};
+use coroner_report::json_schema::json_schema_of_reports;
+
+use crate::tools;
+
+const PATH: &str = "docs/report.schema.json";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Change nothing; fail if the schema is not what the model makes
+    #[arg(long)]
+    check: bool,
+}
+
+/// Writes `docs/report.schema.json`, or checks that it is current.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let path = tools::workspace_root().join(PATH);
+    let schema = serde_json::to_string_pretty(&json_schema_of_reports())? + "\n";
+    let current = std::fs::read_to_string(&path).unwrap_or_default();
+    if current == schema {
+        println!("{PATH} is current");
+    } else if arguments.check {
+        bail!("{PATH} is not what the model makes: run `cargo xtask schema` and commit it");
+    } else {
+        std::fs::write(&path, schema).with_context(|| format!("writing {PATH}"))?;
+        println!("wrote {PATH}");
+    }
+    Ok(())
+}
