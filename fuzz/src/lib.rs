@@ -51,6 +51,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "apple_report", run: reports::apple_report },
     Target { name: "log", run: reports::log },
     Target { name: "core_dump", run: reports::dump },
+    Target { name: "core_stream", run: reports::core_stream },
+    Target { name: "packed_core", run: reports::dump },
     Target { name: "minidump", run: reports::dump },
     Target { name: "tombstone", run: reports::tombstone },
     Target { name: "java_stack_trace", run: reports::java_stack_trace },

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use coroner_apple_report::AppleReport;
 use coroner_explain::{Code, CodeSource};
+use coroner_import::Form;
 use coroner_report::{
     Report,
     model::{Address, RunFacts},
@@ -256,9 +257,18 @@ pub fn log(input: &[u8]) {
     reports.iter().for_each(|report| imported(report, input.len()));
 }
 
-/// A core dump or a minidump, of which no file is at hand.
+/// A core dump, compressed or not, a minidump, or a report of apport, of which no file is at hand.
 pub fn dump(input: &[u8]) {
     let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read(input, None, symbols));
+    let Ok(report) = read() else { return };
+    let is_packed = matches!(Form::of(input), Some(Form::Compressed | Form::Apport));
+    imported(&report, if is_packed { usize::MAX } else { input.len() });
+    assert_eq!(read().expect("it was read before").to_json(), report.to_json(), "read twice, two reports");
+}
+
+/// A core dump as it comes from a pipe.
+pub fn core_stream(input: &[u8]) {
+    let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read_core_stream(input, None, None, symbols));
     let Ok(report) = read() else { return };
     imported(&report, input.len());
     assert_eq!(read().expect("it was read before").to_json(), report.to_json(), "read twice, two reports");

@@ -1,11 +1,14 @@
-//! `coroner dump`: a process that runs or hangs, from outside.
+//! `coroner dump`: a process that runs or hangs, from outside, or a core dump of one.
 
 use std::path::{Path, PathBuf};
 
 use anstyle::Style;
+use coroner::Report;
 use coroner::sentry::event::EventOptions;
 use coroner::sentry::minidump_attachment;
+use coroner_import::Form;
 use coroner_report::text::ThreadFilter;
+use coroner_symbols::Symbolizer;
 
 use crate::failure::Failure;
 use crate::reports::{self, REPORTS, Texts};
@@ -16,7 +19,11 @@ use crate::{ReportFormat, import, show, whole_file};
 #[derive(clap::Args)]
 pub(crate) struct DumpArguments {
     /// The process
-    pid: u32,
+    #[arg(required_unless_present = "core", conflicts_with = "core")]
+    pid: Option<u32>,
+    /// Read this core dump, compressed or not, instead of a process
+    #[arg(long, value_name = "FILE")]
+    core: Option<PathBuf>,
     /// Write a minidump of it to this file, too
     #[arg(long, value_name = "FILE")]
     minidump: Option<PathBuf>,
@@ -36,13 +43,19 @@ pub(crate) struct DumpArguments {
     symbols: SymbolArguments,
 }
 
-/// Reads the process, shows its report, and keeps that in the store, if there is one.
+/// Reads the process or the core dump, shows its report, and keeps that in the store, if there is one.
 pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(), Failure> {
     let mut symbolizer = arguments.symbols.symbolizer()?;
-    let progress = reports::spinner("reading the process, walking its stacks");
-    let read = coroner_import::read_process(arguments.pid, &mut symbolizer);
-    progress.finish_and_clear();
-    let mut report = read?;
+    let mut report = match (arguments.pid, &arguments.core) {
+        (Some(pid), _) => {
+            let progress = reports::spinner("reading the process, walking its stacks");
+            let read = coroner_import::read_process(pid, &mut symbolizer);
+            progress.finish_and_clear();
+            read?
+        }
+        (None, Some(core)) => read_core(core, &mut symbolizer)?,
+        (None, None) => return Err(Failure::new("neither a process nor a core dump is named")),
+    };
     if let Some(path) = &arguments.minidump {
         let minidump = minidump_attachment(&report, &EventOptions::default())
             .map_err(|error| Failure::new(format!("can't make a minidump: {error}")))?;
@@ -65,4 +78,14 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
         output: arguments.output.as_deref(),
     };
     show::present(report, &mut symbolizer, &view)
+}
+
+fn read_core(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    match import::form_of(path) {
+        Some(Form::Core | Form::Compressed | Form::Apport) => import::read_dump_with(path, symbolizer),
+        // Why it can't be read, where it is nothing at all.
+        _ if !path.is_file() => Err(Failure::new(format!("there is no core dump at `{}`", path.display()))),
+        _ => Err(Failure::new(format!("`{}` is no core dump", path.display()))
+            .advice("`coroner show FILE` shows reports and minidumps")),
+    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use coroner::Report;
 use coroner_apple_report::AppleReport;
-use coroner_import::{Form, MAX_LOG_BYTES};
+use coroner_import::{Form, MAX_LOG_BYTES, Noted};
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::Symbolizer;
 use coroner_tombstone::TombstoneError;
@@ -28,7 +28,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
     }
 }
 
-/// Whether the file at `path` is a core dump or a minidump.
+/// Which kind of dump the file at `path` is: a core dump, compressed or not, a minidump, a report of apport.
 pub(crate) fn form_of(path: &Path) -> Option<Form> {
     // To open a pipe would wait for its other end.
     if !std::fs::metadata(path).ok()?.is_file() {
@@ -39,27 +39,54 @@ pub(crate) fn form_of(path: &Path) -> Option<Form> {
     Form::of(&start)
 }
 
-/// Reads a core dump or a minidump, which may be larger than memory.
+/// Reads a dump, which may be larger than memory. What was on the stacks is not in the report.
 pub(crate) fn read_dump(path: &Path, _: Form) -> Result<Report, Failure> {
-    read_dump_with(path, &mut Symbolizer::new(coroner_symbols::Options::default()))
+    without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default()))
 }
 
-fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    let mut report = read_dump_with(path, symbolizer)?;
+    if form_of(path) != Some(Form::Minidump) {
+        report.stack_memory.clear();
+    }
+    Ok(report)
+}
+
+/// The same with the symbols of `symbolizer`, and with what was on the stacks.
+pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let file = File::open(path).context(doing())?;
     let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
+    let noted = noted_of(path);
     // SAFETY: the mapping is only read. A file that is cut off while it is read ends this command by SIGBUS, as it does every debugger.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
     let progress = reports::spinner("walking the stacks");
-    let read = coroner_import::read(&bytes, modified, symbolizer);
+    let time = noted.as_ref().and_then(|noted| noted.time).or(modified);
+    let read = coroner_import::read(&bytes, time, symbolizer);
     progress.finish_and_clear();
-    read.context(doing())
+    let mut report = read.context(doing())?;
+    if let Some(noted) = noted {
+        noted.apply(&mut report);
+    }
+    Ok(report)
+}
+
+/// What the machine's crash service noted beside a core dump.
+#[cfg(target_os = "linux")]
+fn noted_of(path: &Path) -> Option<Noted> {
+    coroner_import::noted_by_systemd(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn noted_of(_: &Path) -> Option<Noted> {
+    None
 }
 
 /// What a person gives.
 #[derive(clap::Args)]
 pub(crate) struct ImportArguments {
-    /// Core dumps, minidumps, Apple's .ips and .crash, Android tombstones and ANR traces, reports of Coroner
+    /// Core dumps, minidumps, apport's .crash, Apple's .ips and .crash, Android tombstones and ANR traces, reports of Coroner; or folders, of which
+    /// all core dumps, minidumps and reports of apport are taken in
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// A log, of whose lines each report of AddressSanitizer and each panic of Go and Rust is taken in; may be given more than once
@@ -79,8 +106,14 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let mut failed = 0;
-    let files = arguments.files.iter().map(|path| (path, false));
-    let all: Vec<(&PathBuf, bool)> = files.chain(arguments.log.iter().map(|path| (path, true))).collect();
+    let mut all: Vec<(PathBuf, bool)> = Vec::new();
+    for path in arguments.files {
+        match path.is_dir() {
+            true => all.extend(dumps_in(&path)?.into_iter().map(|path| (path, false))),
+            false => all.push((path, false)),
+        }
+    }
+    all.extend(arguments.log.into_iter().map(|path| (path, true)));
     for (path, is_log) in &all {
         let imported = match is_log {
             true => import_log(path, &folder, &mut symbolizer),
@@ -101,9 +134,21 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
     }
 }
 
+/// The dumps of a folder, by their names.
+fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = std::fs::read_dir(folder).context(format!("can't read `{}`", folder.display()))?;
+    let mut dumps: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| form_of(path).is_some()).collect();
+    dumps.sort();
+    match dumps.is_empty() {
+        true => Err(Failure::new(format!("there is no dump in `{}`", folder.display()))),
+        false => Ok(dumps),
+    }
+}
+
 fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Id, Failure> {
     let mut report = match form_of(path) {
-        Some(_) => read_dump_with(path, symbolizer)?,
+        Some(_) => without_memory(path, symbolizer)?,
         None => reports::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
     };
     report.scrub(&coroner::hide_secrets);

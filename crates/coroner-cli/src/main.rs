@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use coroner_report::text::ThreadFilter;
 
+#[cfg(target_os = "linux")]
+mod collect;
 mod convert;
 mod demo;
 mod doctor;
@@ -98,6 +100,7 @@ Exit codes: those of the program, or the signal that it ended by; 125 this comma
   coroner dump 4711
   coroner dump $(pidof paint) --minidump paint.dmp
   coroner dump 4711 --format html -o paint.html
+  coroner dump --core core.4711        a core dump instead, compressed or not
 
 It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the
 store, without memory; a minidump has up to 64 KiB of each stack, with what lies there: the environment, for one.
@@ -109,6 +112,22 @@ store, without memory; a minidump has up to 64 KiB of each stack, with what lies
         #[command(flatten)]
         store: StoreArgument,
     },
+    /// Make reports of what dies on this machine: as the kernel's handler of core dumps
+    #[cfg(target_os = "linux")]
+    #[command(after_help = format!("Examples:
+  sysctl -w kernel.core_pattern='|/usr/local/bin/coroner collect %P %u %g %t %d'
+  sysctl -w kernel.core_pattern='@@/run/coroner.socket' && coroner collect --listen /run/coroner.socket    (Linux 6.17)
+  coroner list --store /var/lib/coroner/1000
+
+Each user's reports are in a folder of that user's own below --store; those of root's and of set-user-ID programs in `0`. The kernel starts it as
+root; before it reads anything of what died it is the user whose process it was (of root's: nobody), without any capability, with
+limits of time and memory. No core dump is kept.
+
+{EXIT_CODES}"))]
+    Collect {
+        #[command(flatten)]
+        arguments: collect::CollectArguments,
+    },
     /// List the reports of a store or a folder, oldest first
     #[command(after_help = format!("Examples:
   coroner list                                     reports of `coroner demo`
@@ -116,6 +135,7 @@ store, without memory; a minidump has up to 64 KiB of each stack, with what lies
   coroner list /srv/reports                        a folder that a folder sink writes
   coroner list --since 7d --signal SIGSEGV --tag country=at
   coroner list --format json | jq '.[].event_id'
+  coroner list --watch                             and each new one as it comes, until Ctrl-C
 
 What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read.
 
@@ -129,6 +149,9 @@ What a folder's reports are is remembered in the user's folder for caches, so th
         /// Show what the app wrote as it was, with its secrets
         #[arg(long)]
         unscrubbed: bool,
+        /// Go on, and show each new report as it comes; as JSON, one object a line
+        #[arg(long, conflicts_with = "newest")]
+        watch: bool,
         #[command(flatten)]
         filter: filter::Filter,
         #[command(flatten)]
@@ -387,6 +410,8 @@ enum ReportFormat {
     Markdown,
     /// A page for browsers, in one file
     Html,
+    /// A log record of OpenTelemetry, as `send --otlp` sends it: OTLP's JSON encoding
+    Otlp,
 }
 
 #[derive(clap::Args)]
@@ -424,9 +449,12 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo { list: true, .. } => demo::list()?,
         Command::Demo { fault, thread, store, .. } => demo::run(fault, thread, &store.path()?)?,
-        Command::List { folder, format, unscrubbed, filter, store } => {
+        Command::List { folder, format, unscrubbed, watch, filter, store } => {
             let path = reports::folder_or(folder, store)?;
-            list::run(&path, texts(unscrubbed), format, &filter)?;
+            match watch {
+                true => list::watch(&path, texts(unscrubbed), format, &filter)?,
+                false => list::run(&path, texts(unscrubbed), format, &filter)?,
+            }
         }
         Command::Group { arguments } => group::run(arguments, None)?,
         Command::Top { arguments, count } => group::run(arguments, Some(count))?,
@@ -438,6 +466,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         #[cfg(target_os = "linux")]
         Command::Dump { arguments, store } => dump::run(&arguments, store.path().ok().as_deref())?,
+        #[cfg(target_os = "linux")]
+        Command::Collect { arguments } => return collect::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Run { arguments, store } => return Ok(run::run(&arguments, store.path().ok().as_deref())),
         Command::Import { arguments, store } => import::run(arguments, store.path().ok())?,

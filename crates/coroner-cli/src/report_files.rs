@@ -22,7 +22,7 @@ pub(crate) struct StoredReport {
 }
 
 /// What tells whether a file is the one that was read before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) size: u64,
     /// Nanoseconds since the Unix epoch.

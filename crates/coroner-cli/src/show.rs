@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
-use coroner::Report;
+use coroner::{Report, otlp};
 use coroner_explain::{Explanation, ImageFiles, explain};
 use coroner_report::text::{self, TextOptions, ThreadFilter};
 use coroner_symbols::Symbolizer;
@@ -65,6 +65,10 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
         }
         ReportFormat::Markdown => markdown::of(&report, &code),
         ReportFormat::Html => page::of(&report, &explanation),
+        ReportFormat::Otlp => {
+            report.explanation = Some(explanation);
+            serde_json::to_string_pretty(&otlp::request(&report, &otlp::Labels::default()))? + "\n"
+        }
     };
     match view.output {
         Some(path) => whole_file::write(path, text.as_bytes()),

@@ -282,6 +282,52 @@ fn a_store_is_listed_as_one(bench: &Bench) {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_list_that_is_watched_says_what_comes() {
+    use std::io::{BufRead, BufReader, Read};
+    let bench = Bench::new();
+    let folder = folder(&bench, 2);
+    let mut command =
+        bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports", "--watch", "--format", "json"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap_or_else(|error| panic!("{error}: {line}"))["event_id"].clone()
+    };
+    let id = |number: u32| json!(format!("{number:032x}"));
+    assert_eq!([next(), next()], [id(1), id(2)]);
+    // One that somebody writes in two steps is there when it is whole.
+    let text = report(6, |_| {}).to_string();
+    std::fs::write(folder.join("new.json"), &text[..text.len() / 2]).unwrap();
+    std::fs::write(folder.join("newer.json"), report(8, |_| {}).to_string()).unwrap();
+    assert_eq!(next(), id(9));
+    std::fs::write(folder.join("new.json"), &text).unwrap();
+    assert_eq!(next(), id(7));
+    // As Ctrl-C does.
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(2));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest}");
+}
+
+#[test]
+fn a_report_is_a_log_record_of_opentelemetry() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
+    let shown = bench.run(&["show", "one.json", "--format", "otlp"]).json();
+    let resource = &shown["resourceLogs"][0];
+    let record = &resource["scopeLogs"][0]["logRecords"][0];
+    assert_eq!((&record["eventName"], &record["severityText"]), (&json!("app.crash"), &json!("FATAL")), "{shown:#}");
+    let attributes = record["attributes"].as_array().unwrap().iter();
+    let of = |key: &str| attributes.clone().find(|pair| pair["key"] == key).map(|pair| &pair["value"]["stringValue"]);
+    assert_eq!(of("log.record.uid"), Some(&json!(format!("{:032x}", 2))), "{record:#}");
+}
+
+#[test]
 fn reports_of_one_cause_are_a_group() {
     let bench = Bench::new();
     folder(&bench, 40);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Bytes, Crash, Header, Image, Problem, Segment, Signal, TextRange, Thread, signal_code_name, signal_name,
+    Address, Bytes, Crash, Header, Image, Problem, Registers, Segment, Signal, TextRange, Thread, signal_code_name,
+    signal_name,
 };
 use coroner_report::wire::{FORMAT_VERSION, ImageKind, Monitor, Os};
 use coroner_symbols::Symbolizer;
@@ -14,7 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::core_notes as notes;
 use crate::core_notes::{MappedFile, SigInfo};
-use crate::walk::{SavedMemory, futex, walk_threads};
+use crate::walk::{SavedMemory, futex, kept_stacks, walk_threads};
 use crate::{ImportError, MAX_IMAGES, MAX_THREADS, damaged, id_of};
 
 /// No program has larger headers, nor more notes with its build id.
@@ -26,39 +27,103 @@ const FILES: usize = 1 << 18;
 
 type Header64 = elf::FileHeader64<object::Endianness>;
 
+/// Reads a core dump that is in memory as a whole, or mapped.
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, ImportError> {
-    if bytes.get(4) == Some(&1) {
-        return Err(ImportError::Unsupported("a core dump of a 32-bit process".into()));
-    }
-    let header = Header64::parse(bytes).map_err(|error| damaged(format!("its ELF header: {error}")))?;
-    let endian = header.endian().map_err(|error| damaged(format!("its ELF header: {error}")))?;
-    let arch = match header.e_machine(endian) {
-        elf::EM_X86_64 => Arch::X86_64,
-        elf::EM_AARCH64 => Arch::Aarch64,
-        other => return Err(ImportError::Unsupported(format!("a core dump of the machine {}", other.0))),
-    };
-    let segments =
-        header.program_headers(endian, bytes).map_err(|error| damaged(format!("its program headers: {error}")))?;
+    let core = Core::parse(bytes)?;
     let mut missing = 0_u64;
     let mut saved = Vec::new();
-    for segment in segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD) {
-        let (offset, size) = segment.file_range(endian);
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let to = from.saturating_add(usize::try_from(size).unwrap_or(usize::MAX)).min(bytes.len());
-        missing = missing.saturating_add(size.saturating_sub((to - from) as u64));
-        saved.push((segment.p_vaddr(endian), &bytes[from..to]));
+    for part in &core.parts {
+        let from = usize::try_from(part.offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(usize::try_from(part.in_file).unwrap_or(usize::MAX)).min(bytes.len());
+        missing = missing.saturating_add(part.in_file.saturating_sub((to - from) as u64));
+        saved.push((part.address, &bytes[from..to]));
     }
-    let memory = SavedMemory::new(saved);
-    let found = Notes::read(endian, segments, bytes, arch)?;
-    let mut report = report(&found, arch, &memory);
-    report.header.event_id = id_of([&found.identity[..], &(bytes.len() as u64).to_le_bytes()]);
-    if missing > 0 {
-        let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
-        report.problems.push(Problem { section: None, offset: bytes.len() as u64, what });
+    Ok(core.report(&SavedMemory::new(saved), missing, bytes.len() as u64, symbolizer))
+}
+
+/// A part of the memory that a core dump has (`PT_LOAD`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Where it is in the file.
+    pub(crate) offset: u64,
+    /// Bytes of it that the file has.
+    pub(crate) in_file: u64,
+    /// Where it was in the process.
+    pub(crate) address: u64,
+    /// Bytes that it had there.
+    pub(crate) in_memory: u64,
+}
+
+/// What a core dump says in its headers and its notes.
+pub(crate) struct Core {
+    arch: Arch,
+    /// In the order of the file's headers.
+    pub(crate) parts: Vec<Part>,
+    notes: Notes,
+}
+
+impl Core {
+    /// By the file, or by as much of it as its notes end in.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Core, ImportError> {
+        if bytes.get(4) == Some(&1) {
+            return Err(ImportError::Unsupported("a core dump of a 32-bit process".into()));
+        }
+        let header = Header64::parse(bytes).map_err(|error| damaged(format!("its ELF header: {error}")))?;
+        let endian = header.endian().map_err(|error| damaged(format!("its ELF header: {error}")))?;
+        let arch = match header.e_machine(endian) {
+            elf::EM_X86_64 => Arch::X86_64,
+            elf::EM_AARCH64 => Arch::Aarch64,
+            other => return Err(ImportError::Unsupported(format!("a core dump of the machine {}", other.0))),
+        };
+        let segments =
+            header.program_headers(endian, bytes).map_err(|error| damaged(format!("its program headers: {error}")))?;
+        let parts = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
+            let (offset, in_file) = segment.file_range(endian);
+            Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
+        });
+        Ok(Core { arch, parts: parts.collect(), notes: Notes::read(endian, segments, bytes, arch)? })
     }
-    walk_threads(&mut report, &memory, symbolizer);
-    report.complete = report.problems.is_empty();
-    Ok(report)
+
+    /// The stack pointers of the threads.
+    pub(crate) fn stack_pointers(&self) -> impl Iterator<Item = u64> {
+        self.notes.threads.iter().filter_map(|thread| Some(thread.registers.sp()?.0))
+    }
+
+    /// What the threads have in the register of a system call's first argument: of one that waits for a lock, its address.
+    pub(crate) fn first_arguments(&self) -> impl Iterator<Item = u64> {
+        let argument = |registers: &Registers| {
+            let x86_64 = registers.x86_64().map(|registers| registers.gpr[5]);
+            x86_64.or_else(|| registers.aarch64().map(|registers| registers.x[0]))
+        };
+        self.notes.threads.iter().filter_map(move |thread| argument(&thread.registers))
+    }
+
+    /// Where files begin that are mapped from their first byte on, and the vdso.
+    pub(crate) fn image_starts(&self) -> impl Iterator<Item = u64> {
+        let files = self.notes.files.iter().filter(|file| file.offset == 0).map(|file| file.start);
+        files.take(MAX_IMAGES).chain(notes::auxiliary(&self.notes.auxiliary, notes::AT_SYSINFO_EHDR))
+    }
+
+    /// The report, with its stacks walked. Of the memory `missing` bytes were not there: the file ended at `end`.
+    pub(crate) fn report(
+        &self,
+        memory: &SavedMemory<'_>,
+        missing: u64,
+        end: u64,
+        symbolizer: &mut Symbolizer,
+    ) -> Report {
+        let mut report = report(&self.notes, self.arch, memory);
+        // The same death is the same event, in whichever form it came.
+        let whole = self.parts.iter().map(|part| part.offset.saturating_add(part.in_file)).max().unwrap_or(0);
+        report.header.event_id = id_of([&self.notes.identity[..], &whole.to_le_bytes()]);
+        if missing > 0 {
+            let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
+            report.problems.push(Problem { section: None, offset: end, what });
+        }
+        walk_threads(&mut report, memory, symbolizer);
+        report.complete = report.problems.is_empty();
+        report
+    }
 }
 
 /// What the notes say.
@@ -118,6 +183,7 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     let address = has_address.then_some(Address(signal.value));
     let sent = (signal.code <= 0).then_some(signal.value);
     let images = images(&found.files, &found.auxiliary, memory);
+    let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
         tid: thread.tid.into(),
         name: (thread.tid == found.process.pid).then(|| found.process.name.clone()).filter(|name| !name.is_empty()),
@@ -158,6 +224,7 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
         }),
         threads: threads.collect(),
         images,
+        stack_memory: kept_stacks(stacks, memory),
         ..Report::default()
     }
 }

@@ -4,7 +4,7 @@ use coroner_process::futex_wait;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
-use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers};
+use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers, StackMemory};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
 use coroner_unwind::{Aarch64, Architecture, Found, Options, RuleCache, Walker, X86_64};
@@ -13,6 +13,10 @@ use coroner_unwind::{Aarch64, Architecture, Found, Options, RuleCache, Walker, X
 const FRAMES: u32 = 4096;
 /// Most reads of a walk.
 const READS: u64 = 1 << 22;
+
+/// Most bytes of a stack that are kept in the report, and of all.
+const KEPT: usize = 64 << 10;
+const ALL_KEPT: usize = 32 << 20;
 
 /// Saved memory, in pieces that don't overlap.
 #[derive(Debug, Default)]
@@ -57,6 +61,20 @@ impl Memory for &SavedMemory<'_> {
         into.copy_from_slice(&parts);
         Ok(())
     }
+}
+
+/// What a report has of the stacks of these threads, from their stack pointers on: for a minidump.
+pub(crate) fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &SavedMemory<'_>) -> Vec<StackMemory> {
+    let mut all = 0;
+    let stacks = threads.map_while(|(tid, sp)| {
+        let bytes = memory.at(sp.0).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(KEPT)];
+        all += bytes.len();
+        let piece =
+            StackMemory { tid: tid.into(), address: sp, bytes: bytes.to_vec().into(), ..StackMemory::default() };
+        (all <= ALL_KEPT).then_some(piece)
+    });
+    stacks.filter(|piece| !piece.bytes.is_empty()).collect()
 }
 
 /// Walks all threads of `report` that have registers.

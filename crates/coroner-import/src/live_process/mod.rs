@@ -13,15 +13,13 @@ use std::time::SystemTime;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{
-    Address, Bytes, Crash, CrashFlag, Header, Id, Problem, StackMemory, Thread, Timestamp, system_call_name,
-};
+use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Problem, Thread, Timestamp, system_call_name};
 use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
 use coroner_symbols::Symbolizer;
 
 use crate::core_file::images;
 use crate::core_notes::{self as notes, MappedFile};
-use crate::walk::{SavedMemory, futex, walk_threads};
+use crate::walk::{SavedMemory, futex, kept_stacks, walk_threads};
 use crate::{MAX_IMAGES, id_of};
 use threads::{Stopped, StoppedThread};
 
@@ -32,9 +30,6 @@ const STACK: u64 = 1 << 20;
 const STACKS: u64 = 1 << 29;
 /// Bytes of an image's beginning, with its headers and its build id.
 const HEADERS: u64 = 8192;
-/// Most bytes of a stack that are kept in the report, and of all.
-const KEPT: usize = 64 << 10;
-const ALL_KEPT: usize = 64 << 20;
 
 /// Why a process can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -113,19 +108,8 @@ fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Re
         .ok()
         .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
         .unwrap_or(name);
-    let mut stack_memory = Vec::new();
-    let mut kept = 0;
-    for thread in &threads {
-        let Some(sp) = thread.registers.as_ref().and_then(coroner_report::model::Registers::sp) else { continue };
-        let Some(bytes) = memory.at(sp.0) else { continue };
-        let bytes = &bytes[..bytes.len().min(KEPT)];
-        kept += bytes.len();
-        if kept > ALL_KEPT {
-            break;
-        }
-        let (tid, bytes) = (thread.tid.into(), Bytes(bytes.to_vec()));
-        stack_memory.push(StackMemory { tid, address: sp, bytes, ..StackMemory::default() });
-    }
+    let stacks = threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.as_ref()?.sp()?)));
+    let stack_memory = kept_stacks(stacks, memory);
     let as_reported = |thread: StoppedThread| {
         let syscall = thread.system_call;
         Thread {

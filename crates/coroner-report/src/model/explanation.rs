@@ -143,6 +143,7 @@ pub struct BadOperand {
 
 /// What set a register to the value that was bad.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LastSet {
     /// The instruction, in the function that crashed.
@@ -163,6 +164,7 @@ pub struct LastSet {
 
 /// A value that the source has a name for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SourceValue {
     /// The variable, or the field of one: `row->pixels`.
