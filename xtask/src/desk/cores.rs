@@ -1,6 +1,7 @@
 //! Core dumps as reports, beside gdb's frames of the same process.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -12,6 +13,8 @@ use crate::tools;
 const PART: &str = "cores";
 /// The share of frames that are gdb's.
 const WANTED: f64 = 0.99;
+/// Core dumps that are compared.
+const MOST: usize = 68;
 /// Frames of a stack that are compared: of a recursion without end the first.
 const FRAMES: usize = 64;
 
@@ -22,36 +25,21 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     }
     let began = Instant::now();
     let programs = crashes::build(desk)?;
-    write(&desk.path("frames.py"), SCRIPT)?;
     let (mut cores, mut frames, mut equal) = (0, 0, 0);
     let mut first = None;
-    'all: for program in &programs {
-        for cause in crashes::causes() {
-            if began.elapsed() > desk.time {
-                break 'all;
-            }
-            let core = desk.path("core");
-            let _ = std::fs::remove_file(&core);
-            let output = Command::new("gdb")
-                .args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "set width 0", "-ex"])
-                .arg(format!("run {cause}"))
-                .args(["-ex", "gcore core", "-x", "frames.py"])
-                .arg(program)
-                .current_dir(desk.folder.path())
-                .output()
-                .context("running gdb")?;
-            if !core.exists() {
-                continue;
-            }
-            let theirs = by_gdb(&String::from_utf8_lossy(&output.stdout));
-            let ours = by_coroner(&serde_json::from_str(&desk.run(&["show", "core", "--format", "json"])?)?);
-            cores += 1;
-            frames += theirs.len();
-            let same = theirs.iter().zip(&ours).filter(|(one, other)| one == other).count();
-            equal += same;
-            if same < theirs.len() && first.is_none() {
-                first = Some(format!("{cause} of {}: gdb {theirs:?}, ours {ours:?}", program.display()));
-            }
+    for (program, cause, way) in crashes::deaths(&programs).into_iter().take(desk.cases(MOST)) {
+        if began.elapsed() > desk.time {
+            break;
+        }
+        let Some(output) = dump(desk, program, cause, &way)? else { continue };
+        let theirs = by_gdb(&String::from_utf8_lossy(&output.stdout));
+        let ours = by_coroner(&serde_json::from_str(&desk.run(&["show", "core", "--format", "json"])?)?);
+        cores += 1;
+        frames += theirs.len();
+        let same = theirs.iter().zip(&ours).filter(|(one, other)| one == other).count();
+        equal += same;
+        if same < theirs.len() && first.is_none() {
+            first = Some(format!("{cause} of {}: gdb {theirs:?}, ours {ours:?}", program.display()));
         }
     }
     if let Some(first) = first {
@@ -61,6 +49,22 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let seen = format!("{equal} of {frames}, {:.2} %", share * 100.0);
     let what = format!("frames of {cores} core dumps that are gdb's");
     Ok(vec![Row::new(PART, &what, format!("at least {} %", WANTED * 100.0), seen, share >= WANTED)])
+}
+
+/// Lets a program die in gdb, which writes what it has of that to the file `core`. `None` if it did not die there.
+pub(super) fn dump(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<Option<Output>> {
+    write(&desk.path("frames.py"), SCRIPT)?;
+    let core = desk.path("core");
+    let _ = std::fs::remove_file(&core);
+    let output = Command::new("gdb")
+        .args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "set width 0", "-ex"])
+        .arg(format!("run {cause} {way}"))
+        .args(["-ex", "gcore core", "-x", "frames.py"])
+        .arg(program)
+        .current_dir(desk.folder.path())
+        .output()
+        .context("running gdb")?;
+    Ok(core.exists().then_some(output))
 }
 
 /// Prints the functions of gdb's frames, but for those that it infers of tail calls, which are on no stack.

@@ -9,7 +9,7 @@ use super::{Desk, said, write};
 use crate::tools;
 
 /// The causes, each with the function in which it is and its statements. `n` is 1 and `p` a null pointer, which no compiler knows.
-const CAUSES: [(&str, &str); 24] = [
+const CAUSES: [(&str, &str); 68] = [
     ("load_cart", "return *(volatile int *)p;"),
     ("save_cart", "*(volatile int *)p = n;"),
     ("count_items", "return (int)strlen(p) + n;"),
@@ -34,14 +34,72 @@ const CAUSES: [(&str, &str); 24] = [
     ("shared_abort_by_till", "shared_abort(n); return 1;"),
     ("shared_abort_by_stock", "shared_abort(n); return 2;"),
     ("sort_items", "qsort(buffer, 8, 4, compare); return n;"),
+    ("parse_order", "return atoi(p) + n;"),
+    ("print_receipt", "return printf(\"%s and %s\\n\", buffer, p + n);"),
+    ("compare_names", "return strcmp(p, buffer) + n;"),
+    ("append_note", "strcat(p, buffer); return n;"),
+    ("clear_drawer", "memset(p, n, 640u * n); return n;"),
+    ("move_shelf", "memmove(p, buffer, 256u * n); return n;"),
+    ("close_ledger", "return fclose((FILE *)p) + n;"),
+    ("write_log_line", "return fputs(buffer, (FILE *)p) + n;"),
+    (
+        "overrun_heap",
+        "escape = malloc(24); memset(escape, n, 64); free(escape); escape = malloc(5000); free(escape); return n;",
+    ),
+    (
+        "close_twice",
+        "FILE *f = fopen(\"/dev/null\", \"r\"); escape = (char *)f; fclose(f); return fclose((FILE *)escape);",
+    ),
+    ("share_of_none", "return 10 % (n - 1);"),
+    ("negate_debt", "return (-2147483647 - n) / -n;"),
+    ("unknown_state", "switch (n) { case 2: return 1; default: __builtin_trap(); }"),
+    ("stop_itself", "kill(getpid(), SIGBUS);"),
+    ("hire_worker", "pthread_t t; pthread_create(&t, 0, worker_fails, p); pthread_join(t, 0);"),
+    ("search_price", "return bsearch(buffer, buffer, 8, 4, compare_price) != 0;"),
+    ("set_alarm", "signal(SIGALRM, alarm_fails); raise(SIGALRM);"),
+    ("close_shop", "atexit(farewell_fails); exit(0);"),
+    ("parse_list", "return n > 0 ? parse_item(n + 1, p) - n + buffer[0] : 0;"),
+    ("walk_tree", "return n < 6 ? walk_tree(n + 1, p) + n : *(volatile int *)(p + 24);"),
+    (
+        "walk_list",
+        "struct node first = {(struct node *)p, n}, *at = &first; int sum = 0; for (;;) { sum += at->value; at = *(struct node *volatile *)&at->next; }",
+    ),
+    ("read_column", "return *(volatile int *)(p + 4096 * n + 12);"),
+    ("write_column", "*(volatile int *)(p + 81920L * n) = n;"),
+    ("read_freed_pool", "return *(volatile int *)(0xdead00000000beefUL + n);"),
+    ("call_by_table", "return ((int (**)(int))table)[n](n);"),
+    ("call_wild", "return ((int (*)(int))(0x1000UL * n))(n) + 1;"),
+    ("stop_at_limit", "if (n < 2) { fprintf(stderr, \"limit\\n\"); abort(); }"),
+    ("check_order", "assert(buffer[0] < buffer[n]);"),
+    ("verify_total", "require(n == 2); return n + 5;"),
+    ("verify_stock", "require(n == 3); return n + 6;"),
+    ("pop_order", "return pop(p) + n;"),
+    ("count_wide", "return (int)wcslen((wchar_t *)p) + n;"),
+    ("convert_number", "return (int)strtol(p, 0, 10) + n;"),
+    ("format_money", "char out[8]; return snprintf(out, 8, \"%s\", p + n) + out[0];"),
+    ("scan_field", "int v = 0; return sscanf(p, \"%d\", &v) + n + v;"),
+    ("copy_title", "return (int)(strcpy(buffer, p) - buffer) + n;"),
+    ("keep_title", "escape = strdup(p); return n;"),
+    ("split_words", "return strtok(p + n, \",\") != 0;"),
+    ("fill_forever", "volatile char *at = buffer; while (n) *at++ = 1;"),
+    ("use_after_unmap", "volatile int *m = mmap(0, 4096, 3, 0x22, -1, 0); munmap((void *)m, 4096); return *m + n;"),
+    ("use_guarded", "volatile int *m = mmap(0, 4096, 0, 0x22, -1, 0); return *m + n;"),
+    ("read_past_file", "volatile int *m = mmap(0, 4096, 1, 1, fileno(tmpfile()), 0); return *m + n;"),
+    ("run_heap", "return ((int (*)(int))malloc(64u * n))(n) + 1;"),
+    ("big_frame", "volatile char big[64 << 20]; big[n] = 1; return big[n];"),
 ];
 
 const HEAD: &str = r#"
 #include <assert.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <wchar.h>
+struct node { struct node *next; int value; };
 struct customer { char head[32]; char name[32]; };
 static char buffer[4096];
 char *volatile escape;
@@ -50,22 +108,58 @@ void *volatile nothing;
 int odd_day(int n, char *p);
 static int shared_read(char *p) { return *(volatile int *)(p + 16); }
 static void shared_abort(int n) { if (n > 0) abort(); }
+static void require(int ok) { if (!ok) abort(); }
+static int pop(char *p) { return *(volatile int *)(p + 64); }
+void *volatile table[4];
+int parse_item(int n, char *p);
+int parse_value(int n, char *p);
+static void *worker_fails(void *p) { *(volatile int *)p = 1; return p; }
+static void alarm_fails(int number) { *(volatile int *)nothing = number; }
+static void farewell_fails(void) { *(volatile int *)nothing = 7; }
+static int compare_price(const void *a, const void *b) { return *(volatile int *)((char *)nothing + 8) - (a == b); }
 static int compare(const void *a, const void *b) { return *(volatile int *)nothing + (a == b); }
 "#;
 
+/// Three ways to a cause, of which the caller chooses.
+const TAIL: &str = r#"
+__attribute__((noinline)) static int by_till(const char *name) { return serve(name) + one; }
+__attribute__((noinline)) static int run_job(const char *name) { return serve(name) - one; }
+__attribute__((noinline)) static int by_night(const char *name) { return run_job(name) + 2 * one; }
+int main(int argc, char **argv) {
+    memset(buffer, 'x', 4095);
+    switch (argc > 2 ? argv[2][0] : '0') {
+    case '1': return by_till(argv[1]) + one;
+    case '2': return by_night(argv[1]) + one;
+    default: return argc > 1 ? serve(argv[1]) : 2;
+    }
+}
+"#;
+
 /// Compilers and their options.
-const BUILDS: [(&str, &[&str]); 6] = [
+const BUILDS: [(&str, &[&str]); 8] = [
     ("gcc", &["-O0"]),
     ("gcc", &["-O1"]),
     ("gcc", &["-O2"]),
     ("gcc", &["-O3", "-fPIE"]),
+    ("gcc", &["-Os"]),
+    ("clang", &["-O0"]),
     ("clang", &["-O1"]),
     ("clang", &["-O2"]),
 ];
 
-/// The names of the causes.
-pub(super) fn causes() -> impl Iterator<Item = &'static str> {
-    CAUSES.iter().map(|(name, _)| *name)
+/// The ways to a cause, which has the same one in each.
+const WAYS: usize = 3;
+
+/// Deaths: a cause in a build, by one of the ways. Each once, so mixed that the first few are of many causes and of all builds.
+pub(super) fn deaths(programs: &[PathBuf]) -> Vec<(&PathBuf, &'static str, String)> {
+    let mut deaths = Vec::new();
+    for round in 0..programs.len() {
+        for (number, (cause, _)) in CAUSES.iter().enumerate() {
+            let program = (round + number) % programs.len();
+            deaths.push((&programs[program], *cause, ((round + number / 5) % WAYS).to_string()));
+        }
+    }
+    deaths
 }
 
 /// The program in each build that can be made here.
@@ -75,11 +169,14 @@ pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
         source.push_str(&format!("int {name}(int n, char *p) {{\n    (void)p;\n    {body}\n    return n;\n}}\n"));
     }
     source.push_str("int odd_day(int n, char *p) { return n > 0 ? even_day(n + 1, p) - n : 0; }\n");
+    source.push_str("int parse_item(int n, char *p) { return n > 0 ? parse_value(n + 1, p) + n * buffer[1] : 0; }\n");
+    source.push_str("int parse_value(int n, char *p) { return n > 0 ? parse_list(n + 1, p) + n * buffer[2] : 0; }\n");
     source.push_str("static int serve(const char *name) {\n");
     for (name, _) in CAUSES {
         source.push_str(&format!("    if (!strcmp(name, \"{name}\")) return {name}(one, nothing);\n"));
     }
-    source.push_str("    return 3;\n}\nint main(int argc, char **argv) {\n    memset(buffer, 'x', 4095);\n    return argc > 1 ? serve(argv[1]) : 2;\n}\n");
+    source.push_str("    return 3;\n}\n");
+    source.push_str(TAIL);
     write(&desk.path("causes.c"), &source)?;
     let mut programs = Vec::new();
     for (number, (compiler, options)) in BUILDS.iter().enumerate() {
@@ -91,7 +188,7 @@ pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
         std::fs::create_dir_all(&folder)?;
         let program = folder.join("shop");
         let mut command = Command::new(compiler);
-        command.args(["-g", "-w", "-o"]).arg(&program).args(*options).arg(desk.path("causes.c"));
+        command.args(["-g", "-w", "-pthread", "-o"]).arg(&program).args(*options).arg(desk.path("causes.c"));
         let built = command.output().with_context(|| format!("running {compiler}"))?;
         ensure!(built.status.success(), "{compiler}: {}", said(&built));
         programs.push(program);

@@ -1,10 +1,14 @@
 //! `cargo xtask desk`: what the command promises of reports at a desk, measured. Pages in a real browser, a folder of a hundred thousand reports,
-//! groups of crashes whose causes are known, and core dumps beside gdb's stacks.
+//! groups of crashes whose causes are known, a core dump of 8 GB, core dumps beside gdb's stacks, minidumps beside Breakpad's.
 
+mod accessibility;
+mod collect;
 mod cores;
 mod crashes;
 mod grouping;
+mod large_core;
 mod lists;
+mod minidumps;
 mod pages;
 
 use std::path::{Path, PathBuf};
@@ -22,17 +26,23 @@ pub(crate) struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
     json: bool,
-    /// Only the parts whose names contain this: pages, lists, grouping, cores.
+    /// Only the parts whose names contain this: pages, accessibility, lists, large-core, cores, minidumps, grouping, collect.
     #[arg(long)]
     only: Option<String>,
+    /// A little of the parts pages, lists, cores and grouping, with the command that the tests have built; times are not judged.
+    #[arg(long, conflicts_with_all = ["reports", "seconds"])]
+    short: bool,
     /// A command that is built, and libcoroner_ffi.so beside it or in `deps`; without it, both are built optimised.
     #[arg(long, value_name = "PATH")]
     coroner: Option<PathBuf>,
     /// Reports of the folder that is listed.
     #[arg(long, default_value_t = 100_000)]
     reports: u32,
-    /// Seconds for crashes of known causes, and as many for core dumps.
-    #[arg(long, default_value_t = 120)]
+    /// Change this machine's `kernel.core_pattern` for some seconds, for the part `collect`: needs root, and is seen by every process.
+    #[arg(long)]
+    change_core_pattern: bool,
+    /// Seconds for crashes of known causes, and as many for core dumps and minidumps.
+    #[arg(long, default_value_t = 600)]
     seconds: u64,
 }
 
@@ -58,8 +68,11 @@ impl Row {
     }
 
     /// A time, which may be so long.
-    pub(super) fn time(part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
+    pub(super) fn time(desk: &Desk, part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+        if desk.short {
+            return Self::new(part, what, "not judged", seconds(seen), true);
+        }
         Self::new(part, what, format!("at most {}", seconds(limit)), seconds(seen), seen <= limit)
     }
 }
@@ -71,9 +84,16 @@ pub(super) struct Desk {
     folder: tempfile::TempDir,
     time: Duration,
     reports: u32,
+    change_core_pattern: bool,
+    short: bool,
 }
 
 impl Desk {
+    /// So many of a part's cases, or a few.
+    pub(super) fn cases(&self, all: usize) -> usize {
+        if self.short { FEW } else { all }
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -100,11 +120,27 @@ pub(super) fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
 }
 
+/// Cases of a part in a short run.
+const FEW: usize = 2;
+/// And reports of its folder.
+const FEW_REPORTS: u32 = 2000;
+
 type Part = fn(&Desk) -> anyhow::Result<Vec<Row>>;
 
 /// The parts, by their names.
-const PARTS: [(&str, Part); 4] =
-    [("pages", pages::examine), ("lists", lists::examine), ("grouping", grouping::examine), ("cores", cores::examine)];
+const PARTS: [(&str, Part); 8] = [
+    ("pages", pages::examine),
+    ("accessibility", accessibility::examine),
+    ("lists", lists::examine),
+    ("large-core", large_core::examine),
+    ("cores", cores::examine),
+    ("minidumps", minidumps::examine),
+    ("grouping", grouping::examine),
+    ("collect", collect::examine),
+];
+
+/// The parts that have no short form.
+const LONG: [&str; 3] = ["accessibility", "large-core", "minidumps"];
 
 /// Examines each part, and prints a line for each row.
 ///
@@ -113,23 +149,26 @@ const PARTS: [(&str, Part); 4] =
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let coroner = match &arguments.coroner {
         Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
-        None => build()?,
+        None => build(arguments.short)?,
     };
     let near = [coroner.with_file_name("libcoroner_ffi.so"), coroner.with_file_name("deps/libcoroner_ffi.so")];
     let library =
         near.into_iter().find(|path| path.exists()).context("there is no libcoroner_ffi.so near the command")?;
     let folder = tempfile::tempdir()?;
     let time = Duration::from_secs(arguments.seconds);
-    let desk = Desk { coroner, library, folder, time, reports: arguments.reports };
+    let Arguments { change_core_pattern, short, .. } = *arguments;
+    let reports = if short { FEW_REPORTS } else { arguments.reports };
+    let desk = Desk { coroner, library, folder, time, reports, change_core_pattern, short };
     let mut rows = Vec::new();
     for (name, examine) in PARTS {
-        if arguments.only.as_deref().is_some_and(|only| !name.contains(only)) {
+        let is_long = arguments.short && LONG.contains(&name);
+        if is_long || arguments.only.as_deref().is_some_and(|only| !name.contains(only)) {
             continue;
         }
         let examined = examine(&desk).with_context(|| format!("examining {name}"))?;
         for row in &examined {
             let grade = if row.passed { "ok  " } else { "FAIL" };
-            println!("{grade} {:<9} {:<58} expected {:<22} seen {}", row.part, row.what, row.expected, row.seen);
+            println!("{grade} {:<13} {:<58} expected {:<22} seen {}", row.part, row.what, row.expected, row.seen);
         }
         rows.extend(examined);
     }
@@ -143,16 +182,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command and the library, optimised.
-fn build() -> anyhow::Result<PathBuf> {
+/// The command and the library: optimised, or as the tests have them.
+fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let what: &[&str] = if is_short {
+        &["--workspace", "--bins", "--lib"]
+    } else {
+        &["--release", "-p", "coroner-cli", "-p", "coroner-ffi"]
+    };
     let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "-p", "coroner-cli", "-p", "coroner-ffi"])
+        .args(["build", "--quiet"])
+        .args(what)
         .current_dir(tools::workspace_root())
         .status()
         .context("running cargo")?;
     ensure!(status.success(), "the command could not be built");
-    Ok(tools::target_dir().join("release/coroner"))
+    Ok(tools::target_dir().join(if is_short { "debug/coroner" } else { "release/coroner" }))
 }
 
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {

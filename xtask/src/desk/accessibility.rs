@@ -1,0 +1,81 @@
+//! Pages in Chromium at two widths, in light and in dark: nothing is wider than the window, and axe finds nothing to object to.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::{Desk, Row, pages, said, write};
+use crate::tools;
+
+const PART: &str = "accessibility";
+/// A window of a desk, and one of a phone.
+const WIDTHS: [u32; 2] = [1280, 390];
+/// From npm.
+const PACKAGES: [&str; 2] = ["axe-core@4.14.1", "puppeteer-core@24.43.1"];
+
+pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
+    if !(tools::on_path("chromium") && tools::on_path("npm")) {
+        eprintln!("accessibility: skipped: there is no `chromium` or no `npm` (Debian's packages)");
+        return Ok(Vec::new());
+    }
+    let modules = packages()?;
+    let reports = [("a report of all kinds", pages::rich()), ("4,096 threads", pages::large())];
+    let mut rows = Vec::new();
+    for (number, (name, report)) in reports.iter().enumerate() {
+        let (json, html) = (format!("page-{number}.json"), format!("page-{number}.html"));
+        write(&desk.path(&json), &report.to_string())?;
+        desk.run(&["show", &json, "--html", "-o", &html])?;
+        for width in WIDTHS {
+            for scheme in ["light", "dark"] {
+                let seen = scan(desk, &modules, &html, width, scheme)?;
+                let what = format!("{name}, {width} pixels, {scheme}");
+                let wrong = seen["violations"].as_array().context("violations")?;
+                let first = wrong.first().and_then(Value::as_str).unwrap_or("nothing");
+                let found = if wrong.is_empty() { first.to_owned() } else { format!("{}: {first}", wrong.len()) };
+                rows.push(Row::new(PART, &format!("axe, {what}"), "nothing", found, wrong.is_empty()));
+                let (page, window) = (seen["scroll_width"].as_u64(), seen["window"].as_u64());
+                let fits = page.is_some() && page <= window;
+                let found = format!("{} of {}", page.unwrap_or_default(), window.unwrap_or_default());
+                rows.push(Row::new(PART, &format!("its width, {what}"), "within the window", found, fits));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn scan(desk: &Desk, modules: &Path, page: &str, width: u32, scheme: &str) -> anyhow::Result<Value> {
+    let script = tools::workspace_root().join("xtask/src/desk/axe.cjs");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(desk.path(page))
+        .args([width.to_string().as_str(), scheme])
+        .arg(desk.path(&format!("{page}-{width}-{scheme}.png")))
+        .env("NODE_PATH", modules)
+        .env("HOME", desk.folder.path())
+        .output()
+        .context("running node")?;
+    ensure!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).context("what axe.cjs prints")
+}
+
+/// The folder `node_modules` with the packages, which are installed once.
+fn packages() -> anyhow::Result<PathBuf> {
+    let folder = tools::tools_dir().join("desk-npm");
+    let marker = folder.join("packages");
+    let wanted = PACKAGES.join(" ");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder.join("node_modules"));
+    }
+    std::fs::create_dir_all(&folder)?;
+    let output = Command::new("npm")
+        .args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", "--prefix"])
+        .arg(&folder)
+        .args(PACKAGES)
+        .output()
+        .context("running npm")?;
+    ensure!(output.status.success(), "npm: {}", said(&output));
+    std::fs::write(marker, wanted)?;
+    Ok(folder.join("node_modules"))
+}
