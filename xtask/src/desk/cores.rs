@@ -1,7 +1,7 @@
 //! Core dumps as reports, beside gdb's frames of the same process.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -31,8 +31,10 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         if began.elapsed() > desk.time {
             break;
         }
-        let Some(output) = dump(desk, program, cause, &way)? else { continue };
-        let theirs = by_gdb(&String::from_utf8_lossy(&output.stdout));
+        if !dump(desk, program, cause, &way)? {
+            continue;
+        }
+        let theirs = by_gdb(desk, program)?;
         let ours = by_coroner(&serde_json::from_str(&desk.run(&["show", "core", "--format", "json"])?)?);
         cores += 1;
         frames += theirs.len();
@@ -51,20 +53,19 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row::new(PART, &what, format!("at least {} %", WANTED * 100.0), seen, share >= WANTED)])
 }
 
-/// Lets a program die in gdb, which writes what it has of that to the file `core`. `None` if it did not die there.
-pub(super) fn dump(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<Option<Output>> {
-    write(&desk.path("frames.py"), SCRIPT)?;
+/// Lets a program die in gdb, which writes what it has of that to the file `core`. False if it did not die there.
+pub(super) fn dump(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<bool> {
     let core = desk.path("core");
     let _ = std::fs::remove_file(&core);
-    let output = Command::new("gdb")
-        .args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "set width 0", "-ex"])
-        .arg(format!("run {cause} {way}"))
-        .args(["-ex", "gcore core", "-x", "frames.py"])
-        .arg(program)
-        .current_dir(desk.folder.path())
-        .output()
-        .context("running gdb")?;
-    Ok(core.exists().then_some(output))
+    gdb(desk).arg("-ex").arg(format!("run {cause} {way}")).args(["-ex", "gcore core"]).arg(program).output()?;
+    Ok(core.exists())
+}
+
+fn gdb(desk: &Desk) -> Command {
+    let mut command = Command::new("gdb");
+    command.args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-ex", "set width 0"]);
+    command.current_dir(desk.folder.path());
+    command
 }
 
 /// Prints the functions of gdb's frames, but for those that it infers of tail calls, which are on no stack.
@@ -76,9 +77,13 @@ while frame is not None:
     frame = frame.older()
 "#;
 
-/// The functions, innermost first, up to main.
-fn by_gdb(text: &str) -> Vec<String> {
-    up_to_main(text.lines().filter_map(|line| line.strip_prefix("frame ")).map(plain).collect())
+/// The functions that gdb has of the core dump, innermost first, up to main. Of a process that has just stopped it leaves out the inlined function
+/// whose first instruction it stopped at.
+fn by_gdb(desk: &Desk, program: &Path) -> anyhow::Result<Vec<String>> {
+    write(&desk.path("frames.py"), SCRIPT)?;
+    let output = gdb(desk).arg(program).args(["core", "-x", "frames.py"]).output().context("running gdb")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(up_to_main(text.lines().filter_map(|line| line.strip_prefix("frame ")).map(plain).collect()))
 }
 
 fn by_coroner(report: &Value) -> Vec<String> {

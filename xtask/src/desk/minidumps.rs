@@ -34,7 +34,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         if began.elapsed() > desk.time {
             break;
         }
-        if cores::dump(desk, program, cause, &way)?.is_none() {
+        if !cores::dump(desk, program, cause, &way)? {
             continue;
         }
         desk.run(&["dump", "--core", "core", "--minidump", "shop.dmp", "-o", "core.txt"])?;
