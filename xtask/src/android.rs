@@ -6,6 +6,8 @@
 //!
 //! What it is not: no ART, no debuggerd, no SELinux, no sandbox of an app, pages of 4 KiB.
 
+mod answers;
+
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -60,6 +62,11 @@ impl Arch {
     pub(crate) fn target(self) -> String {
         format!("{}-linux-android", self.name())
     }
+}
+
+/// The device's C++ library, which programs of C++ link with.
+pub(crate) fn libcxx(bed: &Path, arch: Arch) -> PathBuf {
+    bed.join("device").join(arch.name()).join("system/lib64/libc++.so")
 }
 
 /// Tests, as the words of a `cargo test`.
@@ -175,6 +182,11 @@ fn rows(bed: &Path, arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
     if wanted("installs") && !arguments.short {
         row(Arch::X86_64, "installs", install_often(bed, arguments.installs));
     }
+    for (name, check) in answers::CHECKS {
+        if wanted(name) && !arguments.short {
+            row(Arch::X86_64, name, check(bed));
+        }
+    }
     Ok(rows)
 }
 
@@ -248,7 +260,7 @@ pub(crate) fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
     command.env(format!("CC_{}", name.to_lowercase()), &compiler);
     // For tests that build programs of their own.
     command.env("CORONER_TEST_CXX", &compiler);
-    command.env("CORONER_TEST_LIBCXX", bed.join("device").join(arch.name()).join("system/lib64/libc++.so"));
+    command.env("CORONER_TEST_LIBCXX", libcxx(bed, arch));
     // Android programs look for it in /data/local/tmp.
     command.env("TMPDIR", std::env::temp_dir());
     if arch == Arch::Aarch64 {
@@ -270,12 +282,17 @@ fn run_tests(bed: &Path, tests: &Tests) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Builds the program of the tests that dies as it is asked to.
+fn crash_program(bed: &Path) -> anyhow::Result<PathBuf> {
+    let mut build = cargo(bed, Arch::X86_64, &["build", "--quiet", "-p", "coroner-tests", "--bin", "crash_program"]);
+    on_device(&bed.join("device/x86_64/system"), &mut build)?;
+    Ok(tools::target_dir().join(Arch::X86_64.target()).join("debug/crash_program"))
+}
+
 /// Installs, each in a process of its own with a layout of its own.
 fn install_often(bed: &Path, count: usize) -> anyhow::Result<()> {
     let system = bed.join("device/x86_64/system");
-    let mut build = cargo(bed, Arch::X86_64, &["build", "--quiet", "-p", "coroner-tests", "--bin", "crash_program"]);
-    on_device(&system, &mut build)?;
-    let program = tools::target_dir().join(Arch::X86_64.target()).join("debug/crash_program");
+    let program = crash_program(bed)?;
     let stores = tempfile::tempdir()?;
     for number in 0..count {
         let mut command = Command::new(&program);

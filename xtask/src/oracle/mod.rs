@@ -62,6 +62,9 @@ pub(crate) struct Arguments {
     /// Only programs whose name contains this, as `macho-arm64` or `elf-x86_64-c-O2-nofp`.
     #[arg(long)]
     only: Option<String>,
+    /// The programs for Android instead (`cargo xtask android` has its bed).
+    #[arg(long)]
+    android: bool,
     /// Random states a program, beyond the first visits of each instruction.
     #[arg(long, default_value_t = 20_000)]
     states: u64,
@@ -95,6 +98,13 @@ impl Exception {
             None => self.build == build,
         };
         named && self.function == function
+    }
+}
+
+impl Arguments {
+    /// The programs for Android.
+    pub(crate) fn android() -> Self {
+        Self { json: false, only: None, android: true, states: 20_000, visits: 3, seed: 1, findings: None }
     }
 }
 
@@ -168,7 +178,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cache = root.join("target/oracle");
     fs::create_dir_all(&cache)?;
     let only = arguments.only.as_deref().unwrap_or("");
-    let builds: Vec<Build> = Build::all().into_iter().filter(|build| build.name().contains(only)).collect();
+    let all = if arguments.android {
+        crate::android::unpacked_bed()?.map_err(anyhow::Error::msg)?;
+        Build::android()
+    } else {
+        Build::all()
+    };
+    let builds: Vec<Build> = all.into_iter().filter(|build| build.name().contains(only)).collect();
     ensure!(!builds.is_empty(), "no program's name contains {only}");
 
     let next = AtomicUsize::new(0);

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 
+use crate::android::{self, Arch};
 use crate::tools;
 
 /// A target of the oracle.
@@ -62,6 +63,10 @@ pub(super) enum Source {
     Rust,
     /// Rust at `-Oz`, where LLVM outlines by itself on arm64.
     RustSize,
+    /// C by clang for Android, with the flags that Android's programs get.
+    Android(&'static str),
+    /// Rust at `-O3` for Android.
+    RustAndroid,
     /// Rust at `-O3` with `panic=abort`: no unwind tables but those that the target always has.
     RustAbort,
 }
@@ -109,6 +114,20 @@ impl Build {
         builds
     }
 
+    /// Those for Android, of `cargo xtask android`: they are built by its bed.
+    pub(super) fn android() -> Vec<Build> {
+        let mut builds = Vec::new();
+        for target in [Target::ElfX86_64, Target::ElfArm64] {
+            for source in [Source::Android("-O0"), Source::Android("-O2"), Source::Android("-Os"), Source::RustAndroid]
+            {
+                for frame_pointers in [true, false] {
+                    builds.push(Build { target, source, frame_pointers });
+                }
+            }
+        }
+        builds
+    }
+
     /// Whether parts of functions are outlined.
     pub(super) fn is_outlined(self) -> bool {
         matches!(self.source, Source::Outlined | Source::SharedPrologues | Source::RustSize)
@@ -124,6 +143,8 @@ impl Build {
             Source::Rust => String::from("rust-O3"),
             Source::RustSize => String::from("rust-Oz"),
             Source::RustAbort => String::from("rust-O3-abort"),
+            Source::Android(level) => format!("android{level}"),
+            Source::RustAndroid => String::from("android-rust-O3"),
         };
         format!("{}-{source}-{}", self.target.name(), if self.frame_pointers { "fp" } else { "nofp" })
     }
@@ -140,10 +161,12 @@ impl Build {
         let newest = inputs.iter().filter_map(|path| modified(path)).max().unwrap_or(SystemTime::UNIX_EPOCH);
         let stamp = cache.join(format!("{}.command", self.name()));
         let command = match self.source {
-            Source::C(level) | Source::Clang(level) => self.c(level, &sources, &file)?,
+            Source::C(level) | Source::Clang(level) | Source::Android(level) => self.c(level, &sources, &file)?,
             Source::Outlined => self.c("-Os", &sources, &file)?,
             Source::SharedPrologues => self.c("-Oz", &sources, &file)?,
-            Source::Rust | Source::RustSize | Source::RustAbort => self.rust(&sources, cache, &file)?,
+            Source::Rust | Source::RustSize | Source::RustAbort | Source::RustAndroid => {
+                self.rust(&sources, cache, &file)?
+            }
         };
         let line = format!("{command:?}");
         if modified(&file).is_some_and(|built| built > newest)
@@ -158,6 +181,7 @@ impl Build {
 
     fn c(self, level: &str, sources: &Path, file: &Path) -> anyhow::Result<Command> {
         let mut command = match self.target {
+            _ if matches!(self.source, Source::Android(_)) => Command::new(self.android_compiler()),
             Target::ElfX86_64 | Target::ElfArm64 if !matches!(self.source, Source::C(_)) => {
                 let mut zig = Command::new(tools::zig()?);
                 let arch = if self.target == Target::ElfArm64 { "aarch64" } else { "x86_64" };
@@ -214,17 +238,30 @@ impl Build {
         Ok(command)
     }
 
+    /// The bed's compiler, which is the linker, too. The bed is unpacked already.
+    fn android_compiler(self) -> PathBuf {
+        android::compiler(&tools::tools_dir().join("android-bed"), self.android_arch())
+    }
+
+    fn android_arch(self) -> Arch {
+        if self.target == Target::ElfArm64 { Arch::Aarch64 } else { Arch::X86_64 }
+    }
+
     fn rust(self, sources: &Path, cache: &Path, file: &Path) -> anyhow::Result<Command> {
-        tools::rust_target(self.target.rust())?;
+        let is_android = self.source == Source::RustAndroid;
+        let target = if is_android { self.android_arch().target() } else { self.target.rust().to_owned() };
+        tools::rust_target(&target)?;
         let mut command = Command::new("rustc");
         command.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=program", "-Aunused"]);
         command.arg(if self.source == Source::RustSize { "-Copt-level=z" } else { "-Copt-level=3" });
-        command.args(["--target", self.target.rust()]);
+        command.args(["--target", &target]);
         command.arg(format!("-Cforce-frame-pointers={}", if self.frame_pointers { "yes" } else { "no" }));
         if self.source == Source::RustAbort {
             command.arg("-Cpanic=abort");
         }
-        if self.target == Target::ElfArm64 {
+        if is_android {
+            command.arg(format!("-Clinker={}", self.android_compiler().display()));
+        } else if self.target == Target::ElfArm64 {
             tools::arm64_compiler()?;
             command.arg("-Clinker=aarch64-linux-gnu-gcc");
         }

@@ -42,6 +42,14 @@ pub(crate) struct Arguments {
     all: bool,
 }
 
+impl Arguments {
+    /// The files of these names, all of which have to be had.
+    pub(crate) fn of(names: &[&str]) -> Self {
+        let only = names.iter().map(|&name| name.to_owned()).collect();
+        Self { json: false, only, addresses: 2500, examples: 1, all: true }
+    }
+}
+
 /// The versions of llvm-symbolizer that are installed if they are not there.
 const VERSIONS: [&str; 2] = ["llvm-14", "llvm-19"];
 

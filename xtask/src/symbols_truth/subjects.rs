@@ -13,6 +13,7 @@ use object::{
     read::macho::{FatArch, MachOFatFile32},
 };
 
+use crate::android::{self, Arch};
 use crate::tools;
 
 /// A file, or how it is made.
@@ -32,6 +33,8 @@ enum Make {
     Packed(&'static str, &'static str, &'static [&'static str], &'static str),
     /// An image of a fat Mach-O file of the repository.
     Slice(&'static str, Architecture),
+    /// The program of this suffix for Android, by the bed of `cargo xtask android`.
+    Android(&'static str, Arch),
     /// A release build of this workspace.
     Workspace(Build),
     /// This command itself, a debug build.
@@ -112,6 +115,10 @@ pub(super) const SUBJECTS: &[Subject] = &[
         Make::Packed("cpp", "clang++-14", &["-std=c++17", "-O2", "-gdwarf-4", "-gsplit-dwarf"], "llvm-dwp-14"),
     ),
     of("gcc-arm64", Make::Compiled("c", "aarch64-linux-gnu-gcc", &["-O2", "-g", "-static"])),
+    of("android-rust-x86_64", Make::Android("rs", Arch::X86_64)),
+    of("android-rust-arm64", Make::Android("rs", Arch::Aarch64)),
+    of("android-c++-x86_64", Make::Android("cpp", Arch::X86_64)),
+    of("android-c++-arm64", Make::Android("cpp", Arch::Aarch64)),
     of("gdc", Make::Compiled("d", "gdc", &["-O2", "-g", "-static-libphobos"])),
     of("go", Make::Compiled("go", "go", &[])),
     of("dsym-x86_64", Make::Slice(DSYM, Architecture::X86_64)),
@@ -169,6 +176,7 @@ impl Subject {
                     pack(packer, &place, &beside)?;
                 }
             }
+            Make::Android(suffix, arch) => run(&mut android_command(*arch, &source(suffix), &beside)?)?,
             Make::Changed { of, program, options, writes } => {
                 let original = find(of)?.file(folder)?;
                 let mut command = Command::new(program);
@@ -196,6 +204,21 @@ impl Subject {
         fs::rename(&beside, &made)?;
         Ok(made)
     }
+}
+
+/// Compiles and links a program for Android, with debug information.
+fn android_command(arch: Arch, source: &Path, into: &Path) -> anyhow::Result<Command> {
+    let bed = android::unpacked_bed()?.map_err(anyhow::Error::msg)?;
+    let compiler = android::compiler(&bed, arch);
+    if source.extension().is_some_and(|suffix| suffix == "rs") {
+        let mut command = Command::new("rustc");
+        command.args(["--edition=2024", "-O", "-Cdebuginfo=2", "--target", &arch.target(), "-o"]).arg(into);
+        command.arg(format!("-Clinker={}", compiler.display())).arg(source);
+        return Ok(command);
+    }
+    let mut command = Command::new(compiler);
+    command.args(["-std=c++17", "-O2", "-g", "-o"]).arg(into).arg(source).arg(android::libcxx(&bed, arch));
+    Ok(command)
 }
 
 fn find(name: &str) -> anyhow::Result<&'static Subject> {
