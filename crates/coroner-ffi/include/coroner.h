@@ -146,6 +146,10 @@ typedef enum {
 // coroner_config_free. One thread at a time may use it.
 typedef struct coroner_config coroner_config;
 
+// Is called when the process crashes, when all else is in the report: writes at most `room` bytes to `into` and returns how many. It must be
+// async-signal-safe: it may not allocate, take a lock, wait, or leave by longjmp or an exception.
+typedef size_t (*CrashCallback)(void *context, uint8_t *into, size_t room);
+
 // The addresses of a thread's stack at one moment, innermost first. The memory is the caller's, on its stack or elsewhere, and need not be
 // initialised; the functions that fill it in allocate nothing. What is in it is released by coroner_backtrace_release, once.
 typedef struct {
@@ -296,6 +300,31 @@ typedef struct {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Registers memory, `size` bytes from `start`, whose content goes with each report of this process as an attachment of that name: a ring of log
+// lines, a game's state. It is read when the process crashes, guarded, the first 60 KiB of it. Replaces what has the same name. At most 16; can be
+// called before and after coroner_install.
+//
+// The caller sees to it that:
+// `name` is a text that ends with a NUL. `start` need not stay valid: memory that is gone is left out.
+coroner_status coroner_register_memory(const char *name,
+                                       const void *start,
+                                       size_t size);
+
+// The memory with that name goes with reports no longer. Does nothing if there is none.
+//
+// The caller sees to it that:
+// `name` is a text that ends with a NUL.
+coroner_status coroner_unregister_memory(const char *name);
+
+// Has `callback(context, into, room)` called when this process crashes, in place of the one before; NULL for none. What it writes, at most 60 KiB,
+// is an attachment `crash_callback` of the report. A fault in it ends it alone, and so does the report's deadline. Not for what the process
+// survives, hangs, or children made by fork.
+//
+// The caller sees to it that:
+// `callback` is async-signal-safe, and `context` valid for it as long as it is set.
+coroner_status coroner_set_crash_callback(CrashCallback callback,
+                                          void *context);
 
 // The calling thread's number, as coroner_backtrace_of_thread takes it: gettid on Linux, pthread_threadid_np on Apple's systems.
 uint64_t coroner_thread_id(void);

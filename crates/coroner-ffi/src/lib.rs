@@ -5,6 +5,7 @@
 //! `cargo xtask header`, documentation and all, so what C programmers read stands here.
 #![deny(missing_docs)]
 
+pub mod app_memory;
 mod app_pointer;
 pub mod backtrace;
 pub mod config;

@@ -187,7 +187,7 @@ fn every_number_is_in_the_specification() {
             "objc" => "objective-c".to_owned(),
             "unwind_info" => "__unwind_info".to_owned(),
             "eh_frame_hdr" | "eh_frame" | "debug_frame" => format!(".{name}"),
-            "stack_memory" | "symbol_names" | "run_state" | "system_report" | "replaced_images"
+            "stack_memory" | "symbol_names" | "run_state" | "system_report" | "replaced_images" | "app_memory"
                 if number > 4 && text.contains(&format!("{number} {}", name.replace('_', "-"))) =>
             {
                 name.replace('_', "-")

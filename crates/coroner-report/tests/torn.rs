@@ -19,6 +19,7 @@ fn sections(report: &Report) -> usize {
         + report.stack_memory.len()
         + report.code.len()
         + report.mappings.len()
+        + report.app_memory.len()
         + usize::from(!report.symbol_names.is_empty())
         + report.images.iter().filter(|image| image.replaced).count()
         + report.annotations.len()

@@ -22,6 +22,7 @@
 #![deny(missing_docs)]
 #![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 
+pub mod app_memory;
 mod opened_report;
 mod report_file;
 mod run_files;

@@ -324,6 +324,12 @@ impl Client {
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
+        attachments.extend(report.app_memory.iter().map(|memory| Attachment {
+            filename: memory.name.clone(),
+            content_type: None,
+            kind: AttachmentKind::File,
+            bytes: memory.bytes.0.clone(),
+        }));
         // What the run itself declared, in the event where it is missing: it may have been removed since.
         let mut missing = Map::new();
         for declared in report.run.iter().flat_map(|run| &run.attachments) {

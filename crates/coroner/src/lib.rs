@@ -19,6 +19,7 @@
 //! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
 #![deny(missing_docs)]
 
+mod app_memory;
 pub mod backtrace;
 mod bundle;
 mod config;
@@ -49,6 +50,7 @@ mod termination;
 mod unwind_range;
 mod vitals;
 
+pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};
 pub use backtrace::Backtrace;
 pub use config::{Config, PanicPolicy};
 pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet};

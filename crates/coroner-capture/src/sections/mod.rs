@@ -3,6 +3,7 @@
 //! A section is a function that encodes its payload into the workspace's buffer and writes it. It runs inside
 //! [`guarded`]: a fault in it ends it and not the report.
 
+mod app_memory;
 mod crash;
 mod crashed_thread;
 mod end;
@@ -123,6 +124,7 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     session.phases.end(Phase::STACK_MEMORY);
     symbol_names::write_all(session);
     session.phases.end(Phase::SYMBOL_NAMES);
+    app_memory::write_all(session);
     guarded(session, SectionKind::END, None, |session| {
         end::write(session);
     });

@@ -223,6 +223,25 @@ pub struct Code {
     pub extra: Extra,
 }
 
+/// Memory that the app registered, as it was when it crashed, or what its crash callback wrote.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AppMemory {
+    /// The app's name for it.
+    pub name: String,
+    /// The bytes, as far as they could be read.
+    pub bytes: Bytes,
+    /// Address of the first byte; `None` of the crash callback's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Address>,
+    /// How many bytes were registered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
 /// A mapping of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -36,7 +36,9 @@ pub use explanation::{
     Recursion, SourceValue,
 };
 pub use fault_kind::FaultKind;
-pub use image::{Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection};
+pub use image::{
+    AppMemory, Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection,
+};
 pub use in_app::{Function, InApp, InAppRules};
 pub use lock_wait::{LockWait, OwnerIs, WaitKind};
 pub use names::{mach_code_name, mach_exception_name, signal_code_name, signal_name};
@@ -91,6 +93,9 @@ pub struct Report {
     /// The mapping that the address of the fault lies in, or the nearest below and above; also these where nobody may access that mapping.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<Mapping>,
+    /// Memory that the app registered, and what its crash callback wrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub app_memory: Vec<AppMemory>,
     /// Names found in the process itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub symbol_names: Vec<SymbolName>,

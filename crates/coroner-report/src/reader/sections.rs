@@ -4,10 +4,10 @@ use super::item::{Limit, decode_item, more};
 use super::profile::profile;
 use super::{ReadError, Section, limits, missing};
 use crate::model::{
-    Address, Annotation, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra, Fault, Frame,
-    FutexWait, Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report, RunFacts,
-    SectionCount, Segment, Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp, UnknownSection,
-    UnwindSection, Value, signal_name, system_call_name,
+    Address, Annotation, AppMemory, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra,
+    Fault, Frame, FutexWait, Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report,
+    RunFacts, SectionCount, Segment, Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp,
+    UnknownSection, UnwindSection, Value, signal_name, system_call_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -124,6 +124,7 @@ impl<'a> Builder<'a> {
             SectionKind::IMAGES => self.list(section, |report| &mut report.images, image),
             SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
             SectionKind::CODE => self.list(section, |report| &mut report.code, code),
+            SectionKind::APP_MEMORY => self.list(section, |report| &mut report.app_memory, app_memory),
             SectionKind::MAPPINGS => self.list(section, |report| &mut report.mappings, mapping),
             SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
             SectionKind::REPLACED_IMAGES => self.elements(section, Self::replaced_image),
@@ -747,6 +748,16 @@ fn code(fields: &mut Fields) -> Code {
     Code {
         address: fields.address(keys::code::ADDRESS).unwrap_or_default(),
         bytes: fields.bytes(keys::code::BYTES).unwrap_or_default(),
+        extra: fields.rest(),
+    }
+}
+
+fn app_memory(fields: &mut Fields) -> AppMemory {
+    AppMemory {
+        name: fields.text(keys::app_memory::NAME).unwrap_or_default(),
+        bytes: fields.bytes(keys::app_memory::BYTES).unwrap_or_default(),
+        address: fields.address(keys::app_memory::ADDRESS),
+        size: fields.u64(keys::app_memory::SIZE),
         extra: fields.rest(),
     }
 }

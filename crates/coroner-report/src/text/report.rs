@@ -196,6 +196,13 @@ impl Writer<'_> {
         for annotation in self.report.annotations.iter().filter(|annotation| !is_said(annotation.text.trim())) {
             self.field("Annotation", Style::Plain, &format!("{} ({})", annotation.text.trim_end(), annotation.source))?;
         }
+        for memory in &self.report.app_memory {
+            let bytes = count(memory.bytes.0.len() as u64, "byte");
+            self.field("App memory", Style::Plain, &format!("`{}`, {bytes}", memory.name))?;
+        }
+        if let Some(found) = self.report.run.as_ref().and_then(|run| run.termination.as_ref()) {
+            self.field("Later", Style::Plain, &format!("the process {found}"))?;
+        }
         let place = self.report.threads.iter().position(|thread| thread.tid == crash.tid);
         let thread = match place {
             Some(place) => format!("{place}, {}", thread_name(&self.report.threads[place])),

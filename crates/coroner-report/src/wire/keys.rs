@@ -155,6 +155,14 @@ keys! {
         ADDRESS = 0,
         BYTES = 1,
     }
+    /// An element of an app memory section.
+    app_memory {
+        NAME = 0,
+        BYTES = 1,
+        ;
+        ADDRESS = 2,
+        SIZE = 3,
+    }
     /// An element of a mappings section.
     mappings {
         START = 0,

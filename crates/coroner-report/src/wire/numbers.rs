@@ -38,6 +38,8 @@ open_numbers! {
         CODE = 14 "code",
         /// A batch of [`Mapping`](super::Mapping)s, an array: what is at the address of the fault, or next to it.
         MAPPINGS = 15 "mappings",
+        /// A batch of [`AppMemory`](super::AppMemory), an array: what the app wanted to be kept of its memory.
+        APP_MEMORY = 16 "app_memory",
         /// The samples of a hang: [`Profile`](super::Profile), behind the end. Of several the last one counts.
         PROFILE = 20 "profile",
     }

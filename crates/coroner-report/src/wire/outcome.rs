@@ -2,7 +2,7 @@
 
 use super::crash::{optional_int, optional_text, optional_uint};
 use super::encoder::Encoder;
-use super::keys::{annotations, code, end, fault, mappings, stack_memory};
+use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory};
 use super::numbers::{Phase, SectionKind};
 
 /// A piece of a thread's stack.
@@ -46,6 +46,34 @@ impl Code<'_> {
             encoder.uint_pair(code::ADDRESS, self.address);
             encoder.uint(code::BYTES);
             encoder.bytes(self.bytes);
+        })
+    }
+}
+
+/// Memory that the app registered, as it was when it crashed, or what its crash callback wrote.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AppMemory<'a> {
+    /// The app's name for it.
+    pub name: &'a [u8],
+    /// The bytes, as far as they could be read.
+    pub bytes: &'a [u8],
+    /// Address of the first byte (avma); `None` of the crash callback's.
+    pub address: Option<u64>,
+    /// How many bytes were registered.
+    pub size: Option<u64>,
+}
+
+impl AppMemory<'_> {
+    /// Encodes one element of an app memory section; `false` (and nothing written) if it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.begin_map();
+            encoder.text_pair(app_memory::NAME, self.name);
+            encoder.uint(app_memory::BYTES);
+            encoder.bytes(self.bytes);
+            optional_uint(encoder, app_memory::ADDRESS, self.address);
+            optional_uint(encoder, app_memory::SIZE, self.size);
+            encoder.end();
         })
     }
 }

@@ -5,11 +5,11 @@ use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 use coroner_report::wire::{
-    self, Access, AddressKind, Annotation, CaptureMethod, Code, ConcurrentCrash, Crash, CrashFlags, Dropped, Encoder,
-    End, Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind, Language,
-    Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Profile, ProfileEnd, ProfileNode, Registers,
-    ReplacedImage, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread, ThreadEncoder, ThreadFlags,
-    ThreadState, UnwindKind, UnwindSection, WalkEnd,
+    self, Access, AddressKind, Annotation, AppMemory, CaptureMethod, Code, ConcurrentCrash, Crash, CrashFlags, Dropped,
+    Encoder, End, Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind,
+    Language, Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Profile, ProfileEnd, ProfileNode,
+    Registers, ReplacedImage, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread, ThreadEncoder,
+    ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
 };
 
 /// A report file being made.
@@ -277,6 +277,10 @@ pub fn full_report() -> File {
         })
         .list(SectionKind::REPLACED_IMAGES, |encoder| {
             assert!(ReplacedImage { load_address: 0x5555_0000_0000 }.encode(encoder));
+        })
+        .list(SectionKind::APP_MEMORY, |encoder| {
+            let log = AppMemory { name: b"log", bytes: b"one\ntwo\n", address: Some(0x5555_0000), size: Some(4096) };
+            assert!(log.encode(encoder));
         })
         .list(SectionKind::ANNOTATIONS, |encoder| {
             assert!(Annotation { source: b"libsystem_c.dylib", text: b"abort() called" }.encode(encoder));

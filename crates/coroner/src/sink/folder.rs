@@ -173,20 +173,30 @@ fn file_name(stem: &str, extension: &str) -> OsString {
     format!("{stem}.{extension}").into()
 }
 
-/// The files that the app declared for a report, under the names of their own in the folder, so many bytes together; and whether these are
+fn attachment_name(stem: &str, name: &str) -> OsString {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    let name = name.chars().map(|character| if plain(character) { character } else { '_' });
+    // A file's name has 255 bytes.
+    let name: String = name.take(128).collect();
+    file_name(stem, &format!("{ATTACHMENT}{name}"))
+}
+
+/// The memory that the app registered for a crash and the files that it declared for a report, under the names of their own in the folder, so many bytes together; and whether these are
 /// all that can be read.
 fn attachments(report: &Report, stem: &str, mut most: u64) -> (Vec<(OsString, Vec<u8>)>, bool) {
     let mut are_all = true;
     let mut files = Vec::new();
+    for memory in &report.app_memory {
+        if memory.bytes.0.len() as u64 <= most {
+            most -= memory.bytes.0.len() as u64;
+            files.push((attachment_name(stem, &memory.name), memory.bytes.0.clone()));
+        }
+    }
     for declared in report.run.iter().flat_map(|run| &run.attachments) {
         match read_attachment(Path::new(&declared.path), most) {
             Ok(Some(bytes)) => {
                 most -= bytes.len() as u64;
-                let plain = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-                let name = declared.name.chars().map(|character| if plain(character) { character } else { '_' });
-                // A file's name has 255 bytes.
-                let name: String = name.take(128).collect();
-                files.push((file_name(stem, &format!("{ATTACHMENT}{name}")), bytes));
+                files.push((attachment_name(stem, &declared.name), bytes));
             }
             Ok(None) => {
                 log::info!("coroner: the attachment `{}` is too large to be stored", declared.name);

@@ -1,0 +1,150 @@
+//! What an app wants to be kept of its own when it crashes: memory that it registered (a ring of log lines, a game's state), and what a function
+//! of its own writes then.
+//!
+//! A static table, which the app fills while it is well and the crash path reads: no locks, a word for each entry says whether it is whole. The
+//! memory is read guarded, since by then it may be gone.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use coroner_process::memory::Memory;
+use coroner_report::wire::{AppMemory, Encoder};
+
+/// So many pieces of memory can be registered.
+pub const MAX_REGIONS: usize = 16;
+/// The longest name, bytes.
+pub const MAX_NAME: usize = 64;
+/// The most bytes of each that are kept, and that the callback can write.
+pub const MAX_BYTES: usize = 60 << 10;
+
+/// Bytes that are read at once: the memory may end behind any of them.
+const STEP: usize = 256;
+
+/// A function that is called when the process crashes, when all else is in the report. It is to be async-signal-safe: it may not allocate, lock,
+/// wait or throw. It writes at most `room` bytes to `into` and returns how many. A fault in it ends it, as does the report's deadline.
+pub type CrashCallback = unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize;
+
+const FREE: u32 = 0;
+const CHANGING: u32 = 1;
+const WHOLE: u32 = 2;
+
+struct Region {
+    state: AtomicU32,
+    name: [AtomicU64; MAX_NAME / 8],
+    name_length: AtomicUsize,
+    address: AtomicU64,
+    size: AtomicUsize,
+}
+
+static REGIONS: [Region; MAX_REGIONS] = [const {
+    Region {
+        state: AtomicU32::new(FREE),
+        name: [const { AtomicU64::new(0) }; MAX_NAME / 8],
+        name_length: AtomicUsize::new(0),
+        address: AtomicU64::new(0),
+        size: AtomicUsize::new(0),
+    }
+}; MAX_REGIONS];
+
+/// The callback, as an address, and what it is called with.
+static CALLBACK: AtomicUsize = AtomicUsize::new(0);
+static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Registers memory under a name, which is cut where it is too long. Returns its number; `None` if there are [`MAX_REGIONS`] already.
+pub fn register(name: &str, address: u64, size: usize) -> Option<usize> {
+    let take =
+        |region: &Region| region.state.compare_exchange(FREE, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let number = REGIONS.iter().position(take)?;
+    let region = REGIONS.get(number)?;
+    let mut end = name.len().min(MAX_NAME);
+    while !name.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
+    let mut words = [[0; 8]; MAX_NAME / 8];
+    for (to, from) in words.as_flattened_mut().iter_mut().zip(name.as_bytes().iter().take(end)) {
+        *to = *from;
+    }
+    for (to, word) in region.name.iter().zip(words) {
+        to.store(u64::from_le_bytes(word), Ordering::Relaxed);
+    }
+    region.name_length.store(end, Ordering::Relaxed);
+    region.address.store(address, Ordering::Relaxed);
+    region.size.store(size, Ordering::Relaxed);
+    region.state.store(WHOLE, Ordering::Release);
+    Some(number)
+}
+
+/// The memory of that number is not kept any more. Memory may be freed when this has returned: what a crash on another thread reads
+/// of it meanwhile is read guarded.
+pub fn unregister(number: usize) {
+    if let Some(region) = REGIONS.get(number) {
+        region.state.store(FREE, Ordering::Release);
+    }
+}
+
+/// The function that is called when the process crashes; `None` for none.
+pub fn set_callback(callback: Option<CrashCallback>, context: *mut c_void) {
+    // Never the new one with what belongs to the old.
+    CALLBACK.store(0, Ordering::Release);
+    CONTEXT.store(context as usize, Ordering::Release);
+    CALLBACK.store(callback.map_or(0, |callback| callback as usize), Ordering::Release);
+}
+
+/// Encodes the section of the memory with that number into a report's buffer; returns its length, 0 for nothing.
+pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> usize {
+    let Some(region) = REGIONS.get(number).filter(|region| region.state.load(Ordering::Acquire) == WHOLE) else {
+        return 0;
+    };
+    let mut name = [[0; 8]; MAX_NAME / 8];
+    for (to, word) in name.iter_mut().zip(&region.name) {
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    let name = name.as_flattened();
+    let name = name.get(..region.name_length.load(Ordering::Relaxed)).unwrap_or_default();
+    let (address, size) = (region.address.load(Ordering::Relaxed), region.size.load(Ordering::Relaxed));
+    let Some((front, into)) = split(payload) else { return 0 };
+    let mut filled = 0_usize;
+    for step in into.get_mut(..size.min(MAX_BYTES)).unwrap_or_default().chunks_mut(STEP) {
+        if memory.read(address.wrapping_add(filled as u64), step).is_err() {
+            break;
+        }
+        filled = filled.saturating_add(step.len());
+    }
+    let bytes = into.get(..filled).unwrap_or_default();
+    section(front, &AppMemory { name, bytes, address: Some(address), size: Some(size as u64) })
+}
+
+/// Calls the app's function, and encodes what it writes as [`encode`] does.
+///
+/// Not inlined, so that `xtask signal-safety` knows the call by name.
+#[inline(never)]
+pub fn call_back(payload: &mut [u8]) -> usize {
+    let callback = CALLBACK.load(Ordering::Acquire);
+    let Some((front, into)) = split(payload).filter(|_| callback != 0) else { return 0 };
+    let context = CONTEXT.load(Ordering::Acquire) as *mut c_void;
+    let room = into.len().min(MAX_BYTES);
+    // SAFETY: a function of this type, by `set_callback`; async-signal-safe by its contract; there is room for as many bytes.
+    let written = unsafe {
+        let callback = core::mem::transmute::<usize, CrashCallback>(callback);
+        callback(context, into.as_mut_ptr(), room)
+    };
+    let bytes = into.get(..written.min(room)).unwrap_or_default();
+    if bytes.is_empty() {
+        0
+    } else {
+        section(front, &AppMemory { name: b"crash_callback", bytes, ..AppMemory::default() })
+    }
+}
+
+/// The bytes wait at the end of the buffer, and are encoded in front of them.
+fn split(payload: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
+    payload.split_at_mut_checked(payload.len().saturating_sub(MAX_BYTES))
+}
+
+fn section(front: &mut [u8], memory: &AppMemory<'_>) -> usize {
+    let mut encoder = Encoder::new(front);
+    encoder.begin_array();
+    memory.encode(&mut encoder);
+    encoder.end();
+    encoder.position()
+}
