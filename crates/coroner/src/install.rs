@@ -322,6 +322,8 @@ fn register_exit_handler() {
             #[cfg(not(target_vendor = "apple"))]
             at_quick_exit(at_exit);
         }
+        #[cfg(not(target_vendor = "apple"))]
+        coroner_process::process::before_immediate_exit(own_run::note_immediate_exit);
     });
 }
 

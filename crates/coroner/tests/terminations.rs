@@ -72,6 +72,17 @@ fn app() {
             println!("\napp: {}", serde_json::to_string(&last).unwrap());
             println!("\napp: {last}");
         }
+        "exits-at-once" | "forks-and-exits-at-once" => {
+            let forks = act.starts_with("forks");
+            // SAFETY: the child does nothing but end, as does this process, unless it waits to be killed.
+            unsafe {
+                if !forks || libc::fork() == 0 {
+                    libc::_exit(3);
+                }
+                libc::wait(std::ptr::null_mut());
+            }
+            meet("installed");
+        }
         "wait" | "handles" => meet("installed"),
         "wait-with-breadcrumb" => {
             leave_breadcrumb();
@@ -382,6 +393,19 @@ fn a_machine_that_was_started_again() {
     // The same without the other boot id.
     let found = wait(false).unwrap();
     assert_eq!((found.outcome.as_str(), &found.reason), ("unknown", &"unknown".into()), "{found:?}");
+}
+
+#[test]
+fn an_end_by_exit_without_handlers_is_no_end_without_a_trace() {
+    let bench = Bench::new();
+    assert_eq!(Bench::start(bench.command("exits-at-once")).end(), None);
+    assert_eq!(bench.found().outcome, "clean_exit");
+    // A child that ends so says nothing of its parent, which is killed.
+    let mut app = Bench::start(bench.command("forks-and-exits-at-once"));
+    assert_eq!(app.says().as_deref(), Some("installed"));
+    app.kill(libc::SIGKILL);
+    assert_eq!(app.end(), Some(libc::SIGKILL));
+    assert_eq!(bench.found().outcome, "unknown");
 }
 
 #[test]

@@ -4,6 +4,8 @@ pub mod abort_message;
 pub(crate) mod alternate_stack;
 pub mod context;
 pub mod deadline;
+#[cfg(interpose)]
+mod exit;
 pub(crate) mod files;
 pub(crate) mod identity;
 pub mod images;

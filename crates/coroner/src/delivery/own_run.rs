@@ -18,6 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coroner_capture::FIRST_NON_FATAL;
 use coroner_report::model::{Report, RunFacts};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::ExitKind;
 use coroner_report::run_state::{RunState, Scalar};
 use coroner_report::wire::Monitor;
 
@@ -88,6 +90,20 @@ pub(crate) fn wake() {
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     if deliverer.lives && deliverer.pid == coroner_process::threads::process_id() {
         deliverer.ask(false, Duration::ZERO);
+    }
+}
+
+/// The process ends by `_exit`, which is an end like that of `exit`, if nothing else was noted. Async-signal-safe.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn note_immediate_exit() {
+    // SAFETY: as in `survived`.
+    let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
+    // A child made by fork or vfork that ends so says nothing of its parent.
+    if let Some(state) = deliverer.own_state.filter(|state| state.scalar(Scalar::EXIT) == 0)
+        && deliverer.pid == coroner_process::threads::process_id()
+    {
+        state.set_scalar(Scalar::EXIT_TIME, crate::scope::now_ns());
+        state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
     }
 }
 
