@@ -4,21 +4,20 @@ use coroner_report::wire::SectionKind;
 use coroner_run::{ReportWriter, app_memory};
 
 use crate::recrash::RECRASH;
-use crate::session::{CrashSession, guarded, memory};
+use crate::session::{CrashSession, memory};
 
 pub(super) fn write_all(session: &mut CrashSession<'_>) {
     let dies = session.context.hung.is_none() && !session.is_non_fatal();
     let calls_back = dies && session.context.pid == session.installed.run.pid;
     for number in 0..app_memory::MAX_REGIONS + usize::from(calls_back) {
-        guarded(session, SectionKind::APP_MEMORY, None, |session| {
+        super::section(session, SectionKind::APP_MEMORY, None, |session| {
             let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);
             let length = match number {
                 _ if RECRASH.is_expired() => 0,
                 app_memory::MAX_REGIONS => app_memory::call_back(payload),
                 number => app_memory::encode(number, payload, &mut memory()),
             };
-            let _ = length > 0 && session.seal(SectionKind::APP_MEMORY, length) == super::SectionResult::Written;
+            length > 0 && session.seal(SectionKind::APP_MEMORY, length) == super::SectionResult::Written
         });
-        super::write_fault(session);
     }
 }

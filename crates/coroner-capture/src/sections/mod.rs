@@ -44,9 +44,7 @@ pub(crate) fn write_first(session: &mut CrashSession<'_>) {
         session.clear_stale();
         header::write(session);
     });
-    guarded(session, SectionKind::CRASH, None, |session| {
-        crash::write(session);
-    });
+    guarded(session, SectionKind::CRASH, None, |session| _ = crash::write(session));
     if session.context.hung.is_none() {
         guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
             crashed_thread::write_registers(session);
@@ -56,13 +54,21 @@ pub(crate) fn write_first(session: &mut CrashSession<'_>) {
     session.phases.end(Phase::ENTRY);
 }
 
+/// Writes a section, and down what faulted in it.
+fn section<R>(
+    session: &mut CrashSession<'_>,
+    kind: SectionKind,
+    tid: Option<u64>,
+    write: impl Fn(&mut CrashSession<'_>) -> R,
+) {
+    guarded(session, kind, tid, |session| _ = write(session));
+    write_fault(session);
+}
+
 /// All else.
 pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
-    let hangs = session.context.hung.is_some();
-    guarded(session, SectionKind::EXCEPTIONS, None, |session| {
-        exceptions::write(session);
-    });
-    write_fault(session);
+    let (hangs, tid) = (session.context.hung.is_some(), Some(session.context.tid as u64));
+    section(session, SectionKind::EXCEPTIONS, None, exceptions::write);
     if session.wants_all_threads() || hangs {
         session.threads = OtherThreads::begin(session.installed, session.context);
     }
@@ -76,25 +82,14 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
             other_threads::write_hung(session);
         }
     } else {
-        guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
-            crashed_thread::write(session);
-        });
-        write_fault(session);
-        guarded(session, SectionKind::CODE, None, |session| {
-            fault_place::write_code(session);
-        });
-        guarded(session, SectionKind::MAPPINGS, None, |session| {
-            fault_place::write_mappings(session);
-        });
+        section(session, SectionKind::THREADS, tid, crashed_thread::write);
+        section(session, SectionKind::CODE, None, fault_place::write_code);
+        section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
     }
     write_fault(session);
     session.phases.end(Phase::CRASHED_THREAD);
-    guarded(session, SectionKind::IMAGES, None, images::write);
-    write_fault(session);
-    guarded(session, SectionKind::ANNOTATIONS, None, |session| {
-        images::write_annotations(session);
-    });
-    write_fault(session);
+    section(session, SectionKind::IMAGES, None, images::write);
+    section(session, SectionKind::ANNOTATIONS, None, images::write_annotations);
     session.phases.end(Phase::IMAGES);
     if let Some(threads) = &mut session.threads {
         if !hangs {
@@ -112,22 +107,15 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         || session.is_bad_stack_pointer
     {
         // Once more, with what was not known at first: the last one counts.
-        guarded(session, SectionKind::CRASH, None, |session| {
-            crash::write(session);
-        });
+        section(session, SectionKind::CRASH, None, crash::write);
     }
-    guarded(session, SectionKind::STACK_MEMORY, Some(session.context.tid as u64), |session| {
-        stack_memory::write(session);
-    });
-    write_fault(session);
+    section(session, SectionKind::STACK_MEMORY, tid, stack_memory::write);
     stack_memory::write_others(session);
     session.phases.end(Phase::STACK_MEMORY);
     symbol_names::write_all(session);
     session.phases.end(Phase::SYMBOL_NAMES);
     app_memory::write_all(session);
-    guarded(session, SectionKind::END, None, |session| {
-        end::write(session);
-    });
+    section(session, SectionKind::END, None, end::write);
     // In the run state, for which nothing of the report has to wait.
     if session.context.pid == session.installed.run.pid {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));

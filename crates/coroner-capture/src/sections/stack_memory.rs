@@ -3,10 +3,10 @@
 use coroner_process::memory::Memory as _;
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
-use super::{SectionResult, write_fault};
+use super::{SectionResult, section};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
-use crate::session::{CrashSession, guarded, memory};
+use crate::session::{CrashSession, memory};
 use coroner_run::ReportWriter;
 
 /// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
@@ -67,10 +67,7 @@ fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
         let Some(sp) = thread.stack_pointer(session.installed) else { continue };
         let tid = thread.tid();
         let wanted = if session.is_hung(tid) { CRASHED } else { each };
-        guarded(session, SectionKind::STACK_MEMORY, Some(tid), |session| {
-            write_stack(session, tid, sp, wanted);
-        });
-        write_fault(session);
+        section(session, SectionKind::STACK_MEMORY, Some(tid), |session| write_stack(session, tid, sp, wanted));
     }
 }
 

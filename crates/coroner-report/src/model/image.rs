@@ -225,6 +225,7 @@ pub struct Code {
 
 /// Memory that the app registered, as it was when it crashed, or what its crash callback wrote.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AppMemory {
     /// The app's name for it.
