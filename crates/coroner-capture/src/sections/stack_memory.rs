@@ -27,8 +27,7 @@ pub(crate) const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;
 
-/// Bytes below the stack pointer that are kept, too: a leaf has its variables there (the red zone of the System V ABI of x86_64, 3.2.2, and of
-/// Apple's arm64), and a return that has just been made its return address.
+/// Bytes below the stack pointer that are kept, too: a leaf's variables (the red zone: System V ABI of x86_64, 3.2.2), what a return popped.
 const RED_ZONE: u64 = 128;
 
 /// How far above a stack pointer that can't be read the first readable page is looked for: beyond a guard page and the frame that
@@ -117,7 +116,8 @@ fn write_piece(session: &mut CrashSession<'_>, tid: u64, address: u64, wanted: u
 /// A little below the stack pointer, it, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is
 /// broken, begins there. `None` if there is none near.
 fn first_readable(sp: u64, below: u64) -> Option<u64> {
-    let page = sp & !(PAGE - 1);
-    let above = (1..=SEARCHED).map(|number| page.saturating_add(number * PAGE));
-    [sp.saturating_sub(below), sp].into_iter().chain(above).find(|address| memory().read_u64(*address).is_ok())
+    let can_be_read = |address: &u64| memory().read_u64(*address).is_ok();
+    let near = Some(sp.saturating_sub(below)).filter(can_be_read).or_else(|| Some(sp).filter(can_be_read));
+    let mut above = (1..=SEARCHED).map(|number| (sp & !(PAGE - 1)).saturating_add(number * PAGE));
+    near.or_else(|| above.find(can_be_read))
 }
