@@ -107,6 +107,8 @@ fn build(folder: &Path, optimisation: &str) -> PathBuf {
 fn run(program: &Path, store: &Path, act: &str) -> Output {
     // No core files, and a small stack: of an overflow all frames are in the report.
     let mut command = Command::new("sh");
+    // Cargo's names the folder of an earlier build first.
+    command.env_remove("LD_LIBRARY_PATH");
     command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]).arg(program).arg(store).arg(act);
     command.output().unwrap()
 }

@@ -80,6 +80,8 @@ impl Drop for Running {
 /// The program's threads by number, and what its report says.
 fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u64>, Report) {
     let mut command = Command::new("sh");
+    // Cargo's names the folder of an earlier build first.
+    command.env_remove("LD_LIBRARY_PATH");
     command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).arg(store).args([act, end]);
     let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut tids = BTreeMap::new();
