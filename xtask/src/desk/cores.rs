@@ -77,7 +77,7 @@ while frame is not None:
     frame = frame.older()
 "#;
 
-/// The functions that gdb has of the core dump, innermost first, up to main. Of a process that has just stopped it leaves out the inlined function
+/// The functions that gdb has of the core dump, innermost first, up to main. Of a process that has just stopped it seems to leave out the inlined function
 /// whose first instruction it stopped at.
 fn by_gdb(desk: &Desk, program: &Path) -> anyhow::Result<Vec<String>> {
     write(&desk.path("frames.py"), SCRIPT)?;
