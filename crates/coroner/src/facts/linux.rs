@@ -1,5 +1,6 @@
 //! Linux and Android: `uname`, `/etc/os-release`, Android's properties, `sysinfo`.
 
+use coroner_process::elf::FileHeader;
 use coroner_report::run_state::{Fact, FactsEncoder};
 
 /// The system: its name, version, distribution.
@@ -51,9 +52,15 @@ pub(crate) fn build_id() -> Option<String> {
     }
     // SAFETY: the kernel has mapped the program's headers there, so many of them, and they stay.
     let headers = unsafe { std::slice::from_raw_parts(at as *const libc::Elf64_Phdr, count as usize) };
-    // They stand right behind the file's header, at whose address the first segment begins.
     let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0)?;
-    let slide = at.checked_sub(size_of::<libc::Elf64_Ehdr>() as u64)?.wrapping_sub(first.p_vaddr);
+    // They say themselves where they are, wherever a tool (patchelf) has put them; where they don't, as in a static program that is not
+    // relocated, they stand right behind the file's header.
+    let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
+    let linked = own.map_or(first.p_vaddr.checked_add(FileHeader::SIZE as u64)?, |own| own.p_vaddr);
+    let slide = at.wrapping_sub(linked);
+    if own.is_none() && slide != 0 {
+        return None;
+    }
     let loaded = first.p_vaddr..first.p_vaddr.checked_add(first.p_memsz)?;
     let notes = headers.iter().filter(|header| {
         let end = header.p_vaddr.checked_add(header.p_memsz);
