@@ -627,7 +627,14 @@ impl SymbolFile {
         let bases = BaseAddresses::default().set_eh_frame_hdr(table_at).set_eh_frame(frames_at);
         let table = EhFrameHdr::new(table, endian).parse(&bases, 8).ok()?;
         let frames = EhFrame::new(frames, endian);
-        let entry = table.table()?.fde_for_address(&frames, &bases, svma, EhFrame::cie_from_offset).ok()?;
+        // Step by step, since gimli's own `fde_for_address` subtracts without a check where the table leads before the frames.
+        let found = table.table()?.lookup(svma, &bases).ok()?.direct().ok()?;
+        let offset =
+            found.checked_sub(table.eh_frame_ptr().direct().ok()?).and_then(|offset| usize::try_from(offset).ok())?;
+        let entry = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
+        if !entry.contains(svma) {
+            return None;
+        }
         Some((entry.initial_address(), entry.initial_address().checked_add(entry.len())?))
     }
 
