@@ -220,11 +220,24 @@ pub(crate) fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     for arch in Arch::ALL {
         tools::rust_target(&arch.target())?;
     }
-    let folder = tools::tools_dir();
-    fs::create_dir_all(&folder)?;
-    let status = Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(&folder).status().context("running tar")?;
+    let folder = tools::tools_dir().join("android-bed");
+    // Others may run programs of it: it is unpacked once for each archive, and appears whole.
+    let archive_is = fs::metadata(&archive)?;
+    let stamp = format!("{} {:?}", archive_is.len(), archive_is.modified()?);
+    if fs::read_to_string(folder.join("archive")).is_ok_and(|of| of == stamp) {
+        return Ok(Ok(folder));
+    }
+    fs::create_dir_all(tools::tools_dir())?;
+    let fresh = tempfile::tempdir_in(tools::tools_dir())?;
+    let status =
+        Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(fresh.path()).status().context("running tar")?;
     ensure!(status.success(), "{} can't be unpacked: {status}", archive.display());
-    Ok(Ok(folder.join("android-bed")))
+    fs::write(fresh.path().join("android-bed/archive"), stamp)?;
+    if folder.exists() {
+        fs::rename(&folder, fresh.path().join("old"))?;
+    }
+    fs::rename(fresh.path().join("android-bed"), &folder)?;
+    Ok(Ok(folder))
 }
 
 /// Mounts that folder over `/system` for the calling thread and the processes that it starts from here on, and for nobody else.
@@ -237,14 +250,19 @@ pub(crate) fn enter_device(system: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a command where `/system` is that folder.
-pub(crate) fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
-    // What is mounted over: programs name /system/bin/linker64 as their interpreter.
-    fs::create_dir_all("/system").context("making /system")?;
+/// Lets a command run where `/system` is that folder.
+pub(crate) fn where_system_is(system: &Path, command: &mut Command) {
     let system = system.to_owned();
     let enter = move || enter_device(&system);
     // SAFETY: system calls alone, on strings that were made before the fork.
     unsafe { command.pre_exec(enter) };
+}
+
+/// Runs a command where `/system` is that folder.
+pub(crate) fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
+    // What is mounted over: programs name /system/bin/linker64 as their interpreter.
+    fs::create_dir_all("/system").context("making /system")?;
+    where_system_is(system, command);
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
     ensure!(status.success(), "{} ended with {status}", command.get_program().display());
     Ok(())
@@ -282,17 +300,17 @@ fn run_tests(bed: &Path, tests: &Tests) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the program of the tests that dies as it is asked to.
-fn crash_program(bed: &Path) -> anyhow::Result<PathBuf> {
-    let mut build = cargo(bed, Arch::X86_64, &["build", "--quiet", "-p", "coroner-tests", "--bin", "crash_program"]);
+/// Builds a program of the tests.
+fn test_program(bed: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let mut build = cargo(bed, Arch::X86_64, &["build", "--quiet", "-p", "coroner-tests", "--bin", name]);
     on_device(&bed.join("device/x86_64/system"), &mut build)?;
-    Ok(tools::target_dir().join(Arch::X86_64.target()).join("debug/crash_program"))
+    Ok(tools::target_dir().join(Arch::X86_64.target()).join("debug").join(name))
 }
 
 /// Installs, each in a process of its own with a layout of its own.
 fn install_often(bed: &Path, count: usize) -> anyhow::Result<()> {
     let system = bed.join("device/x86_64/system");
-    let program = crash_program(bed)?;
+    let program = test_program(bed, "crash_program")?;
     let stores = tempfile::tempdir()?;
     for number in 0..count {
         let mut command = Command::new(&program);

@@ -16,13 +16,14 @@ fn main() {
     let (store, fault) = (next("store"), next("fault"));
     let threads: usize = next("number of threads").parse().expect("a number of threads");
     let mut chain_first = false;
-    let (mut silent_fork, mut reinstall) = (false, false);
+    let (mut silent_fork, mut reinstall, mut stack_memory) = (false, false, 2048);
     let mut conditions = Vec::new();
     for name in arguments {
         match name.as_str() {
             "chain-first" => chain_first = true,
             "silent-fork" => silent_fork = true,
             "reinstall-handlers" => reinstall = true,
+            "stack-memory" => stack_memory = 32_768,
             name => conditions.push(conditions::find(name).unwrap_or_else(|| panic!("no condition {name:?}"))),
         }
     }
@@ -38,6 +39,7 @@ fn main() {
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
         let config = if fault == "deliver" { config } else { config.no_sinks() };
         let config = config.chain_first(chain_first).reinstall_handlers(reinstall).fork(fork).symbolicate(false);
+        let config = config.stack_memory(stack_memory);
         // Where every instruction is emulated, a hundred thousand frames take their time, and no names are found in the half second
         // that a dying process looks for them: the report would say that it is not complete.
         let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();

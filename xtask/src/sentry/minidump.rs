@@ -1,9 +1,13 @@
 //! Minidumps made of our reports, by Breakpad's own processor: does it find the frames that our report says?
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::{Bench, Row, output};
+use crate::android;
 
 /// Ways to die, and what the processor calls them.
 const DEATHS: [(&str, &str); 4] =
@@ -12,12 +16,33 @@ const DEATHS: [(&str, &str); 4] =
 /// A stack that the processor can't walk so far proves nothing.
 const FEWEST: usize = 4;
 
+/// The program that dies, and where.
+pub(crate) struct Victim<'a> {
+    pub(crate) program: PathBuf,
+    /// Its words, behind the store, for a fault of that name.
+    pub(crate) words: fn(&str) -> Vec<String>,
+    /// What is `/system` for it.
+    pub(crate) device: Option<&'a Path>,
+    /// Where the files of its images are, which the processor needs the unwind data of.
+    pub(crate) files: Vec<PathBuf>,
+}
+
 /// Compares for some ways to die.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
+    let files = vec![bench.programs.clone()];
+    // Nothing listens at that address, and nothing is to be sent.
+    let words = |fault: &str| {
+        ["http://key@127.0.0.1:9/1", &format!("fault={fault}"), "stack=32768", "no-symbols"].map(str::to_owned).to_vec()
+    };
+    check_victim(bench, &Victim { program: bench.programs.join("sentry_app"), words, device: None, files })
+}
+
+/// Compares for some ways to die of that program.
+pub(crate) fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut last = None;
     for (fault, signal) in DEATHS {
-        let (ours, theirs) = both(bench, fault).with_context(|| format!("fault {fault}"))?;
+        let (ours, theirs) = both(bench, victim, fault).with_context(|| format!("fault {fault}"))?;
         let mut problems = compare(&ours, &theirs);
         if !theirs["reason"].as_str().is_some_and(|reason| reason.starts_with(signal)) {
             problems.push(format!("the processor calls it {}", theirs["reason"]));
@@ -35,18 +60,22 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
 }
 
 /// What our report says of a death, and what the processor makes of its minidump.
-fn both(bench: &Bench, fault: &str) -> anyhow::Result<(Value, Value)> {
+fn both(bench: &Bench, victim: &Victim<'_>, fault: &str) -> anyhow::Result<(Value, Value)> {
     let store = bench.folder(&format!("minidump/{fault}"))?;
-    // Nothing listens at that address, and nothing is to be sent.
-    let words = [&format!("fault={fault}"), "stack=32768", "no-symbols"];
-    bench.program("sentry_app").arg(&store).arg("http://key@127.0.0.1:9/1").args(words).output()?;
+    let mut program = Command::new(&victim.program);
+    program.env_remove("SENTRY_DSN").env("RUST_BACKTRACE", "0").arg(&store).args((victim.words)(fault));
+    if let Some(system) = victim.device {
+        android::where_system_is(system, &mut program);
+        program.env("TMPDIR", bench.scratch.path());
+    }
+    program.output()?;
     let run = std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path();
     let dump = store.join("report.dmp");
     let converted = bench.program("coroner").arg("convert").arg(&run).args(["--to", "minidump"]).output()?;
     ensure!(converted.status.success(), "{}", String::from_utf8_lossy(&converted.stderr).trim());
     std::fs::write(&dump, converted.stdout)?;
     let ours = output(bench.program("coroner").arg("show").arg(&run).args(["--format", "json", "--thread", "all"]))?;
-    let theirs = output(bench.python("minidump_frames.py")?.arg(&dump).arg(&bench.programs))?;
+    let theirs = output(bench.python("minidump_frames.py")?.arg(&dump).args(&victim.files))?;
     Ok((serde_json::from_str(&ours)?, serde_json::from_str(&theirs)?))
 }
 

@@ -20,7 +20,7 @@ mod bugsink;
 mod debug_ids;
 #[cfg(target_os = "linux")]
 mod grouping;
-mod minidump;
+pub(crate) mod minidump;
 #[cfg(target_os = "linux")]
 mod offline;
 mod relay;
@@ -65,8 +65,8 @@ pub(crate) struct Bench {
 /// One thing that was checked, and what is wrong with it.
 pub(crate) struct Row {
     check: &'static str,
-    what: String,
-    problems: Vec<String>,
+    pub(crate) what: String,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Row {
@@ -126,7 +126,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Bench {
-    fn set_up() -> anyhow::Result<Self> {
+    /// Sets up the Python environment and builds the programs.
+    ///
+    /// # Errors
+    /// Either fails.
+    pub(crate) fn set_up() -> anyhow::Result<Self> {
         let venv = tools::python_environment("sentry", include_str!("requirements.txt"))?;
         build_programs(&[])?;
         let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;

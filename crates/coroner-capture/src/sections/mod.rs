@@ -115,11 +115,11 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     symbol_names::write_all(session);
     session.phases.end(Phase::SYMBOL_NAMES);
     app_memory::write_all(session);
-    section(session, SectionKind::END, None, end::write);
-    // In the run state, for which nothing of the report has to wait.
+    // Before the end, which says how long all of it took.
     if session.context.pid == session.installed.run.pid {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
     }
+    section(session, SectionKind::END, None, end::write);
 }
 
 /// How much memory the process had, and could still have had; and when it started.
