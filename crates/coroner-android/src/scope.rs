@@ -40,7 +40,7 @@ fn native_set_tag(env: &mut Env<'_>, _: JClass<'_>, key: JString<'_>, value: JSt
     let key = key.try_to_string(env)?;
     match optional(env, &value)? {
         Some(value) => coroner::set_tag(&key, &value)?,
-        None => coroner::remove_tag(&key)?,
+        None => coroner::remove_tag(&key),
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ fn native_set_context(env: &mut Env<'_>, _: JClass<'_>, name: JString<'_>, json:
     let name = name.try_to_string(env)?;
     match optional(env, &json)? {
         Some(json) => coroner::set_context(&name, &serde_json::from_str(&json)?)?,
-        None => coroner::remove_context(&name)?,
+        None => coroner::remove_context(&name),
     }
     Ok(())
 }

@@ -80,7 +80,8 @@ pub unsafe extern "C" fn coroner_remove_tag(key: *const c_char) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let key = unsafe { text(key, "key") }?;
-        done(coroner::remove_tag(key))
+        scope()?.remove_tag(key);
+        Ok(())
     })
 }
 
@@ -145,7 +146,8 @@ pub unsafe extern "C" fn coroner_remove_context(name: *const c_char) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let name = unsafe { text(name, "name") }?;
-        done(coroner::remove_context(name))
+        scope()?.remove_context(name);
+        Ok(())
     })
 }
 
@@ -171,7 +173,8 @@ pub unsafe extern "C" fn coroner_remove_extra(key: *const c_char) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let key = unsafe { text(key, "key") }?;
-        done(coroner::remove_extra(key))
+        scope()?.remove_extra(key);
+        Ok(())
     })
 }
 
@@ -212,7 +215,8 @@ pub extern "C" fn coroner_set_level(level: i32) -> Status {
 pub unsafe extern "C" fn coroner_set_trace(trace_id: *const c_char, span_id: *const c_char) -> Status {
     guarded(|| {
         if trace_id.is_null() && span_id.is_null() {
-            return done(coroner::remove_trace());
+            scope()?.remove_trace();
+            return Ok(());
         }
         // SAFETY: as the caller promises.
         let (trace, span) = unsafe { (text(trace_id, "trace_id")?, text(span_id, "span_id")?) };
@@ -284,7 +288,8 @@ pub unsafe extern "C" fn coroner_add_attachment(
         // SAFETY: as the caller promises.
         let name = unsafe { text(name, "name") }?;
         if path.is_null() {
-            return done(coroner::remove_attachment(name));
+            scope()?.remove_attachment(name);
+            return Ok(());
         }
         // SAFETY: as the caller promises.
         let (path, content_type) = unsafe { (text(path, "path")?, optional(content_type, "content_type")?) };

@@ -294,12 +294,9 @@ impl Scope {
         answer(self.state.set_text(Kind::TAG, key, value))
     }
 
-    /// Removes a tag.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn remove_tag(&self, key: &str) -> Result<(), ScopeError> {
-        answer(self.state.remove(Kind::TAG, key))
+    /// Removes a tag. It is no error if there is none.
+    pub fn remove_tag(&self, key: &str) {
+        self.remove(Kind::TAG, key);
     }
 
     /// Sets who is using the app; `None` for nobody.
@@ -323,12 +320,9 @@ impl Scope {
         answer(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
     }
 
-    /// Removes a context.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn remove_context(&self, name: &str) -> Result<(), ScopeError> {
-        answer(self.state.remove(Kind::CONTEXT, name))
+    /// Removes a context. It is no error if there is none.
+    pub fn remove_context(&self, name: &str) {
+        self.remove(Kind::CONTEXT, name);
     }
 
     /// Sets a value that is only shown.
@@ -339,12 +333,9 @@ impl Scope {
         answer(self.state.set_cbor(Kind::EXTRA, key, &to_cbor(value)))
     }
 
-    /// Removes a value that is only shown.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn remove_extra(&self, key: &str) -> Result<(), ScopeError> {
-        answer(self.state.remove(Kind::EXTRA, key))
+    /// Removes a value that is only shown. It is no error if there is none.
+    pub fn remove_extra(&self, key: &str) {
+        self.remove(Kind::EXTRA, key);
     }
 
     /// Sets the fingerprint by which a server puts reports together, instead of its own rules. An empty one removes it.
@@ -392,11 +383,13 @@ impl Scope {
     }
 
     /// The app is at work on no trace any more.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn remove_trace(&self) -> Result<(), ScopeError> {
-        answer(self.state.remove(Kind::CONTEXT, "trace"))
+    pub fn remove_trace(&self) {
+        self.remove(Kind::CONTEXT, "trace");
+    }
+
+    fn remove(&self, kind: Kind, key: &str) {
+        // Refused only if another thread is just setting or removing the same, whose change then counts.
+        let _ = self.state.remove(kind, key);
     }
 
     /// Notes what a feature flag was evaluated to. The last 100 flags are kept, in the order of their last evaluation; fewer if their names
@@ -453,12 +446,9 @@ impl Scope {
         answer(self.state.set_cbor(Kind::ATTACHMENT, name, &to_cbor(&declared)))
     }
 
-    /// A file does not go with this run's reports any more.
-    ///
-    /// # Errors
-    /// None at present.
-    pub fn remove_attachment(&self, name: &str) -> Result<(), ScopeError> {
-        answer(self.state.remove(Kind::ATTACHMENT, name))
+    /// A file does not go with this run's reports any more. It is no error if there is none.
+    pub fn remove_attachment(&self, name: &str) {
+        self.remove(Kind::ATTACHMENT, name);
     }
 
     /// Leaves a breadcrumb, in the place of the oldest if there are 100.
@@ -528,8 +518,6 @@ of_the_installed_run! {
     set_tag(key: &str, value: &str);
     /// Sets which trace the installed run is at work on: ids in hexadecimal digits.
     set_trace(trace_id: &str, span_id: &str);
-    /// The installed run is at work on no trace any more.
-    remove_trace();
     /// Notes what a feature flag was evaluated to in the installed run.
     set_flag(flag: &str, result: bool);
     /// Changes the release of the installed run.
@@ -538,22 +526,39 @@ of_the_installed_run! {
     set_environment(environment: &str);
     /// Declares a file that goes with the reports of the installed run, read when a report is sent.
     add_attachment(name: &str, path: &Path, content_type: Option<&str>);
-    /// A file does not go with the reports of the installed run any more.
-    remove_attachment(name: &str);
-    /// Removes a tag of the installed run.
-    remove_tag(key: &str);
     /// Sets who is using the app; `None` for nobody.
     set_user(user: Option<&User>);
     /// Sets a context of the installed run: something that belongs together. Values may be nested.
     set_context(name: &str, value: &serde_json::Value);
-    /// Removes a context of the installed run.
-    remove_context(name: &str);
     /// Sets a value of the installed run that is only shown.
     set_extra(key: &str, value: &serde_json::Value);
-    /// Removes a value of the installed run that is only shown.
-    remove_extra(key: &str);
     /// Sets the fingerprint by which a server puts reports of the installed run together. An empty one removes it.
     set_fingerprint(parts: &[&str]);
+}
+
+macro_rules! removed_from_the_installed_run {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        $(#[$doc])*
+        #[doc = "Does nothing if there is none, or if Coroner is not installed."]
+        pub fn $name($($argument: $type),*) {
+            if let Ok(scope) = Scope::active() {
+                scope.$name($($argument),*);
+            }
+        }
+    )*};
+}
+
+removed_from_the_installed_run! {
+    /// Removes a tag of the installed run.
+    remove_tag(key: &str);
+    /// Removes a context of the installed run.
+    remove_context(name: &str);
+    /// Removes a value of the installed run that is only shown.
+    remove_extra(key: &str);
+    /// A file does not go with the reports of the installed run any more.
+    remove_attachment(name: &str);
+    /// The installed run is at work on no trace any more.
+    remove_trace();
 }
 
 /// The scope of the installed run, for what is called often: finding it never waits.

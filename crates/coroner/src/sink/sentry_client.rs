@@ -272,13 +272,13 @@ fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
         now.fingerprint = true;
     }
     for key in before.tags.difference(&now.tags) {
-        let _ = scope.remove_tag(key);
+        scope.remove_tag(key);
     }
     for key in before.extra.difference(&now.extra) {
-        let _ = scope.remove_extra(key);
+        scope.remove_extra(key);
     }
     for name in before.contexts.difference(&now.contexts) {
-        let _ = scope.remove_context(name);
+        scope.remove_context(name);
     }
     if before.user && !now.user {
         let _ = scope.set_user(None);
