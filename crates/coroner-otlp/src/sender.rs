@@ -73,7 +73,8 @@ impl Sender {
         if gone > 0 {
             log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
         }
-        let may_send = self.state().consent.unwrap_or(!self.options.require_consent);
+        let state: State = self.outbox.try_read_state()?;
+        let may_send = state.consent.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() && self.state().wait(SystemTime::now()).is_none() {
@@ -105,6 +106,11 @@ impl Sender {
 
     /// Sends one record.
     fn send(&self, entry: &Entry) -> io::Result<Outcome> {
+        if self.state().done.contains(&entry.event_id) {
+            // A process was killed between the note that it is sent and the removal. The server would not recognise it.
+            self.outbox.remove(entry)?;
+            return Ok(Outcome::Refused);
+        }
         let message = match self.outbox.read(entry) {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(Outcome::Refused),
@@ -124,8 +130,9 @@ impl Sender {
         };
         match &outcome {
             Outcome::Sent => {
-                self.outbox.update(|state: &mut State| state.done.note(&entry.event_id))?;
-                self.outbox.remove(entry)?;
+                let noted = self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
+                // Where there is no room for the note, too: it would be sent again and again.
+                self.outbox.remove(entry).and(noted)?;
             }
             Outcome::Later { wait, counts } => {
                 let delay = backoff(self.options.retry_after, self.options.tries, entry.tries);

@@ -184,18 +184,27 @@ impl HttpClient {
         let compressed =
             compressed.map_err(|error| SendError::Network(format!("the message can't be compressed: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
+        let mut left = false;
+        let mut leaves = || {
+            left = true;
+            leaves()
+        };
         let length = body.len().to_string();
         let mut headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, value)| (&name[..], &value[..])).collect();
         headers.extend(self.gzip.then_some(("Content-Encoding", "gzip")));
         headers.extend([("Content-Length", length.as_str()), ("User-Agent", self.user_agent.as_str())]);
         if let Some(proxy) = &self.forward {
-            return proxy.post(&self.url, &headers, body, leaves);
+            return proxy.post(&self.url, &headers, body, &mut leaves);
         }
         let request = headers
             .iter()
             .fold(self.agent().post(&self.url), |request, (name, value)| request.header(*name, *value))
-            .send(ureq::SendBody::from_reader(&mut Body { bytes: body, leaves: Some(leaves) }));
-        let mut response = request.map_err(|error| classify(&error))?;
+            .send(ureq::SendBody::from_reader(&mut Body { bytes: body, leaves: Some(&mut leaves) }));
+        let mut response = request.map_err(|error| match classify(&error) {
+            // Of TLS, too, there are errors after the handshake: an alert, a record that is damaged.
+            SendError::Offline(why) if left => SendError::Network(why),
+            classified => classified,
+        })?;
         let header = |(name, value): (&HeaderName, &HeaderValue)| {
             value.to_str().ok().map(|value| (name.as_str().to_owned(), value.to_owned()))
         };

@@ -27,6 +27,8 @@ use crate::waits::MAX_WAIT;
 
 /// Ids of what was sent that are kept, to tell what comes again.
 const REMEMBERED: usize = 200;
+/// Before this, 2025, no message was made: a clock that says so was wrong (a machine without a battery for it begins at 1970).
+const FIRST_MS: u64 = 1_735_689_600_000;
 /// Largest message read back.
 const LARGEST: u64 = 256 << 20;
 
@@ -35,7 +37,7 @@ const LARGEST: u64 = 256 << 20;
 pub struct OutboxLimits {
     /// Most messages. Default: 100.
     pub number: usize,
-    /// Oldest message. Default: 30 days; servers take none that are older.
+    /// Oldest message that has been tried. Default: 30 days; servers take none that are older.
     pub age: Duration,
     /// Most bytes, all messages together. Default: 64 MiB.
     pub bytes: u64,
@@ -123,6 +125,14 @@ impl Entry {
     fn made(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
     }
+
+    /// Whether it is older than `limit`. Of one that has not been tried, or was made before there were any, the clock that says so may be
+    /// wrong, and was: it is not thrown away for it.
+    fn is_too_old(&self, limit: Duration, now: SystemTime) -> bool {
+        let was_tried = self.tries > 0 || self.not_before > 0;
+        // A time in the future (a clock set back) is not old.
+        was_tried && self.made_ms >= FIRST_MS && now.duration_since(self.made()).unwrap_or_default() > limit
+    }
 }
 
 /// What came of putting a message into the queue.
@@ -143,6 +153,9 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
+    /// The process that opened it. A child made by `fork` inherits the mutexes as they were, perhaps held by a thread that it does not
+    /// have: it opens the outbox for itself.
+    process: u32,
     /// That of a message's file.
     extension: &'static str,
     /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
@@ -187,9 +200,12 @@ impl Outbox {
             builder.create(directory)?;
         }
         let path = fs::canonicalize(path)?;
+        let process = std::process::id();
         let mut open = locked(&OPEN);
         open.retain(|shared| shared.strong_count() > 0);
-        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
+        if let Some(shared) =
+            open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path && shared.process == process)
+        {
             return Ok(Self { shared });
         }
         let file = |name: &str| {
@@ -202,6 +218,7 @@ impl Outbox {
             lock: Mutex::new(file("lock")?),
             sending: Mutex::new(file("sending.lock")?),
             path,
+            process,
             extension,
         });
         open.push(Arc::downgrade(&shared));
@@ -228,31 +245,46 @@ impl Outbox {
     /// before stands.
     ///
     /// # Errors
-    /// The state can't be written.
+    /// The state can't be read for now, or not written.
     pub fn update<S, R>(&self, change: impl FnOnce(&mut S) -> R) -> io::Result<R>
     where
         S: Serialize + DeserializeOwned + Default + Clone + PartialEq,
     {
         let file = locked(&self.shared.lock);
         fcntl_lock(&*file, FlockOperation::LockExclusive)?;
-        let before: S = self.read_state();
-        let mut state = before.clone();
-        let result = change(&mut state);
-        let written = if state == before {
-            Ok(())
-        } else {
-            let bytes = serde_json::to_vec(&state).map_err(io::Error::other);
-            bytes.and_then(|bytes| write_atomically(&self.shared.path, STATE, &bytes))
-        };
+        let changed = self.try_read_state().and_then(|before: S| {
+            let mut state = before.clone();
+            let result = change(&mut state);
+            if state != before {
+                let bytes = serde_json::to_vec(&state).map_err(io::Error::other)?;
+                write_atomically(&self.shared.path, STATE, &bytes)?;
+            }
+            Ok(result)
+        });
         let _ = fcntl_lock(&*file, FlockOperation::Unlock);
-        written.map(|()| result)
+        changed
     }
 
     /// What is kept beside the messages. A file that is damaged counts as none: what is lost with it are counts and limits,
     /// and what was sent may be sent again under its old id.
     pub fn read_state<S: DeserializeOwned + Default>(&self) -> S {
-        let bytes = fs::read(self.shared.path.join(STATE)).unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
+        self.try_read_state().unwrap_or_default()
+    }
+
+    /// The same, for what must not be decided without it: what the user said of consent.
+    ///
+    /// # Errors
+    /// It can't be read for now: the process has no descriptors left, or no memory. Another time it can, and says what it says.
+    pub fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
+        use rustix::io::Errno;
+        const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
+        let bytes = match fs::read(self.shared.path.join(STATE)) {
+            Err(error) if PASSING.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) => {
+                return Err(error);
+            }
+            bytes => bytes.unwrap_or_default(),
+        };
+        Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
     /// Puts a message into the queue, durably, unless one of that event is there or was given up. `session` is the one that it
@@ -403,9 +435,7 @@ impl Outbox {
         let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size)| size).sum::<u64>());
         let mut gone = 0;
         for (folder, entry, path, size) in all {
-            // A time in the future (a clock set back) is not old.
-            let age = now.duration_since(entry.made()).unwrap_or_default();
-            if number <= limits.number && bytes <= limits.bytes && age <= limits.age {
+            if number <= limits.number && bytes <= limits.bytes && !entry.is_too_old(limits.age, now) {
                 continue;
             }
             if folder == QUEUE {

@@ -19,7 +19,7 @@ use crate::envelope::{Attachment, AttachmentKind, Envelope, Item, item_type};
 use crate::event::Event;
 use crate::minidump;
 use crate::options::Options;
-use crate::outbox::{Outbox, Pushed, plain_sid};
+use crate::outbox::{Outbox, Pushed};
 use crate::sender::Sender;
 use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
 use crate::termination::{self, Conditions};
@@ -132,7 +132,7 @@ impl Client {
     /// It can't be kept (the disk is full). It may come again: an event that is kept or was sent already is known by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
         let options = &self.inner.options;
-        if self.outbox().read_state().consent == Some(false) {
+        if self.outbox().try_read_state()?.consent == Some(false) {
             return Ok(Captured::Refused);
         }
         let run = report.run.as_ref().filter(|run| is_fatal(report, run));
@@ -182,7 +182,7 @@ impl Client {
         if let Some(sid) = sid {
             // From here on the envelope speaks for the session.
             self.outbox().update(|state| {
-                state.note_done(&plain_sid(sid));
+                state.note_ended(sid);
                 state.begun.retain(|begun| begun != sid);
             })?;
         }
@@ -195,7 +195,7 @@ impl Client {
         self.outbox().update(|state| {
             state.discarded.count(reason, "error");
             if let Some(update) = session.and_then(|update| join(state, update)) {
-                state.note_done(&plain_sid(&update.sid));
+                state.note_ended(&update.sid);
                 state.begun.retain(|begun| *begun != update.sid);
                 state.sessions.push(update);
             }
@@ -214,7 +214,7 @@ impl Client {
         let Some(update) = self.teller().and_then(|teller| teller.began(run)) else { return Ok(()) };
         self.outbox().update(|state| {
             let refused = state.consent == Some(false);
-            if !refused && !state.begun.contains(&update.sid) && !state.is_done(&plain_sid(&update.sid)) {
+            if !refused && !state.begun.contains(&update.sid) && !state.has_ended(&update.sid) {
                 state.begun.push(update.sid.clone());
                 state.sessions.push(update);
             }
@@ -240,7 +240,7 @@ impl Client {
             if state.consent != Some(false)
                 && let Some(update) = join(state, update)
             {
-                state.note_done(&plain_sid(&update.sid));
+                state.note_ended(&update.sid);
                 state.begun.retain(|begun| *begun != update.sid);
                 state.sessions.push(update);
             }
@@ -402,7 +402,7 @@ impl fmt::Debug for Client {
 
 /// The last update of a session, `init` if the first was not sent; `None` if it was sent itself.
 fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<SessionUpdate> {
-    if state.is_done(&plain_sid(&update.sid)) {
+    if state.has_ended(&update.sid) {
         return None;
     }
     // A beginning that was never sent goes with the end. It is taken at once, so that no other process of the app sends it meanwhile;

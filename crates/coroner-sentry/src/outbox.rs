@@ -47,12 +47,22 @@ pub struct State {
 }
 
 impl State {
-    /// Whether the event, or the session's end, has been sent or waits.
+    /// Whether the event has been sent.
     pub fn is_done(&self, id: &str) -> bool {
         self.done.contains(id)
     }
 
-    /// Notes an id of something that must not come again.
+    /// Whether the session's end has been sent or waits. An event may have the same id: that of the run, which is its session's.
+    pub(crate) fn has_ended(&self, sid: &str) -> bool {
+        self.done.contains(&ended(sid))
+    }
+
+    /// Notes the end of a session, which must not come again.
+    pub(crate) fn note_ended(&mut self, sid: &str) {
+        self.done.note(&ended(sid));
+    }
+
+    /// Notes the id of an event that must not come again.
     pub fn note_done(&mut self, id: &str) {
         self.done.note(id);
     }
@@ -61,6 +71,11 @@ impl State {
 /// A session's id as it stands in names: 32 digits.
 pub(crate) fn plain_sid(sid: &str) -> String {
     sid.chars().filter(char::is_ascii_hexdigit).collect()
+}
+
+/// What stands among the ids of events for a session that has ended.
+fn ended(sid: &str) -> String {
+    format!("session {}", plain_sid(sid))
 }
 
 /// An outbox of envelopes, held open. Two in one process for one directory are one.
@@ -128,6 +143,14 @@ impl Outbox {
         self.messages.read_state()
     }
 
+    /// The same, for what must not be decided without it.
+    ///
+    /// # Errors
+    /// It can't be read for now.
+    pub fn try_read_state(&self) -> io::Result<State> {
+        self.messages.try_read_state()
+    }
+
     /// Puts an envelope into the queue, durably. `session` is the one that it ends.
     ///
     /// # Errors
@@ -182,18 +205,19 @@ impl Outbox {
         self.messages.set_session(entry, session)
     }
 
-    /// Takes an entry out that has been sent. First it is noted that it was.
+    /// Takes an entry out that has been sent. First it is noted that it was; where there is no room for a note (a full disk), it is taken
+    /// out nonetheless, or it would be sent again and again.
     ///
     /// # Errors
     /// The state or the queue can't be written.
     pub fn sent(&self, entry: &Entry) -> io::Result<()> {
-        self.update(|state| {
+        let noted = self.update(|state| {
             state.note_done(&entry.event_id);
             if !entry.session.is_empty() {
-                state.note_done(&entry.session);
+                state.note_ended(&entry.session);
             }
-        })?;
-        self.messages.remove(entry)
+        });
+        self.messages.remove(entry).and(noted)
     }
 
     /// Sets an entry aside that will not be sent again by itself.

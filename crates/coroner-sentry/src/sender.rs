@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use coroner_outbox::{Round, backoff};
+use coroner_outbox::{Round, backoff, parse_retry_after};
 
 use crate::client_report::{Discarded, Reason};
 use crate::envelope::{Envelope, item_type};
@@ -15,6 +15,8 @@ use crate::transport::{Answer, SendError, Transport};
 
 /// How often an envelope is made smaller for a server that finds it too large.
 const MAX_SHRINKS: usize = 12;
+/// How many attachments are left out one by one, before all the others are at once: whoever has dozens of them is to get the event.
+const ONE_BY_ONE: usize = 4;
 
 pub(crate) struct Sender {
     outbox: Outbox,
@@ -75,7 +77,7 @@ impl Sender {
         if gone > 0 {
             log::warn!("coroner: {gone} envelopes were removed to keep the outbox within its limits");
         }
-        let may_send = self.outbox.read_state().consent.unwrap_or(!self.options.require_consent);
+        let may_send = self.outbox.try_read_state()?.consent.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() {
@@ -135,6 +137,11 @@ impl Sender {
 
     /// Sends one envelope of the queue.
     fn send_entry(&self, mut entry: Entry) -> std::io::Result<Next> {
+        if self.outbox.read_state().is_done(&entry.event_id) {
+            // A process was killed between the note that it is sent and the removal.
+            self.outbox.sent(&entry)?;
+            return Ok(Next::Unknown);
+        }
         let mut envelope = match self.outbox.read(&entry) {
             Ok(Some(envelope)) => envelope,
             Ok(None) => return Ok(Next::Unknown),
@@ -204,7 +211,7 @@ impl Sender {
 
     /// Sends an envelope; where the server finds it too large, again with what is worth least left out.
     fn send_shrinking(&self, entry: &mut Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
-        for _ in 0..MAX_SHRINKS {
+        for shrunk in 0..MAX_SHRINKS {
             let mut leaves = || {
                 if !entry.session.is_empty() {
                     *entry = self.outbox.set_session(entry, "")?;
@@ -217,7 +224,7 @@ impl Sender {
                         "coroner: the server finds event {} too large; what is worth least is left out",
                         entry.event_id
                     );
-                    let Some(dropped) = drop_least(&mut envelope) else {
+                    let Some(dropped) = drop_least(&mut envelope, shrunk >= ONE_BY_ONE) else {
                         return Ok(Outcome::Refused(Reason::SendError));
                     };
                     self.outbox.update(|state| state.discarded.add(&dropped))?;
@@ -263,9 +270,8 @@ impl Sender {
             log::info!("coroner: event {} is sent", entry.event_id);
             return Outcome::Sent;
         }
-        if (300..400).contains(&answer.status) {
-            // No server of this protocol redirects: a portal of the network answers in its place.
-            log::warn!("coroner: something between here and the server answers with a redirect ({})", answer.status);
+        if answer.is_portal() {
+            log::warn!("coroner: something between here and the server answers in its place ({})", answer.status);
             return later(self.delay(entry.tries), entry.tries);
         }
         if answer.status == 429 {
@@ -275,6 +281,18 @@ impl Sender {
             log::warn!("coroner: the server takes no events for {} s", limit.as_secs());
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
             return later(limit.max(more), entry.tries.saturating_add(1));
+        }
+        // A server that fails over this event may do so for ever; one that is not there is a network that fails.
+        let fails = answer.status >= 500 && entry.tries < self.options.tries;
+        if answer.is_not_now() || fails {
+            log::warn!("coroner: the server can't take event {} now ({})", entry.event_id, answer.status);
+            let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, SystemTime::now()));
+            return Outcome::Later {
+                after: self.delay(entry.tries).max(said.unwrap_or_default()),
+                tries: entry.tries.saturating_add(1),
+                stop: answer.is_not_now(),
+                arrived: answer.may_have_arrived(),
+            };
         }
         log::warn!("coroner: the server refused event {} with {}: {}", entry.event_id, answer.status, answer.body);
         Outcome::Refused(Reason::SendError)
@@ -319,7 +337,11 @@ impl Sender {
                     taken = true;
                 }
                 // Kept until the limit is over, or what answers is the server.
-                Ok(answer) if answer.status == 429 || (300..400).contains(&answer.status) => {
+                Ok(answer) if answer.is_not_now() && answer.may_have_arrived() => {
+                    lost += self.outbox.update(|state| state.sessions.settle(true, self.options.sessions))?;
+                    break;
+                }
+                Ok(answer) if answer.status == 429 || answer.is_portal() || answer.is_not_now() => {
                     self.outbox.update(|state| state.sessions.put_back(&batch))?;
                     break;
                 }
@@ -347,9 +369,18 @@ impl Sender {
     }
 }
 
-/// Leaves out what is worth least: the largest attachment, then parts of the event. Says what went; `None` if there is nothing.
-fn drop_least(envelope: &mut Envelope) -> Option<Discarded> {
+/// Leaves out what is worth least: the largest attachment, or all of them, then parts of the event. Says what went; `None` if there is nothing.
+fn drop_least(envelope: &mut Envelope, all_attachments: bool) -> Option<Discarded> {
     let mut dropped = Discarded::default();
+    let before = envelope.items.len();
+    if all_attachments {
+        envelope.items.retain(|item| item.kind() != item_type::ATTACHMENT);
+        let gone = (before - envelope.items.len()) as u64;
+        if gone > 0 {
+            dropped.count_many(Reason::SendError, "attachment", gone);
+            return Some(dropped);
+        }
+    }
     let attachments = envelope.items.iter().enumerate().filter(|(_, item)| item.kind() == item_type::ATTACHMENT);
     if let Some(largest) = attachments.max_by_key(|(_, item)| item.payload.len()).map(|(place, _)| place) {
         envelope.items.remove(largest);

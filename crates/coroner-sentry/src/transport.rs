@@ -26,7 +26,28 @@ pub struct Answer {
 impl Answer {
     /// Whether the server has the envelope.
     pub fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
+        (200..300).contains(&self.status) && !self.is_portal()
+    }
+
+    /// Whether something else answers in the server's place, as the page of a network in which one has to log in: no server of this protocol
+    /// redirects, or says `OK` by a page of HTML.
+    pub fn is_portal(&self) -> bool {
+        let is_page = || {
+            let body = self.body.trim_start_matches('\u{feff}').trim_start();
+            let begins = |text: &str| body.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text));
+            begins("<!doctype") || begins("<html") || begins("<?xml") || begins("<head") || begins("<!--")
+        };
+        (300..400).contains(&self.status) || ((200..300).contains(&self.status) && is_page())
+    }
+
+    /// Whether the server can't take anything now, or can't be reached by what stands before it: another time the same may be taken.
+    pub fn is_not_now(&self) -> bool {
+        matches!(self.status, 408 | 425 | 502..=504 | 511 | 520..=527 | 530)
+    }
+
+    /// Whether of such an answer the server itself may have taken what it was sent: what stands before it lost its answer.
+    pub fn may_have_arrived(&self) -> bool {
+        matches!(self.status, 502 | 504 | 520..=527 | 530)
     }
 }
 

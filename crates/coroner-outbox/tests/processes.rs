@@ -1,0 +1,96 @@
+//! An outbox in a child made by `fork`, and in a process without descriptors.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
+
+use coroner_outbox::{Outbox, Pushed};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct State {
+    consent: Option<bool>,
+}
+
+/// What `child` says in a process of its own; ended after ten seconds.
+fn in_a_child(child: impl FnOnce() -> bool) -> Option<bool> {
+    // SAFETY: the child runs `child` alone and leaves by `_exit`. glibc and musl keep malloc usable in it.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+        // SAFETY: ends this process, and nothing else.
+        unsafe { libc::_exit(i32::from(!said)) };
+    }
+    let (began, mut status) = (Instant::now(), 0);
+    loop {
+        // SAFETY: a child of ours, and a valid place for its status.
+        if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid {
+            return Some(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+        }
+        if began.elapsed() > Duration::from_secs(10) {
+            // SAFETY: a child of ours that has not been waited for.
+            unsafe { (libc::kill(pid, libc::SIGKILL), libc::waitpid(pid, &raw mut status, 0)) };
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(folder.path(), "envelope").unwrap();
+    let (held, is_held) = mpsc::channel();
+    let (done, is_done) = mpsc::channel::<()>();
+    let of_thread = outbox.clone();
+    let thread = std::thread::spawn(move || {
+        // A thread that sends for half a minute, and one that notes something meanwhile.
+        let sending = of_thread.try_send().unwrap();
+        of_thread
+            .update(|_: &mut State| {
+                held.send(()).unwrap();
+                let _ = is_done.recv();
+            })
+            .unwrap();
+        drop(sending);
+    });
+    is_held.recv().unwrap();
+    let path = folder.path().to_owned();
+    let said = in_a_child(|| {
+        let own = Outbox::open(&path, "envelope").unwrap();
+        let pushed = own.push(&"01".repeat(16), "", b"message", SystemTime::now()).unwrap();
+        // The parent sends still.
+        own.try_send().is_none() && pushed == Pushed::Added
+    });
+    assert_eq!(said, Some(true), "`None`: it hung");
+    done.send(()).unwrap();
+    thread.join().unwrap();
+    let said = in_a_child(|| {
+        let own = Outbox::open(&path, "envelope").unwrap();
+        own.try_send().is_some() && own.update(|state: &mut State| state.consent = Some(false)).is_ok()
+    });
+    assert_eq!(said, Some(true));
+    assert_eq!(outbox.read_state::<State>().consent, Some(false));
+    assert_eq!(outbox.queue().unwrap().len(), 1);
+}
+
+#[test]
+fn without_descriptors_consent_is_not_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = in_a_child(|| {
+        let outbox = Outbox::open(folder.path(), "envelope").unwrap();
+        outbox.update(|state: &mut State| state.consent = Some(false)).unwrap();
+        let limit = |most| {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+            // SAFETY: a valid limit, of this process alone.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        };
+        limit(3);
+        let read = outbox.try_read_state::<State>();
+        let changed = outbox.update(|state: &mut State| *state = State::default());
+        limit(64);
+        read.is_err() && changed.is_err() && outbox.try_read_state::<State>().unwrap().consent == Some(false)
+    });
+    assert_eq!(said, Some(true));
+}
