@@ -68,7 +68,7 @@ pub use coroner_process::exception_set::ExceptionSet;
 #[cfg(target_vendor = "apple")]
 pub use coroner_process::identity::is_traced;
 pub use coroner_process::signal_set::SignalSet;
-pub use coroner_run::{CleanRun, KEPT_VITALS, RunError, RunStep, app_memory};
+pub use coroner_run::{CleanRun, KEPT_VITALS, RunError, RunStep, app_memory, keep_output};
 #[cfg(not(target_vendor = "apple"))]
 pub use install::after_fork;
 pub use install::{InstallError, InstallLimits, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};

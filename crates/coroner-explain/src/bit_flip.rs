@@ -20,6 +20,10 @@ const FAR: u32 = 32;
 const IN_PAGE: u64 = 0xfff;
 /// How near to another register's value an address is called beside it: of one object or frame.
 const BESIDE: u64 = 0x1000;
+/// The same of lower bits, where chance leads to what is held sooner.
+const BESIDE_LOW: u64 = 0x400;
+/// Compilers align what they access to its size, up to this one.
+const ALIGNED: u32 = 8;
 /// More candidates than these are none.
 const MAX_CANDIDATES: usize = 2;
 
@@ -34,6 +38,12 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & IN_PAGE != 0) else {
         return Vec::new();
     };
+    // What is not aligned as its access would not be so with another high bit either. (More than a register are copied from anywhere.)
+    let access = explanation.access.and_then(|access| Some((access.address?.0, access.width?)));
+    let is_odd = |(address, width): (u64, u32)| width <= ALIGNED && !address.is_multiple_of(width.max(1).into());
+    if access.is_some_and(is_odd) {
+        return Vec::new();
+    }
     // A tag of arm64 (MTE, pointer authentication) is not the address.
     let highest = match arch {
         Arch::X86_64 => 63,
@@ -43,7 +53,8 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         let address = Address(bad.0 ^ 1 << bit);
         let is_address = machine::is_canonical(arch, address.0) && (NEAR_NULL..1 << 63).contains(&address.0);
         let others = || registers.named().filter(|(name, _)| *name != register && !name.ends_with("flags"));
-        let beside = || others().find(|(_, value)| value.abs_diff(address.0) < BESIDE && *value >= NEAR_NULL);
+        let reach = if bit < FAR { BESIDE_LOW } else { BESIDE };
+        let beside = || others().find(|(_, value)| value.abs_diff(address.0) < reach && *value >= NEAR_NULL);
         let place = if !is_address {
             None
         } else if let Some(thread) = mapped::thread_with(report, address) {
@@ -56,7 +67,7 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         } else {
             beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
         };
-        let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < BESIDE);
+        let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < reach);
         let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
     };

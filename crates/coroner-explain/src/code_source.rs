@@ -181,7 +181,7 @@ impl Crashed<'_> {
 }
 
 /// Innermost frames whose images are opened: the one that crashed, and who called it.
-const FRAMES: usize = 4;
+const FRAMES: usize = 6;
 
 impl<'s> ImageFiles<'s> {
     /// Finds the files by the build ids of the images, as `symbolizer` finds them.

@@ -7,7 +7,7 @@ use coroner_report::model::{Address, Bytes, CodeChange, CodeChangeKind};
 use crate::code_source::CodeSource;
 
 /// Pieces of code that a report has, and bytes of each: what has more is not of a crash.
-const MAX_PIECES: usize = 8;
+const MAX_PIECES: usize = 16;
 const MAX_PIECE: usize = 4096;
 
 /// Compares the code of the report with a file's. `None` if they are the same, or if it is not known that the file is the one that ran.
@@ -23,6 +23,9 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
             different.map(|(at, (found, expected))| (piece.address.0.wrapping_add(at as u64), *found, *expected)),
         );
     }
+    // Pieces may have the same bytes.
+    all.sort_unstable();
+    all.dedup();
     let (first, last) = (all.first()?.0, all.last()?.0);
     let kind = match all.as_slice() {
         [(_, found, expected)] if (found ^ expected).count_ones() == 1 => CodeChangeKind::OneBit,

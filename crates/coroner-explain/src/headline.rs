@@ -43,6 +43,11 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
     }
     if is_flipped_instruction(explanation) {
         sentence.push_str("; the code there is not what was shipped, one bit differs");
+    } else if let Some(at) = flipped_code(explanation) {
+        let image = report.image_at(at).map_or_else(String::new, |image| {
+            format!(" ({} + {:#x})", image.name(), at.0.wrapping_sub(image.load_address.0))
+        });
+        sentence.push_str(&format!("; the code at {at}{image} is not what was shipped, one bit differs"));
     }
     let mut letters = sentence.chars();
     match letters.next() {
@@ -56,9 +61,15 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
 fn is_flipped_instruction(explanation: &Explanation) -> bool {
     /// Bytes of the longest instruction.
     const MAX_INSTRUCTION: u64 = 15;
-    let change = explanation.code_change.as_ref().filter(|change| change.kind == CodeChangeKind::OneBit);
     let instruction = explanation.instruction.as_ref();
-    change.zip(instruction).is_some_and(|(change, at)| change.address.0.wrapping_sub(at.address.0) < MAX_INSTRUCTION)
+    let change = flipped_code(explanation);
+    change.zip(instruction).is_some_and(|(change, at)| change.0.wrapping_sub(at.address.0) < MAX_INSTRUCTION)
+}
+
+/// Where code of the crashed thread was changed by one bit.
+fn flipped_code(explanation: &Explanation) -> Option<coroner_report::model::Address> {
+    let change = explanation.code_change.as_ref().filter(|change| change.kind == CodeChangeKind::OneBit);
+    change.map(|change| change.address)
 }
 
 /// What the program or the system said.
@@ -70,7 +81,10 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         (FaultKind::Abort, None) if is_pure_virtual(report) => {
             return "abort: a pure virtual function was called".to_owned();
         }
-        (FaultKind::Abort, None) => return "abort".to_owned(),
+        (FaultKind::Abort, None) => {
+            let said = report.said_on_stderr().map(|said| format!(": {}, as stderr says", said.trim_end_matches('.')));
+            return format!("abort{}", said.unwrap_or_default());
+        }
         _ => {}
     }
     if kind == FaultKind::Exception && is_pure_virtual(report) {
@@ -78,7 +92,21 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     }
     let name = exception.map_or_else(|| crash.kind(), coroner_report::model::Exception::kind);
     if let (FaultKind::SentSignal, Some(pid)) = (kind, signal.and_then(|signal| signal.sender_pid)) {
-        let by = if pid == report.header.pid { "the process itself".to_owned() } else { format!("process {pid}") };
+        let watchdog = report.run.as_ref().and_then(|run| run.app.watchdog_us);
+        let is_abort = signal.is_some_and(|signal| signal.name == Some("SIGABRT"));
+        let by = match pid {
+            _ if pid == report.header.pid => "the process itself".to_owned(),
+            0 => "a process of another pid namespace".to_owned(),
+            // Of a command such as `systemctl kill` it is the sender, too.
+            1 => match watchdog.filter(|_| is_abort) {
+                Some(us) => format!(
+                    "process 1, the service manager, as its watchdog does when a service gives no sign of life for {} s",
+                    us as f64 / 1e6
+                ),
+                None => "process 1".to_owned(),
+            },
+            _ => format!("process {pid}"),
+        };
         return format!("{name}, sent by {by}");
     }
     let cause = exception.and_then(|exception| exception.message.clone()).or_else(|| report.cause());

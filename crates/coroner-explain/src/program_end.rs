@@ -19,6 +19,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
         }
         () if crash.monitor == Monitor::USER => FaultKind::Requested,
         () => match notice::of(crash) {
+            Notice::Abort if is_from_elsewhere(report, crash) => FaultKind::SentSignal,
             Notice::Abort if !crash.has(coroner_report::model::CrashFlag::StackOverflow) => FaultKind::Abort,
             Notice::SystemCall => FaultKind::SystemCall,
             Notice::Sent => FaultKind::SentSignal,
@@ -26,4 +27,10 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
         },
     };
     Some(Explanation { kind, certainty: Certainty::Certain, ..Explanation::default() })
+}
+
+/// Whether another process sent the signal: `SI_USER` or `SI_QUEUE`, and not by the process itself, as `abort` does.
+fn is_from_elsewhere(report: &Report, crash: &Crash) -> bool {
+    let signal = crash.signal.as_ref().filter(|signal| matches!(signal.code, 0 | -1));
+    signal.and_then(|signal| signal.sender_pid).is_some_and(|pid| pid != report.header.pid)
 }

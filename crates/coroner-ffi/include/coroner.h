@@ -563,6 +563,15 @@ coroner_status coroner_config_set_objc_exceptions(coroner_config *config,
 coroner_status coroner_config_set_appkit_exceptions(coroner_config *config,
                                                     bool report);
 
+// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
+// are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
+// hold what users typed. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_keep_output(coroner_config *config,
+                                              bool keep);
+
 // Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
 // of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together. They may
 // hold what users typed. The reserved file is larger by 576 KiB. In the place of `coroner_config_set_stack_memory`. Default: no.

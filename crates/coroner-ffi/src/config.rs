@@ -376,6 +376,18 @@ pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Confi
     unsafe { change(config, |config| config.appkit_exceptions(report)) }
 }
 
+/// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
+/// are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
+/// hold what users typed. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_keep_output(config: *mut Config, keep: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.keep_output(keep)) }
+}
+
 /// Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
 /// of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together. They may
 /// hold what users typed. The reserved file is larger by 576 KiB. In the place of `coroner_config_set_stack_memory`. Default: no.

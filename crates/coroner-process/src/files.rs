@@ -108,6 +108,13 @@ pub fn write_at(file: i32, bytes: *const [u8], offset: u64) -> Result<usize> {
     unsafe { call!(pwrite, file, bytes.cast::<u8>(), bytes.len(), offset) }
 }
 
+/// pread(2); how many bytes were read, fewer at the file's end.
+#[inline(always)]
+pub fn read_at(file: i32, into: &mut [u8], offset: u64) -> Result<usize> {
+    // SAFETY: the kernel writes at most `into.len()` bytes into it.
+    unsafe { call!(pread, file, into.as_mut_ptr(), into.len(), offset) }
+}
+
 /// ftruncate(2).
 pub fn truncate(file: i32, length: u64) -> Result<()> {
     // SAFETY: no memory is touched.

@@ -10,11 +10,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use coroner_process::memory::Memory;
 use coroner_report::wire::{AppMemory, Encoder};
 
+use crate::output_tail;
+
 /// So many pieces of memory can be registered.
 pub const MAX_REGIONS: usize = 16;
+/// Sections that [`encode`] has numbers for: of each of these, and of stderr and stdout ([`keep_output`](crate::keep_output)).
+pub const SECTIONS: usize = MAX_REGIONS + output_tail::COUNT;
 /// The longest name, bytes.
 pub const MAX_NAME: usize = 64;
-/// The most bytes of each that are kept, and that the callback can write.
+/// The most bytes of each, and of the output, that are kept, and that the callback can write.
 pub const MAX_BYTES: usize = 60 << 10;
 
 /// Bytes that are read at once: the memory may end behind any of them.
@@ -92,6 +96,10 @@ pub fn set_callback(callback: Option<CrashCallback>, context: *mut c_void) {
 
 /// Encodes the section of the memory with that number into a report's buffer; returns its length, 0 for nothing.
 pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> usize {
+    if let Some(number) = number.checked_sub(MAX_REGIONS) {
+        let Some((front, into)) = split(payload) else { return 0 };
+        return output_tail::read(number, into).map_or(0, |output| section(front, &output));
+    }
     let Some(region) = REGIONS.get(number).filter(|region| region.state.load(Ordering::Acquire) == WHOLE) else {
         return 0;
     };

@@ -23,10 +23,14 @@
 #![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 
 pub mod app_memory;
+mod code;
 mod opened_report;
+mod output_tail;
 mod report_file;
 mod run_files;
 
+pub use code::{CODE_PIECE, encode_code, encode_code_around};
 pub use opened_report::{OpenedReport, Place};
+pub use output_tail::keep_output;
 pub use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportFile, ReportWriter};
 pub use run_files::{CleanRun, KEPT_VITALS, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};

@@ -191,6 +191,11 @@ config! {
         /// How many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once;
         /// and as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
         reports_per_hour: u32 = 16,
+        /// Whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where
+        /// those are regular files at install: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept, since a pipe of
+        /// Coroner's between could block or kill the app and its children. They may hold what users typed. What a C library or a runtime says there of its
+        /// end (an assertion of musl or libc++) is the report's message. Default: no.
+        keep_output: bool = false,
         /// Whether what is surely a secret by its form is hidden in texts of the app before the sinks get a report: see
         /// [`hide_secrets`](crate::hide_secrets). Default: yes.
         scrub_secrets: bool = true,

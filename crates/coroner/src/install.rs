@@ -133,6 +133,9 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     })?;
     #[cfg(feature = "exceptions")]
     report_exceptions(&config, options.deadline_ms);
+    if config.keep_output {
+        coroner_capture::keep_output();
+    }
     for sentence in run.limits.sentences() {
         log::warn!("coroner: {sentence}");
     }

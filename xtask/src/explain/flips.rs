@@ -62,7 +62,7 @@ pub(super) struct Count {
 ///
 /// # Errors
 /// Fewer than wanted are named, or a clean one is accused.
-pub(super) fn run(bench: &Bench, crashes: usize, is_verbose: bool) -> anyhow::Result<Vec<Count>> {
+pub(super) fn run(bench: &Bench, crashes: usize, first_seed: u64, is_verbose: bool) -> anyhow::Result<Vec<Count>> {
     let program = bench.folder.path().join("flips");
     let mut command = Command::new("cc");
     command.args(["-O2", "-g", "-w", "-fno-optimize-sibling-calls", "-fno-inline-functions", "-Wl,--build-id"]);
@@ -72,7 +72,7 @@ pub(super) fn run(bench: &Bench, crashes: usize, is_verbose: bool) -> anyhow::Re
     succeed(command.arg("-o").arg(&program))?;
     let mut counts = Vec::new();
     for (mode, wanted) in [(Mode::Pointer, crashes), (Mode::Code, crashes), (Mode::Clean, 4 * crashes)] {
-        let found = crashes_of(bench, &program, mode, wanted)?;
+        let found = crashes_of(bench, &program, mode, wanted, first_seed)?;
         if is_verbose {
             let shown = found.iter().filter(|flip| flip.is_accused || !(flip.is_named || mode == Mode::Clean));
             shown.for_each(|flip| println!("{mode:?}: {}", flip.line));
@@ -104,8 +104,8 @@ pub(super) fn run(bench: &Bench, crashes: usize, is_verbose: bool) -> anyhow::Re
 }
 
 /// So many crashes of a kind, as far as there are as many in a number of runs.
-fn crashes_of(bench: &Bench, program: &Path, mode: Mode, wanted: usize) -> anyhow::Result<Vec<Flip>> {
-    let next = AtomicU64::new(1);
+fn crashes_of(bench: &Bench, program: &Path, mode: Mode, wanted: usize, first_seed: u64) -> anyhow::Result<Vec<Flip>> {
+    let next = AtomicU64::new(first_seed);
     let found = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..std::thread::available_parallelism().map_or(1, usize::from))
@@ -114,7 +114,7 @@ fn crashes_of(bench: &Bench, program: &Path, mode: Mode, wanted: usize) -> anyho
                     let mut symbolizer = Symbolizer::new(Options::default());
                     while locked(&found).len() < wanted {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed > RUNS * wanted as u64 {
+                        if seed - first_seed >= RUNS * wanted as u64 {
                             break;
                         }
                         let flip = crash(bench, program, mode, seed, &mut symbolizer)?;

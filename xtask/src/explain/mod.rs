@@ -41,6 +41,9 @@ pub(crate) struct Arguments {
     /// Instead of the programs: crashes with a flipped bit in a pointer or in code, so many of each, and four times as many without.
     #[arg(long, value_name = "CRASHES")]
     flips: Option<usize>,
+    /// Flips: the first seed of the generator. Rules are made on others than those that they are judged by.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Programs of arm64, under qemu-user: those whose fault that processor has.
     #[arg(long)]
     arm64: bool,
@@ -92,7 +95,7 @@ impl Outcome {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let bench = Bench::new(arguments.arm64)?;
     if let Some(crashes) = arguments.flips {
-        let counts = flips::run(&bench, crashes, !arguments.json)?;
+        let counts = flips::run(&bench, crashes, arguments.seed, !arguments.json)?;
         if arguments.json {
             println!("{}", serde_json::json!({ "rows": counts }));
         }

@@ -1,4 +1,4 @@
-//! Memory that the app registered, and what its crash callback writes, which runs as the last of all.
+//! Memory that the app registered, the end of its output, and what its crash callback writes, which runs as the last of all.
 
 use coroner_report::wire::SectionKind;
 use coroner_run::{ReportWriter, app_memory};
@@ -9,12 +9,12 @@ use crate::session::{CrashSession, memory};
 pub(super) fn write_all(session: &mut CrashSession<'_>) {
     let dies = session.context.hung.is_none() && !session.is_non_fatal();
     let calls_back = dies && session.context.pid == session.installed.run.pid;
-    for number in 0..app_memory::MAX_REGIONS + usize::from(calls_back) {
+    for number in 0..app_memory::SECTIONS + usize::from(calls_back) {
         super::section(session, SectionKind::APP_MEMORY, None, |session| {
             let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);
             let length = match number {
                 _ if RECRASH.is_expired() => 0,
-                app_memory::MAX_REGIONS => app_memory::call_back(payload),
+                app_memory::SECTIONS => app_memory::call_back(payload),
                 number => app_memory::encode(number, payload, &mut memory()),
             };
             length > 0 && session.seal(SectionKind::APP_MEMORY, length) == super::SectionResult::Written

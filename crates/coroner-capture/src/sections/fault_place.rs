@@ -2,37 +2,46 @@
 //! fault's address.
 
 use coroner_process::memory::Memory as _;
-use coroner_report::wire::{Code, Mapping, SectionKind};
+use coroner_report::wire::{Mapping, SectionKind};
 
 use super::SectionResult;
 use crate::session::{CrashSession, memory};
-use coroner_run::ReportWriter;
+use crate::workspace::Workspace;
+use coroner_run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
 
-/// Bytes of code before the program counter, and from it on.
-const EACH: usize = 256;
+/// Return addresses whose code is written.
+const CALLERS: usize = 4;
 /// Below it nothing is mapped.
 const NEAR_NULL: u64 = 0x1_0000;
 /// Addresses for which good ones are looked for.
 const SUSPECTS: usize = 2;
-/// The smallest page: behind its end there may be nothing.
-const PAGE: u64 = 4096;
 
-/// Writes the code around the program counter or, where there is none, that of the innermost call.
+/// Writes the code around the program counter, or what is there if it is none, and around the innermost return addresses.
 pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     let pc = session.context.registers.pc;
-    let (mut before, mut after) = ([0; EACH], [0; EACH]);
-    let ran = code_from(pc, &mut after);
     // After a jump to nowhere what it returns to is on top of the stack, or in the link register.
     let is_jump = session.context.is_memory_fault && session.context.address == Some(pc);
-    let at = if ran.is_some() && !is_jump { Some(pc) } else { return_address(session) };
-    let led_there = at.and_then(|at| code_up_to(at, &mut before));
-    session.section(SectionKind::CODE, |encoder| {
-        encoder.begin_array();
-        for code in [led_there, ran].into_iter().flatten() {
-            code.encode(encoder);
+    let returns_to = return_address(session);
+    let Workspace { buffer, names, .. } = &mut *session.workspace;
+    let addresses = names.as_deref().map(|names| &names.addresses);
+    let mut encoder = ReportWriter::payload(buffer);
+    encoder.begin_array();
+    let mut last = pc;
+    if is_jump || !encode_code_around(&mut encoder, memory(), pc) {
+        _ = is_jump && encode_code(&mut encoder, memory(), pc, CODE_PIECE);
+        last = returns_to.unwrap_or(pc);
+        encode_code_around(&mut encoder, memory(), last);
+    }
+    for number in 0..CALLERS {
+        let caller = addresses.and_then(|addresses| addresses.return_address(number));
+        if let Some(caller) = caller.filter(|caller| caller.abs_diff(last) >= CODE_PIECE as u64) {
+            encode_code_around(&mut encoder, memory(), caller);
+            last = caller;
         }
-        encoder.end();
-    })
+    }
+    encoder.end();
+    let length = encoder.position();
+    session.seal(SectionKind::CODE, length)
 }
 
 /// Writes the mapping that the fault's address lies in, or the nearest; of other crashes those at the program counter.
@@ -72,25 +81,6 @@ pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
 /// Whether a value is no address of x86_64, and one bit less or more makes it one of a process.
 fn is_no_address(value: u64) -> bool {
     cfg!(target_arch = "x86_64") && (value >> 47).is_power_of_two() && value << 17 >> 17 >= NEAR_NULL
-}
-
-/// The code from an address on, at most to the end of its page where no more can be read.
-fn code_from(address: u64, into: &mut [u8; EACH]) -> Option<Code<'_>> {
-    let in_page = PAGE.wrapping_sub(address % PAGE) as usize;
-    let length = [EACH, in_page].into_iter().find(|length| is_read(address, into, *length))?;
-    Some(Code { address, bytes: into.get(..length)? })
-}
-
-/// The code before an address, at most from the start of its page where no more can be read.
-fn code_up_to(address: u64, into: &mut [u8; EACH]) -> Option<Code<'_>> {
-    let in_page = (address % PAGE) as usize;
-    let length =
-        [EACH, in_page].into_iter().find(|length| is_read(address.wrapping_sub(*length as u64), into, *length))?;
-    Some(Code { address: address.wrapping_sub(length as u64), bytes: into.get(..length)? })
-}
-
-fn is_read(address: u64, into: &mut [u8; EACH], length: usize) -> bool {
-    length > 0 && into.get_mut(..length).is_some_and(|into| memory().read(address, into).is_ok())
 }
 
 #[cfg(target_arch = "x86_64")]

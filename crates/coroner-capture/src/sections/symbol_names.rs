@@ -110,6 +110,14 @@ impl Addresses {
         Some(if state & BEHIND_CALL != 0 { address.wrapping_sub(1) } else { *address })
     }
 
+    /// The return address of that number, of those that were noted first.
+    pub(super) fn return_address(&self, number: usize) -> Option<u64> {
+        // The program counter is the first of all.
+        let index = number.wrapping_add(1);
+        let is_one = index < self.used && self.states.get(index).is_some_and(|state| state & BEHIND_CALL != 0);
+        self.addresses.get(index).copied().filter(|_| is_one)
+    }
+
     fn set_asked(&mut self, index: usize) {
         if let Some(state) = self.states.get_mut(index) {
             *state |= ASKED;

@@ -3,7 +3,8 @@
 //! is left in memory.
 //!
 //! * **glibc** (since 2.17): `__abort_msg`, version `GLIBC_PRIVATE`, points to `struct abort_msg_s {unsigned int size; char msg[];}`
-//!   (include/stdlib.h); it is looked up at install.
+//!   (include/stdlib.h); it is looked up at install. A program that has glibc in itself (`-static`) has it in its symbol table, if it
+//!   is not stripped.
 //! * **bionic**: `android_set_abort_message` puts `abort_msg_t {size_t size; char msg[];}` into a mapping of its own, since Android 10
 //!   behind two magic words. The pointer to it is a variable of the dynamic linker without a name for others (`g_abort_message`, later
 //!   a field of `libc_shared_globals`), or of the program if that is static. What is found there is so particular (it is at the start
@@ -31,6 +32,8 @@ impl AbortMessage {
         // SAFETY: two strings with their NUL; the function has no other requirements.
         let glibc =
             unsafe { libc::dlvsym(libc::RTLD_DEFAULT, c"__abort_msg".as_ptr(), c"GLIBC_PRIVATE".as_ptr()) } as u64;
+        #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+        let glibc = if glibc == 0 { static_program::find().unwrap_or(0) } else { glibc };
         #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
         let glibc = 0;
         AbortMessage { glibc }
@@ -63,6 +66,82 @@ impl AbortMessage {
         let at = find_in_variables(memory, image)?;
         let text = read_text(memory, at, into);
         (!text.is_empty()).then_some((b"libc.so", text))
+    }
+}
+
+/// Of a program that has glibc in itself the variable is in its symbol table.
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+mod static_program {
+    use crate::files::{close, open, read_at};
+    use crate::memory::{u16_at, u32_at, u64_at};
+
+    const NAME: &[u8] = b"\0__abort_msg\0";
+    /// Bytes that are read at once, a multiple of a symbol's.
+    const AT_ONCE: usize = 24 * 256;
+    /// More bytes of names or symbols than these are not looked at: install waits.
+    const MOST: u64 = 8 << 20;
+
+    /// A part of the file.
+    #[derive(Clone, Copy)]
+    struct Part {
+        start: u64,
+        size: u64,
+    }
+
+    impl Part {
+        /// Calls `found` with each piece, which begins at an offset of the part, until it says where what it looks for is. Pieces overlap by a name.
+        fn search(self, file: i32, step: usize, found: impl Fn(&[u8], u64) -> Option<u64>) -> Option<u64> {
+            let mut bytes = [0; AT_ONCE];
+            let size = self.size.min(MOST);
+            let mut at = 0;
+            while at < size {
+                let length = read_at(file, &mut bytes, self.start.checked_add(at)?).ok()?;
+                let length = length.min(usize::try_from(size - at).ok()?);
+                if let Some(found) = found(bytes.get(..length)?, at) {
+                    return Some(found);
+                }
+                at = at.checked_add(step as u64)?;
+            }
+            None
+        }
+    }
+
+    /// The variable's address. `None` also of a program that is stripped.
+    pub(super) fn find() -> Option<u64> {
+        let file = open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
+        let found = find_in(file);
+        close(file);
+        // SAFETY: reads a word of what the kernel gave the process.
+        let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
+        found.map(|(address, entry_in_file)| address.wrapping_add(entry.wrapping_sub(entry_in_file)))
+    }
+
+    /// Its address by the file, and the entry's ("System V ABI", chapter 4: the file's header, section headers, symbols).
+    fn find_in(file: i32) -> Option<(u64, u64)> {
+        const SYMBOLS: u32 = 2;
+        let mut header = [0; 64];
+        (read_at(file, &mut header, 0).ok()? == header.len() && header.starts_with(b"\x7fELF\x02\x01")).then_some(())?;
+        let (entry, sections) = (u64_at(&header, 24), u64_at(&header, 40));
+        let (size, count) = (u64::from(u16_at(&header, 58)), u16_at(&header, 60));
+        let section = |number: u64| {
+            let mut section = [0; 64];
+            let at = sections.checked_add(number.checked_mul(size)?)?;
+            (read_at(file, &mut section, at).ok()? == section.len()).then_some(section)
+        };
+        let symbols = (0..count.into()).filter_map(section).find(|section| u32_at(section, 4) == SYMBOLS)?;
+        let names = section(u32_at(&symbols, 40).into())?;
+        let part = |section: &[u8; 64]| Part { start: u64_at(section, 24), size: u64_at(section, 32) };
+        let name = part(&names).search(file, AT_ONCE - NAME.len(), |piece, at| {
+            let place = piece.windows(NAME.len()).position(|window| window == NAME)?;
+            at.checked_add(place as u64 + 1)
+        })?;
+        let address = part(&symbols).search(file, AT_ONCE, |piece, _| {
+            let symbols = piece.as_chunks::<24>().0;
+            let found =
+                symbols.iter().find(|symbol| u64::from(u32_at(*symbol, 0)) == name && u64_at(*symbol, 8) != 0)?;
+            Some(u64_at(found, 8))
+        })?;
+        Some((address, entry))
     }
 }
 

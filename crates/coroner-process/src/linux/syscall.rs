@@ -116,6 +116,9 @@ macro_rules! number {
     (openat) => {
         libc::SYS_openat
     };
+    (pread) => {
+        libc::SYS_pread64
+    };
     (pwrite) => {
         libc::SYS_pwrite64
     };

@@ -110,6 +110,25 @@ impl Report {
         crash.message.as_deref().or(annotation).filter(|text| !text.is_empty())
     }
 
+    /// What a C library or a runtime wrote to stderr before it aborted, where the app has the end of that kept: musl's assertions, libc++'s, libc++abi's and
+    /// libstdc++'s last words, Go's panics. Of other libraries the message is in memory ([`Self::abort_message`]).
+    pub fn said_on_stderr(&self) -> Option<String> {
+        /// Bytes and lines of the end in which it is looked for: other threads may write there, too.
+        const BYTES: usize = 8 << 10;
+        const LINES: usize = 12;
+        let kept = self.app_memory.iter().find(|memory| memory.name == "stderr" && memory.address.is_none())?;
+        let bytes = kept.bytes.0.get(kept.bytes.0.len().saturating_sub(BYTES)..)?;
+        let text = String::from_utf8_lossy(bytes);
+        let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        // A panic of Go's is followed by the stacks of its goroutines.
+        let is_goroutine = |line: &&str| line.starts_with("goroutine ");
+        let end = lines.iter().position(is_goroutine).unwrap_or(lines.len());
+        let last = lines.get(end.saturating_sub(LINES)..end)?;
+        let place = last.iter().rposition(|line| is_last_word(line))?;
+        let what = last.get(place + 1).and_then(|line| line.strip_prefix("  what():  "));
+        Some(what.map_or_else(|| (*last[place]).to_owned(), |what| format!("{}: {what}", last[place])))
+    }
+
     /// Whether the app dealt with it: not what ended the process, nor the panic that ended a thread.
     pub fn is_handled(&self) -> bool {
         let Some(crash) = &self.crash else { return false };
@@ -132,4 +151,17 @@ fn hang_value(crash: &Crash, hang: &Hang) -> String {
         (true, false) => format!("the app did not answer for at least {seconds:.1} s"),
         (false, _) => format!("the app was ended while it did not answer, after at least {seconds:.1} s"),
     }
+}
+
+/// Whether a line of stderr is what a library says before it aborts.
+fn is_last_word(line: &str) -> bool {
+    // musl's `__assert_fail`: expression, file, function and line.
+    let is_musl =
+        line.strip_prefix("Assertion failed: ").is_some_and(|rest| rest.ends_with(')') && rest.contains(" ("));
+    // `_LIBCPP_VERBOSE_ABORT`, since LLVM 15: `file:line: assertion … failed: …`; before that `libc++ assertion '…' failed.`
+    let is_libcpp =
+        line.contains(": assertion ") && line.contains(" failed: ") || line.contains(": libc++ assertion '");
+    let begins = ["libc++abi: ", "terminate called ", "panic: ", "fatal error: ", "*** "];
+    let is_begun = begins.iter().any(|begin| line.starts_with(begin));
+    is_musl || is_libcpp || is_begun
 }

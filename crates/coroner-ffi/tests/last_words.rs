@@ -1,0 +1,174 @@
+//! Programs in C that say something of their end: memory that they registered, a function for the moment of a crash, what they print before they abort; and
+//! ends that are another's.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use coroner_report::Report;
+use serde_json::Value;
+
+/// `CORONER_OUTCOME_…` of the header.
+const CLEAN_EXIT: i32 = 1;
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The static library that cargo built with this test: the newest.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let named = all.filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && name.ends_with(".a")
+    });
+    named.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Bench {
+    fn new(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+        command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).args(arguments);
+        command.arg(here().join("tests/last_words.c")).arg("-I").arg(here().join("include"));
+        let built = command.arg(library()).args(["-lpthread", "-ldl", "-lm"]).output().unwrap();
+        assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+        Self { folder, program }
+    }
+
+    /// With stdout and stderr in files, and no core file.
+    fn command(&self, act: &str) -> Command {
+        let file = |name: &str| File::options().create(true).append(true).open(self.folder.path().join(name)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(&self.program).arg(self.folder.path().join("store"));
+        command.arg(act).stdout(file("out.txt")).stderr(file("err.txt"));
+        command
+    }
+
+    fn run(&self, act: &str) -> ExitStatus {
+        self.command(act).status().unwrap()
+    }
+
+    /// How the last run ended, by a launch.
+    fn outcome(&self) -> i32 {
+        let output = self.command("").stdout(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().strip_prefix("outcome ").unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+    }
+
+    /// The one report that was delivered, and the attachments beside it.
+    fn delivered(&self) -> (Value, Vec<(String, Vec<u8>)>) {
+        self.outcome();
+        let mut report = Value::Null;
+        let mut attachments = Vec::new();
+        for entry in std::fs::read_dir(self.folder.path().join("store/reports")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let bytes = std::fs::read(&path).unwrap();
+            if name.ends_with(".json") {
+                report = serde_json::from_slice(&bytes).unwrap();
+            } else if let Some((_, name)) = name.split_once(".attachment-") {
+                attachments.push((name.to_owned(), bytes));
+            }
+        }
+        attachments.sort();
+        (report, attachments)
+    }
+
+    /// The report in the store, before anybody has delivered it.
+    fn raw(&self) -> Report {
+        let runs = std::fs::read_dir(self.folder.path().join("store/runs")).unwrap();
+        let reports = runs.filter_map(|run| Report::read_file(run.unwrap().path().join("report")).ok());
+        reports.into_iter().find(|report| report.crash.is_some()).expect("a report")
+    }
+}
+
+#[test]
+fn registered_memory_and_a_callback_in_c() {
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("memory").signal(), Some(libc::SIGSEGV));
+    let (report, attachments) = bench.delivered();
+    let mut lines = b"first line\nlast line\n".to_vec();
+    lines.resize(64, 0);
+    let found = |wanted: &str| attachments.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
+    assert_eq!(found("lines.txt"), Some(lines.as_slice()));
+    assert_eq!(found("replaced"), Some(&b"line"[..]));
+    assert_eq!(found("crash_callback"), Some(&b"level 3"[..]));
+    assert_eq!(found("gone"), None);
+    // Nothing was printed.
+    assert_eq!((found("stderr"), attachments.len()), (None, 3), "{attachments:?}");
+    assert_eq!(report["complete"], true);
+}
+
+#[test]
+fn what_an_assertion_says_in_static_programs_too() {
+    for arguments in [&[][..], &["-static"], &["-static-pie"]] {
+        let bench = Bench::new(arguments);
+        assert_eq!(bench.run("asserts").signal(), Some(libc::SIGABRT));
+        let (report, _) = bench.delivered();
+        let said = report["annotations"][0]["text"].as_str().unwrap_or_default();
+        assert!(said.contains("Assertion `count == 17' failed."), "{arguments:?}: {said:?}, {}", report["annotations"]);
+    }
+}
+
+#[test]
+fn the_end_of_stderr_is_kept_and_says_why() {
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("says").signal(), Some(libc::SIGABRT));
+    assert_eq!(bench.raw().said_on_stderr().unwrap(), "Assertion failed: pages > 0 (book.c: print: 12)");
+    let (_, attachments) = bench.delivered();
+    let found = |wanted: &str| attachments.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
+    assert_eq!(found("stdout"), Some(&b"to stdout\n"[..]));
+    let kept = found("stderr").unwrap();
+    assert_eq!(kept.len(), 60 << 10);
+    let all = std::fs::read(bench.folder.path().join("err.txt")).unwrap();
+    assert!(all.len() > kept.len() && all.ends_with(kept));
+
+    // Unless the app does not want it, or another file is stderr; and what was said long before is no reason.
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("says-unkept").signal(), Some(libc::SIGABRT));
+    assert!(bench.raw().app_memory.is_empty());
+    let bench = Bench::new(&[]);
+    let piped = bench.command("says").stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(piped.status.signal(), Some(libc::SIGABRT));
+    assert_eq!(bench.raw().app_memory.iter().map(|memory| memory.name.as_str()).collect::<Vec<_>>(), ["stdout"]);
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("said-before").signal(), Some(libc::SIGABRT));
+    assert_eq!(bench.raw().said_on_stderr(), None);
+}
+
+#[test]
+fn an_end_of_a_vfork_child_is_none_of_its_parent() {
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("vfork").signal(), Some(libc::SIGKILL));
+    assert_ne!(bench.outcome(), CLEAN_EXIT);
+    // The same call in the process itself is one.
+    let bench = Bench::new(&[]);
+    assert_eq!(bench.run("_exit").code(), Some(0));
+    assert_eq!(bench.outcome(), CLEAN_EXIT);
+}
+
+#[test]
+fn an_abort_that_another_process_sent_is_no_call_of_abort() {
+    let bench = Bench::new(&[]);
+    let mut child = bench.command("waits").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // SAFETY: a signal to our own child, which is not waited for yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGABRT) }, 0);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
+    let (report, _) = bench.delivered();
+    assert_eq!(report["explanation"]["kind"], "sent_signal", "{}", report["explanation"]);
+    let headline = report["explanation"]["headline"].as_str().unwrap();
+    assert!(headline.contains(&format!("SIGABRT, sent by process {}", std::process::id())), "{headline}");
+}
