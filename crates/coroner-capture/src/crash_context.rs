@@ -2,8 +2,8 @@
 //! again.
 
 use coroner_process::context::{self, Context, SignalInfo};
-use coroner_process::registers::Registers;
 use coroner_process::threads::Tid;
+use coroner_process::{registers::Registers, shadow_stack};
 use coroner_report::run_state::CrashRecord;
 use coroner_report::wire::{Access, ExtraRegister, Hang, Mach, Monitor, Signal};
 
@@ -38,6 +38,8 @@ pub(crate) struct CrashContext {
     /// What the processor said of the fault, as registers; the first `extra_count` are meant.
     pub extra: [(ExtraRegister, u64); 3],
     pub extra_count: usize,
+    /// The shadow stack, as [`shadow_stack::of_handler`] has it; 0 for none.
+    pub shadow_stack: u64,
     /// The address that the fault is about (avma).
     pub address: Option<u64>,
     /// What the instruction did to it, where the processor says so.
@@ -86,6 +88,7 @@ impl CrashContext {
             registers: machine.registers(),
             extra: extra(machine),
             extra_count: if is_fault { EXTRA } else { 0 },
+            shadow_stack: shadow_stack::of_handler(machine),
             address,
             access: is_memory_fault.then(|| access(machine)).flatten(),
             is_memory_fault,
@@ -120,6 +123,7 @@ impl CrashContext {
             registers: Registers::default(),
             extra: [(ExtraRegister(0), 0); 3],
             extra_count: 0,
+            shadow_stack: 0,
             address: None,
             access: None,
             is_memory_fault: false,

@@ -9,7 +9,7 @@ use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
 use crate::decoded::{Class, Decoded, MemoryOperand, State};
 use crate::notice::{self, Notice};
-use crate::{jump, machine, mapped, pattern, recursion, stack_frame};
+use crate::{jump, machine, mapped, pattern, recursion, shadow_stack, stack_frame};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
@@ -18,7 +18,7 @@ const ERRORS: u64 = 0xffff_ffff_ffff_f001;
 /// Largest offset from a null pointer that is called one of a field or an element.
 const MAX_OFFSET: u64 = 0x10_0000;
 /// Bit of [`Segment::protection`].
-const MAY_EXECUTE: u8 = 1;
+pub(crate) const MAY_EXECUTE: u8 = 1;
 const MAY_WRITE: u8 = 2;
 const MAY_ALL: u8 = 7;
 
@@ -40,6 +40,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
     let too_large = is_memory.then(|| stack_frame::too_large(report, thread, &state, crash)).flatten();
     let fault = Fault { report, crash, notice, thread, state, arch, pc, source: code, found };
     let mut explanation = fault.explain();
+    fault.compare_shadow_stack(&mut explanation);
     if crash.has(CrashFlag::StackOverflow) {
         explanation.kind = FaultKind::StackOverflow;
         explanation.certainty = Certainty::Certain;
@@ -127,7 +128,7 @@ pub(crate) fn segment(report: &Report, address: Address) -> Option<&Segment> {
 }
 
 /// What may be done at an address: by what was mapped there when it crashed, else by the segment of an image.
-fn rights(report: &Report, address: Address) -> Option<u8> {
+pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
 }
@@ -205,6 +206,28 @@ impl Fault<'_> {
             _ => {}
         }
         explanation
+    }
+
+    /// What the shadow stack says of return addresses, where the thread had one.
+    fn compare_shadow_stack(&self, explanation: &mut Explanation) {
+        let stopped = self.notice == Notice::ShadowStack;
+        let returns = self.found.as_ref().is_none_or(|(decoded, _)| decoded.class == Class::Return);
+        // A return that the processor did not let go, for the shadow stack's sake or because its address can be none.
+        let failed = returns && (stopped || self.found.is_some() && explanation.kind == FaultKind::BadReturn);
+        if stopped && !failed {
+            return;
+        }
+        let found = shadow_stack::compare(self.report, self.thread, self.arch, &self.state, failed);
+        let Some(overwritten) = found else { return };
+        let place = if failed { 0 } else { explanation.facts.len() };
+        explanation.facts.insert(place, shadow_stack::sentence(self.report, &overwritten));
+        explanation.overwritten_return = Some(overwritten);
+        let leads_to = overwritten.leads_to;
+        if stopped && rights(self.report, leads_to).is_none_or(|rights| rights & MAY_EXECUTE == 0) {
+            explanation.kind = FaultKind::BadReturn;
+            explanation.access =
+                Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(leads_to) });
+        }
     }
 
     fn is_verified(&self) -> bool {

@@ -5,7 +5,7 @@ use coroner_report::model::{Crash, Frame, InApp, InAppRules};
 use coroner_report::text::short_function;
 use coroner_report::wire::Access;
 
-use crate::mapped;
+use crate::{mapped, shadow_stack};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 use coroner_report::model::{CodeChangeKind, FaultKind};
 
@@ -178,7 +178,9 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
             let to = to.map_or_else(|| ": null".to_owned(), |to| format!(": {to}"));
             let pattern = operand.and_then(|operand| operand.pattern.as_ref());
             let pattern = pattern.map_or_else(String::new, |pattern| format!(" ({pattern})"));
-            format!("{kind}{to}{pattern}")
+            let was = explanation.overwritten_return.filter(|overwritten| overwritten.frame == 0);
+            let was = was.map_or_else(String::new, |was| format!(", was {}", shadow_stack::place(report, was.was)));
+            format!("{kind}{to}{pattern}{was}")
         }
         FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction => {
             let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));

@@ -45,6 +45,7 @@ mod pattern;
 mod profile;
 mod program_end;
 mod recursion;
+mod shadow_stack;
 mod stack_frame;
 mod step;
 mod trap;
@@ -58,7 +59,7 @@ mod x86_64_step;
 pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
     BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, FaultKind, Index, Instruction, LastSet,
-    LockWait, MemoryAccess, OwnerIs, Recursion, SourceValue, WaitKind,
+    LockWait, MemoryAccess, OverwrittenReturn, OwnerIs, Recursion, SourceValue, WaitKind,
 };
 pub use profile::{ProfileFunction, ProfileTree};
 

@@ -315,3 +315,34 @@ fn deaths_that_only_c_and_cpp_have() {
     let pure = functions(&pure);
     assert!(pure.iter().any(|function| function.starts_with("foreign::calls_pure")), "{pure:?}");
 }
+
+/// Whether an object is marked for shadow stacks: a process has none if a library of it is not.
+#[cfg(target_arch = "x86_64")]
+fn is_marked_for_shadow_stacks(file: &Path) -> bool {
+    let notes = Command::new("readelf").arg("-n").arg(file).output().unwrap();
+    assert!(notes.status.success(), "{notes:?}");
+    String::from_utf8_lossy(&notes.stdout).contains("SHSTK")
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_keeps_its_shadow_stack() {
+    assert!(is_marked_for_shadow_stacks(&library("so")), "whoever loads it would lose theirs");
+    // Rust's standard library is not marked, so that a program which it is linked into says it by its linker's arguments, as the docs do.
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("marked.c");
+    std::fs::copy(repository().join("examples/c/notes.c"), &source).unwrap();
+    let build = |arguments: &[&str]| {
+        let program = folder.path().join("marked");
+        let mut command = Command::new("cc");
+        command.args(["-fcf-protection=full", "-o"]).arg(&program).arg(&source).args(arguments);
+        command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
+        command.arg(library("a")).args(["-lpthread", "-ldl", "-lm"]);
+        assert!(command.status().unwrap().success(), "{command:?}");
+        program
+    };
+    assert!(is_marked_for_shadow_stacks(&build(&["-Wl,-z,shstk"])));
+    let program = build(&[]);
+    assert!(!is_marked_for_shadow_stacks(&program), "docs/limits.md says otherwise");
+    assert!(run(&program, "NOTES_STORE", &folder.path().join("store"), &[]).status.success());
+}

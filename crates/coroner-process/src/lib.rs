@@ -49,6 +49,8 @@ pub mod recovery;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod routine;
 #[cfg(unix)]
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+pub mod shadow_stack;
 pub mod signal_set;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod stack;

@@ -99,6 +99,19 @@ pub(crate) fn read_out_of_line<M: Memory>(memory: &mut M, address: u64, into: &m
     memory.read(address, into)
 }
 
+/// A little below the stack pointer, it, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is
+/// broken, begins there. `None` if there is none near.
+pub fn first_readable<M: Memory>(memory: &mut M, sp: u64, below: u64) -> Option<u64> {
+    /// How far above a stack pointer that can't be read the first readable page is looked for: beyond a guard page and the frame that
+    /// did not fit.
+    const SEARCHED: u64 = 64;
+    const PAGE: u64 = 4096;
+    let mut can_be_read = |address: &u64| memory.read_u64(*address).is_ok();
+    let near = Some(sp.saturating_sub(below)).filter(&mut can_be_read).or_else(|| Some(sp).filter(&mut can_be_read));
+    let mut above = (1..=SEARCHED).map(|number| (sp & !(PAGE - 1)).saturating_add(number.wrapping_mul(PAGE)));
+    near.or_else(|| above.find(can_be_read))
+}
+
 /// The text before the first NUL at an address, as far as it fits and can be read; nothing at address 0.
 pub fn read_text<'b, M: Memory>(memory: &mut M, address: u64, into: &'b mut [u8]) -> &'b [u8] {
     let mut length = 0;

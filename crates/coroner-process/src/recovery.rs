@@ -23,7 +23,8 @@ pub struct Point {
 
 // coroner_recovery_run(point, function, argument) -> code
 // Keeps every callee-saved register on the stack below `point.sp`, so that landing needs nothing but that. The frames that are dropped are
-// dropped from the shadow stack, too (x86_64: Intel's manual, volume 1, 17.2.3; as longjmp(3) does it).
+// dropped from the shadow stack, too, as longjmp(3) does it (x86_64: Intel's manual, volume 1, 17.2.3; arm64: Arm's manual, D11, GCSPOPM).
+// It goes on behind a landing pad: `leave` jumps there by a register.
 #[cfg(target_arch = "x86_64")]
 routine!(
     "coroner_recovery_run",
@@ -55,7 +56,8 @@ routine!(
     "mov rdi, rdx",
     "call rsi",
     "xor eax, eax",
-    "2: pop rdi",
+    "2: endbr64",
+    "pop rdi",
     "mov qword ptr [rdi], 0",
     "pop rdx",
     "pop rdx",
@@ -99,7 +101,13 @@ routine!(
     "stp d10, d11, [sp, #112]",
     "stp d12, d13, [sp, #128]",
     "stp d14, d15, [sp, #144]",
-    "str x0, [sp, #160]",
+    // Whether the thread has a shadow stack: CHKFEAT, which does nothing on an older processor, clears the bit if it has. Its pointer, or 0.
+    "mov x16, #1",
+    "hint #40",
+    "mov x9, #0",
+    "tbnz x16, #0, 1f",
+    "mrs x9, s3_3_c2_c5_1", // GCSPR_EL0
+    "1: stp x0, x9, [sp, #160]",
     "adr x9, 2f",
     "str x9, [x0, #8]",
     "mov x9, sp",
@@ -107,9 +115,18 @@ routine!(
     "mov x0, x2",
     "blr x1",
     "mov x0, #0",
-    "2: ldr x9, [sp, #160]",
+    "2: hint #36", // bti j
+    "ldp x9, x10, [sp, #160]",
     "str xzr, [x9]",
-    "ldp x19, x20, [sp, #16]",
+    // What was called since and did not return is on the shadow stack still.
+    "cbz x10, 4f",
+    "mrs x11, s3_3_c2_c5_1",
+    "3: cmp x11, x10",
+    "b.hs 4f",
+    "sysl xzr, #3, c7, c7, #1", // GCSPOPM
+    "add x11, x11, #8",
+    "b 3b",
+    "4: ldp x19, x20, [sp, #16]",
     "ldp x21, x22, [sp, #32]",
     "ldp x23, x24, [sp, #48]",
     "ldp x25, x26, [sp, #64]",

@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use coroner_report::model::{Address, Bytes, CpuTime, CrashFlag, Id, RelativeAddress, Skipped, Timestamp, Value};
 use coroner_report::wire::{
-    Access, AddressKind, CaptureMethod, Encoder, FoundBy, Frame, ImageKind, Language, Monitor, NotCaptured, Os, Phase,
-    Registers, SectionKind, Thread, ThreadEncoder, ThreadState, WalkEnd,
+    Access, AddressKind, CaptureMethod, Encoder, ExtraRegister, FoundBy, Frame, ImageKind, Language, Monitor,
+    NotCaptured, Os, Phase, Registers, SectionKind, Thread, ThreadEncoder, ThreadState, WalkEnd,
 };
 use coroner_report::{ReadError, Report};
 
@@ -85,7 +85,7 @@ fn every_field_comes_back() {
     let registers = first.registers.as_ref().expect("there");
     assert_eq!(registers.x86_64(), Some(x86_64_registers()));
     assert_eq!(registers.aarch64(), None);
-    assert_eq!(registers.extra, EXTRA_REGISTERS);
+    assert_eq!(registers.extra, [EXTRA_REGISTERS, &[(ExtraRegister::SHADOW_STACK, SHADOW_STACK)]].concat());
     assert_eq!((registers.pc(), registers.sp()), (Some(Address(0x5555_0000_1234)), Some(Address(0x1111 * 7))));
 
     assert!(second.main && !second.crashed);

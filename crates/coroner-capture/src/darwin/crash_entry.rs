@@ -2,9 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
-use coroner_process::context::Context;
-use coroner_process::registers::Registers;
 use coroner_process::threads::{self, Tid, monotonic_now};
+use coroner_process::{context::Context, registers::Registers};
 use coroner_report::wire::{Mach, Monitor, Signal};
 use mach2::port::mach_port_t;
 
@@ -82,6 +81,7 @@ pub(crate) fn crash_context(request: &Request, context: &Context) -> CrashContex
         registers,
         extra: extra(context),
         extra_count: EXTRA,
+        shadow_stack: 0,
         address,
         access: if is_memory_fault { access(context) } else { None },
         is_memory_fault,

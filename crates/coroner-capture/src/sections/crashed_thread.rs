@@ -1,6 +1,7 @@
 //! The crashed thread: its registers first, which need no memory of the app, then all of it with its frames, which takes the
 //! place of the first.
 
+use coroner_process::shadow_stack;
 use coroner_report::wire::{CaptureMethod, Registers, SectionKind, Thread, ThreadFlags, ThreadState, WalkEnd};
 
 use super::SectionResult;
@@ -27,12 +28,13 @@ pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
+    let pointer = shadow_stack::at_signal(context.shadow_stack, &mut memory());
     let crashed = platform::crashed(session.installed, context, &mut memory());
     let thread = Thread {
         flags: crashed.flags.with(ThreadFlags::CRASHED).with(ThreadFlags::CURRENT),
         state: crashed.state.or(Some(ThreadState::RUNNING)),
         captured_by: Some(CaptureMethod::CRASH_CONTEXT),
-        registers: Some(Registers::from(&context.registers).with_extra(context.extra())),
+        registers: Some(Registers::from(&context.registers).with_extra(context.extra()).with_shadow_stack(pointer)),
         ..crashed.wire(context.tid as u64)
     };
     let Some((walk, buffer)) = Walk::of(session.workspace) else { return SectionResult::Empty };

@@ -1,6 +1,6 @@
 //! The stacks' memory, each from a little below its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
 
-use coroner_process::memory::Memory as _;
+use coroner_process::{memory::Memory as _, memory::first_readable, shadow_stack};
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::{SectionResult, section};
@@ -30,17 +30,19 @@ const STEP: usize = 256;
 /// Bytes below the stack pointer that are kept, too: a leaf's variables (the red zone: System V ABI of x86_64, 3.2.2), what a return popped.
 const RED_ZONE: u64 = 128;
 
-/// How far above a stack pointer that can't be read the first readable page is looked for: beyond a guard page and the frame that
-/// did not fit.
-const SEARCHED: u64 = 64;
-const PAGE: u64 = 4096;
+/// Of a shadow stack: 256 return addresses, from the step that its pointer is in.
+const SHADOW_STACK: usize = 8 * 256 + STEP;
 
 /// Writes the crashed thread's.
 pub(super) fn write(session: &mut CrashSession<'_>) {
     let options = &session.installed.options;
     let wanted = if options.stack_memory_all { CRASHED } else { (options.stack_memory as usize).min(PIECE) };
-    if session.context.hung.is_none() {
-        write_stack(session, session.context.tid as u64, session.context.registers.sp(), wanted);
+    let (tid, context) = (session.context.tid as u64, session.context);
+    if context.hung.is_none() {
+        write_stack(session, tid, context.registers.sp(), wanted);
+    }
+    if let Some(pointer) = shadow_stack::at_signal(context.shadow_stack, &mut memory()) {
+        write_piece(session, tid, pointer & !(STEP as u64 - 1), SHADOW_STACK);
     }
 }
 
@@ -76,7 +78,7 @@ fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize)
         return;
     }
     let below = (wanted as u64 / 4 & !15).min(RED_ZONE);
-    let Some(start) = first_readable(sp & !15, below) else { return };
+    let Some(start) = first_readable(&mut memory(), sp & !15, below) else { return };
     let mut written = 0;
     while written < wanted {
         let piece = (wanted - written).min(PIECE);
@@ -111,13 +113,4 @@ fn write_piece(session: &mut CrashSession<'_>, tid: u64, address: u64, wanted: u
     encoder.end();
     let length = encoder.position();
     if session.seal(SectionKind::STACK_MEMORY, length) == SectionResult::Written { filled } else { 0 }
-}
-
-/// A little below the stack pointer, it, or the start of the first page above it that can be read: a stack that overflowed, or whose pointer is
-/// broken, begins there. `None` if there is none near.
-fn first_readable(sp: u64, below: u64) -> Option<u64> {
-    let can_be_read = |address: &u64| memory().read_u64(*address).is_ok();
-    let near = Some(sp.saturating_sub(below)).filter(can_be_read).or_else(|| Some(sp).filter(can_be_read));
-    let mut above = (1..=SEARCHED).map(|number| (sp & !(PAGE - 1)).saturating_add(number * PAGE));
-    near.or_else(|| above.find(can_be_read))
 }

@@ -146,6 +146,7 @@ macro_rules! forwarding {
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
                 $($directive,)*
+                "hint #34", // bti c
                 ".cfi_startproc",
                 // Three arguments and a word of padding, then the caller in 104 bytes, padded to 112.
                 "sub sp, sp, #144",

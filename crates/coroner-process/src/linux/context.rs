@@ -239,21 +239,33 @@ impl Context {
     pub fn fault(&self) -> FaultState {
         /// `ESR_MAGIC` of asm/sigcontext.h.
         const ESR_MAGIC: u32 = 0x4553_5201;
-        let mut error = 0;
+        FaultState { address: self.0.fault_address, trap: 0, error: self.record(ESR_MAGIC).unwrap_or(0) }
+    }
+
+    /// The pointer of the thread's shadow stack (GCS), 0 if it has none.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) fn shadow_stack(&self) -> u64 {
+        /// `GCS_MAGIC` of asm/sigcontext.h; of `struct gcs_context` the first field is the pointer.
+        const GCS_MAGIC: u32 = 0x4743_5300;
+        self.record(GCS_MAGIC).unwrap_or(0)
+    }
+
+    /// The first word of the kernel's record with that magic number.
+    #[cfg(target_arch = "aarch64")]
+    fn record(&self, wanted: u32) -> Option<u64> {
         // Records of {magic: u32, size: u32, …} until one with magic 0.
         let mut at = 0_usize;
         while let Some(head) = self.0.extension.get(at) {
             let (magic, size) = (*head as u32, (*head >> 32) as usize);
-            if magic == 0 || size < 8 {
-                break;
+            if magic == wanted {
+                return self.0.extension.get(at + 1).copied();
             }
-            if magic == ESR_MAGIC {
-                error = self.0.extension.get(at + 1).copied().unwrap_or(0);
+            if magic == 0 || size < 8 {
                 break;
             }
             at += size / 8;
         }
-        FaultState { address: self.0.fault_address, trap: 0, error }
+        None
     }
 
     /// How the faulting instruction touched memory, if the processor says.

@@ -41,6 +41,9 @@ pub struct Explanation {
     /// Of a stack overflow: what repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursion: Option<Recursion>,
+    /// A return address that was overwritten, where the thread has a hardware shadow stack that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overwritten_return: Option<OverwrittenReturn>,
     /// Of a bad address, what one flipped bit might have made it of, the likeliest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bit_flips: Vec<BitFlip>,
@@ -61,6 +64,19 @@ pub struct Explanation {
     /// What else is known, each a sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
+}
+
+/// A return address on the stack that is not the one that the call pushed, which the shadow stack still has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct OverwrittenReturn {
+    /// The frame whose return address it is, from 0.
+    pub frame: usize,
+    /// Where it leads now.
+    pub leads_to: Address,
+    /// Where the call was to return to.
+    pub was: Address,
 }
 
 /// How far a statement can be trusted.

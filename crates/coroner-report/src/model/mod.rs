@@ -33,7 +33,7 @@ pub use crash::{
 };
 pub use explanation::{
     BadOperand, BitFlip, Certainty, CodeChange, CodeChangeKind, Explanation, Index, Instruction, LastSet, MemoryAccess,
-    Recursion, SourceValue,
+    OverwrittenReturn, Recursion, SourceValue,
 };
 pub use fault_kind::FaultKind;
 pub use image::{

@@ -267,6 +267,8 @@ open_numbers! {
         EXCEPTION = 8 "exception",
         /// arm64 thread pointer (`TPIDR_EL0`, `TPIDRRO_EL0` on Darwin).
         THREAD_POINTER = 9 "thread_pointer",
+        /// The shadow stack's pointer: x86_64 SSP (CET), arm64 `GCSPR_EL0`. What it points to is among the stack memory.
+        SHADOW_STACK = 10 "ssp",
     }
 }
 

@@ -12,6 +12,7 @@ use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 pub struct Registers<'a> {
     general: General<'a>,
     extra: &'a [(ExtraRegister, u64)],
+    shadow_stack: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,13 +23,13 @@ enum General<'a> {
 
 impl<'a> From<&'a X86_64Registers> for Registers<'a> {
     fn from(registers: &'a X86_64Registers) -> Self {
-        Registers { general: General::X86_64(registers), extra: &[] }
+        Registers { general: General::X86_64(registers), extra: &[], shadow_stack: None }
     }
 }
 
 impl<'a> From<&'a Aarch64Registers> for Registers<'a> {
     fn from(registers: &'a Aarch64Registers) -> Self {
-        Registers { general: General::Aarch64(registers), extra: &[] }
+        Registers { general: General::Aarch64(registers), extra: &[], shadow_stack: None }
     }
 }
 
@@ -39,10 +40,18 @@ impl<'a> Registers<'a> {
         Registers { extra, ..self }
     }
 
+    /// The same with the shadow stack's pointer.
+    #[must_use]
+    pub fn with_shadow_stack(self, shadow_stack: Option<u64>) -> Self {
+        Registers { shadow_stack, ..self }
+    }
+
     /// A map: the architecture's number; the general registers in an array, in the order of
     /// [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp, pc, pstate); a map of the others.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.map(registers::REQUIRED.wrapping_add(usize::from(!self.extra.is_empty())));
+        let shadow_stack = self.shadow_stack.map(|pointer| (ExtraRegister::SHADOW_STACK, pointer));
+        let extra = self.extra.len().wrapping_add(usize::from(shadow_stack.is_some()));
+        encoder.map(registers::REQUIRED.wrapping_add(usize::from(extra > 0)));
         encoder.uint(registers::ARCH);
         match self.general {
             General::X86_64(registers) => {
@@ -67,10 +76,10 @@ impl<'a> Registers<'a> {
                 encoder.uint(registers.pstate);
             }
         }
-        if !self.extra.is_empty() {
+        if extra > 0 {
             encoder.uint(registers::EXTRA);
-            encoder.map(self.extra.len());
-            for (register, value) in self.extra {
+            encoder.map(extra);
+            for (register, value) in self.extra.iter().chain(&shadow_stack) {
                 encoder.uint(register.0.into());
                 encoder.uint(*value);
             }

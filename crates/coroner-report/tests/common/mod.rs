@@ -150,6 +150,8 @@ pub fn aarch64_registers() -> Aarch64Registers {
 pub const EXTRA_REGISTERS: &[(ExtraRegister, u64)] =
     &[(ExtraRegister::FS_BASE, 0x7F00_1234_5000), (ExtraRegister::CR2, 0x18)];
 
+pub const SHADOW_STACK: u64 = 0x7F80_0000_1FE8;
+
 pub fn image() -> Image<'static> {
     Image {
         kind: ImageKind::ELF,
@@ -215,7 +217,9 @@ pub fn full_report() -> File {
                 futex: Some(&futex()),
                 captured_by: Some(CaptureMethod::CRASH_CONTEXT),
                 not_captured: None,
-                registers: Some(Registers::from(&registers).with_extra(EXTRA_REGISTERS)),
+                registers: Some(
+                    Registers::from(&registers).with_extra(EXTRA_REGISTERS).with_shadow_stack(Some(SHADOW_STACK)),
+                ),
                 stack: Some((0x7FFF_0000_0000, 0x7FFF_0080_0000)),
                 queue: Some(b"com.example.work"),
                 cpu_time: Some((1_500_000_000, 20_000_000)),

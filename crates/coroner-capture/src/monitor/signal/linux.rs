@@ -232,6 +232,7 @@ core::arch::global_asm!(
     ".type coroner_signal_entry,@function",
     "coroner_signal_entry:",
     ".cfi_startproc",
+    "endbr64",
     "pushfq",
     ".cfi_adjust_cfa_offset 8",
     "and dword ptr [rsp], 0xfffbffff",

@@ -364,6 +364,7 @@ core::arch::global_asm!(
     ".type coroner_stop_signal_entry,@function",
     "coroner_stop_signal_entry:",
     ".cfi_startproc",
+    "endbr64",
     "pushfq",
     ".cfi_adjust_cfa_offset 8",
     "and dword ptr [rsp], 0xfffbffff",

@@ -1,0 +1,147 @@
+//! The hardware's shadow stack beside the walk: a return address that is not what the call pushed was overwritten.
+//!
+//! Sources: Intel's manual, volume 1, chapter 17; Arm's manual, D11 (GCS); Linux's arch/x86/kernel/shstk.c, arch/arm64/kernel/signal.c and
+//! Documentation/arch/arm64/gcs.rst.
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, OverwrittenReturn, Thread};
+use coroner_report::wire::{AddressKind, ExtraRegister, FoundBy, WalkEnd};
+
+use crate::decoded::State;
+use crate::fault::{MAY_EXECUTE, rights};
+use crate::machine;
+
+/// Words of a shadow stack that are looked at: a report has no more.
+const MAX: u64 = 288;
+
+/// A word of a shadow stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// Where a call returns to, or a handler, to the signal's trampoline.
+    Return(u64),
+    /// What the kernel pushed for a signal.
+    Signal,
+    /// Where a stack that was switched away from goes on: what is above it is of an older switch.
+    Restore,
+}
+
+/// What a word at an address is. `None` of one that is nothing of these: arm64's end of a stack, a token in use.
+fn entry(arch: Arch, at: u64, word: u64) -> Option<Entry> {
+    const PAGE: u64 = !0xfff;
+    let next = at.wrapping_add(8);
+    Some(match arch {
+        Arch::X86_64 if word == next | 1 << 63 => Entry::Signal,
+        // `create_rstor_token`, and what RSTORSSP leaves for SAVEPREVSSP.
+        Arch::X86_64 if word == next | 1 || word & 7 == 3 && word.abs_diff(at) < 1 << 32 => Entry::Restore,
+        // `GCS_SIGNAL_CAP`: a valid cap without its type.
+        Arch::Aarch64 if word == at & PAGE => Entry::Signal,
+        Arch::Aarch64 if word & PAGE == at & PAGE && matches!(word & 7, 1 | 5) => Entry::Restore,
+        _ if word == 0 || word >> 63 != 0 => return None,
+        _ => Entry::Return(word),
+    })
+}
+
+/// The shadow stack from its pointer on, innermost first.
+fn entries(arch: Arch, state: &State<'_>) -> Vec<Entry> {
+    let pointer = state.registers.extra.iter().find(|(register, _)| *register == ExtraRegister::SHADOW_STACK);
+    let Some(pointer) = pointer.map(|(_, pointer)| *pointer).filter(|pointer| pointer.is_multiple_of(8)) else {
+        return Vec::new();
+    };
+    let words = (0..MAX).map_while(|number| {
+        let at = pointer.checked_add(number * 8)?;
+        entry(arch, at, state.saved(at, 8)?)
+    });
+    words.take_while(|entry| *entry != Entry::Restore).collect()
+}
+
+/// The return address that was overwritten, if the shadow stack says so without a doubt.
+///
+/// `failed` says that the processor stopped the thread because a return did not lead where its shadow stack does.
+pub(crate) fn compare(
+    report: &Report,
+    thread: &Thread,
+    arch: Arch,
+    state: &State<'_>,
+    failed: bool,
+) -> Option<OverwrittenReturn> {
+    let mask = machine::address_mask(arch);
+    let is_same = |a: u64, b: u64| (a ^ b) & mask == 0;
+    let shadow = entries(arch, state);
+    let is_code = |address: u64| rights(report, Address(address)).is_some_and(|rights| rights & MAY_EXECUTE != 0);
+    let overwritten = |frame: usize, leads_to: u64, was: u64| {
+        (is_code(was) && !is_same(leads_to, was)).then_some(OverwrittenReturn {
+            frame,
+            leads_to: Address(leads_to),
+            was: Address(was),
+        })
+    };
+    if failed {
+        // It stopped at the return, which has taken nothing yet.
+        let leads_to = match arch {
+            Arch::X86_64 => state.saved(state.stack_pointer()?, 8)?,
+            Arch::Aarch64 => state.register("lr")?.1,
+        };
+        return match shadow.first()? {
+            Entry::Return(was) => overwritten(0, leads_to, *was),
+            _ => None,
+        };
+    }
+    let before_skipped = thread.skipped.first().map_or(thread.frames.len(), |skipped| skipped.after);
+    let is_known = |frame: &&coroner_report::model::Frame| {
+        frame.found_by != FoundBy::SCAN && frame.address_kind != AddressKind::ASYNC_RESUME
+    };
+    let walked: Vec<_> = thread.frames.iter().take(before_skipped).take_while(is_known).collect();
+    let callers = walked.get(1..)?;
+    let agrees = |number: usize| match (callers.get(number), shadow.get(number)) {
+        (Some(frame), Some(Entry::Return(address))) => is_same(frame.address.0, *address),
+        (Some(frame), Some(Entry::Signal)) => frame.address_kind == AddressKind::INSTRUCTION,
+        _ => false,
+    };
+    let first = (0..callers.len().max(shadow.len())).find(|number| !agrees(*number))?;
+    let Entry::Return(was) = *shadow.get(first)? else { return None };
+    let is_walked_later = callers.get(first..)?.iter().any(|frame| is_same(frame.address.0, was));
+    let is_on_shadow = |address: u64| {
+        shadow.iter().skip(first).any(|entry| matches!(entry, Entry::Return(other) if is_same(*other, address)))
+    };
+    // On x86_64 the place of the return address is certain where the frame's end is.
+    let slot = walked.get(first).and_then(|frame| frame.cfa?.0.checked_sub(8)).filter(|_| arch == Arch::X86_64);
+    let stored = slot.and_then(|slot| state.saved(slot, 8));
+    let leads_to = match callers.get(first) {
+        // The frames behind it agree again: this one's address alone is another.
+        Some(frame)
+            if frame.address_kind == AddressKind::RETURN
+                && agrees(first + 1)
+                && stored.is_none_or(|stored| stored == frame.address.0) =>
+        {
+            frame.address.0
+        }
+        Some(_) => return None,
+        // The walk ended here, since what it found is no code.
+        None if walked.len() == thread.frames.len() && thread.walk_end == Some(WalkEnd::OUTSIDE_IMAGES) => {
+            stored.filter(|address| !is_code(*address))?
+        }
+        None => return None,
+    };
+    // Frames that were left by a jump are on one of the two stacks still: then they differ, and nothing was overwritten.
+    if is_walked_later || is_on_shadow(leads_to) {
+        return None;
+    }
+    overwritten(first, leads_to, was)
+}
+
+/// It as a sentence.
+pub(crate) fn sentence(report: &Report, overwritten: &OverwrittenReturn) -> String {
+    let OverwrittenReturn { frame, leads_to, was } = overwritten;
+    let whose = if *frame == 0 { String::new() } else { format!(" of frame {frame}") };
+    let was = place(report, *was);
+    format!("the return address{whose} was overwritten, says the shadow stack: returns to {leads_to}, was {was}")
+}
+
+/// `0x401234 (paint + 0x1234)`.
+pub(crate) fn place(report: &Report, address: Address) -> String {
+    report.image_at(address).map_or_else(
+        || address.to_string(),
+        |image| format!("{address} ({} + {:#x})", image.name(), address.0.wrapping_sub(image.load_address.0)),
+    )
+}
