@@ -116,12 +116,11 @@ pub(crate) fn compare(
         {
             frame.address.0
         }
-        Some(_) => return None,
         // The walk ended here, since what it found is no code.
         None if walked.len() == thread.frames.len() && thread.walk_end == Some(WalkEnd::OUTSIDE_IMAGES) => {
             stored.filter(|address| !is_code(*address))?
         }
-        None => return None,
+        _ => return None,
     };
     // Frames that were left by a jump are on one of the two stacks still: then they differ, and nothing was overwritten.
     if is_walked_later || is_on_shadow(leads_to) {
