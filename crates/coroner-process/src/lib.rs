@@ -48,9 +48,9 @@ pub mod path;
 pub mod recovery;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod routine;
-#[cfg(unix)]
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod shadow_stack;
+#[cfg(unix)]
 pub mod signal_set;
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub mod stack;
