@@ -169,7 +169,7 @@ impl Client {
         let mut envelope = Envelope::of_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         // No update of this session may be on its way while its last one is put together.
-        let _still = self.inner.sender.sessions_still();
+        let _still = session.as_ref().and_then(|update| self.inner.sender.session_still(&update.sid));
         let session = match session {
             Some(update) => self.outbox().update(|state| join(state, update))?,
             None => None,

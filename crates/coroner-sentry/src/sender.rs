@@ -1,6 +1,6 @@
 //! What is sent when, and what follows from the answer.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
 
 use coroner_outbox::{Round, backoff, parse_retry_after};
@@ -24,6 +24,8 @@ pub(crate) struct Sender {
     options: Options,
     /// Held while sessions are on their way.
     sessions: Mutex<()>,
+    /// Which those are; `None` while that is being found out, or there are none.
+    on_the_way: Mutex<Option<Vec<String>>>,
 }
 
 enum Outcome {
@@ -51,14 +53,31 @@ enum Next {
     Stop,
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Values under these locks are valid at every point.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Sender {
     pub(crate) fn new(outbox: Outbox, transport: Box<dyn Transport>, options: Options) -> Self {
-        Self { outbox, transport, options, sessions: Mutex::default() }
+        Self { outbox, transport, options, sessions: Mutex::default(), on_the_way: Mutex::default() }
     }
 
-    /// Waits until no session is on its way, and holds the next back.
-    pub(crate) fn sessions_still(&self) -> MutexGuard<'_, ()> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until this session is not on its way, and holds the next back. A server that hangs over others is not waited for: what a
+    /// report is kept by, and the sinks after this one, are not to depend on it.
+    pub(crate) fn session_still(&self, sid: &str) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.sessions.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            let on_the_way = locked(&self.on_the_way).as_ref().map(|sids| sids.iter().any(|other| other == sid));
+            if on_the_way == Some(false) {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Sends what is due, oldest first.
@@ -320,7 +339,8 @@ impl Sender {
         let left = self.outbox.has_left();
         let mut lost = self.outbox.update(|state| state.sessions.settle(left, self.options.sessions))?;
         while self.wait("session", SystemTime::now()).is_none() {
-            let _still = self.sessions_still();
+            let _still = locked(&self.sessions);
+            *locked(&self.on_the_way) = None;
             let held = self.outbox.held_sessions()?;
             let mode = self.options.sessions;
             let next = |state: &mut State| state.sessions.next_batch(mode, |sid| held.contains(&plain_sid(sid)));
@@ -329,6 +349,7 @@ impl Sender {
             if batch.is_empty() {
                 break;
             }
+            *locked(&self.on_the_way) = Some(batch.iter().map(|update| update.sid.clone()).collect());
             let envelope = Envelope { items: items(&batch, mode), ..Envelope::new() };
             let mut leaves = || self.outbox.set_leaving(true);
             match self.send(&envelope, &mut leaves)? {

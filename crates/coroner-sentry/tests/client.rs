@@ -676,3 +676,23 @@ fn an_event_with_the_id_of_its_session_is_sent_though_the_session_is_over() {
     assert_eq!((fake.items("event").len(), fake.items("session").len()), (1, 1));
     assert_eq!(client.capture(&report).unwrap(), Captured::Known);
 }
+
+#[test]
+fn a_server_that_hangs_over_a_session_does_not_keep_a_report_from_the_outbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let (answer, answers) = std::sync::mpsc::channel::<()>();
+    let fake = Fake::new(move |_| {
+        let _ = answers.recv_timeout(LONG);
+        ok()
+    });
+    let client = client(folder.path(), options(), &fake);
+    // The session of this run is on its way, and stays so.
+    client.run_began(report(9).run.as_ref().unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let began = std::time::Instant::now();
+    assert_eq!(client.capture(&report(1)).unwrap(), Captured::Kept);
+    assert!(began.elapsed() < Duration::from_secs(10), "it waited for the server");
+    assert_eq!(client.outbox().queue().unwrap().len(), 1);
+    drop(answer);
+    assert!(client.flush(LONG));
+}
