@@ -273,6 +273,7 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
         None => Facts::of_file(&first.path),
     };
     let facts = facts?;
+    let replaced = facts.build_id.is_empty() && saved.is_some_and(|saved| !begins_with(&first.path, saved));
     let (low, high) = facts.extent;
     let slide = first.start.wrapping_sub(low);
     let text = facts.text.unwrap_or((low, 0));
@@ -284,6 +285,7 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
         size: (high - low).max(if first.path == VDSO { 0 } else { end - first.start }),
         text: TextRange { address: Address(text.0.wrapping_add(slide)), size: text.1 },
         build_id: Bytes::from(facts.build_id),
+        replaced,
         segments: facts
             .segments
             .iter()
@@ -296,6 +298,23 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
             .collect(),
         ..Image::default()
     })
+}
+
+/// Whether the file at `path` begins with the headers that were loaded: of an image without a build id, all that tells it from what was put in its
+/// place. True if there is no such file, which nothing can be taken from.
+fn begins_with(path: &str, saved: &[u8]) -> bool {
+    use std::os::unix::fs::FileExt;
+    /// Bytes that no program has reason to change: the headers, and no relocated data.
+    const HEADERS: usize = 4096;
+    let is_file = path.starts_with('/') && std::fs::metadata(path).is_ok_and(|about| about.is_file());
+    let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else { return true };
+    let mut bytes = vec![0; saved.len().min(HEADERS)];
+    let mut length = 0;
+    while let Ok(count @ 1..) = file.read_at(&mut bytes[length..], length as u64) {
+        length += count;
+    }
+    // Behind the end of a small file memory has zeros.
+    bytes[..length] == saved[..length] && length > size_of::<Header64>()
 }
 
 /// What an ELF file says of itself.

@@ -3,8 +3,9 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use coroner_import::{Form, ImportError};
 use coroner_report::Report;
@@ -39,6 +40,12 @@ int main(int argc, char **argv) {
 }
 "#;
 
+const WAITS: &str = r#"
+#include <unistd.h>
+__attribute__((noinline)) static int waits(int n) { pause(); return n + 1; }
+int main(int argc, char **argv) { return waits(argc) + 1; }
+"#;
+
 fn symbolizer() -> Symbolizer {
     Symbolizer::new(Options::default())
 }
@@ -50,11 +57,24 @@ fn without_files() -> Symbolizer {
 
 /// The core dump of the program: the kernel's, if this system writes one to the working directory, or else gdb's.
 fn dump(folder: &Path) -> Option<Vec<u8>> {
-    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    dump_of(folder, &["-g"])
+}
+
+/// The program, built with these options.
+fn build(folder: &Path, options: &[&str]) -> PathBuf {
     let (source, program) = (folder.join("cart.c"), folder.join("cart"));
     std::fs::write(&source, PROGRAM).unwrap();
-    let compiler = Command::new("gcc").args(["-O1", "-g", "-o"]).args([&program, &source]).arg("-lpthread").status();
-    assert!(compiler.unwrap().success());
+    let mut compiler = Command::new("gcc");
+    compiler.arg("-O1").args(options).arg("-o").args([&program, &source]).arg("-lpthread");
+    assert!(compiler.status().unwrap().success());
+    // When a process began is known to a clock tick, and what is younger may be another file.
+    std::thread::sleep(Duration::from_millis(50));
+    program
+}
+
+fn dump_of(folder: &Path, options: &[&str]) -> Option<Vec<u8>> {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    let program = build(folder, options);
     if pattern.starts_with(['|', '/']) {
         let gdb = Command::new("gdb")
             .args(["-q", "-batch", "-ex", "run", "-ex", "gcore core"])
@@ -141,6 +161,61 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
         }
         let _ = coroner_import::read(&damaged, None, &mut symbolizer);
     }
+}
+
+/// Without a build id the file is the one that was loaded if its headers are those that were saved, and nobody has changed it since.
+#[test]
+fn a_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(bytes) = dump_of(folder.path(), &["-Wl,--build-id=none"]) else { return };
+    let names = |time: Timestamp| {
+        let report = coroner_import::read(&bytes, Some(time), &mut symbolizer()).unwrap();
+        let main = report.images.iter().find(|image| image.is_main).expect("the program");
+        assert!(main.build_id.is_empty());
+        functions(&report, 0).into_iter().map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+    let now = || Timestamp::from(SystemTime::now());
+    let died = now();
+    assert_eq!(names(died)[..3], ["total", "pay", "main"]);
+    assert!(!names(Timestamp(7)).contains(&"pay".to_owned()), "the file was changed since 1970");
+    // Built again, with other code; its time is taken for an old one by whoever copies files.
+    build(folder.path(), &["-Wl,--build-id=none", "-O0", "-g"]);
+    assert!(!names(died).contains(&"pay".to_owned()), "it was built since");
+    assert!(!names(now()).contains(&"pay".to_owned()), "its headers are other ones");
+}
+
+#[test]
+fn a_running_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("waits");
+    let compile = |options: &[&str]| {
+        let file = folder.path().join("waits.c");
+        std::fs::write(&file, WAITS).unwrap();
+        // As a build does: another file of the same name.
+        let _ = std::fs::remove_file(&program);
+        let status = Command::new("gcc")
+            .args(["-O1", "-Wl,--build-id=none"])
+            .args(options)
+            .arg("-o")
+            .args([&program, &file])
+            .status();
+        assert!(status.unwrap().success());
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    compile(&[]);
+    let mut child = Command::new(&program).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = coroner_import::read_process(child.id(), &mut symbolizer());
+    compile(&["-O0", "-g"]);
+    let after = coroner_import::read_process(child.id(), &mut symbolizer());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = before.unwrap();
+    let stack = functions(&before, 0);
+    assert!(stack.contains(&"waits") && stack.contains(&"main"), "{stack:?}");
+    assert!(before.header.process_start.0 > 0);
+    let after = after.unwrap();
+    assert!(!functions(&after, 0).contains(&"waits"), "{:?}", functions(&after, 0));
 }
 
 #[test]

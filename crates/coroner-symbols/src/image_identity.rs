@@ -20,12 +20,21 @@ const PAGE: usize = 4096;
 /// It is read from the image's file, which is taken for the one that was loaded if nobody has changed it (`st_ctime`) since the process began
 /// (a clock tick, 10 ms, rounded down: a file made in that tick has no identity), and its code is where the report says.
 pub fn identify_images(report: &mut Report) {
-    let began = report.header.process_start;
+    let began = unchanged_since(report);
     let lacking = |image: &&mut Image| image.kind == ImageKind::ELF && image.build_id.is_empty();
     for image in report.images.iter_mut().filter(lacking) {
         if let Some(id) = of_file(image, began) {
             image.text_id = Id(id.to_vec());
         }
+    }
+}
+
+/// Since when an image's file must be unchanged to be the one that was loaded: since the process began. Core dumps and minidumps don't say
+/// when that was; of them it is when the process died, and whoever read them has compared the file's headers with those that were saved.
+pub(crate) fn unchanged_since(report: &Report) -> Timestamp {
+    match (report.header.process_start, &report.crash) {
+        (Timestamp(0), Some(crash)) => crash.time,
+        (began, _) => began,
     }
 }
 

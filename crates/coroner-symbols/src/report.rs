@@ -12,7 +12,7 @@ use coroner_scan::LookupAddress;
 use crate::{
     debug_id::DebugId,
     demangle::{demangle, demangle_cpp_type},
-    image_identity::{identify_images, is_loaded_file},
+    image_identity::{identify_images, is_loaded_file, unchanged_since},
     symbol_file::{Arch, FileKind},
     symbolizer::{ImageKey, SymbolFrame, Symbolizer},
     within_budget::LeftOut,
@@ -50,7 +50,7 @@ impl Symbolizer {
     ) -> Vec<ImageSymbols> {
         report.attribute_frames();
         let arch = arch_of(report);
-        let began = report.header.process_start;
+        let began = unchanged_since(report);
         let images: Vec<Image> = report.images.clone();
         let index = ImageIndex::new(&images);
         let mut symbols: Vec<Option<ImageSymbols>> = vec![None; images.len()];

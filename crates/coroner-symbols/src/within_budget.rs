@@ -14,6 +14,7 @@ use coroner_scan::LookupAddress;
 
 use crate::{
     dwarf::DwarfFrame,
+    image_identity::unchanged_since,
     naming_budget::{Exhausted, Meter, NamingBudget},
     report::{arch_of, demangle_own_name, fill, finish, is_replaced},
     symbol_file::{Call, FileKind, Symbol, SymbolFile},
@@ -161,7 +162,7 @@ impl Symbolizer {
             return;
         }
         let key = ImageKey::of_image(found.image, arch_of(report));
-        let key = ImageKey { replaced: is_replaced(found.image, report.header.process_start), ..key };
+        let key = ImageKey { replaced: is_replaced(found.image, unchanged_since(report)), ..key };
         found.files = self.locator.find(&key).files;
         found.files.retain(|file| file.kind() != FileKind::Breakpad);
         // As without a budget: the one with lines is asked first.

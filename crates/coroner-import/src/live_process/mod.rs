@@ -8,7 +8,7 @@ mod threads;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch;
@@ -137,6 +137,7 @@ fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Re
             arch: Some(arch),
             os,
             page_size: 4096,
+            process_start: process_start(pid).unwrap_or_default(),
             ..Header::default()
         },
         crash: Some(Crash {
@@ -178,6 +179,24 @@ fn status_number(pid: u32, field: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
 }
 
+/// When a process was started: `starttime` of `/proc/PID/stat`, which counts clock ticks from the boot on.
+fn process_start(pid: u32) -> Option<Timestamp> {
+    const START: usize = 22 - 3;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may have spaces and parentheses.
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(START)?.parse().ok()?;
+    // SAFETY: it reads a setting of the system, and has no pointer.
+    let rate = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|rate| *rate > 0)?;
+    let since_boot = Duration::from_nanos(ticks.checked_mul(1_000_000_000 / rate)?);
+    let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock is written to `boot`, which lives as long.
+    if unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) } != 0 {
+        return None;
+    }
+    let now = Duration::new(u64::try_from(boot.tv_sec).ok()?, u32::try_from(boot.tv_nsec).ok()?);
+    Some(Timestamp::from(SystemTime::now() - now.checked_sub(since_boot)?))
+}
+
 /// A line of `/proc/PID/maps`.
 struct Mapping {
     start: u64,
@@ -194,7 +213,7 @@ impl Mapping {
         let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
         let offset = hexadecimal(words.nth(1)?)?;
         let path = words.nth(2).unwrap_or_default().trim_start();
-        // What has replaced the file since is known by another build id.
+        // What has replaced the file since is known by another build id, or other headers.
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         Some(Mapping { start: hexadecimal(start)?, end: hexadecimal(end)?, offset, path: path.to_owned() })
     }
