@@ -99,6 +99,7 @@ const STEPS: &[(&str, When, Step)] = &[
     ("delivery to Bugsink", Always, |_| chore(&["sentry", "--only", "bugsink"])),
     ("debug ids", Always, |_| chore(&["sentry", "--only", "debug-ids"])),
     ("explanations", Always, |whole| chore(if whole { &["explain"] } else { &["explain", "--short"] })),
+    ("desk", Always, |_| chore(&["desk", "--short"])),
     ("launches", Always, |_| chore(&["launches", "--short"])),
     ("oracle", Always, |_| chore(&["oracle"])),
     ("fuzz", Always, |whole| chore(if whole { &["fuzz"] } else { &["fuzz", "--seconds", "30"] })),
