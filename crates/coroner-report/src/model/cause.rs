@@ -158,10 +158,42 @@ fn is_last_word(line: &str) -> bool {
     // musl's `__assert_fail`: expression, file, function and line.
     let is_musl =
         line.strip_prefix("Assertion failed: ").is_some_and(|rest| rest.ends_with(')') && rest.contains(" ("));
-    // `_LIBCPP_VERBOSE_ABORT`, since LLVM 15: `file:line: assertion … failed: …`; before that `libc++ assertion '…' failed.`
-    let is_libcpp =
-        line.contains(": assertion ") && line.contains(" failed: ") || line.contains(": libc++ assertion '");
+    // libc++: `file:line: assertion … failed: …` since LLVM 15, `file:line: _LIBCPP_ASSERT '…' failed. …` before.
+    let is_libcpp = line.contains(": assertion ") && line.contains(" failed: ")
+        || line.contains(": _LIBCPP_ASSERT '") && line.contains("' failed. ");
     let begins = ["libc++abi: ", "terminate called ", "panic: ", "fatal error: ", "*** "];
     let is_begun = begins.iter().any(|begin| line.starts_with(begin));
     is_musl || is_libcpp || is_begun
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{AppMemory, Bytes};
+
+    fn said(text: &str) -> Option<String> {
+        let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
+        Report { app_memory: vec![kept], ..Report::default() }.said_on_stderr()
+    }
+
+    #[test]
+    fn last_words_of_libraries_are_known_and_other_lines_are_none() {
+        // As printed by musl 1.2, libc++ of LLVM 14 and 16, libstdc++ 12 and Go 1.19.
+        for line in [
+            "Assertion failed: pages > 0 (book.c: print: 12)",
+            "/usr/lib/llvm-14/bin/../include/c++/v1/vector:523: _LIBCPP_ASSERT '!empty()' failed. front() called on an empty vector",
+            "/usr/include/c++/v1/vector:1446: assertion !empty() failed: front() called on an empty vector",
+            "libc++abi: terminating with uncaught exception of type std::out_of_range: page 7",
+        ] {
+            assert_eq!(said(&format!("starts\n{line}\n")).as_deref(), Some(line));
+        }
+        let thrown = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  page 7\n";
+        assert!(said(thrown).unwrap().ends_with("'std::out_of_range': page 7"));
+        let go = "panic: no pages\n\ngoroutine 1 [running]:\nmain.print(...)\n\t/src/book.go:4\n".to_owned()
+            + &"at\n".repeat(40);
+        assert_eq!(said(&go).as_deref(), Some("panic: no pages"));
+        for other in ["", "\n", "ready", "Assertion failed", "assertion of the user: none", "it failed: no space"] {
+            assert_eq!(said(other), None, "{other}");
+        }
+    }
 }
