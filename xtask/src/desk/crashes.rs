@@ -23,7 +23,7 @@ const CAUSES: [(&str, &str); 68] = [
     ("call_nothing", "((int (*)(int))p)(n);"),
     ("call_data", "((int (*)(int))(void *)buffer)(n);"),
     ("descend", "return n > 0 ? descend(n + 1, p) + n + (int)strlen(buffer) : 0;"),
-    ("even_day", "return n > 0 ? odd_day(n + 1, p) + n : 0;"),
+    ("even_day", "volatile int day = n; return n > 0 ? odd_day(n + one, p) + day : 0;"),
     ("trap_door", "__builtin_trap();"),
     ("raise_alarm", "raise(SIGSEGV);"),
     ("raise_bus", "raise(SIGBUS);"),
@@ -58,7 +58,7 @@ const CAUSES: [(&str, &str); 68] = [
     ("search_price", "return bsearch(buffer, buffer, 8, 4, compare_price) != 0;"),
     ("set_alarm", "signal(SIGALRM, alarm_fails); raise(SIGALRM);"),
     ("close_shop", "atexit(farewell_fails); exit(0);"),
-    ("parse_list", "return n > 0 ? parse_item(n + 1, p) - n + buffer[0] : 0;"),
+    ("parse_list", "volatile int item = n; return n > 0 ? parse_item(n + one, p) - item + buffer[0] : 0;"),
     ("walk_tree", "return n < 6 ? walk_tree(n + 1, p) + n : *(volatile int *)(p + 24);"),
     (
         "walk_list",
@@ -166,11 +166,17 @@ pub(super) fn deaths(programs: &[PathBuf]) -> Vec<(&PathBuf, &'static str, Strin
 pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
     let mut source = HEAD.to_owned();
     for (name, body) in CAUSES {
-        source.push_str(&format!("int {name}(int n, char *p) {{\n    (void)p;\n    {body}\n    return n;\n}}\n"));
+        // Inlined, its frame is that of every cause: clang does that.
+        let inlined = if name == "big_frame" { "__attribute__((noinline)) " } else { "" };
+        source.push_str(&format!(
+            "{inlined}int {name}(int n, char *p) {{\n    (void)p;\n    {body}\n    return n;\n}}\n"
+        ));
     }
-    source.push_str("int odd_day(int n, char *p) { return n > 0 ? even_day(n + 1, p) - n : 0; }\n");
-    source.push_str("int parse_item(int n, char *p) { return n > 0 ? parse_value(n + 1, p) + n * buffer[1] : 0; }\n");
-    source.push_str("int parse_value(int n, char *p) { return n > 0 ? parse_list(n + 1, p) + n * buffer[2] : 0; }\n");
+    source.push_str(
+        "int odd_day(int n, char *p) { volatile int day = n; return n > 0 ? even_day(n + one, p) - day : 0; }\n",
+    );
+    source.push_str("int parse_item(int n, char *p) { volatile int item = n; return n > 0 ? parse_value(n + one, p) + item * buffer[1] : 0; }\n");
+    source.push_str("int parse_value(int n, char *p) { volatile int item = n; return n > 0 ? parse_list(n + one, p) + item * buffer[2] : 0; }\n");
     source.push_str("static int serve(const char *name) {\n");
     for (name, _) in CAUSES {
         source.push_str(&format!("    if (!strcmp(name, \"{name}\")) return {name}(one, nothing);\n"));

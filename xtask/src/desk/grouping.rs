@@ -1,6 +1,7 @@
 //! Groups of crashes whose causes are known: pairs of one cause that are in one group, and of different causes that are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -38,6 +39,15 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
             let Some((program, cause, way)) = deaths.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
             let mut command = desk.command(&["run", "--store"]);
             command.arg(&store).arg("--").arg(program).args([cause, way.as_str()]);
+            // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+            unsafe {
+                command.pre_exec(|| {
+                    // One that does not die is no death, and would not end.
+                    let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
+                    libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
+                    Ok(())
+                })
+            };
             let output = command.output().context("running coroner")?;
             let new: Vec<String> = stored(&store).into_iter().filter(|id| known.insert(id.clone())).collect();
             if new.is_empty() {
