@@ -189,7 +189,8 @@ fn print(groups: &[Group], reports: usize) -> Result<(), Failure> {
             writeln!(out, "{:digits$}  {dim}and {near} {are}, by {least:.2} at least{dim:#}", "")?;
         }
     }
-    let dim_line = format!("{reports} reports of {} causes", groups.len());
+    let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let dim_line = format!("{} of {}", counted(reports, "report"), counted(groups.len(), "cause"));
     writeln!(out, "{dim}{dim_line}{dim:#}")?;
     Ok(out.flush()?)
 }
