@@ -289,6 +289,11 @@ fn a_list_that_is_watched_says_what_comes() {
     let folder = folder(&bench, 2);
     let mut command =
         bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports", "--watch", "--format", "json"]);
+    // What a shell runs in the background ignores it, and so does what that starts.
+    // SAFETY: one call, which is async-signal-safe.
+    let interrupts = || unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+    // SAFETY: as above: it is called between fork and exec.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, move || Ok(_ = interrupts())) };
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut next = || {
