@@ -5,6 +5,7 @@ use coroner_process::memory::Memory as _;
 use coroner_report::wire::{Mapping, SectionKind};
 
 use super::SectionResult;
+use crate::crash_context::CrashContext;
 use crate::session::{CrashSession, memory};
 use crate::workspace::Workspace;
 use coroner_run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
@@ -18,10 +19,9 @@ const SUSPECTS: usize = 2;
 
 /// Writes the code around the program counter, or what is there if it is none, and around the innermost return addresses.
 pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
-    let pc = session.context.registers.pc;
+    let (context, pc) = (session.context, session.context.registers.pc);
     // After a jump to nowhere what it returns to is on top of the stack, or in the link register.
-    let is_jump = session.context.is_memory_fault && session.context.address == Some(pc);
-    let returns_to = return_address(session);
+    let is_jump = context.is_memory_fault && context.address == Some(pc);
     let Workspace { buffer, names, .. } = &mut *session.workspace;
     let addresses = names.as_deref().map(|names| &names.addresses);
     let mut encoder = ReportWriter::payload(buffer);
@@ -29,7 +29,8 @@ pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     let mut last = pc;
     if is_jump || !encode_code_around(&mut encoder, memory(), pc) {
         _ = is_jump && encode_code(&mut encoder, memory(), pc, CODE_PIECE);
-        last = returns_to.unwrap_or(pc);
+        // Here alone: a stack that does not answer costs each reader of it a part of the time after the deadline.
+        last = return_address(context).unwrap_or(pc);
         encode_code_around(&mut encoder, memory(), last);
     }
     for number in 0..CALLERS {
@@ -84,11 +85,11 @@ fn is_no_address(value: u64) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn return_address(session: &CrashSession<'_>) -> Option<u64> {
-    memory().read_u64(session.context.registers.sp()).ok()
+fn return_address(context: &CrashContext) -> Option<u64> {
+    memory().read_u64(context.registers.sp()).ok()
 }
 
 #[cfg(target_arch = "aarch64")]
-fn return_address(session: &CrashSession<'_>) -> Option<u64> {
-    Some(session.context.registers.x[30] & !coroner_walk::authentication_mask())
+fn return_address(context: &CrashContext) -> Option<u64> {
+    Some(context.registers.x[30] & !coroner_walk::authentication_mask())
 }
