@@ -1,7 +1,6 @@
 //! What the crashed thread ran, and what is mapped where it could not go: the code around the program counter, the mappings around the
 //! fault's address.
 
-use coroner_process::memory::Memory as _;
 use coroner_report::wire::{Mapping, SectionKind};
 
 use super::SectionResult;
@@ -86,6 +85,7 @@ fn is_no_address(value: u64) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn return_address(context: &CrashContext) -> Option<u64> {
+    use coroner_process::memory::Memory as _;
     memory().read_u64(context.registers.sp()).ok()
 }
 
