@@ -290,7 +290,9 @@ impl Client {
         if *sessions == SessionMode::Off {
             return None;
         }
-        let installation = installation_id.then(|| self.installation()).flatten();
+        // Beside a client that counts the runs that end well, without such an id: only those that crash would be users.
+        let counts_all = *installation_id && *sessions != SessionMode::CrashesOnly;
+        let installation = counts_all.then(|| self.installation()).flatten();
         Some(SessionTeller { release: event.release.clone(), environment: event.environment.clone(), installation })
     }
 

@@ -696,3 +696,14 @@ fn a_server_that_hangs_over_a_session_does_not_keep_a_report_from_the_outbox() {
     drop(answer);
     assert!(client.flush(LONG));
 }
+
+#[test]
+fn beside_a_client_that_counts_runs_that_end_well_those_that_crash_are_no_users_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| ok());
+    let client = client(folder.path(), Options { sessions: SessionMode::CrashesOnly, ..options() }, &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(client.flush(LONG));
+    let sessions = fake.items("session");
+    assert_eq!((sessions.len(), &sessions[0]["did"]), (1, &Value::Null), "{sessions:?}");
+}

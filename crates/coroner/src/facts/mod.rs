@@ -84,10 +84,12 @@ fn app(facts: &mut FactsEncoder<'_>, program: &Path, config: &Config) {
         let build = stated.build.as_ref().map(|build| format!("+{build}")).unwrap_or_default();
         format!("{}@{version}{build}", config.app)
     });
-    let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(release);
+    let (of_client, environment_of_client) = of_sentry_client();
+    let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(of_client).or(release);
     facts.text(Fact::APP_RELEASE, &release.unwrap_or_default());
     facts.text(Fact::APP_DIST, config.dist.as_deref().unwrap_or_default());
     let environment = config.environment.clone().or_else(|| of_environment("SENTRY_ENVIRONMENT"));
+    let environment = environment.or(environment_of_client);
     facts.text(Fact::APP_ENVIRONMENT, &environment.unwrap_or_default());
     facts.text(Fact::EXECUTABLE, &program.to_string_lossy());
     facts.text(Fact::PROCESS_NAME, &program.file_name().unwrap_or_default().to_string_lossy());
@@ -101,6 +103,17 @@ fn app(facts: &mut FactsEncoder<'_>, program: &Path, config: &Config) {
 fn of_environment(name: &str) -> Option<String> {
     let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
     value.filter(|value| !value.is_empty())
+}
+
+/// Release and environment of the `sentry` crate's client, where that has Coroner's integration: crashes belong with its errors.
+#[cfg(feature = "sentry-client")]
+fn of_sentry_client() -> (Option<String>, Option<String>) {
+    crate::sink::release_and_environment_of_client()
+}
+
+#[cfg(not(feature = "sentry-client"))]
+fn of_sentry_client() -> (Option<String>, Option<String>) {
+    (None, None)
 }
 
 /// The language and the region that a command-line program is given.

@@ -26,9 +26,9 @@ pub use otlp::OtlpSink;
 #[cfg(feature = "sentry")]
 pub use sentry::SentrySink;
 #[cfg(feature = "sentry-client")]
-pub(crate) use sentry_client::beside_sentry_client;
-#[cfg(feature = "sentry-client")]
 pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
+#[cfg(feature = "sentry-client")]
+pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_client};
 
 /// Takes reports, one at a time, on Coroner's delivery thread: of crashes at the launch after, of what a process survives (handled
 /// exceptions, panics that end a thread, hangs) some seconds later in that process itself.

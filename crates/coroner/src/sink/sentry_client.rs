@@ -150,6 +150,15 @@ pub(super) fn client_has_sessions() -> bool {
     })
 }
 
+/// What the client that has the integration takes its events to be of.
+pub(crate) fn release_and_environment_of_client() -> (Option<String>, Option<String>) {
+    let client = Hub::main().client();
+    let has = |client: &Arc<sentry_core::Client>| client.options().integrations.iter().any(|one| one.name() == NAME);
+    let Some(client) = client.filter(|client| client.is_enabled() && has(client)) else { return (None, None) };
+    let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
+    (text(&client.options().release), text(&client.options().environment))
+}
+
 /// Name of the integration.
 const NAME: &str = "coroner";
 
