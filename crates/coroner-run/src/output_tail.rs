@@ -39,7 +39,7 @@ pub fn keep_output() {
     }
 }
 
-/// What of the output number `number` is kept, read into the end of `into`, and its size. `None` if it is not kept, or is another file by now, as may be what an
+/// The end of the output of that number, read into `into`, with the size of all of it. `None` if it is not kept, or is another file by now, as may be what an
 /// app that closes all descriptors has put in the place of ours.
 pub(crate) fn read(number: usize, into: &mut [u8]) -> Option<AppMemory<'_>> {
     let (output, _, name) = OUTPUTS.get(number)?;
