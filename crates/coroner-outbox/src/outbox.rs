@@ -16,6 +16,8 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -153,9 +155,6 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// The process that opened it. A child made by `fork` inherits the mutexes as they were, perhaps held by a thread that it does not
-    /// have: it opens the outbox for itself.
-    process: u32,
     /// That of a message's file.
     extension: &'static str,
     /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
@@ -164,7 +163,32 @@ struct Shared {
     sending: Mutex<File>,
 }
 
-static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// The outboxes that a process holds open.
+struct Open {
+    process: u32,
+    outboxes: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Open {
+    /// Those of this process. A child made by `fork` makes a list of its own, and opens its outboxes for itself: its parent's list, and
+    /// each outbox in it, may be locked by a thread that the child does not have.
+    fn of_this_process() -> &'static Self {
+        static OPEN: AtomicPtr<Open> = AtomicPtr::new(ptr::null_mut());
+        let process = std::process::id();
+        loop {
+            let open = OPEN.load(Ordering::Acquire);
+            // SAFETY: null, or from `Box::into_raw` below, and never freed once it is stored.
+            if let Some(open) = unsafe { open.as_ref() }.filter(|open| open.process == process) {
+                return open;
+            }
+            let new = Box::into_raw(Box::new(Self { process, outboxes: Mutex::default() }));
+            if OPEN.compare_exchange(open, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: made above, and given to nobody.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
+}
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What the mutexes here guard is on the disk, and whole at every point.
@@ -200,12 +224,9 @@ impl Outbox {
             builder.create(directory)?;
         }
         let path = fs::canonicalize(path)?;
-        let process = std::process::id();
-        let mut open = locked(&OPEN);
+        let mut open = locked(&Open::of_this_process().outboxes);
         open.retain(|shared| shared.strong_count() > 0);
-        if let Some(shared) =
-            open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path && shared.process == process)
-        {
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
             return Ok(Self { shared });
         }
         let file = |name: &str| {
@@ -218,7 +239,6 @@ impl Outbox {
             lock: Mutex::new(file("lock")?),
             sending: Mutex::new(file("sending.lock")?),
             path,
-            process,
             extension,
         });
         open.push(Arc::downgrade(&shared));

@@ -1,5 +1,6 @@
 //! An outbox in a child made by `fork`, and in a process without descriptors.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -73,6 +74,27 @@ fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
     assert_eq!(said, Some(true));
     assert_eq!(outbox.read_state::<State>().consent, Some(false));
     assert_eq!(outbox.queue().unwrap().len(), 1);
+}
+
+#[test]
+fn a_child_opens_an_outbox_while_its_parent_opens_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for name in ["a", "b"] {
+            let path = folder.path().join(name);
+            let over = &over;
+            threads.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    drop(Outbox::open(&path, "envelope"));
+                }
+            });
+        }
+        let opened = (0..50).map(|_| in_a_child(|| Outbox::open(folder.path(), "envelope").is_ok()));
+        let all = opened.take_while(|opened| *opened == Some(true)).count();
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(all, 50, "the next one hung");
+    });
 }
 
 #[test]
