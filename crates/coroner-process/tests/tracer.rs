@@ -639,7 +639,9 @@ fn threads_that_start_meanwhile_are_traced() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    let prepared = Prepared::new();
+    // Those that end wait for a lock of glibc's, every signal blocked, while the thread that has it stands: they are traced or not
+    // captured. On a busy machine they are many.
+    let prepared = Prepared { tracer: Tracer::prepare(4096, PAGE).unwrap(), ..Prepared::new() };
     let first = std::thread::spawn(start_another);
     for _ in 0..100 {
         let stop = prepared.stop_unnoticed();
@@ -647,8 +649,8 @@ fn threads_that_start_meanwhile_are_traced() {
         std::thread::sleep(Duration::from_micros(100));
         assert_eq!(STARTED.load(Ordering::SeqCst), before, "a thread runs");
         // One that no listing had while the helper worked was sent the signal.
-        let is_there = |capture: &Capture<'_>| matches!(capture, Capture::Traced(_) | Capture::Stopped(_));
-        assert!(stop.threads().all(|thread| is_there(&thread.capture)));
+        let missing: Vec<_> = stop.threads().filter(|thread| matches!(thread.capture, Capture::Not(_))).collect();
+        assert!(missing.is_empty(), "{missing:?} of {}", stop.threads().count());
         stop.release();
         std::thread::sleep(Duration::from_micros(500));
     }
