@@ -153,6 +153,7 @@ fn by_name() {
         "main",
         "main.cold",
         "mallocate",
+        "pthread_create_all",
         "void paint::mix<std::string>(std::string const&)",
         "",
     ] {
@@ -166,10 +167,16 @@ fn by_name() {
         "/home/ada/.cargo/git/checkouts/brush-1/src/lib.rs",
         "/home/ada/paint/vendor/brush/src/lib.rs",
         "/usr/include/c++/12/bits/stl_vector.h",
+        "/home/ada/coroner/crates/coroner-process/src/linux/syscall.rs",
     ] {
         assert!(is_runtime_code(Some("write_volatile"), Some(file)), "{file}");
     }
-    for file in ["/home/ada/paint/src/vendor/mod.rs", "src/main.rs", "/usr/src/app/src/main.rs"] {
+    for file in [
+        "/home/ada/paint/src/vendor/mod.rs",
+        "src/main.rs",
+        "/usr/src/app/src/main.rs",
+        "/home/ada/coroner/crates/coroner-faults/src/stack.rs",
+    ] {
         assert!(!is_runtime_code(Some("fill"), Some(file)), "{file}");
     }
     assert!(is_runtime_code(Some("core::fmt::write"), None) && !is_runtime_code(None, None));

@@ -24,12 +24,16 @@ const CRATES: [&str; 19] = [
 ];
 
 /// What starts a program, ends it, and finds its heap damaged: in a static program in the program's own image.
-const START: [&str; 29] = [
+const START: [&str; 33] = [
     "_start",
     "__libc_start_main",
     "__libc_start_main_impl",
     "__libc_start_call_main",
     "start_thread",
+    "pthread_create",
+    "exit",
+    "_exit",
+    "_Exit",
     "clone3",
     "__clone3",
     "__clone",
@@ -89,8 +93,9 @@ fn without_return_type(function: &str) -> &str {
 }
 
 /// Where the sources of others are kept, as parts of a path: Rust's standard library as it is built and as a component of the
-/// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs.
-const SOURCES: [&str; 7] = [
+/// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs; Coroner's own, as a folder beside
+/// the app's.
+const SOURCES: [&str; 14] = [
     "/rustc/",
     "/rustlib/src/rust/library/",
     "/registry/src/",
@@ -98,6 +103,13 @@ const SOURCES: [&str; 7] = [
     "/include/c++/",
     "/sysdeps/",
     "/Developer/Platforms/",
+    "/crates/coroner/src/",
+    "/crates/coroner-capture/src/",
+    "/crates/coroner-exceptions/src/",
+    "/crates/coroner-ffi/src/",
+    "/crates/coroner-process/src/",
+    "/crates/coroner-unwind/src/",
+    "/crates/coroner-walk/src/",
 ];
 /// And as beginnings of one.
 const SOURCE_ROOTS: [&str; 6] =

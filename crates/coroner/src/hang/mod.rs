@@ -360,8 +360,7 @@ impl Watch {
             match thread.silence.look(shown, elapsed) {
                 Verdict::Nothing => {}
                 Verdict::Hangs => {
-                    let number = beats.map_or(0, |beats| beats.thread.load(Ordering::Relaxed));
-                    changed |= thread.hangs(&self.state, number, ongoing);
+                    changed |= beats.is_some_and(|beats| thread.hangs(&self.state, &beats, shown, ongoing));
                     ongoing |= thread.report.map_or(0, |number| 1 << number);
                 }
                 Verdict::Answers(lasted) => {
@@ -382,8 +381,8 @@ impl Watch {
 }
 
 impl Thread {
-    /// It hangs: notes it, and writes a report. False if it is not to be reported.
-    fn hangs(&mut self, state: &RunState<'_>, number: u64, ongoing: u16) -> bool {
+    /// It hangs, and has shown `shown` since: notes it, and writes a report. False if it is not to be reported.
+    fn hangs(&mut self, state: &RunState<'_>, beats: &Beats, shown: u64, ongoing: u16) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {
             return false;
@@ -391,6 +390,12 @@ impl Thread {
         let debugged = os::is_debugged();
         state.set_scalar(Scalar::DEBUGGED, debugged.into());
         if debugged {
+            return false;
+        }
+        let number = beats.thread.load(Ordering::Relaxed);
+        // Where it hangs, for certain: when the report stops all threads, it may have gone on.
+        let mut sampler = Sampler::new(number as ThreadId);
+        if !sampler.sample(|| beats.shown.load(Ordering::Acquire) == shown) {
             return false;
         }
         let lasted_ns = self.silence.lasted().as_nanos() as u64;
@@ -409,7 +414,10 @@ impl Thread {
                 WAITING.fetch_or(1 << free, Ordering::AcqRel);
                 if hang::report(number as ThreadId, Hang { number: free, lasted_ns }) {
                     self.report = Some(free);
-                    self.sampler = own_run::report_of_hang(free).map(|file| Sampler::new(number as ThreadId, file));
+                    self.sampler = own_run::report_of_hang(free).map(|file| {
+                        sampler.attach(file);
+                        sampler
+                    });
                     own_run::survived();
                 } else {
                     delivered(free);
@@ -424,9 +432,11 @@ impl Thread {
     /// Takes a sample of what it does, if it hangs and it is time for one.
     fn sample(&mut self) {
         let Some(sampler) = &mut self.sampler else { return };
+        let (beats, silence) = (&self.beats, &self.silence);
+        let hangs = || beats.upgrade().is_some_and(|beats| beats.shown.load(Ordering::Acquire) == silence.seen());
         let _writing = locked(&WRITING);
         if !ENDED.load(Ordering::SeqCst) {
-            sampler.sample();
+            sampler.sample(hangs);
         }
     }
 

@@ -37,7 +37,8 @@ const BUFFER: usize = 96 << 10;
 #[derive(Debug)]
 pub(super) struct Sampler {
     thread: ThreadId,
-    file: File,
+    /// The hang's report, to whose end is written, once it is there.
+    file: Option<File>,
     began: Instant,
     last: Instant,
     next: Instant,
@@ -53,15 +54,15 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Begins to sample a thread; `file` is the hang's report, to whose end is written.
-    pub(super) fn new(thread: ThreadId, file: File) -> Self {
+    /// Begins to sample a thread.
+    pub(super) fn new(thread: ThreadId) -> Self {
         let now = Instant::now();
         Self {
             thread,
-            file,
+            file: None,
             began: now,
             last: now,
-            next: now + MIN_INTERVAL,
+            next: now,
             write_at: FIRST_WRITE,
             clocks: os::clocks(thread),
             nodes: Vec::new(),
@@ -78,15 +79,21 @@ impl Sampler {
         self.next
     }
 
-    /// Takes a sample, if it is time for one.
-    pub(super) fn sample(&mut self) {
+    /// Writes to the end of `file` from now on, which is the hang's report.
+    pub(super) fn attach(&mut self, file: File) {
+        self.file = Some(file);
+    }
+
+    /// Takes a sample, if it is time for one. False if the thread has gone on meanwhile, as `hangs` says of it: where it was is not where
+    /// it hung.
+    pub(super) fn sample(&mut self, hangs: impl Fn() -> bool) -> bool {
         let now = Instant::now();
         if now < self.next {
-            return;
+            return true;
         }
         let interval = ((now - self.began) / SLOWING).clamp(MIN_INTERVAL, MAX_INTERVAL);
         // A process that was stopped has a pause that is nobody's time.
-        let weight = (now - self.last).min(interval * 4);
+        let weight = (now - self.last).clamp(Duration::from_nanos(1), interval * 4);
         self.last = now;
         let spent = own_time();
         // Before the thread is stopped, which changes what it does.
@@ -94,7 +101,11 @@ impl Sampler {
         let (state, syscall) = os::activity(self.thread, self.clocks.as_ref().zip(clocks.as_ref()));
         self.clocks = clocks;
         let options = CaptureOptions { by_ptrace: true, ..CaptureOptions::default() };
-        match Backtrace::of_thread(self.thread, &options) {
+        let sample = Backtrace::of_thread(self.thread, &options);
+        if !hangs() {
+            return false;
+        }
+        match sample {
             Ok(backtrace) => {
                 let node = self.node(&backtrace);
                 self.add(node, state, syscall, weight);
@@ -115,6 +126,7 @@ impl Sampler {
             self.write();
             self.next = now + Duration::from_hours(24);
         }
+        true
     }
 
     /// The node of a stack's innermost frame; of one that finds no room, of the last caller that is there.
@@ -153,6 +165,7 @@ impl Sampler {
 
     /// Writes what there is behind the report. What can't be written is lost; the report is there.
     pub(super) fn write(&mut self) {
+        let Some(mut file) = self.file.as_ref() else { return };
         if std::mem::replace(&mut self.is_written, true) {
             return;
         }
@@ -182,7 +195,11 @@ impl Sampler {
         let length = encoder.position();
         if let Some(length) = seal(&mut bytes, SectionKind::PROFILE, length) {
             // One call, so that all of it is in the file or nothing, whenever the process is killed.
-            let _ = self.file.write_all(&bytes[..length]);
+            let _ = file.write_all(&bytes[..length]);
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/unit/hang/profile.rs"]
+mod tests;

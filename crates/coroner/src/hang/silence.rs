@@ -56,6 +56,11 @@ impl Silence {
         Verdict::Nothing
     }
 
+    /// What it showed at the last look.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// For how long it has been silent.
     pub(super) fn lasted(&self) -> Duration {
         self.lasted
