@@ -154,7 +154,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let took = began.elapsed();
         // Now, too: a run that something ends from outside never comes to the table.
         let busy = processor_time().saturating_sub(processor_before);
-        println!("--- {name}: {:.1} s, {:.1} s of processor time", took.as_secs_f64(), busy.as_secs_f64());
+        let (took_s, busy_s, free) = (took.as_secs_f64(), busy.as_secs_f64(), free_space());
+        println!("--- {name}: {took_s:.1} s, {busy_s:.1} s of processor time, {free:.1} GB free");
         rows.push((name, took, outcome));
         if failed && arguments.stop {
             break;
@@ -193,6 +194,12 @@ fn processor_time() -> Duration {
             Duration::from_secs(time.tv_sec().unsigned_abs()) + Duration::from_micros(time.tv_usec().unsigned_abs())
         })
         .sum()
+}
+
+/// The gigabytes that are free where the programs are built.
+fn free_space() -> f64 {
+    let found = nix::sys::statvfs::statvfs(&tools::target_dir());
+    found.map_or(0.0, |found| found.blocks_available() as f64 * found.fragment_size() as f64 / 1e9)
 }
 
 /// Runs cargo in the workspace.
