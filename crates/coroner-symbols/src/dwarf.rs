@@ -318,8 +318,13 @@ fn malformed_by(refused: &Refused, info_at: u64) -> Malformed {
 
 /// A debug section's bytes, unpacked where they are compressed; none for a section that isn't there.
 pub(crate) fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
+    let Some(section) = file.section_by_name(name) else { return Ok(Bytes::owned(Vec::new())) };
+    section_bytes(&section, bytes, name)
+}
+
+/// As [`section`], of one of several sections that have this name.
+pub(crate) fn section_bytes(section: &object::Section<'_, '_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
     let none = || Bytes::owned(Vec::new());
-    let Some(section) = file.section_by_name(name) else { return Ok(none()) };
     let at = section.file_range().map_or(0, |(offset, _)| offset);
     let malformed = |what: String| Malformed::new(at, format!("{name}: {what}"));
     let data = section.compressed_data().map_err(|error| malformed(error.to_string()))?;

@@ -10,10 +10,16 @@
 
 use std::path::{Path, PathBuf};
 
-use gimli::{DwarfPackageSections, DwarfSections, DwoId};
-use object::Object;
+use gimli::{DwarfPackageSections, DwarfSections, DwoId, SectionId};
+use object::{Object, ObjectSection};
 
-use crate::{debug_id::DebugId, dwarf::section, error::Malformed, mapped::Bytes, symbol_file};
+use crate::{
+    debug_id::DebugId,
+    dwarf::{section, section_bytes},
+    error::Malformed,
+    mapped::Bytes,
+    symbol_file,
+};
 
 /// GDB's folder of debug files, in which distributions have what `dwz` shares.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -41,11 +47,21 @@ pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Opt
     [Path::new(folder).join(name), beside.join(name), beside.join(own_name)].iter().find_map(|path| {
         let bytes = open(path)?;
         let file = object::File::parse(&*bytes).ok()?;
-        let sections = DwarfSections::load(|id| match id.dwo_name() {
-            Some(name) => section(&file, &bytes, name),
-            None => Ok::<_, Malformed>(Bytes::owned(Vec::new())),
-        });
-        sections.ok().filter(|sections| has_unit(sections, id))
+        let mut sections = DwarfSections::load(|id| match id.dwo_name() {
+            Some(name) if id != SectionId::DebugInfo => section(&file, &bytes, name),
+            _ => Ok::<_, Malformed>(Bytes::owned(Vec::new())),
+        })
+        .ok()?;
+        // Since DWARF 5 each type unit has a section of this name, too, which its linker could leave out.
+        let info = SectionId::DebugInfo.dwo_name()?;
+        let named = file.sections().filter(|section| section.name_bytes() == Ok(info.as_bytes()));
+        for units in named.filter_map(|one| section_bytes(&one, &bytes, info).ok()) {
+            sections.debug_info = units.into();
+            if has_unit(&sections, id) {
+                return Some(sections);
+            }
+        }
+        None
     })
 }
 

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use common::fixture;
 use coroner_symbols::{Call, LookupAddress, SymbolFile};
+use object::{Object, ObjectSection};
 
 fn run(folder: &Path, program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).current_dir(folder).output();
@@ -100,6 +101,24 @@ fn units_in_files_of_their_own_and_in_a_package() {
         std::fs::write(folder.join(&name), other).unwrap();
         assert_eq!(inlined(&calls(&app).0), 0, "another build's, {version}");
     }
+}
+
+/// Since DWARF 5 type units are in `.debug_info.dwo`, each in a section of that name, before that of the unit itself.
+#[test]
+fn units_beside_type_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    build(folder, "plain.so", &["-gdwarf-5", "-fdebug-types-section"]);
+    build(folder, "app.so", &["-gdwarf-5", "-fdebug-types-section", "-gsplit-dwarf"]);
+    let made = std::fs::read_dir(folder).unwrap().chain(std::fs::read_dir(folder.join("work")).unwrap()).flatten();
+    let unit = made.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "dwo")).unwrap();
+    let bytes = std::fs::read(unit).unwrap();
+    let sections = object::File::parse(&*bytes).unwrap();
+    let is_info = |section: &object::Section<'_, '_>| section.name() == Ok(".debug_info.dwo");
+    assert!(sections.sections().filter(is_info).count() > 1, "the compiler made no type unit");
+    let expected = calls(&folder.join("plain.so"));
+    assert!(inlined(&expected.0) > 20 && expected.1.is_empty(), "{:?}", expected.1);
+    assert_eq!(calls(&folder.join("app.so")), expected);
 }
 
 /// As Cargo's `split-debuginfo = "packed"` has it.
