@@ -16,6 +16,11 @@ fn what_is_surely_a_secret_is_hidden() {
         ),
         ("{\\\"api_key\\\":\\\"abc\\\",\\\"n\\\":1}", "{\\\"api_key\\\":\\\"[Filtered]\\\",\\\"n\\\":1}"),
         ("POST /login?user=ada&password=love&x=1", "POST /login?user=ada&password=[Filtered]&x=1"),
+        ("GET /feed?token=a.b%2F&page=2 'x?a=1&Token=z'", "GET /feed?token=[Filtered]&page=2 'x?a=1&Token=[Filtered]'"),
+        (
+            "https://b.example/o?X-Amz-Date=20261125&X-Amz-Signature=0f1e#top",
+            "https://b.example/o?X-Amz-Date=20261125&X-Amz-Signature=[Filtered]#top",
+        ),
         ("PGPASSWORD=x password=y", "PGPASSWORD=x password=[Filtered]"),
         ("Set-Cookie: id=1; Path=/\r\nX: y", "Set-Cookie: [Filtered]\r\nX: y"),
         (&format!("got {web}."), "got [Filtered]."),
@@ -53,6 +58,9 @@ fn what_a_developer_needs_stays() {
         "std::bad_alloc",
         "passwordless=yes",
         "token 7 of 9",
+        "token=7",
+        "/search?tokens=7&key=name&code=404",
+        "what?token",
         "://@x",
     ] {
         assert_eq!(hide_secrets("", text), None, "{text}");

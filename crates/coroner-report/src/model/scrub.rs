@@ -34,6 +34,21 @@ const KEYS: [&str; 16] = [
     "xapikey",
 ];
 
+/// Parameters of a URL's query whose values are secrets, too, written as [`KEYS`]: signed links among them (AWS, Google, Azure).
+const PARAMETERS: [&str; 11] = [
+    "auth",
+    "idtoken",
+    "secret",
+    "sessiontoken",
+    "sig",
+    "signature",
+    "ticket",
+    "token",
+    "xamzsecuritytoken",
+    "xamzsignature",
+    "xgoogsignature",
+];
+
 /// Headers whose values go to the end of the line.
 const HEADERS: [&str; 5] = ["authorization", "cookie", "proxyauthorization", "setcookie", "xapikey"];
 
@@ -57,8 +72,8 @@ const TOKENS: [(&str, usize); 16] = [
     ("xox", 24),
 ];
 
-/// Hides what is surely a secret in a text that stands under `key`: the user information of URLs, `Authorization` headers and cookies,
-/// passwords and keys by their name (`password=…`), tokens by their form (JSON Web Tokens, those of GitHub, GitLab, Slack, AWS and
+/// Hides what is surely a secret in a text that stands under `key`: the user information of URLs and the tokens and signatures in their
+/// queries (`?token=…`), `Authorization` headers and cookies, passwords and keys by their name (`password=…`), tokens by their form (JSON Web Tokens, those of GitHub, GitLab, Slack, AWS and
 /// others), private keys in PEM. `None` if there is none.
 ///
 /// ```
@@ -71,6 +86,7 @@ pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
     }
     let mut found = Vec::new();
     user_info(text, &mut found);
+    parameters(text, &mut found);
     private_keys(text, &mut found);
     named(text, &mut found);
     tokens(text, &mut found);
@@ -100,6 +116,21 @@ fn user_info(text: &str, found: &mut Vec<Range<usize>>) {
         let start = at + mark.len();
         let authority = text[start..].split(|other: char| "/?#\"'<>\\".contains(other) || other.is_whitespace()).next();
         found.extend(authority.and_then(|authority| authority.rfind('@')).map(|length| start..start + length));
+    }
+}
+
+/// `?token=VALUE` and `&token=VALUE` (RFC 3986, section 3.4).
+fn parameters(text: &str, found: &mut Vec<Range<usize>>) {
+    for (at, _) in text.match_indices(['?', '&']) {
+        let rest = &text[at + 1..];
+        let end = |from: &str| {
+            from.find(|other: char| "&#\"'<>\\;".contains(other) || other.is_whitespace()).unwrap_or(from.len())
+        };
+        let Some((name, value)) = rest[..end(rest)].split_once('=') else { continue };
+        if is_one_of(&PARAMETERS, name.as_bytes()) {
+            let start = at + 1 + name.len() + 1;
+            found.push(start..start + value.len());
+        }
     }
 }
 
