@@ -92,6 +92,10 @@ pub(super) const SUBJECTS: &[Subject] = &[
     of("g++-lto", Make::Compiled("cpp", "g++", &["-O2", "-g", "-flto"])),
     of("g++-compressed", Make::Compiled("cpp", "g++", &["-O2", "-g", "-gz=zlib"])),
     of("g++-dwo", Make::Compiled("cpp", "g++", SPLIT)),
+    of(
+        "g++-dwo-type-units",
+        Make::Compiled("cpp", "g++", &["-O2", "-gdwarf-5", "-gsplit-dwarf", "-fdebug-types-section"]),
+    ),
     of("g++-dwp", Make::Packed("cpp", "g++", SPLIT_4, "dwp")),
     of("g++-dwz", changed("g++", "dwz", &[], false)),
     of("g++-lto-dwz", changed("g++-lto", "dwz", &[], false)),
