@@ -109,6 +109,34 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
 }
 
+/// A heap that is damaged so that the C library finds it when Coroner has removed the first of its files at the program's end.
+const DAMAGED: &str = r"
+#include <stdlib.h>
+#include <string.h>
+char *volatile kept;
+int main(void) {
+    kept = malloc(24);
+    memset(kept, 1, 64);
+    free(kept);
+    kept = malloc(5000);
+    free(kept);
+    return 0;
+}
+";
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn a_heap_that_is_found_damaged_while_the_run_is_removed_leaves_a_whole_report() {
+    let bench = Bench::new();
+    let damaged = bench.program("damaged", DAMAGED, &[]);
+    let ended = bench.run(&["run", "--", damaged.to_str().unwrap()]);
+    assert_eq!(ended.signal, Some(libc::SIGABRT), "{ended:?}");
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    let frames = report["threads"][0]["frames"].as_array().map_or(0, Vec::len);
+    assert!(report["complete"] == true && frames > 3, "{frames} frames, {}", report["problems"]);
+}
+
 #[test]
 fn a_program_that_ends_well_is_left_alone() {
     let bench = Bench::new();

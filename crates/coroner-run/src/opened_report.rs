@@ -148,7 +148,8 @@ pub(crate) fn copy_state(from: &RunFiles, to: &RunFiles, limits: &Limits) {
 fn persist(place: &Place<'_>, report: &ReportWriter) -> core::result::Result<(), RunError> {
     let run = place.run;
     let directory = open_run(place.store, &run.id)?;
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+    // Who removes the files may have come no further than the lock: the others are those that are mapped, and must not be cut.
+    let flags = libc::O_RDWR | libc::O_CREAT;
     // Each with its own code: a call through a pointer is what the crash path must not make.
     let lock = open(&directory, c"lock", flags, 0o600).map_err(at(RunStep::Lock))?;
     close(lock);
