@@ -6,6 +6,14 @@ use std::io;
 
 use anstyle::{AnsiColor, Style};
 
+use crate::show::is_control;
+
+/// A text without what a terminal obeys: files' names and servers' answers are in it.
+fn plain(text: &str) -> String {
+    let is_obeyed = |character: &char| (character.is_control() && *character != '\n') || is_control(*character);
+    text.chars().map(|character| if is_obeyed(&character) { '\u{fffd}' } else { character }).collect()
+}
+
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -43,17 +51,17 @@ impl Failure {
 
     pub(crate) fn print(&self) {
         let red = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-        anstream::eprintln!("{red}error{red:#}: {}", self.message);
+        anstream::eprintln!("{red}error{red:#}: {}", plain(&self.message));
         let mut cause = self.source.as_deref().and_then(|error| error.source());
         while let Some(error) = cause {
             // Errors of this project say their cause in their own message.
             if !self.message.contains(&error.to_string()) {
-                anstream::eprintln!("  because: {error}");
+                anstream::eprintln!("  because: {}", plain(&error.to_string()));
             }
             cause = error.source();
         }
         if let Some(advice) = &self.advice {
-            anstream::eprintln!("  {advice}");
+            anstream::eprintln!("  {}", plain(advice));
         }
     }
 }

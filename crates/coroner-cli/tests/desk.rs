@@ -251,6 +251,18 @@ fn a_list_takes_what_is_there() {
 }
 
 #[test]
+fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
+    let bench = Bench::new();
+    let folder = folder(&bench, 2);
+    std::fs::write(folder.join("\u{1b}[2Jcleared\u{7}.json"), "{").unwrap();
+    let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports"]);
+    // As on a terminal: nothing is taken out behind it.
+    let listed = said(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
+    assert!(listed.err.contains("cleared") && listed.code == 0, "{listed:?}");
+    assert!(!listed.err.contains("\u{1b}[2J") && !listed.err.contains('\u{7}'), "{listed:?}");
+}
+
+#[test]
 fn a_list_goes_on_while_reports_are_removed() {
     let bench = Bench::new();
     let folder = folder(&bench, 400);
