@@ -17,6 +17,12 @@ pub const MAX_FRAMES: usize = 8;
 /// The rounds of a recursion are no longer than so many frames.
 const MAX_ROUND: usize = 8;
 
+/// A recursion that fills the stack has at least so many rounds.
+const LEAST_ROUNDS: usize = 3;
+
+/// The kind of a stack overflow.
+const STACK_OVERFLOW: &str = "stack overflow";
+
 /// What allocates, copies and compares memory, and what only carries a failure on: who called it is to be looked at.
 const CARRIERS: [&str; 38] = [
     "malloc",
@@ -111,7 +117,8 @@ impl Signature {
             let placed = stack.iter().filter_map(place).take(MAX_FRAMES);
             frames = placed.collect();
         }
-        let mut frames = fold_recursion(frames);
+        let round = if kind == STACK_OVERFLOW { round(&frames) } else { None };
+        let mut frames = round.unwrap_or_else(|| fold_recursion(frames));
         frames.truncate(MAX_FRAMES);
         Signature { kind, frames }
     }
@@ -138,7 +145,7 @@ impl fmt::Display for Signature {
 
 fn kind(report: &Report, crash: &Crash) -> String {
     if crash.has(CrashFlag::StackOverflow) {
-        return "stack overflow".to_owned();
+        return STACK_OVERFLOW.to_owned();
     }
     if crash.monitor == Monitor::HANG {
         return "hang".to_owned();
@@ -194,6 +201,19 @@ fn is_carrier(name: &str) -> bool {
         || CARRIER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// One round of the recursion that filled the stack, from the function on that makes it the least of its rotations: which of them took the last
+/// page, and what it had called there, is chance.
+fn round(frames: &[String]) -> Option<Vec<String>> {
+    (0..frames.len()).find_map(|first| {
+        (1..=MAX_ROUND).find_map(|length| {
+            let rounds = frames.get(first..first + LEAST_ROUNDS * length)?;
+            let (round, others) = rounds.split_at(length);
+            let is_one = others.chunks(length).all(|other| other == round);
+            is_one.then(|| (0..length).map(|by| [&round[by..], &round[..by]].concat()).min())?
+        })
+    })
+}
+
 /// One round of each recursion.
 fn fold_recursion(frames: Vec<String>) -> Vec<String> {
     let mut folded: Vec<String> = Vec::new();
@@ -221,6 +241,11 @@ fn fold_recursion(frames: Vec<String>) -> Vec<String> {
 /// | `load.cold`, `load.part.0`, `load [clone .isra.0]`, `load.llvm.123` | `load` |
 /// | `<paint::Brush as core::fmt::Display>::fmt` | `paint::Brush::fmt` |
 pub fn normalise(function: &str) -> String {
+    // Most have nothing that is to be taken out.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    if function.bytes().all(is_plain) {
+        return without_hash(function).to_owned();
+    }
     let function = function.split(" [clone ").next().unwrap_or(function).trim();
     // Objective-C: `-[Cart pay:]`.
     if function.starts_with("-[") || function.starts_with("+[") {
@@ -242,13 +267,13 @@ pub fn normalise(function: &str) -> String {
             name = &name[..at];
         }
     }
-    if let Some((path, hash)) = name.rsplit_once("::h")
-        && hash.len() == 16
-        && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-    {
-        name = path;
-    }
-    name.trim().to_owned()
+    without_hash(name).trim().to_owned()
+}
+
+fn without_hash(name: &str) -> &str {
+    let hashed = name.rsplit_once("::h");
+    let hashed = hashed.filter(|(_, hash)| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    hashed.map_or(name, |(path, _)| path)
 }
 
 /// Where the angle bracket closes that was opened before `inside`.

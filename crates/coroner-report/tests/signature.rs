@@ -1,7 +1,7 @@
 //! What a crash is known by.
 
 use coroner_report::Report;
-use coroner_report::model::{Crash, Frame, Image, InlinedFrame, Signal, Thread};
+use coroner_report::model::{Crash, CrashFlag, Frame, Image, InlinedFrame, Signal, Thread};
 use coroner_report::signature::{MAX_FRAMES, Rarity, Signature, normalise, similarity};
 use coroner_report::wire::Os;
 
@@ -80,6 +80,26 @@ fn inlined_functions_count_and_recursions_are_folded() {
     let many: Vec<String> = (0..99).map(|number| format!("paint::f{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert_eq!(Signature::of(&self::report(&many)).frames.len(), MAX_FRAMES);
+}
+
+#[test]
+fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
+    let overflow = |functions: &[&str]| {
+        let mut report = report(functions);
+        report.crash.as_mut().unwrap().flags.push(CrashFlag::StackOverflow);
+        Signature::of(&report).to_string()
+    };
+    let round = ["paint::odd", "paint::twice", "paint::even"];
+    // Whichever took the last page, whatever it had called there, and however the recursion was begun.
+    for first in 0..3 {
+        let rounds = round.into_iter().cycle().skip(first).take(300);
+        let stack: Vec<&str> =
+            ["paint::leaf"].into_iter().chain(rounds).chain(["paint::start", "paint::main"]).collect();
+        assert_eq!(overflow(&stack), "stack overflow | paint::even | paint::odd | paint::twice");
+    }
+    assert_eq!(overflow(&["paint::down"; 400]), "stack overflow | paint::down");
+    // Without a recursion: two big frames.
+    assert_eq!(overflow(&["paint::big", "paint::big", "paint::main"]), "stack overflow | paint::big | paint::main");
 }
 
 #[test]

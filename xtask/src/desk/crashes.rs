@@ -9,7 +9,7 @@ use super::{Desk, said, write};
 use crate::tools;
 
 /// The causes, each with the function in which it is and its statements. `n` is 1 and `p` a null pointer, which no compiler knows.
-const CAUSES: [(&str, &str); 68] = [
+const CAUSES: [(&str, &str); 80] = [
     ("load_cart", "return *(volatile int *)p;"),
     ("save_cart", "*(volatile int *)p = n;"),
     ("count_items", "return (int)strlen(p) + n;"),
@@ -87,7 +87,45 @@ const CAUSES: [(&str, &str); 68] = [
     ("read_past_file", "volatile int *m = mmap(0, 4096, 1, 1, fileno(tmpfile()), 0); return *m + n;"),
     ("run_heap", "return ((int (*)(int))malloc(64u * n))(n) + 1;"),
     ("big_frame", "volatile char big[64 << 20]; big[n] = 1; return big[n];"),
+    // Those that are held back.
+    ("weigh_parcel", "return *(volatile short *)(p + 40 * n);"),
+    ("label_parcel", "memcpy(buffer, p, 128u * n); return buffer[n];"),
+    ("split_rest", "long rest = 7L * n; return (int)(rest / (n - 1));"),
+    ("unwrap_gift", "if (n == 1) abort(); return 2;"),
+    ("visit_shelf", "volatile int at = n; return n > 0 ? visit_shelf(n + one, p) + at + buffer[at & 7] : 0;"),
+    ("log_visit", "return fprintf((FILE *)p, \"%d\\n\", n);"),
+    ("read_note", "return fgets(buffer, 9, (FILE *)p) != 0;"),
+    ("check_stamp", "assert(buffer[n] == n + 2);"),
+    ("free_middle", "char *m = malloc(96u * n); escape = m + 16; free(escape);"),
+    ("poke_vtable", "return ((int (**)(int))p)[n + 1](n) + n;"),
+    ("lower_name", "p[n] |= 0x20; return n;"),
+    ("raise_flag", "raise(SIGFPE); return n;"),
 ];
+
+/// The causes from this one on are held back: they were written when the rules of grouping were, and none was changed for them.
+const HELD_BACK: usize = 68;
+
+/// Functions in which a cause is other than the one of its name.
+const ELSEWHERE: [(&str, &[&str]); 5] = [
+    ("even_day", &["odd_day"]),
+    ("hire_worker", &["worker_fails"]),
+    ("set_alarm", &["alarm_fails"]),
+    ("close_shop", &["farewell_fails"]),
+    ("parse_list", &["parse_item", "parse_value"]),
+];
+
+/// Whether a function, by its name in the debug information, is the cause's own.
+pub(super) fn is_of(cause: &str, function: &str) -> bool {
+    // GCC's copies have suffixes: `load.constprop.0`.
+    let function = function.split('.').next().unwrap_or(function);
+    let elsewhere = || ELSEWHERE.iter().find(|(name, _)| *name == cause).map_or(&[][..], |(_, functions)| functions);
+    function == cause || elsewhere().contains(&function)
+}
+
+/// Whether the rules of grouping were made without crashes of this cause.
+pub(super) fn is_held_back(cause: &str) -> bool {
+    CAUSES[HELD_BACK..].iter().any(|(name, _)| *name == cause)
+}
 
 const HEAD: &str = r#"
 #include <assert.h>
