@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use coroner_report::model::Timestamp;
 
+use crate::listing::{Listed, Listing};
 use crate::summary::Summary;
 
 /// What a person says of the reports that are meant. All of it must be so.
@@ -33,33 +34,36 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn apply(&self, list: &mut Vec<Summary>) {
-        list.retain(|summary| self.matches(summary));
+    pub(crate) fn apply(&self, listing: &mut Listing) {
+        listing.keep(|listed| self.matches(listed), self.newest);
+    }
+
+    /// Of those that came together, the oldest first.
+    pub(crate) fn apply_to_new(&self, list: &mut Vec<Summary>) {
+        list.retain(|summary| self.matches(&Listed::from(summary)));
         if let Some(newest) = self.newest {
             list.drain(..list.len().saturating_sub(newest));
         }
     }
 
-    fn matches(&self, summary: &Summary) -> bool {
-        let Summary { time, version, release, what, signal, function, signature, tags, .. } = summary;
+    fn matches(&self, listed: &Listed<'_>) -> bool {
+        let Listed { time, version, release, what, signal, .. } = *listed;
         let is_signal = |wanted: &String| {
-            let wanted = wanted.to_uppercase();
-            signal.as_deref().is_some_and(|signal| signal == wanted || signal.strip_prefix("SIG") == Some(&wanted))
-                || what.to_uppercase().starts_with(&wanted)
-        };
-        let has_function = |wanted: &String| {
-            let mut names = function.iter().chain(&signature.frames);
-            names.any(|name| name.contains(wanted.as_str()))
+            let begins = |text: &str| {
+                text.as_bytes().get(..wanted.len()).is_some_and(|text| text.eq_ignore_ascii_case(wanted.as_bytes()))
+            };
+            let is = |text: &str| text.eq_ignore_ascii_case(wanted);
+            signal.is_some_and(|signal| is(signal) || signal.strip_prefix("SIG").is_some_and(is)) || begins(what)
         };
         let has_tag = |wanted: &String| match wanted.split_once('=') {
-            Some((key, value)) => tags.get(key).is_some_and(|tag| tag == value),
-            None => tags.contains_key(wanted),
+            Some((key, value)) => listed.tag(key) == Some(value),
+            None => listed.tag(wanted).is_some(),
         };
         self.since.is_none_or(|since| time.0 >= since.0)
             && self.until.is_none_or(|until| time.0 < until.0)
-            && self.release.as_ref().is_none_or(|wanted| release.as_ref() == Some(wanted) || version == wanted)
+            && self.release.as_ref().is_none_or(|wanted| release == Some(wanted) || version == wanted)
             && self.signal.as_ref().is_none_or(is_signal)
-            && self.function.as_ref().is_none_or(has_function)
+            && self.function.as_ref().is_none_or(|wanted| listed.has_function(wanted))
             && self.tags.iter().all(has_tag)
     }
 }

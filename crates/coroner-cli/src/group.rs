@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::filter::Filter;
+use crate::listing::{Listed, Listing};
 use crate::summary::Summary;
 use crate::terminal::{self, Output, cut};
 use crate::{Format, StoreArgument, list, reports};
@@ -69,8 +70,9 @@ pub(crate) struct Reason {
 pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), Failure> {
     let GroupArguments { folder, format, like, filter, store } = arguments;
     let path = reports::folder_or(folder, store)?;
-    let mut summaries = reports::at(&path, reports::Texts::Scrubbed, Some(&mut list::names()))?;
-    filter.apply(&mut summaries);
+    let mut listing = Listing::at(&path, reports::Texts::Scrubbed, Some(&mut list::names()))?;
+    filter.apply(&mut listing);
+    let summaries: Vec<Summary> = listing.iter().map(Listed::to_summary).collect();
     let mut groups = groups(&summaries, like);
     if let Some(most) = most {
         groups.truncate(most);

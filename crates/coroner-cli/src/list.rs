@@ -5,21 +5,24 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
+use coroner_report::model::Timestamp;
 use coroner_symbols::{Options, Symbolizer};
+use serde::Serializer as _;
 
 use crate::Format;
 use crate::failure::Failure;
 use crate::filter::Filter;
-use crate::reports::{self, Texts, Watch};
-use crate::summary::{State, Summary};
+use crate::listing::{Listed, Listing};
+use crate::reports::{Texts, Watch};
+use crate::summary::State;
 use crate::terminal::{self, Output, cut};
 
 /// Lists the reports of the store or folder at `path` that the filter lets through.
 pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
-    let mut list = reports::at(path, texts, Some(&mut names()))?;
-    let all = list.len();
-    filter.apply(&mut list);
-    print(&list, all, path, format)
+    let mut listing = Listing::at(path, texts, Some(&mut names()))?;
+    let all = listing.len();
+    filter.apply(&mut listing);
+    print(&listing, all, path, format)
 }
 
 /// How often the store is looked at. Where that takes long, less often, so that it is no tenth of the time.
@@ -33,7 +36,7 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
     loop {
         let began = Instant::now();
         let mut new = watch.look(&mut names)?;
-        filter.apply(&mut new);
+        filter.apply_to_new(&mut new);
         for summary in &new {
             let mut line = Vec::new();
             match format {
@@ -41,7 +44,7 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
                     serde_json::to_writer(&mut line, summary)?;
                     line.push(b'\n');
                 }
-                Format::Text => write_summary(summary, &Columns::watched(), &mut line)?,
+                Format::Text => Lines::new(Columns::watched(), true).add(Listed::from(summary), &mut line),
             }
             let mut out = anstream::AutoStream::auto(std::io::stdout());
             out.write_all(&line)?;
@@ -56,24 +59,34 @@ pub(crate) fn names() -> Symbolizer {
     Symbolizer::new(Options { debug_info: false, ..Options::default() })
 }
 
-fn print(list: &[Summary], all: usize, path: &Path, format: Format) -> Result<(), Failure> {
+fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        serde_json::to_writer_pretty(&mut out, list)?;
+        let mut out = std::io::BufWriter::with_capacity(BLOCK, std::io::stdout().lock());
+        let mut json = serde_json::Serializer::pretty(&mut out);
+        json.collect_seq(listing.iter().map(Listed::to_summary))?;
         return Ok(writeln!(out).and_then(|()| out.flush())?);
     }
-    if list.is_empty() {
+    if listing.len() == 0 {
         let none = if all > 0 { format!("none of {all} reports is so") } else { "no reports".to_owned() };
         anstream::eprintln!("{none} in `{}`", path.display());
         return Ok(());
     }
-    let mut out = std::io::BufWriter::new(Output::paged());
-    let columns = Columns::of(list);
-    for summary in list {
-        write_summary(summary, &columns, &mut out)?;
+    let mut out = Output::paged().without_styles();
+    let mut lines = Lines::new(Columns::of(listing), out.has_styles());
+    let mut block = Vec::with_capacity(2 * BLOCK);
+    for listed in listing.iter() {
+        lines.add(listed, &mut block);
+        if block.len() >= BLOCK {
+            out.write_all(&block)?;
+            block.clear();
+        }
     }
+    out.write_all(&block)?;
     Ok(out.flush()?)
 }
+
+/// Bytes that are written at once.
+const BLOCK: usize = 1 << 16;
 
 /// How much room a line has.
 struct Columns {
@@ -84,9 +97,9 @@ struct Columns {
 
 impl Columns {
     /// A terminal has room for as much of an id as tells them apart; programs get all of it.
-    fn of(list: &[Summary]) -> Columns {
+    fn of(listing: &Listing) -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
-        Columns { width, digits: if width.is_some() { distinct_digits(list) } else { 32 } }
+        Columns { width, digits: if width.is_some() { distinct_digits(listing) } else { 32 } }
     }
 
     /// Of reports that are not known yet.
@@ -96,41 +109,97 @@ impl Columns {
     }
 }
 
-fn write_summary(summary: &Summary, columns: &Columns, out: &mut impl Write) -> Result<(), Failure> {
-    let bold = Style::new().bold();
-    let dim = Style::new().dimmed();
-    let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
-    let Columns { width, digits } = *columns;
-    let Summary { event_id, app, version, state, .. } = summary;
-    // To the second; the rest is for programs.
-    let time = summary.time.to_string();
-    let time = time.split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");
-    let id = event_id.get(..digits).unwrap_or(event_id);
-    let app = if version.is_empty() { app.clone() } else { format!("{app} {version}") };
-    let app = cut(&app, width.map(|width| width / 4));
-    let note = match state {
-        State::Stored => "",
-        State::Pending => "  waits for the app's next launch",
-        State::Broken(_) => "  broken",
-    };
-    let before = time.len() + 2 + id.len() + 2 + app.chars().count() + 2;
-    let title = cut(&summary.title(), width.map(|width| width.saturating_sub(before + note.chars().count()).max(16)));
-    write!(out, "{dim}{time}{dim:#}  {id:digits$}  {bold}{app}{bold:#}  {title}")?;
-    match state {
-        State::Stored => {}
-        State::Pending => write!(out, "{0}{note}{0:#}", colour(AnsiColor::Yellow))?,
-        State::Broken(why) => {
-            let why = cut(why, width.map(|width| width.saturating_sub(4)));
-            let red = colour(AnsiColor::Red);
-            write!(out, "{red}{note}{red:#}\n    {red}{why}{red:#}\n    {}", summary.path)?;
+/// What makes lines of reports: with little work for each, as there may be a hundred thousand.
+struct Lines {
+    columns: Columns,
+    styled: bool,
+    /// Days since 1970, and how that one is written.
+    day: (u64, String),
+    time: String,
+    text: String,
+}
+
+/// In seconds.
+const DAY: u64 = 86_400;
+
+impl Lines {
+    fn new(columns: Columns, styled: bool) -> Lines {
+        Lines { columns, styled, day: (u64::MAX, String::new()), time: String::new(), text: String::new() }
+    }
+
+    fn add(&mut self, listed: Listed<'_>, out: &mut Vec<u8>) {
+        let Columns { width, digits } = self.columns;
+        let Listed { event_id, app, version, what, function, state, .. } = listed;
+        self.set_time(listed.time);
+        self.put(Style::new().dimmed(), &self.time, out);
+        let id = event_id.get(..digits).unwrap_or(event_id);
+        out.extend(b"  ");
+        out.extend(id.as_bytes());
+        // A run that is not readable has none.
+        out.extend(std::iter::repeat_n(b' ', digits.saturating_sub(id.len()) + 2));
+        self.set_text(&[app, if version.is_empty() { "" } else { " " }, version]);
+        let app = cut(&self.text, width.map(|width| width / 4));
+        self.put(Style::new().bold(), &app, out);
+        out.extend(b"  ");
+        let note = match state {
+            State::Stored => "",
+            State::Pending => "  waits for the app's next launch",
+            State::Broken(_) => "  broken",
+        };
+        let room = width.map(|width| {
+            let before = self.time.len() + 2 + digits + 2 + app.chars().count() + 2;
+            width.saturating_sub(before + note.chars().count()).max(16)
+        });
+        self.set_text(&[what, if function.is_some() { " in " } else { "" }, function.unwrap_or_default()]);
+        out.extend(cut(&self.text, room).as_bytes());
+        let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+        match state {
+            State::Stored => {}
+            State::Pending => self.put(colour(AnsiColor::Yellow), note, out),
+            State::Broken(why) => {
+                self.put(colour(AnsiColor::Red), note, out);
+                out.extend(b"\n    ");
+                self.put(colour(AnsiColor::Red), &cut(why, width.map(|width| width.saturating_sub(4))), out);
+                out.extend(b"\n    ");
+                out.extend(cut(&listed.path(), None).as_bytes());
+            }
+        }
+        out.push(b'\n');
+    }
+
+    fn put(&self, style: Style, text: &str, out: &mut Vec<u8>) {
+        if self.styled {
+            out.extend(format!("{style}{text}{style:#}").as_bytes());
+        } else {
+            out.extend(text.as_bytes());
         }
     }
-    Ok(writeln!(out)?)
+
+    fn set_text(&mut self, parts: &[&str]) {
+        self.text.clear();
+        self.text.extend(parts.iter().copied());
+    }
+
+    /// To the second; the rest is for programs.
+    fn set_time(&mut self, time: Timestamp) {
+        let seconds = time.0 / 1_000_000_000;
+        if self.day.0 != seconds / DAY {
+            let midnight = Timestamp(seconds / DAY * DAY * 1_000_000_000).to_string();
+            self.day = (seconds / DAY, midnight.split('T').next().unwrap_or_default().to_owned());
+        }
+        self.time.clear();
+        self.time.push_str(&self.day.1);
+        let of_day = seconds % DAY;
+        for (separator, number) in [(' ', of_day / 3600), (':', of_day / 60 % 60), (':', of_day % 60)] {
+            let digit = |number: u64| char::from(b'0' + (number % 10) as u8);
+            self.time.extend([separator, digit(number / 10), digit(number)]);
+        }
+    }
 }
 
 /// How many digits of ids tell all of them apart, at least 8.
-fn distinct_digits(list: &[Summary]) -> usize {
-    let mut ids: Vec<&str> = list.iter().map(|summary| summary.event_id.as_str()).collect();
+fn distinct_digits(listing: &Listing) -> usize {
+    let mut ids: Vec<&str> = listing.iter().map(|listed| listed.event_id).collect();
     ids.sort_unstable();
     ids.dedup();
     let common = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();

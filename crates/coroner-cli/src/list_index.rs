@@ -1,173 +1,446 @@
 //! What a folder's reports are, remembered between calls: a list of a hundred thousand opens only what is new.
 //!
 //! A file in the user's folder for caches for each folder of reports. It holds what `coroner list` shows, secrets hidden, and is as
-//! private as that. One that can't be read or is of another version is made again.
+//! private as that. One that can't be read, is damaged or is of another version is made again.
+//!
+//! What it believes: that a file is the one that was read if its inode, size, time of modification and time of the inode's last change are. The
+//! folder is listed and each file's stamp taken every time. A file that was changed just before it was read is not remembered ([`is_settled`]).
+//!
+//! The file is [`MAGIC`], a CRC-32 of what follows, three counts, and three parts: records of a fixed length in the order of the list, lists of
+//! texts, and the bytes of the texts. Records and lists name texts by offset and length, numbers are little-endian: nothing is decoded but what is asked for.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::Timestamp;
 use coroner_report::signature::Signature;
-use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
-use crate::report_files::{Stamp, StoredReport};
-use crate::summary::{State, Summary};
+use crate::report_files::Stamp;
+use crate::summary::Summary;
 use crate::symbol_search::default_cache;
 
-/// What an index begins with. Its number changes with what an entry is.
-const MAGIC: &[u8] = b"coroner list index 1\n";
+/// What an index begins with. Its number changes with what a record is; what is hidden as a secret changes with the version.
+const MAGIC: &[u8] = concat!("coroner list index 3 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
 /// No index is larger.
 const LARGEST: u64 = 1 << 30;
-/// So few reports are read as fast as their index.
-const WORTH: usize = 64;
+/// CRC-32, records, texts of lists, bytes of texts.
+const HEAD: usize = 4 * 4;
 
-/// What is remembered of a report. Texts are borrowed from the file: of a hundred thousand reports most are shown once, or not at all.
-#[derive(Serialize, Deserialize)]
-struct Entry<'i> {
-    name: &'i str,
-    size: u64,
-    modified: u64,
-    event_id: &'i str,
-    time: u64,
-    app: &'i str,
-    version: &'i str,
-    release: Option<&'i str>,
-    what: &'i str,
-    signal: Option<&'i str>,
-    function: Option<&'i str>,
-    kind: &'i str,
-    #[serde(borrow)]
-    frames: Vec<&'i str>,
-    #[serde(borrow)]
-    tags: Vec<(&'i str, &'i str)>,
+/// Where what is in a record. Texts are 8 bytes: offset and length.
+mod field {
+    pub(super) const INODE: usize = 0;
+    pub(super) const SIZE: usize = 8;
+    pub(super) const MODIFIED: usize = 16;
+    pub(super) const CHANGED: usize = 24;
+    pub(super) const TIME: usize = 32;
+    pub(super) const NAME: usize = 40;
+    pub(super) const EVENT_ID: usize = 48;
+    pub(super) const APP: usize = 56;
+    pub(super) const VERSION: usize = 64;
+    pub(super) const RELEASE: usize = 72;
+    pub(super) const WHAT: usize = 80;
+    pub(super) const SIGNAL: usize = 88;
+    pub(super) const FUNCTION: usize = 96;
+    pub(super) const KIND: usize = 104;
+    /// The place of the first of the signature's frames in the lists, and how many there are; behind them are keys and values of the tags.
+    pub(super) const FRAMES: usize = 112;
+    pub(super) const TAGS: usize = 120;
+    /// Whether the report has a JSON, which is the file that the stamp is of.
+    pub(super) const HAS_JSON: usize = 128;
+    pub(super) const ALL: usize = 132;
 }
 
-impl Entry<'_> {
-    fn summary(&self, stored: &StoredReport) -> Summary {
-        let owned = |text: Option<&str>| text.map(ToOwned::to_owned);
-        Summary {
-            event_id: self.event_id.to_owned(),
-            time: Timestamp(self.time),
-            app: self.app.to_owned(),
-            version: self.version.to_owned(),
-            release: owned(self.release),
-            what: self.what.to_owned(),
-            signal: owned(self.signal),
-            function: owned(self.function),
-            signature: Signature {
-                kind: self.kind.to_owned(),
-                frames: self.frames.iter().map(|frame| (*frame).to_owned()).collect(),
-            },
-            tags: self.tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-            path: stored.path().display().to_string(),
-            state: State::Stored,
-        }
-    }
-}
-
-fn entry<'s>(stored: &'s StoredReport, stamp: Stamp, summary: &'s Summary) -> Entry<'s> {
-    Entry {
-        name: stored.name(),
-        size: stamp.size,
-        modified: stamp.modified,
-        event_id: &summary.event_id,
-        time: summary.time.0,
-        app: &summary.app,
-        version: &summary.version,
-        release: summary.release.as_deref(),
-        what: &summary.what,
-        signal: summary.signal.as_deref(),
-        function: summary.function.as_deref(),
-        kind: &summary.signature.kind,
-        frames: summary.signature.frames.iter().map(String::as_str).collect(),
-        tags: summary.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect(),
-    }
-}
+/// The offset of a text that is not there.
+const NONE: u32 = u32::MAX;
 
 /// The index of a folder.
 pub(crate) struct ListIndex {
     path: PathBuf,
-    bytes: Vec<u8>,
+    numbers: Vec<u8>,
+    records: usize,
+    texts: String,
 }
 
 impl ListIndex {
     /// The index of the folder, which may be empty. `None` where there is no folder for caches.
     pub(crate) fn open(folder: &Path) -> Option<ListIndex> {
         let caches = std::env::var_os("CORONER_CACHE").map(PathBuf::from).filter(|path| path.is_absolute());
-        let caches = caches.or_else(default_cache)?;
+        ListIndex::open_in(&caches.or_else(default_cache)?, folder)
+    }
+
+    pub(crate) fn open_in(caches: &Path, folder: &Path) -> Option<ListIndex> {
         let mut hash = DefaultHasher::new();
         std::fs::canonicalize(folder).ok()?.hash(&mut hash);
         let path = caches.join(format!("list-{:016x}.index", hash.finish()));
-        let is_sound = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LARGEST);
-        let bytes = if is_sound { std::fs::read(&path).unwrap_or_default() } else { Vec::new() };
-        Some(ListIndex { path, bytes })
+        let (numbers, records, texts) = read(&path).unwrap_or_default();
+        Some(ListIndex { path, numbers, records, texts })
     }
 
-    fn entries(&self) -> HashMap<&str, Entry<'_>> {
-        let entries =
-            self.bytes.strip_prefix(MAGIC).and_then(|bytes| postcard::from_bytes::<Vec<Entry<'_>>>(bytes).ok());
-        entries.unwrap_or_default().into_iter().map(|entry| (entry.name, entry)).collect()
+    pub(crate) fn len(&self) -> usize {
+        self.records
     }
 
-    /// Replaces the file. Who reads it meanwhile has the old one, or the new one.
-    fn write(&self, entries: &[Entry<'_>]) -> Option<()> {
+    pub(crate) fn record(&self, number: usize) -> Record<'_> {
+        let bytes = self.numbers.get(number * field::ALL..).and_then(|bytes| bytes.first_chunk());
+        Record { index: self, bytes: bytes.unwrap_or(&[0; field::ALL]) }
+    }
+
+    /// The texts of a list, from the place `first` on.
+    fn list(&self, first: u32, count: u32) -> impl Iterator<Item = &str> {
+        let lists = self.numbers.get(self.records * field::ALL..).unwrap_or_default();
+        let (lists, _) = lists.as_chunks::<8>();
+        let list = lists.get(first as usize..).and_then(|list| list.get(..count as usize)).unwrap_or_default();
+        list.iter().map(|place| text(&self.texts, place).unwrap_or_default())
+    }
+
+    /// Replaces the file by one of these records and summaries, in this order. Who reads it meanwhile has the old one, or the new one.
+    pub(crate) fn replace<'r>(&self, entries: impl Iterator<Item = Entry<'r>>) -> Option<()> {
+        let mut writer = Writer::default();
+        for entry in entries {
+            writer.add(&entry)?;
+        }
         let folder = self.path.parent()?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
         let mut file = tempfile::Builder::new().prefix(".list-").tempfile_in(folder).ok()?;
-        file.write_all(MAGIC).ok()?;
-        file.write_all(&postcard::to_stdvec(entries).ok()?).ok()?;
+        file.write_all(&writer.finish()?).ok()?;
         file.as_file().set_permissions(std::fs::Permissions::from_mode(0o600)).ok()?;
         file.persist(&self.path).ok()?;
         Some(())
     }
 }
 
-/// Says of each report what `read` says, or the index, if that is of the same file. What is new is remembered.
-pub(crate) fn read_all(
-    stored: &[StoredReport],
-    index: Option<&ListIndex>,
-    progress: &ProgressBar,
-    read: impl Fn(&StoredReport) -> Result<Summary, Failure> + Sync,
-) -> Vec<Result<Summary, Failure>> {
-    let index = index.filter(|_| stored.len() >= WORTH);
-    let known = index.map(ListIndex::entries).unwrap_or_default();
-    let fresh = AtomicUsize::new(0);
-    let one = |stored: &StoredReport| -> (Option<Stamp>, Result<Summary, Failure>) {
-        // Of one that changes while it is read, the older stamp is remembered, and it is read again.
-        let stamp = stored.stamp();
-        let entry = known
-            .get(stored.name())
-            .filter(|entry| stamp == Some(Stamp { size: entry.size, modified: entry.modified }));
-        if let Some(entry) = entry {
-            return (stamp, Ok(entry.summary(stored)));
-        }
-        fresh.fetch_add(1, Ordering::Relaxed);
-        progress.inc(1);
-        (stamp, read(stored))
-    };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let results: Vec<(Option<Stamp>, Result<Summary, Failure>)> = std::thread::scope(|scope| {
-        let one = &one;
-        let share = stored.len().div_ceil(workers).max(1);
-        let workers: Vec<_> =
-            stored.chunks(share).map(|share| scope.spawn(move || share.iter().map(one).collect::<Vec<_>>())).collect();
-        let done = workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default());
-        done.collect()
-    });
-    if let Some(index) = index
-        && (fresh.into_inner() > 0 || known.len() > stored.len())
-    {
-        let entries = stored.iter().zip(&results).filter_map(|(stored, (stamp, result))| {
-            // The file's name is what its entry is found by.
-            Some(entry(stored, (*stamp)?, result.as_ref().ok()?)).filter(|entry| !entry.name.is_empty())
-        });
-        let _ = index.write(&entries.collect::<Vec<_>>());
+/// Reads a file that is an index, and whole.
+fn read(path: &Path) -> Option<(Vec<u8>, usize, String)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > LARGEST {
+        return None;
     }
-    results.into_iter().map(|(_, result)| result).collect()
+    let mut file = std::fs::File::open(path).ok()?;
+    let mut head = [0; MAGIC.len() + HEAD];
+    file.read_exact(&mut head).ok()?;
+    let head = head.strip_prefix(MAGIC)?;
+    let count = |place: usize| u32_at(head, place) as usize;
+    let (records, lists, bytes) = (count(4), count(8), count(12));
+    let numbers = records.checked_mul(field::ALL)?.checked_add(lists.checked_mul(8)?)?;
+    let whole = (MAGIC.len() + HEAD).checked_add(numbers)?.checked_add(bytes)?;
+    if whole as u64 != metadata.len() {
+        return None;
+    }
+    let mut part = |length: usize| -> Option<Vec<u8>> {
+        let mut part = Vec::with_capacity(length);
+        let read = (&mut file).take(length as u64).read_to_end(&mut part).ok()?;
+        (read == length).then_some(part)
+    };
+    let (numbers, texts) = (part(numbers)?, part(bytes)?);
+    (checksum(&head[4..], &numbers, &texts) == u32_at(head, 0)).then_some(())?;
+    Some((numbers, records, String::from_utf8(texts).ok()?))
+}
+
+fn checksum(counts: &[u8], numbers: &[u8], texts: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in [counts, numbers, texts] {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+fn u32_at(bytes: &[u8], place: usize) -> u32 {
+    bytes.get(place..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn text<'t>(texts: &'t str, place: &[u8]) -> Option<&'t str> {
+    let (offset, length) = (u32_at(place, 0), u32_at(place, 4));
+    if offset == NONE {
+        return None;
+    }
+    texts.get(offset as usize..(offset as usize).checked_add(length as usize)?)
+}
+
+/// What is remembered of a report.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'i> {
+    index: &'i ListIndex,
+    bytes: &'i [u8; field::ALL],
+}
+
+impl<'i> Record<'i> {
+    fn number(self, place: usize) -> u64 {
+        self.bytes[place..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn some_text(self, place: usize) -> Option<&'i str> {
+        text(&self.index.texts, &self.bytes[place..])
+    }
+
+    fn text(self, place: usize) -> &'i str {
+        self.some_text(place).unwrap_or_default()
+    }
+
+    fn list(self, place: usize) -> impl Iterator<Item = &'i str> {
+        self.index.list(u32_at(self.bytes, place), u32_at(self.bytes, place + 4))
+    }
+
+    pub(crate) fn stamp(self) -> Stamp {
+        Stamp {
+            inode: self.number(field::INODE),
+            size: self.number(field::SIZE),
+            modified: self.number(field::MODIFIED),
+            changed: self.number(field::CHANGED),
+        }
+    }
+
+    /// Whether the stamp is of the JSON.
+    pub(crate) fn has_json(self) -> bool {
+        u32_at(self.bytes, field::HAS_JSON) != 0
+    }
+
+    /// The name of the report's files, without an extension.
+    pub(crate) fn name(self) -> &'i str {
+        self.text(field::NAME)
+    }
+
+    pub(crate) fn time(self) -> Timestamp {
+        Timestamp(self.number(field::TIME))
+    }
+
+    pub(crate) fn event_id(self) -> &'i str {
+        self.text(field::EVENT_ID)
+    }
+
+    pub(crate) fn app(self) -> &'i str {
+        self.text(field::APP)
+    }
+
+    pub(crate) fn version(self) -> &'i str {
+        self.text(field::VERSION)
+    }
+
+    pub(crate) fn release(self) -> Option<&'i str> {
+        self.some_text(field::RELEASE)
+    }
+
+    pub(crate) fn what(self) -> &'i str {
+        self.text(field::WHAT)
+    }
+
+    pub(crate) fn signal(self) -> Option<&'i str> {
+        self.some_text(field::SIGNAL)
+    }
+
+    pub(crate) fn function(self) -> Option<&'i str> {
+        self.some_text(field::FUNCTION)
+    }
+
+    pub(crate) fn kind(self) -> &'i str {
+        self.text(field::KIND)
+    }
+
+    pub(crate) fn frames(self) -> impl Iterator<Item = &'i str> {
+        self.list(field::FRAMES)
+    }
+
+    pub(crate) fn tags(self) -> impl Iterator<Item = (&'i str, &'i str)> {
+        let mut texts = self.list(field::TAGS);
+        std::iter::from_fn(move || Some((texts.next()?, texts.next()?)))
+    }
+
+    pub(crate) fn signature(self) -> Signature {
+        Signature { kind: self.kind().to_owned(), frames: self.frames().map(ToOwned::to_owned).collect() }
+    }
+}
+
+/// What an index is made of.
+pub(crate) enum Entry<'r> {
+    /// Of the index before.
+    Known(Record<'r>),
+    /// What was read, of files with that name; whether one is the JSON, and the stamp of what was read.
+    New(&'r str, bool, Stamp, &'r Summary),
+}
+
+#[derive(Default)]
+struct Writer<'r> {
+    records: Vec<u8>,
+    lists: Vec<u8>,
+    texts: String,
+    /// Where texts are that many reports have.
+    common: HashMap<&'r str, [u8; 8]>,
+}
+
+impl<'r> Writer<'r> {
+    fn add(&mut self, entry: &Entry<'r>) -> Option<()> {
+        match *entry {
+            Entry::Known(record) => {
+                self.head(record.name(), record.stamp(), record.time(), record.event_id())?;
+                let texts = [Some(record.app()), Some(record.version()), record.release(), Some(record.what())];
+                self.common(texts)?;
+                self.common([record.signal(), record.function(), Some(record.kind())])?;
+                self.list(record.frames())?;
+                self.list(record.tags().flat_map(<[&str; 2]>::from))?;
+                self.records.extend(u32::from(record.has_json()).to_le_bytes());
+            }
+            Entry::New(name, has_json, stamp, summary) => {
+                let Summary { app, version, release, what, signal, function, signature, tags, .. } = summary;
+                self.head(name, stamp, summary.time, &summary.event_id)?;
+                self.common([Some(app.as_str()), Some(version), release.as_deref(), Some(what)])?;
+                self.common([signal.as_deref(), function.as_deref(), Some(&signature.kind)])?;
+                self.list(signature.frames.iter().map(String::as_str))?;
+                self.list(tags.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))?;
+                self.records.extend(u32::from(has_json).to_le_bytes());
+            }
+        }
+        Some(())
+    }
+
+    fn head(&mut self, name: &str, stamp: Stamp, time: Timestamp, event_id: &str) -> Option<()> {
+        for number in [stamp.inode, stamp.size, stamp.modified, stamp.changed, time.0] {
+            self.records.extend(number.to_le_bytes());
+        }
+        for text in [name, event_id] {
+            let place = self.push(text)?;
+            self.records.extend(place);
+        }
+        Some(())
+    }
+
+    fn common<const N: usize>(&mut self, texts: [Option<&'r str>; N]) -> Option<()> {
+        for text in texts {
+            let mut place = [0xff; 8];
+            if let Some(text) = text {
+                place = self.place(text)?;
+            }
+            self.records.extend(place);
+        }
+        Some(())
+    }
+
+    fn list(&mut self, texts: impl Iterator<Item = &'r str>) -> Option<()> {
+        let first = self.lists.len() / 8;
+        for text in texts {
+            let place = self.place(text)?;
+            self.lists.extend(place);
+        }
+        self.records.extend(u32::try_from(first).ok()?.to_le_bytes());
+        self.records.extend(u32::try_from(self.lists.len() / 8 - first).ok()?.to_le_bytes());
+        Some(())
+    }
+
+    fn place(&mut self, text: &'r str) -> Option<[u8; 8]> {
+        if let Some(place) = self.common.get(text) {
+            return Some(*place);
+        }
+        let place = self.push(text)?;
+        self.common.insert(text, place);
+        Some(place)
+    }
+
+    fn push(&mut self, text: &str) -> Option<[u8; 8]> {
+        let mut place = [0; 8];
+        place[..4].copy_from_slice(&u32::try_from(self.texts.len()).ok()?.to_le_bytes());
+        place[4..].copy_from_slice(&u32::try_from(text.len()).ok()?.to_le_bytes());
+        self.texts.push_str(text);
+        Some(place)
+    }
+
+    fn finish(self) -> Option<Vec<u8>> {
+        let mut counts = Vec::with_capacity(HEAD);
+        for count in [self.records.len() / field::ALL, self.lists.len() / 8, self.texts.len()] {
+            counts.extend(u32::try_from(count).ok()?.to_le_bytes());
+        }
+        let numbers = [self.records, self.lists].concat();
+        let mut file = MAGIC.to_vec();
+        file.extend(checksum(&counts, &numbers, self.texts.as_bytes()).to_le_bytes());
+        file.extend(counts);
+        file.extend(numbers);
+        file.extend(self.texts.into_bytes());
+        (file.len() as u64 <= LARGEST).then_some(file)
+    }
+}
+
+/// Whether a file that was read later than `read` can't have changed since without another stamp. File systems count time by ticks of up to 10 ms, some
+/// by seconds or two of them: whole seconds are taken for that.
+pub(crate) fn is_settled(stamp: Stamp, read: SystemTime) -> bool {
+    const SECOND: u64 = 1_000_000_000;
+    let read = read.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let tick = if stamp.changed.is_multiple_of(SECOND) { 2 * SECOND + SECOND / 10 } else { SECOND / 10 };
+    stamp.changed.saturating_add(tick) < read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { inode: 1, size: 2, modified: 3, changed: 4 };
+
+    fn summary() -> Summary {
+        Summary {
+            event_id: "0123".into(),
+            time: Timestamp(5),
+            app: "paint".into(),
+            release: Some(String::new()),
+            what: "Überlauf".into(),
+            signature: Signature { kind: "abort".into(), frames: vec!["a".into(), "b".into(), "a".into()] },
+            tags: [("key".to_owned(), "value".to_owned())].into(),
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_that_is_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.index");
+        let empty = ListIndex { path: path.clone(), numbers: Vec::new(), records: 0, texts: String::new() };
+        let (first, other) = (summary(), Summary::default());
+        empty
+            .replace([Entry::New("one", true, STAMP, &first), Entry::New("", false, STAMP, &other)].into_iter())
+            .unwrap();
+        let open =
+            || read(&path).map(|(numbers, records, texts)| ListIndex { path: path.clone(), numbers, records, texts });
+        let index = open().unwrap();
+        let check = |index: &ListIndex| {
+            let (one, two) = (index.record(0), index.record(1));
+            assert_eq!((index.len(), one.name(), one.stamp(), one.time()), (2, "one", STAMP, Timestamp(5)));
+            assert!(one.has_json() && !two.has_json());
+            assert_eq!((one.release(), one.what(), one.function()), (Some(""), "Überlauf", None));
+            assert_eq!(
+                (one.signature(), one.tags().collect::<Vec<_>>()),
+                (summary().signature, vec![("key", "value")])
+            );
+            assert_eq!((two.event_id(), two.release(), two.signature()), ("", None, Signature::default()));
+        };
+        check(&index);
+        // Again, from records.
+        index.replace((0..2).map(|number| Entry::Known(index.record(number)))).unwrap();
+        check(&open().unwrap());
+        // Behind the end there is nothing.
+        assert_eq!(index.record(7).name(), "");
+
+        let whole = std::fs::read(&path).unwrap();
+        for place in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 0x40;
+            std::fs::write(&path, damaged).unwrap();
+            assert!(open().is_none(), "byte {place}");
+            std::fs::write(&path, &whole[..place]).unwrap();
+            assert!(open().is_none(), "cut at {place}");
+        }
+        std::fs::write(&path, [whole, vec![0]].concat()).unwrap();
+        assert!(open().is_none());
+    }
+
+    #[test]
+    fn a_file_that_changed_just_now_is_not_settled() {
+        let at = |nanoseconds| UNIX_EPOCH + std::time::Duration::from_nanos(nanoseconds);
+        let stamp = |changed| Stamp { changed, ..STAMP };
+        assert!(
+            !is_settled(stamp(5_000_000_001), at(5_050_000_000)) && is_settled(stamp(5_000_000_001), at(5_200_000_000))
+        );
+        assert!(
+            !is_settled(stamp(5_000_000_000), at(7_000_000_000)) && is_settled(stamp(5_000_000_000), at(7_200_000_000))
+        );
+        assert!(!is_settled(stamp(9_000_000_001), at(5_000_000_000)));
+    }
 }

@@ -23,6 +23,7 @@ mod import;
 mod kept_names;
 mod list;
 mod list_index;
+mod listing;
 mod manual;
 mod markdown;
 mod page;

@@ -1,9 +1,11 @@
 //! The report files of a folder: which belong together, and which are none.
 
-use std::collections::BTreeMap;
-use std::fs::DirEntry;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 
 use crate::failure::{Context, Failure};
 
@@ -12,96 +14,168 @@ pub(crate) const JSON: &str = "json";
 /// The report as the crash left it.
 pub(crate) const RAW: &str = "coroner";
 
-/// A report of a folder: two files of one name, or one of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StoredReport {
-    /// The path without its extension.
-    pub(crate) stem: PathBuf,
+/// The files that a report has: two of one name, or one of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Forms {
     pub(crate) has_json: bool,
     pub(crate) has_raw: bool,
 }
 
-/// What tells whether a file is the one that was read before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+impl Forms {
+    /// The form that stands for it: what the crash left, or the JSON where that is alone.
+    pub(crate) fn extension(self) -> &'static str {
+        if self.has_raw { RAW } else { JSON }
+    }
+
+    /// The form that a list reads: the JSON, which has names.
+    pub(crate) fn listed(self) -> &'static str {
+        if self.has_json { JSON } else { RAW }
+    }
+
+    pub(crate) fn add(&mut self, is_json: bool) {
+        *(if is_json { &mut self.has_json } else { &mut self.has_raw }) = true;
+    }
+}
+
+/// A report of a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredReport {
+    pub(crate) folder: Arc<Path>,
+    /// The files' name without its extension.
+    pub(crate) name: String,
+    pub(crate) forms: Forms,
+}
+
+/// What tells whether a file is the one that was read before. Whoever writes to a file, or puts another in its place, changes the time of the last
+/// change of its inode, which no program can set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Stamp {
+    pub(crate) inode: u64,
     pub(crate) size: u64,
     /// Nanoseconds since the Unix epoch.
     pub(crate) modified: u64,
+    /// The same of the last change of the inode.
+    pub(crate) changed: u64,
+}
+
+impl Stamp {
+    /// Of the file `name.extension` in an open folder.
+    pub(crate) fn at(folder: &OwnedFd, name: &str, extension: &str) -> Option<Stamp> {
+        let mut file = String::with_capacity(name.len() + 1 + extension.len());
+        for part in [name, ".", extension] {
+            file.push_str(part);
+        }
+        rustix::fs::statat(folder, file, AtFlags::empty()).ok().map(|stat| Stamp::of(&stat))
+    }
+
+    #[allow(clippy::unnecessary_cast)] // Their types differ from system to system.
+    fn of(stat: &Stat) -> Stamp {
+        let time =
+            |seconds: i64, nanoseconds: u64| (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
+        Stamp {
+            inode: stat.st_ino as u64,
+            size: stat.st_size as u64,
+            modified: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
+            changed: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        }
+    }
 }
 
 impl StoredReport {
+    fn with_extension(&self, extension: &str) -> PathBuf {
+        self.folder.join(format!("{}.{extension}", self.name))
+    }
+
     pub(crate) fn json(&self) -> Option<PathBuf> {
-        self.has_json.then(|| with_extension(&self.stem, JSON))
+        self.forms.has_json.then(|| self.with_extension(JSON))
     }
 
     pub(crate) fn raw(&self) -> Option<PathBuf> {
-        self.has_raw.then(|| with_extension(&self.stem, RAW))
+        self.forms.has_raw.then(|| self.with_extension(RAW))
     }
 
-    /// The file that stands for it: what the crash left, or the JSON where that is alone.
+    /// The file that stands for it.
     pub(crate) fn path(&self) -> PathBuf {
-        with_extension(&self.stem, if self.has_raw { RAW } else { JSON })
+        self.with_extension(self.forms.extension())
     }
 
-    /// The file that a list reads: the JSON, which has names.
+    /// The file that a list reads.
     pub(crate) fn listed(&self) -> PathBuf {
-        with_extension(&self.stem, if self.has_json { JSON } else { RAW })
+        self.with_extension(self.forms.listed())
     }
 
     pub(crate) fn stamp(&self) -> Option<Stamp> {
-        let metadata = std::fs::metadata(self.listed()).ok()?;
-        let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Some(Stamp { size: metadata.len(), modified: modified.as_nanos() as u64 })
-    }
-
-    /// The file's name, without its extension.
-    pub(crate) fn name(&self) -> &str {
-        self.stem.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+        rustix::fs::stat(self.listed()).ok().map(|stat| Stamp::of(&stat))
     }
 
     /// The event id that the name has, as a folder sink gives it: `<time>-<event id>`.
     pub(crate) fn id_in_name(&self) -> Option<&str> {
-        let (time, id) = self.name().split_once('-')?;
+        let (time, id) = self.name.split_once('-')?;
         let is_time = time.len() == "20261121T010203Z".len() && time.ends_with('Z');
         (is_time && id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
     }
 }
 
-/// `stem` with an extension more; its name may have dots of its own.
-fn with_extension(stem: &Path, extension: &str) -> PathBuf {
-    let mut path = stem.as_os_str().to_owned();
-    path.push(".");
-    path.push(extension);
-    path.into()
-}
-
 /// The reports of a folder, by their names, which begin with their times where a folder sink gave them. Nothing is opened.
 pub(crate) fn in_folder(folder: &Path) -> Result<Vec<StoredReport>, Failure> {
-    let doing = || format!("can't list `{}`", folder.display());
-    let mut reports: BTreeMap<PathBuf, StoredReport> = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).context(doing())? {
-        // Who removes reports meanwhile may make the listing of one fail.
-        let Ok(entry) = entry else { continue };
-        let Some(is_json) = is_report(&entry) else { continue };
-        let path = entry.path();
-        let stem = path.with_extension("");
-        let report = reports
-            .entry(stem)
-            .or_insert_with_key(|stem| StoredReport { stem: stem.clone(), ..StoredReport::default() });
-        *(if is_json { &mut report.has_json } else { &mut report.has_raw }) = true;
-    }
-    Ok(reports.into_values().collect())
+    let mut reports: HashMap<String, Forms> = HashMap::new();
+    each_file(&open(folder)?, folder, |name, is_json| match reports.get_mut(name) {
+        Some(forms) => forms.add(is_json),
+        None => reports.entry(name.to_owned()).or_default().add(is_json),
+    })?;
+    Ok(sorted(folder, reports))
 }
 
-/// Whether a file is the JSON of a report, or what the crash left; `None` for others, by the names alone.
-fn is_report(entry: &DirEntry) -> Option<bool> {
-    let name = entry.file_name();
-    let (stem, extension) = name.to_str()?.rsplit_once('.')?;
+/// By their names.
+pub(crate) fn sorted(folder: &Path, reports: HashMap<String, Forms>) -> Vec<StoredReport> {
+    let folder: Arc<Path> = folder.into();
+    let reports = reports.into_iter();
+    let mut reports: Vec<StoredReport> =
+        reports.map(|(name, forms)| StoredReport { folder: folder.clone(), name, forms }).collect();
+    reports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    reports
+}
+
+/// The folder, to list it and to look at its files.
+pub(crate) fn open(folder: &Path) -> Result<OwnedFd, Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(std::io::Error::from);
+    opened.context(format!("can't list `{}`", folder.display()))
+}
+
+/// Says of each file of the open `folder` that can be of a report its name without the extension, and whether it is the JSON.
+pub(crate) fn each_file(folder: &OwnedFd, path: &Path, mut found: impl FnMut(&str, bool)) -> Result<(), Failure> {
+    let entries = Dir::read_from(folder).map_err(std::io::Error::from);
+    for entry in entries.context(format!("can't list `{}`", path.display()))? {
+        let entry = match entry {
+            Ok(entry) => entry,
+            // The folder was removed meanwhile.
+            Err(rustix::io::Errno::NOENT) => break,
+            Err(error) => {
+                return Err(std::io::Error::from(error)).context(format!("can't list all of `{}`", path.display()));
+            }
+        };
+        let Some((name, is_json)) = entry.file_name().to_str().ok().and_then(report_name) else { continue };
+        let kind = match entry.file_type() {
+            FileType::Unknown => rustix::fs::statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+            kind => kind,
+        };
+        if kind != FileType::Directory {
+            found(name, is_json);
+        }
+    }
+    Ok(())
+}
+
+/// A file's name without the extension, and whether it is the JSON of a report, or what the crash left; `None` of others.
+fn report_name(name: &str) -> Option<(&str, bool)> {
+    let (stem, extension) = name.rsplit_once('.')?;
     // A folder sink's files on their way begin with a dot.
-    let is_file = !stem.is_empty() && !stem.starts_with('.') && entry.file_type().is_ok_and(|kind| !kind.is_dir());
     match extension {
-        JSON if is_file => Some(true),
-        RAW if is_file => Some(false),
+        _ if stem.is_empty() || stem.starts_with('.') => None,
+        JSON => Some((stem, true)),
+        RAW => Some((stem, false)),
         _ => None,
     }
 }

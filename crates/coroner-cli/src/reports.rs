@@ -11,7 +11,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Context, Failure};
 use crate::kept_names::{self, Named};
-use crate::list_index::{self, ListIndex};
 use crate::report_files::{self, Stamp, StoredReport};
 use crate::summary::{State, Summary};
 use crate::{StoreArgument, import};
@@ -296,10 +295,10 @@ fn no_store() -> Failure {
 }
 
 /// What is in a store, or a folder of reports.
-struct Contents {
-    runs: Vec<StoredRun>,
+pub(crate) struct Contents {
+    pub(crate) runs: Vec<StoredRun>,
     /// The folder that a folder sink writes.
-    folder: Option<PathBuf>,
+    pub(crate) folder: Option<PathBuf>,
 }
 
 /// Whether a directory is a store: it has one of the directories of one, or the note of the last run.
@@ -310,7 +309,7 @@ fn is_store(path: &Path) -> bool {
 }
 
 /// Looks into a store, or into a folder with reports.
-fn contents(path: &Path) -> Result<Contents, Failure> {
+pub(crate) fn contents(path: &Path) -> Result<Contents, Failure> {
     // What is not there and what may not be looked at are different errors.
     let is_missing = |path: &Path| matches!(path.try_exists(), Ok(false));
     let runs = match Store::open_existing(path) {
@@ -333,35 +332,23 @@ pub(crate) fn folder_or(folder: Option<PathBuf>, store: StoreArgument) -> Result
     Ok(folder)
 }
 
-/// All reports at `path`, which is a store or a folder of reports; oldest first. The function to look at first is looked up with `names`.
-pub(crate) fn at(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
-    let Contents { runs, folder } = contents(path)?;
-    let mut summaries = match folder {
-        Some(folder) => in_folder(&folder, texts, names.as_deref_mut())?,
-        None => Vec::new(),
-    };
-    let known: HashSet<String> = summaries.iter().map(|summary| summary.event_id.clone()).collect();
-    for run in runs {
-        let state = run.broken.clone().map_or(State::Pending, State::Broken);
-        match open_run(&run.path, texts, None) {
-            Ok(reports) => {
-                let new = reports
-                    .into_iter()
-                    .map(|report| Summary::of(&with_names(report, names.as_deref_mut()), &run.path, state.clone()));
-                summaries.extend(new.filter(|summary| !known.contains(&summary.event_id)));
-            }
-            Err(_) if state == State::Pending => {}
-            Err(_) => summaries.push(Summary {
-                time: Timestamp::from(run.began),
-                what: "unreadable".into(),
-                path: run.path.display().to_string(),
-                state,
-                ..Summary::default()
-            }),
-        }
+/// What is listed of a run: its reports, or that they are not readable.
+pub(crate) fn summaries_of(run: &StoredRun, texts: Texts, mut names: Option<&mut Symbolizer>) -> Vec<Summary> {
+    let state = run.broken.clone().map_or(State::Pending, State::Broken);
+    match open_run(&run.path, texts, None) {
+        Ok(reports) => reports
+            .into_iter()
+            .map(|report| Summary::of(&with_names(report, names.as_deref_mut()), &run.path, state.clone()))
+            .collect(),
+        Err(_) if state == State::Pending => Vec::new(),
+        Err(_) => vec![Summary {
+            time: Timestamp::from(run.began),
+            what: "unreadable".into(),
+            path: run.path.display().to_string(),
+            state,
+            ..Summary::default()
+        }],
     }
-    summaries.sort_by_key(|summary| summary.time.0);
-    Ok(summaries)
 }
 
 /// A store or a folder of reports that is looked at again and again.
@@ -385,7 +372,7 @@ impl Watch {
         let mut new = Vec::new();
         for stored in folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)? {
             let stamp = stored.stamp();
-            if !self.files.insert((stored.stem.clone(), stamp)) {
+            if !self.files.insert((stored.listed(), stamp)) {
                 continue;
             }
             match summarize(&stored, self.texts, Some(names)) {
@@ -407,36 +394,15 @@ impl Watch {
     }
 }
 
-/// All reports of a folder, oldest first. Files that are none are left out.
-fn in_folder(folder: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Vec<Summary>, Failure> {
-    let stored = report_files::in_folder(folder)?;
-    // Texts as they were are not written anywhere else.
-    let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(folder)).flatten();
-    let progress = bar(stored.len(), "reading reports");
-    let read = list_index::read_all(&stored, index.as_ref(), &progress, |stored| summarize(stored, texts, None));
-    let mut summaries = Vec::with_capacity(read.len());
-    for (stored, read) in stored.iter().zip(read) {
-        match read {
-            // Reports are listed while others remove them.
-            Err(_) if stored.stamp().is_none() => {}
-            Err(failure) => progress.suspend(|| failure.print()),
-            // What the crash left has no names that need a look at symbol files.
-            Ok(summary) if !stored.has_json && summary.function.is_none() && names.is_some() => {
-                summaries.extend(summarize(stored, texts, names.as_deref_mut()));
-            }
-            Ok(summary) => summaries.push(summary),
-        }
-    }
-    progress.finish_and_clear();
-    summaries.sort_by_key(|summary| summary.time.0);
-    Ok(summaries)
-}
-
 /// One line of a report of a folder, from as little of it as that needs.
-fn summarize(stored: &StoredReport, texts: Texts, names: Option<&mut Symbolizer>) -> Result<Summary, Failure> {
+pub(crate) fn summarize(
+    stored: &StoredReport,
+    texts: Texts,
+    names: Option<&mut Symbolizer>,
+) -> Result<Summary, Failure> {
     let path = stored.path();
     if let (Texts::Scrubbed, Some(json)) | (Texts::AsTheyWere, Some(json)) = (texts, stored.json())
-        && (texts == Texts::Scrubbed || !stored.has_raw)
+        && (texts == Texts::Scrubbed || !stored.forms.has_raw)
         && let Ok(mut report) = read(&json).and_then(|bytes| Ok(Report::head_from_json(&bytes)?))
     {
         texts.apply(&mut report);

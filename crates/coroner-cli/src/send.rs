@@ -12,6 +12,7 @@ use coroner::sentry::transport::{Answer, HttpTransport, SendError, Transport, Tr
 use coroner::{Report, hide_secrets};
 
 use crate::failure::{Context, Failure};
+use crate::listing::Listing;
 use crate::reports;
 use crate::symbol_search::SymbolArguments;
 
@@ -172,10 +173,8 @@ fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
-    let ids = reports::at(store, reports::Texts::Scrubbed, None)?
-        .into_iter()
-        .map(|summary| summary.event_id)
-        .filter(|id| !id.is_empty());
+    let listing = Listing::at(store, reports::Texts::Scrubbed, None)?;
+    let ids = listing.iter().map(|listed| listed.event_id.to_owned()).filter(|id| !id.is_empty());
     Ok(ids.collect())
 }
 

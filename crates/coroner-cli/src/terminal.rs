@@ -1,5 +1,6 @@
 //! The terminal that a command writes to: how wide it is, and a pager for what does not fit on it.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -20,6 +21,7 @@ pub(crate) fn is_terminal() -> bool {
 /// Standard output, or a pager before it.
 pub(crate) enum Output {
     Plain(anstream::AutoStream<io::StdoutLock<'static>>),
+    Bare(io::StdoutLock<'static>),
     Paged(Pager),
 }
 
@@ -30,6 +32,28 @@ pub(crate) struct Pager {
 }
 
 impl Output {
+    /// Whether what is written has colours; where it has none, styles are taken out, which takes time.
+    pub(crate) fn has_styles(&self) -> bool {
+        let choice = match self {
+            Output::Plain(out) => out.current_choice(),
+            Output::Bare(_) => anstream::ColorChoice::Never,
+            Output::Paged(Pager { input, .. }) => {
+                input.as_ref().map_or(anstream::ColorChoice::Never, anstream::AutoStream::current_choice)
+            }
+        };
+        choice != anstream::ColorChoice::Never
+    }
+
+    /// The same, for who writes no styles where there are none.
+    pub(crate) fn without_styles(self) -> Output {
+        match self {
+            Output::Plain(out) if out.current_choice() == anstream::ColorChoice::Never => {
+                Output::Bare(out.into_inner())
+            }
+            other => other,
+        }
+    }
+
     /// Standard output; on a terminal through `$PAGER` (`less` if it is not set), if that can be started. An empty one and `cat` mean none.
     pub(crate) fn paged() -> Output {
         let plain = || Output::Plain(anstream::stdout().lock());
@@ -58,6 +82,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Output::Plain(out) => out.write(bytes),
+            Output::Bare(out) => out.write(bytes),
             Output::Paged(Pager { input: Some(input), .. }) => input.write(bytes),
             Output::Paged(_) => Ok(bytes.len()),
         }
@@ -66,6 +91,7 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Output::Plain(out) => out.flush(),
+            Output::Bare(out) => out.flush(),
             Output::Paged(Pager { input: Some(input), .. }) => input.flush(),
             Output::Paged(_) => Ok(()),
         }
@@ -80,12 +106,16 @@ impl Drop for Pager {
 }
 
 /// A text of one line in at most `width` columns; `…` stands for what is left out at its end.
-pub(crate) fn cut(text: &str, width: Option<usize>) -> String {
+pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if is_plain && width.is_none_or(|width| text.len() <= width) {
+        return Cow::Borrowed(text);
+    }
     let plain = |character: char| if character.is_control() || is_control(character) { '\u{fffd}' } else { character };
     let text: String = text.chars().map(plain).collect();
-    let Some(width) = width else { return text };
+    let Some(width) = width else { return Cow::Owned(text) };
     if text.chars().count() <= width {
-        return text;
+        return Cow::Owned(text);
     }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    Cow::Owned(text.chars().take(width.saturating_sub(1)).chain(['…']).collect())
 }

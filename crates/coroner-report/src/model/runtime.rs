@@ -118,10 +118,17 @@ const SOURCE_ROOTS: [&str; 6] =
 /// Whether a source file is none of the app's: of a language's runtime, of a crate from a registry, of a folder `vendor` as `cargo
 /// vendor` makes it.
 pub fn is_runtime_source(path: &str) -> bool {
-    let is_vendored = path.split("/vendor/").skip(1).any(|below| below.split('/').nth(1) == Some("src"));
-    SOURCES.iter().any(|source| path.contains(source))
-        || SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
-        || is_vendored
+    SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
+        // All of them begin with a slash, of which a path has few.
+        || path.match_indices('/').any(|(at, _)| {
+            let rest = &path[at..];
+            SOURCES.iter().any(|source| rest.starts_with(source)) || is_vendored(rest)
+        })
+}
+
+/// Whether what is left of a path begins with `/vendor/CRATE/src`.
+fn is_vendored(rest: &str) -> bool {
+    rest.strip_prefix("/vendor/").is_some_and(|below| below.split('/').nth(1) == Some("src"))
 }
 
 /// Whether code is none of the app's, whatever image it is in: by the file that it was compiled from, where that is known, and by
