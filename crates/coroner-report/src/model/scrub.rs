@@ -73,8 +73,8 @@ const TOKENS: [(&str, usize); 16] = [
 ];
 
 /// Hides what is surely a secret in a text that stands under `key`: the user information of URLs and the tokens and signatures in their
-/// queries (`?token=…`), `Authorization` headers and cookies, passwords and keys by their name (`password=…`), tokens by their form (JSON Web Tokens, those of GitHub, GitLab, Slack, AWS and
-/// others), private keys in PEM. `None` if there is none.
+/// queries (`?token=…`), `Authorization` headers and cookies, passwords and keys by their name (`password=…`), tokens by their form (JSON
+/// Web Tokens, those of GitHub, GitLab, Slack, AWS and others), private keys in PEM. `None` if there is none.
 ///
 /// ```
 /// let hidden = coroner_report::model::hide_secrets("", "GET https://ada:lovelace@example.com/?q=1");

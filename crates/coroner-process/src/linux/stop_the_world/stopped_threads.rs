@@ -192,7 +192,7 @@ impl<'a> StoppedThreads<'a> {
     }
 
     /// Asks threads by the ids that follow the process's, as those of its first threads do. False if it does not find as many as are
-    /// missing: an id that is nobody's costs a twentieth of what a listing costs for each thread.
+    /// missing. An id that is nobody's costs one system call; for a listing the kernel makes a file of each thread.
     fn probe(&mut self, missing: usize) -> bool {
         let (mut missing, known) = (missing, self.used);
         let end = self.pid.saturating_add(missing.saturating_mul(4).min(4096) as i32).saturating_add(32);
