@@ -209,8 +209,7 @@ fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
 
 /// Runs another chore, as a process of its own.
 fn chore(arguments: &[&str]) -> anyhow::Result<()> {
-    let this = std::env::current_exe().context("this program's own path")?;
-    succeed(Command::new(this).args(arguments).current_dir(tools::workspace_root()))
+    succeed(Command::new(tools::this_program()?).args(arguments).current_dir(tools::workspace_root()))
 }
 
 fn command(program: &str) -> Command {

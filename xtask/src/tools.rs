@@ -38,6 +38,18 @@ pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
+/// This program, to be started once more. On Linux the file that it was started from, also where a build has put another into its place
+/// since: `current_exe` names it "(deleted)" then.
+///
+/// # Errors
+/// Where the system does not say.
+pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
+    if cfg!(target_os = "linux") {
+        return Ok("/proc/self/exe".into());
+    }
+    env::current_exe().context("this program's own path")
+}
+
 /// The folder that holds `package` of that `version`, unpacked there by pip if it isn't yet.
 ///
 /// # Errors

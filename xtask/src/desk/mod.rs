@@ -186,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let what: &[&str] = if is_short {
-        &["--workspace", "--bins", "--lib"]
+        &["--workspace", "--bin", "coroner", "--lib"]
     } else {
         &["--release", "-p", "coroner-cli", "-p", "coroner-ffi"]
     };
