@@ -16,7 +16,13 @@ use sentry::ClientOptions;
 
 fn main() {
     // The set-up that was there before, with one more integration. Without `SENTRY_DSN` nothing is sent.
-    let options = ClientOptions::new().maybe_release(sentry::release_name!()).auto_session_tracking(true);
+    let release = std::env::var("SENTRY_RELEASE").ok().map(Into::into).or(sentry::release_name!());
+    let mut options = ClientOptions::new().maybe_release(release).auto_session_tracking(true);
+    let words: Vec<String> = std::env::args().collect();
+    let has = |word: &str| words.iter().any(|given| given == word);
+    if has("options") {
+        options = options.environment("canary");
+    }
     let _sentry = sentry::init(options.add_integration(SentryIntegration::new()));
     let config = Config::new("com.example.with-sentry").sink(SentryClientSink::new());
     let installed = coroner::install(config);
@@ -41,8 +47,6 @@ fn main() {
     let message = Some("opened the document".into());
     sentry::add_breadcrumb(sentry::Breadcrumb { message, data: [pages].into(), ..Default::default() });
 
-    let words: Vec<String> = std::env::args().collect();
-    let has = |word: &str| words.iter().any(|given| given == word);
     if has("logout") {
         sentry::configure_scope(|scope| {
             scope.set_user(None);

@@ -18,9 +18,15 @@ impl App {
     }
 
     fn run(&self, words: &[&str]) -> Output {
+        self.run_with(words, &[])
+    }
+
+    fn run_with(&self, words: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_with-sentry"));
         command.args(words).env("HOME", self.home.path()).env_remove("XDG_STATE_HOME");
-        command.env("SENTRY_DSN", self.server.dsn()).env("RUST_BACKTRACE", "0").output().unwrap()
+        command.env_remove("SENTRY_RELEASE").env_remove("SENTRY_ENVIRONMENT");
+        command.env("SENTRY_DSN", self.server.dsn()).env("RUST_BACKTRACE", "0");
+        command.envs(variables.iter().copied()).output().unwrap()
     }
 
     /// The one event that there is, once the next launch has delivered it.
@@ -88,4 +94,26 @@ fn a_panic_is_one_event_and_its_run_one_session() {
     assert_eq!((&exception["value"], &exception["mechanism"]["handled"]), (&"the app panics".into(), &false.into()));
     assert_eq!(event["sdk"]["name"], "coroner.rust", "which has all threads");
     assert_eq!(app.sessions(), (2, 1), "{:?}", app.server.sessions());
+}
+
+#[test]
+fn a_crash_before_an_update_is_of_the_release_that_crashed() {
+    let app = App::new();
+    app.run_with(&["crash"], &[("SENTRY_RELEASE", "app@1"), ("SENTRY_ENVIRONMENT", "beta")]);
+    let updated = app.run_with(&[], &[("SENTRY_RELEASE", "app@2"), ("SENTRY_ENVIRONMENT", "production")]);
+    assert!(String::from_utf8_lossy(&updated.stdout).contains("delivered: true"), "{updated:?}");
+    let events = app.server.items("event");
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!((&events[0]["release"], &events[0]["environment"]), (&"app@1".into(), &"beta".into()));
+    let sessions = app.server.sessions();
+    let crashed = sessions.iter().find(|update| update["status"] == "crashed").expect("a session that crashed");
+    assert_eq!(crashed["attrs"], json!({"release": "app@1", "environment": "beta"}));
+}
+
+#[test]
+fn release_and_environment_are_those_of_the_clients_own_options() {
+    let app = App::new();
+    app.run_with(&["options", "crash"], &[]);
+    let event = app.event();
+    assert_eq!((&event["release"], &event["environment"]), (&"with-sentry@1.0.0".into(), &"canary".into()));
 }

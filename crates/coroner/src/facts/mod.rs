@@ -105,7 +105,7 @@ fn of_environment(name: &str) -> Option<String> {
     value.filter(|value| !value.is_empty())
 }
 
-/// Release and environment of the `sentry` crate's client, where that has Coroner's integration: crashes belong with its errors.
+/// Release and environment of the `sentry` crate's client.
 #[cfg(feature = "sentry-client")]
 fn of_sentry_client() -> (Option<String>, Option<String>) {
     crate::sink::release_and_environment_of_client()

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use coroner_report::model::RunFacts;
 use coroner_sentry::envelope::{Envelope, Item, item_type};
 use coroner_sentry::event::{Event, EventOptions, OWN_CONTEXTS};
 use coroner_sentry::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
@@ -43,7 +44,8 @@ impl SentryClientSink {
         Self::default()
     }
 
-    /// Makes events as `options` say. Release and environment are the client's where they are not set.
+    /// Makes events as `options` say. Where they set no release or environment, those are the ones of the run that crashed, which are the
+    /// client's of that time: an app that was updated since has another release now.
     #[must_use]
     pub fn event_options(mut self, options: EventOptions) -> Self {
         self.options = options;
@@ -52,12 +54,14 @@ impl SentryClientSink {
 }
 
 impl SentryClientSink {
-    /// As the client's own events are made.
-    fn options_beside(&self, client: &ClientOptions) -> EventOptions {
+    /// As the client's own events are made. What this run's client is of serves only where the run that ended has recorded nothing.
+    fn options_beside(&self, client: &ClientOptions, run: Option<&RunFacts>) -> EventOptions {
         let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
         let mut options = self.options.clone();
-        options.release = options.release.or_else(|| text(&client.release));
-        options.environment = options.environment.or_else(|| text(&client.environment));
+        let has_release = run.is_some_and(|run| run.release.is_some() || run.app.release.is_some());
+        let has_environment = run.is_some_and(|run| run.environment.is_some() || run.app.environment.is_some());
+        options.release = options.release.or_else(|| text(&client.release).filter(|_| !has_release));
+        options.environment = options.environment.or_else(|| text(&client.environment).filter(|_| !has_environment));
         options.send_default_pii |= client.send_default_pii;
         options
     }
@@ -74,7 +78,7 @@ impl Sink for SentryClientSink {
 
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let Some(client) = Hub::main().client().filter(|_| client_has_sessions()) else { return };
-        let EventOptions { release, environment, .. } = self.options_beside(client.options());
+        let EventOptions { release, environment, .. } = self.options_beside(client.options(), Some(run.facts));
         let teller = SessionTeller { release, environment, ..SessionTeller::default() };
         let reports = Reports { all: run.reports, crashes: run.crashes };
         let update = teller.ended(run.facts, reports).filter(|update| SessionMode::CrashesOnly.takes(update));
@@ -91,7 +95,7 @@ impl Sink for SentryClientSink {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
-        let event = Event::from_report(submission.report, &self.options_beside(client.options()));
+        let event = Event::from_report(submission.report, &self.options_beside(client.options(), submission.report.run.as_ref()));
         // As bytes: the client's own types have no images of ELF and Mach-O.
         let bytes = Envelope::of_event(&event).to_bytes_sent_at(SystemTime::now());
         match sentry_core::Envelope::from_bytes_raw(bytes) {
@@ -150,11 +154,9 @@ pub(super) fn client_has_sessions() -> bool {
     })
 }
 
-/// What the client that has the integration takes its events to be of.
+/// What the app's client takes its events to be of, with Coroner's integration or without: crashes belong with its errors.
 pub(crate) fn release_and_environment_of_client() -> (Option<String>, Option<String>) {
-    let client = Hub::main().client();
-    let has = |client: &Arc<sentry_core::Client>| client.options().integrations.iter().any(|one| one.name() == NAME);
-    let Some(client) = client.filter(|client| client.is_enabled() && has(client)) else { return (None, None) };
+    let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return (None, None) };
     let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
     (text(&client.options().release), text(&client.options().environment))
 }
