@@ -83,16 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// The program, without debug information, as apps are shipped.
 fn program() -> anyhow::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.current_dir(tools::workspace_root()).args([
-        "build",
-        "--quiet",
-        "-p",
-        "coroner-tests",
-        "--bin=launch_program",
-    ]);
-    ensure!(crate::deadline::status(&mut build).context("running cargo")?.success(), "the program can't be built");
+    tools::build_workspace()?;
     let built = tools::target_dir().join("debug/launch_program");
     let shipped = built.with_extension("shipped");
     let status =

@@ -307,22 +307,35 @@ fn libcxx() -> anyhow::Result<()> {
 fn panic_abort(whole: bool) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("panic-abort");
     let program = folder.join("debug/panic_program");
-    let words = ["--quiet", "-p", "coroner-tests", "--bin", "panic_program"];
     if whole {
         let mut build = command("cargo");
-        build.arg("build").args(words).arg("--target-dir").arg(&folder);
+        build.args(["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program", "--target-dir"]).arg(&folder);
         succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
     } else {
-        let mut build = command("cargo");
-        succeed(build.arg("rustc").args(words).args(["--", "-C", "panic=abort"]))?;
         std::fs::create_dir_all(folder.join("debug"))?;
-        // The tests' own build puts another one into this place.
-        std::fs::copy(tools::target_dir().join("debug/panic_program"), &program).context("the program that aborts")?;
+        std::fs::copy(panic_abort_program()?, &program).context("the program that aborts")?;
     }
     let mut test = command("cargo");
     // Of the whole workspace: with other features than the tests before, all that they depend on would be built once more.
     test.args(["test", "--workspace", "--test", "panics"]);
     succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", program))
+}
+
+/// That program of the crates that the other tests have: cargo can't give an option to one package with the features of the whole
+/// workspace, so the compiler is called as cargo calls it, with one option more.
+fn panic_abort_program() -> anyhow::Result<std::path::PathBuf> {
+    // Of what is up to date cargo says nothing.
+    let source = tools::workspace_root().join("tests/src/bin/panic_program.rs");
+    std::fs::File::options().write(true).open(&source)?.set_modified(std::time::SystemTime::now())?;
+    let mut build = command("cargo");
+    build.args(["test", "--workspace", "--no-run", "--test", "panics", "-vv"]).env("CARGO_TERM_COLOR", "never");
+    let output = build.output().context("running cargo")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let mut calls = said.lines().filter_map(|line| line.trim().strip_prefix("Running `")?.strip_suffix('`'));
+    let call = calls.find(|call| call.contains("--crate-name panic_program ") && !call.contains(" --test "));
+    let call = call.with_context(|| format!("cargo does not say how it builds panic_program: {said}"))?;
+    succeed(command("sh").args(["-c", &format!("{call} -C panic=abort -C extra-filename=-abort")]))?;
+    Ok(tools::target_dir().join("debug/deps/panic_program-abort"))
 }
 
 /// The tests of crash time on arm64, under qemu-user.

@@ -38,6 +38,25 @@ pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
+/// Builds all programs, libraries and tests of the workspace, which is what the test command has built before: one program by itself
+/// would have other features (those that only tests ask for count in `cargo test` alone), and all that it depends on would be built once
+/// more.
+///
+/// # Errors
+/// They can't be built; what cargo said is printed.
+pub(crate) fn build_workspace() -> anyhow::Result<()> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace_root()).args(["test", "--quiet", "--workspace", "--no-run"]);
+    let status = crate::deadline::status(&mut command).context("running cargo")?;
+    ensure!(status.success(), "the workspace can't be built");
+    Ok(())
+}
+
+/// A library of those that [`build_workspace`] builds, such as `libcoroner_ffi.so`.
+pub(crate) fn built_library(name: &str) -> PathBuf {
+    target_dir().join("debug/deps").join(name)
+}
+
 /// This program, to be started once more. On Linux the file that it was started from, also where a build has put another into its place
 /// since: `current_exe` names it "(deleted)" then.
 ///

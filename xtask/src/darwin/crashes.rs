@@ -51,16 +51,17 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool, part: bool) -> Vec<R
     wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, || part(kit))).collect()
 }
 
-/// The data directory, the store, deliveries, facts of the system and of the bundle; the faults' own endings.
+/// The unit tests of the upper crates: the data directory, the store, deliveries, facts of the system and of the bundle, reports and
+/// symbols; the faults' own endings.
 fn app(kit: &Kit) -> anyhow::Result<()> {
-    succeed(kit.cargo("test").args(["--quiet", "--package", "coroner", "--lib"]))?;
+    succeed(kit.test_upper_crates().arg("--lib"))?;
     succeed(kit.cargo("test").args(["--quiet", "--package", "coroner-faults"]))
 }
 
 /// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.
 fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
-    let mut command = kit.cargo("test");
-    command.args(["--quiet", "--package", "coroner", "--test", "next_launch"]);
+    let mut command = kit.test_upper_crates();
+    command.args(["--test", "next_launch"]);
     if kit.arch.emulated() && !all {
         command.args(["--", "--exact"]).args(LAUNCHES_UNDER_AN_EMULATOR);
     }
@@ -69,17 +70,15 @@ fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
 
 /// Live backtraces, with libraries that come and go.
 fn backtraces(kit: &Kit) -> anyhow::Result<()> {
-    let mut command = kit.cargo("test");
-    command
-        .args(["--quiet", "--package", "coroner", "--test", "backtrace", "--test", "all_threads"])
-        .env("CORONER_TEST_CC", kit.compiler_words());
+    let mut command = kit.test_upper_crates();
+    command.args(["--test", "backtrace", "--test", "all_threads"]).env("CORONER_TEST_CC", kit.compiler_words());
     succeed(kit.one_by_one(&mut command))
 }
 
 /// Every fault and every behaviour of the table; under an emulator a few, unless `all`.
 fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
-    let mut command = kit.cargo("test");
-    command.args(["--quiet", "--package", "coroner-tests", "--test", "behaviours"]);
+    let mut command = kit.test_upper_crates();
+    command.args(["--test", "behaviours"]);
     command.env("CORONER_TEST_LIBRARY", kit.build(PLUGIN)?);
     if kit.arch.emulated() && !all {
         command.args(["--", "--exact"]).args(UNDER_AN_EMULATOR);
@@ -94,7 +93,8 @@ fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
 /// # Errors
 /// It does not compile.
 pub(crate) fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
-    succeed(kit.cargo("build").args(["--quiet", "--package", "coroner-tests", "--bin", "crash_program"]))?;
+    // With its tests, by which it has the features that are built already.
+    succeed(kit.test_upper_crates().args(["--no-run", "--test", "behaviours"]))?;
     Ok(tools::target_dir().join(kit.arch.target()).join("debug/crash_program"))
 }
 
@@ -146,9 +146,9 @@ fn readers(kit: &Kit) -> anyhow::Result<()> {
     delivered.retain(|file| file.path().extension().is_some_and(|kind| kind == "coroner"));
     let [report] = &delivered[..] else { anyhow::bail!("{} reports were delivered and not one", delivered.len()) };
     let theirs: Value = serde_json::from_slice(&fs::read(report.path().with_extension("json"))?)?;
-    let mut show = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    show.args(["run", "--quiet", "--package", "coroner-cli", "--", "show", "--format", "json"]);
-    let shown = show.arg(report.path()).current_dir(tools::workspace_root()).output()?;
+    tools::build_workspace()?;
+    let mut show = Command::new(tools::target_dir().join("debug/coroner"));
+    let shown = show.args(["show", "--format", "json"]).arg(report.path()).output()?;
     ensure!(shown.status.success(), "coroner show: {}", String::from_utf8_lossy(&shown.stderr));
     let ours: Value = serde_json::from_slice(&shown.stdout)?;
     for (reader, read) in [("the next launch", &theirs), ("coroner show", &ours)] {

@@ -2,31 +2,20 @@
 
 use super::{
     Row, cxx,
-    kit::{Kit, succeed},
+    kit::{Kit, UPPER_CRATES, succeed},
 };
 use crate::tools;
 
 /// The crates, and which of their tests where not all: those that damage every byte of a file say nothing of the system, and
-/// take minutes under an emulator; those that compile with this machine's compilers have none there.
+/// take minutes under an emulator; those that compile with this machine's compilers have none there. The unit tests of
+/// [`UPPER_CRATES`] are run as those of the app's side.
 const CRATES: &[(&str, &[&str])] = &[
     (
         "coroner-report",
-        &[
-            "--lib",
-            "--test",
-            "encoder",
-            "--test",
-            "round_trip",
-            "--test",
-            "model",
-            "--test",
-            "run_state",
-            "--test",
-            "text",
-        ],
+        &["--test", "encoder", "--test", "round_trip", "--test", "model", "--test", "run_state", "--test", "text"],
     ),
     // This program's own Mach-O file and image.
-    ("coroner-symbols", &["--lib", "--test", "macho", "--test", "names", "--test", "report", "--test", "scan"]),
+    ("coroner-symbols", &["--test", "macho", "--test", "names", "--test", "report", "--test", "scan"]),
     // Compact unwind, DWARF and Swift's async frames of this program's own.
     ("coroner-unwind", &["--tests"]),
     ("coroner-process", &["--lib", "--test", "headers"]),
@@ -45,8 +34,14 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, part: bool) -> Vec<Row> {
         |name: &str| only.is_none_or(|only| name.contains(only)) && (!part || OF_THE_PROCESSOR.contains(&name));
     let tests = |(name, options): &(&str, &[&str])| {
         Row::new(format!("tests of {name}"), kit.arch, || {
-            let mut command = kit.cargo("test");
-            command.args(["--quiet", "--no-fail-fast", "--package", name]).args(*options);
+            let mut command = if UPPER_CRATES.contains(name) {
+                kit.test_upper_crates()
+            } else {
+                let mut command = kit.cargo("test");
+                command.args(["--quiet", "--package", name]);
+                command
+            };
+            command.arg("--no-fail-fast").args(*options);
             if *name == "coroner-unwind" {
                 kit.one_by_one(&mut command);
             }

@@ -67,6 +67,9 @@ impl Arch {
     }
 }
 
+/// The crates that stand on the crash path's.
+pub(super) const UPPER_CRATES: [&str; 4] = ["coroner", "coroner-report", "coroner-symbols", "coroner-tests"];
+
 /// Everything that is needed to build and run Mach-O programs of an architecture.
 pub(crate) struct Kit {
     pub(super) arch: Arch,
@@ -162,6 +165,14 @@ impl Kit {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.arg(subcommand).args(["--target", self.arch.target()]).envs(self.environment());
         command.current_dir(tools::workspace_root());
+        command
+    }
+
+    /// Cargo's test command for the crates above the crash path, all at once, whatever is asked of them then: by themselves each has other
+    /// features, and all that they depend on would be built for each.
+    pub(super) fn test_upper_crates(&self) -> Command {
+        let mut command = self.cargo("test");
+        command.arg("--quiet").args(UPPER_CRATES.iter().flat_map(|name| ["--package", name]));
         command
     }
 

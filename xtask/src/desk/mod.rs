@@ -151,7 +151,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
         None => build(arguments.short)?,
     };
-    let near = [coroner.with_file_name("libcoroner_ffi.so"), coroner.with_file_name("deps/libcoroner_ffi.so")];
+    // What the tests use lies below; what is there beside it may be of an earlier build.
+    let near = [coroner.with_file_name("deps/libcoroner_ffi.so"), coroner.with_file_name("libcoroner_ffi.so")];
     let library =
         near.into_iter().find(|path| path.exists()).context("there is no libcoroner_ffi.so near the command")?;
     let folder = tempfile::tempdir()?;
@@ -184,20 +185,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// The command and the library: optimised, or as the tests have them.
 fn build(is_short: bool) -> anyhow::Result<PathBuf> {
+    if is_short {
+        tools::build_workspace()?;
+        return Ok(tools::target_dir().join("debug/coroner"));
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let what: &[&str] = if is_short {
-        &["--workspace", "--bin", "coroner", "--lib"]
-    } else {
-        &["--release", "-p", "coroner-cli", "-p", "coroner-ffi"]
-    };
     let status = Command::new(cargo)
-        .args(["build", "--quiet"])
-        .args(what)
+        .args(["build", "--quiet", "--release", "-p", "coroner-cli", "-p", "coroner-ffi"])
         .current_dir(tools::workspace_root())
         .status()
         .context("running cargo")?;
     ensure!(status.success(), "the command could not be built");
-    Ok(tools::target_dir().join(if is_short { "debug/coroner" } else { "release/coroner" }))
+    Ok(tools::target_dir().join("release/coroner"))
 }
 
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {

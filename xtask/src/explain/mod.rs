@@ -143,29 +143,27 @@ struct Bench {
 impl Bench {
     fn new(is_arm64: bool) -> anyhow::Result<Self> {
         let root = tools::workspace_root();
-        let mut command = Command::new(env!("CARGO"));
-        command.current_dir(&root).args(["build", "--quiet"]);
         if is_arm64 {
+            let mut command = Command::new(env!("CARGO"));
+            command.current_dir(&root).args(["build", "--quiet"]);
             tools::rust_target(ARM64)?;
             tools::arm64_compiler()?;
             tools::arm64_emulator()?;
             command.args(["-p", "coroner-ffi", "--lib", "--target", ARM64]);
             command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+            succeed(&mut command)?;
         } else {
             for (library, package) in [("libjemalloc.so.2", "libjemalloc2"), ("libmimalloc.so.2", "libmimalloc2.0")] {
                 if !Path::new("/usr/lib/x86_64-linux-gnu").join(library).exists() {
                     tools::install_debian_package(package)?;
                 }
             }
-            // With the features of the tests, by which it is built already.
-            command.args(["--workspace", "--lib"]);
+            tools::build_workspace()?;
         }
-        succeed(&mut command)?;
         let folder = tempfile::tempdir()?;
-        let target = tools::target_dir();
-        let built = if is_arm64 { target.join(ARM64).join("debug") } else { target.join("debug") };
-        fs::copy(built.join("libcoroner_ffi.so"), folder.path().join("libcoroner_ffi.so"))
-            .with_context(|| format!("libcoroner_ffi.so of {}", built.display()))?;
+        let of_arm64 = tools::target_dir().join(ARM64).join("debug/libcoroner_ffi.so");
+        let built = if is_arm64 { of_arm64 } else { tools::built_library("libcoroner_ffi.so") };
+        fs::copy(&built, folder.path().join("libcoroner_ffi.so")).with_context(|| built.display().to_string())?;
         let sources = root.join("xtask/src/explain");
         Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
     }

@@ -256,10 +256,7 @@ fn patch(source: &Path) -> anyhow::Result<()> {
 fn build_app() -> anyhow::Result<PathBuf> {
     tools::debian_package("gcc", "gcc")?;
     let root = tools::workspace_root();
-    let mut build = cargo(&root);
-    build.args(["build", "--quiet", "-p", "coroner-ffi", "--lib"]);
-    ensure!(deadline::status(&mut build)?.success(), "coroner-ffi can't be built");
-    let library = tools::target_dir().join("debug");
+    tools::build_workspace()?;
     let folder = tools::target_dir().join("launches");
     fs::create_dir_all(&folder)?;
     let (source, program) = (folder.join("app.c"), folder.join("app"));
@@ -267,7 +264,7 @@ fn build_app() -> anyhow::Result<PathBuf> {
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-s", "-Wall", "-pthread", "-o"]).arg(&program).arg(&source);
     gcc.arg("-I").arg(root.join("crates/coroner-ffi/include"));
-    gcc.arg(library.join("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
+    gcc.arg(tools::built_library("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
     ensure!(gcc.status().context("running gcc")?.success(), "the app in C can't be built");
     Ok(program)
 }

@@ -167,6 +167,9 @@ impl Bench {
 
 /// Builds the programs, with that more of cargo's configuration.
 pub(crate) fn build_programs(configuration: &[String]) -> anyhow::Result<()> {
+    if configuration.is_empty() {
+        return tools::build_workspace();
+    }
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--bins", "--examples"]).current_dir(tools::workspace_root());
     command.args(["coroner-tests", "coroner-cli", "coroner-sentry"].map(|package| format!("--package={package}")));

@@ -72,8 +72,7 @@ const CPP_EXCEPTIONS: [&[&str]; 2] = [&["passes", "0"], &["nests", "0"]];
 
 /// That program, built with this machine's C++ compiler.
 pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    output(Command::new(cargo).args(["build", "--quiet", "-p", "coroner-ffi"]).current_dir(tools::workspace_root()))?;
+    tools::build_workspace()?;
     let sources = tools::workspace_root().join("crates/coroner-ffi");
     let folder = bench.folder("exceptions")?;
     let (library, program) = (folder.join("libframes.so"), folder.join("program"));
@@ -89,7 +88,7 @@ pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     command.arg(&program).arg(sources.join("tests/exceptions.cpp")).arg("-I").arg(sources.join("include"));
     command.arg("-I").arg(tools::workspace_root().join("fixtures/exceptions"));
     command.arg(&library).arg(format!("-Wl,-rpath,{}", folder.display()));
-    command.arg(bench.programs.join("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
+    command.arg(tools::built_library("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
     output(&mut command)?;
     Ok(program)
 }

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let only = arguments.only.as_deref().unwrap_or_default();
     let wanted = |row: &&Row| row.name.contains(only) && !(arguments.short && row.neighbour.is_runtime());
     let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
-    build(rows.iter().any(|row| row.neighbour.is_runtime()))?;
+    tools::build_workspace()?;
     environment::own_mounts()?;
     let mut hosts = Hosts::new()?;
     let mut outcomes = Vec::new();
@@ -116,21 +116,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if failed > 0 {
         bail!("{failed} of {} rows failed", outcomes.len());
-    }
-    Ok(())
-}
-
-/// Builds the test program with the library of its neighbour, and the library that runtimes load.
-fn build(library: bool) -> anyhow::Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // With the features of the whole workspace, as the test command has built it before.
-    let always = [["--workspace", "--bin=crash_program"], ["-pcrash-handler-library", "--lib"]];
-    let for_runtimes = library.then_some(["-pcoroner-ffi", "--lib"]);
-    for target in always.into_iter().chain(for_runtimes) {
-        let mut command = Command::new(&cargo);
-        command.current_dir(tools::workspace_root()).args(["build", "--quiet"]).args(target);
-        let status = crate::deadline::status(&mut command).context("running cargo")?;
-        anyhow::ensure!(status.success(), "{} can't be built", target.join(" "));
     }
     Ok(())
 }
@@ -201,7 +186,7 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     };
     let mut inside = Command::new(tools::this_program()?);
     inside.args(["worst-minute", "--inside", &row.environment.to_string(), "--"]).args(command);
-    inside.env("CORONER_CRASH_HANDLER", tools::target_dir().join("debug/libcrash_handler_library.so"));
+    inside.env("CORONER_CRASH_HANDLER", tools::built_library("libcrash_handler_library.so"));
     inside.env("CORONER_STORE", &store).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     let (end, output) = run_to_end(&mut inside)?;
     let reports = reports(&store);

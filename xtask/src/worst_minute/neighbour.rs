@@ -290,7 +290,7 @@ impl Hosts {
 
 /// The library that runtimes load.
 fn library() -> PathBuf {
-    tools::target_dir().join("debug/libcoroner_ffi.so")
+    tools::built_library("libcoroner_ffi.so")
 }
 
 /// What a command that succeeds says.

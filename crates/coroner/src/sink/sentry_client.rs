@@ -95,7 +95,10 @@ impl Sink for SentryClientSink {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
-        let event = Event::from_report(submission.report, &self.options_beside(client.options(), submission.report.run.as_ref()));
+        let event = Event::from_report(
+            submission.report,
+            &self.options_beside(client.options(), submission.report.run.as_ref()),
+        );
         // As bytes: the client's own types have no images of ELF and Mach-O.
         let bytes = Envelope::of_event(&event).to_bytes_sent_at(SystemTime::now());
         match sentry_core::Envelope::from_bytes_raw(bytes) {
