@@ -85,7 +85,7 @@ impl Client {
     /// # Errors
     /// It can't be kept (the disk is full). It may come again: a record that is kept or was sent already is known by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
-        let state: State = self.outbox().read_state();
+        let state: State = self.outbox().try_read_state()?;
         if state.consent == Some(false) {
             return Ok(Captured::Refused);
         }

@@ -131,8 +131,12 @@ impl Sender {
         match &outcome {
             Outcome::Sent => {
                 let noted = self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
-                // Where there is no room for the note, too: it would be sent again and again.
-                self.outbox.remove(entry).and(noted)?;
+                // Where there is no room for the note, too: it would be sent again and again. Then there is the room that it had.
+                self.outbox.remove(entry)?;
+                let again = || self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
+                if let Err(error) = noted.or_else(|_| again()) {
+                    log::warn!("coroner: it can't be noted that report {} is sent: {error}", entry.event_id);
+                }
             }
             Outcome::Later { wait, counts } => {
                 let delay = backoff(self.options.retry_after, self.options.tries, entry.tries);
@@ -140,8 +144,17 @@ impl Sender {
                 if wait.is_some() {
                     // Of one second more, so that no rounding makes it less than the server said.
                     let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + 1;
-                    self.outbox.update(|state: &mut State| state.not_before = until)?;
+                    if let Err(error) = self.outbox.update(|state: &mut State| state.not_before = until) {
+                        log::warn!("coroner: it can't be noted how long the server wants nothing: {error}");
+                    }
                 }
+                // Asked again and again, it is asked more and more seldom, whatever it says.
+                let more = if entry.tries == 0 {
+                    Duration::ZERO
+                } else {
+                    backoff(self.options.retry_after, self.options.tries, entry.tries - 1)
+                };
+                let until = until.max(SystemTime::now() + more);
                 self.outbox.put_off(entry, entry.tries.saturating_add(u32::from(*counts)), until)?;
             }
             Outcome::Refused => self.outbox.give_up(entry)?,
@@ -152,6 +165,11 @@ impl Sender {
 
 /// What an answer means.
 fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
+    // 511 is the answer of a network in which one has to log in (RFC 6585).
+    if response.is_portal() || response.status == 511 {
+        log::warn!("coroner: something between here and the server answers in its place ({})", response.status);
+        return Outcome::Later { wait: None, counts: false };
+    }
     match response.status {
         200..=299 => {
             let answer = ExportLogsServiceResponse::decode(&response.body[..]).unwrap_or_default();
@@ -172,11 +190,6 @@ fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
             }
             log::info!("coroner: the log record of report {event_id} is sent");
             Outcome::Sent
-        }
-        // No server of this protocol redirects: a portal of the network answers in its place.
-        300..=399 => {
-            log::warn!("coroner: something between here and the server answers with a redirect ({})", response.status);
-            Outcome::Later { wait: None, counts: false }
         }
         429 | 502 | 503 | 504 => {
             let wait = response.header("Retry-After").and_then(|text| parse_retry_after(text, now));

@@ -104,6 +104,40 @@ fn what_the_server_can_not_take_now_is_sent_again_by_itself() {
 }
 
 #[test]
+fn a_portal_in_the_servers_place_takes_nothing() {
+    let page = b"\r\n<!DOCTYPE html><html>Welcome to the hotel".to_vec();
+    for status in [200, 302, 511] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(vec![Answer { status, body: page.clone(), ..Answer::default() }]);
+        let options = Options { retry_after: Duration::from_mins(15), ..options(&server) };
+        let first = client(folder.path(), options.clone());
+        first.capture(&report(1)).unwrap();
+        assert!(!first.flush(LONG));
+        assert_eq!((kept(&first), first.outbox().queue().unwrap()[0].tries), ((1, 0), 0), "{status}");
+        // The server is there again, and takes another.
+        first.capture(&report(2)).unwrap();
+        assert!(first.flush(LONG));
+        assert_eq!((server.requests().len(), kept(&first)), (3, (0, 0)), "{status}");
+    }
+}
+
+#[test]
+fn a_server_that_says_now_again_and_again_is_asked_more_and_more_seldom() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = Answer { status: 429, headers: "Retry-After: 0\r\n", ..Answer::default() };
+    let server = Server::start(vec![answer.clone(), answer]);
+    let client = client(folder.path(), Options { retry_after: Duration::from_mins(15), ..options(&server) });
+    client.capture(&report(1)).unwrap();
+    while server.requests().len() < 2 {
+        std::thread::yield_now();
+    }
+    assert!(!client.flush(LONG));
+    let entry = client.outbox().queue().unwrap().remove(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!(entry.tries == 2 && entry.not_before > now + 600, "{entry:?} {now}");
+}
+
+#[test]
 fn the_server_says_how_long_nothing_is_to_be_sent() {
     let folder = tempfile::tempdir().unwrap();
     let answer = Answer { status: 503, headers: "Retry-After: 3600\r\n", ..Answer::default() };

@@ -49,9 +49,9 @@ impl ForwardProxy {
         leaves: &mut dyn FnMut() -> io::Result<()>,
     ) -> Result<Response, SendError> {
         let offline = |error: io::Error| SendError::Offline(format!("the proxy: {error}"));
-        let mut stream = self.connect().map_err(offline)?;
+        let stream = self.connect().map_err(offline)?;
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
-        let answer = self.exchange(&mut stream, url, headers, body);
+        let answer = self.exchange(stream, url, headers, body);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
             // The proxy's own: it wants a user, or has no server.
@@ -73,16 +73,8 @@ impl ForwardProxy {
         Err(last)
     }
 
-    fn exchange(
-        &self,
-        stream: &mut TcpStream,
-        url: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> io::Result<Response> {
-        let timeout = Some(self.timeout.max(Duration::from_millis(1)));
-        stream.set_write_timeout(timeout)?;
-        stream.set_read_timeout(timeout)?;
+    fn exchange(&self, stream: TcpStream, url: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Response> {
+        let mut stream = UntilDeadline { stream, deadline: Instant::now() + self.timeout };
         let uri: ureq::http::Uri = url.parse().map_err(io::Error::other)?;
         let host = uri.authority().map_or("", |authority| authority.as_str());
         let mut request = format!("POST {url} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n").into_bytes();
@@ -97,24 +89,90 @@ impl ForwardProxy {
     }
 }
 
+/// A connection that ends at a time, however slowly something comes.
+struct UntilDeadline {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl UntilDeadline {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for UntilDeadline {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for UntilDeadline {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Response> {
-    let mut answer = Response::default();
     let mut head = reader.by_ref().take(MAX_HEAD);
-    let mut line = String::new();
-    head.read_line(&mut line)?;
-    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-    answer.status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))?;
-    loop {
-        line.clear();
-        if head.read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
-        answer.headers.push((name.to_owned(), value.trim().to_owned()));
+    let mut answer = read_head(&mut head)?;
+    // What a server says before its answer (RFC 9110, 15.2).
+    while matches!(answer.status, 100 | 102..=199) {
+        answer = read_head(&mut head)?;
     }
     // The status decides. A body that can't be read to its end changes nothing.
-    let said = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());
-    let length = said.unwrap_or(MAX_BODY).min(MAX_BODY);
-    let _ = reader.take(length).read_to_end(&mut answer.body);
+    let _ = read_body(reader, &mut answer);
     Ok(answer)
+}
+
+/// Status and headers. What of them is no text is replaced.
+fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
+    let is_not_http = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+    let mut next = || {
+        let mut line = Vec::new();
+        head.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    };
+    let line = next()?;
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+    let mut answer = Response { status: status.ok_or_else(is_not_http)?, ..Response::default() };
+    loop {
+        let line = next()?;
+        if line.is_empty() {
+            return Ok(answer);
+        }
+        let (name, value) = line.split_once(':').ok_or_else(is_not_http)?;
+        answer.headers.push((name.to_owned(), value.trim().to_owned()));
+    }
+}
+
+/// The beginning of the body, put together where it comes in chunks (RFC 9112, 7.1).
+fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()> {
+    if !answer.header("Transfer-Encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked")) {
+        let said = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());
+        let length = said.unwrap_or(MAX_BODY).min(MAX_BODY);
+        return reader.take(length).read_to_end(&mut answer.body).map(drop);
+    }
+    loop {
+        let left = MAX_BODY.saturating_sub(answer.body.len() as u64);
+        let mut line = Vec::new();
+        reader.by_ref().take(MAX_HEAD).read_until(b'\n', &mut line)?;
+        let line = String::from_utf8_lossy(&line);
+        let size = line.split(';').next().and_then(|size| u64::from_str_radix(size.trim(), 16).ok()).unwrap_or(0);
+        if size == 0 || left == 0 {
+            return Ok(());
+        }
+        reader.by_ref().take(size.min(left)).read_to_end(&mut answer.body)?;
+        reader.by_ref().take(2).read_until(b'\n', &mut Vec::new())?;
+    }
 }

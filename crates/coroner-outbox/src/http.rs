@@ -12,6 +12,7 @@ use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 
 use crate::forward_proxy::ForwardProxy;
+use crate::no_proxy;
 
 /// Most bytes of an answer's body that are read: it says what was wrong.
 pub(crate) const MAX_BODY: u64 = 16 << 10;
@@ -20,7 +21,8 @@ pub(crate) const MAX_BODY: u64 = 16 << 10;
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// A proxy, such as `http://user:password@proxy.example.com:3128`. Without one, that of the environment is used:
-    /// `HTTPS_PROXY` for a server with TLS, `http_proxy` for one without, else `ALL_PROXY`; none for hosts of `NO_PROXY`. It is asked
+    /// `HTTPS_PROXY` for a server with TLS, `http_proxy` for one without, else `ALL_PROXY`; none for hosts of `NO_PROXY`
+    /// (names with all that is below them, addresses, networks such as `10.0.0.0/8`, `*`). It is asked
     /// for a connection (CONNECT) to a server with TLS, and gets the requests themselves for one without.
     pub proxy: Option<String>,
     /// A file of certificates (PEM) of the authorities to trust, and of no others: for servers with a certificate of a company's own.
@@ -57,10 +59,24 @@ impl Response {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// Whether something else answers in a server's place, as the page of a network in which one has to log in: no server of the protocols
+    /// that are spoken here redirects, or says `OK` by a page of HTML.
+    pub fn is_portal(&self) -> bool {
+        is_portal(self.status, &self.text())
+    }
+
     /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).trim().to_owned()
     }
+}
+
+/// [`Response::is_portal`], of a status and a body.
+pub fn is_portal(status: u16, body: &str) -> bool {
+    let body = body.trim_start_matches('\u{feff}').trim_start();
+    let begins = |text: &str| body.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text));
+    let is_page = || ["<!doctype", "<html", "<?xml", "<head", "<!--"].into_iter().any(begins);
+    (300..400).contains(&status) || ((200..300).contains(&status) && is_page())
 }
 
 /// Why there was no answer.
@@ -138,12 +154,8 @@ impl HttpClient {
         options: &TransportOptions,
     ) -> Result<Self, TransportError> {
         let uri = url.parse::<Uri>().ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-        let scheme = uri.as_ref().and_then(Uri::scheme_str);
-        let is_https = match scheme {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(TransportError::Url(without_user(url))),
-        };
+        let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("https" | "http")));
+        let uri = uri.ok_or_else(|| TransportError::Url(without_user(url)))?;
         for (name, value) in &headers {
             // A line end in one would begin another.
             if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
@@ -152,7 +164,7 @@ impl HttpClient {
         }
         let proxy = match &options.proxy {
             Some(url) => Some(ureq::Proxy::new(url).map_err(|error| TransportError::Proxy(error.to_string()))?),
-            None => proxy_of_environment(is_https, |name| std::env::var(name).ok()),
+            None => proxy_of_environment(&uri, |name| std::env::var(name).ok()),
         };
         let certificates = options
             .ca_file
@@ -259,13 +271,17 @@ fn without_user(url: &str) -> String {
 
 /// The proxy that the environment names for a server with TLS or without, in curl's way: `HTTP_PROXY` in capitals is not asked, since a web
 /// server sets it from a request's header `Proxy`.
-fn proxy_of_environment(is_https: bool, variable: impl Fn(&str) -> Option<String>) -> Option<ureq::Proxy> {
-    let names: &[&str] = if is_https {
+fn proxy_of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<ureq::Proxy> {
+    let names: &[&str] = if server.scheme_str() == Some("https") {
         &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
     } else {
         &["http_proxy", "all_proxy", "ALL_PROXY"]
     };
     let url = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
+    let except = variable("no_proxy").or_else(|| variable("NO_PROXY")).unwrap_or_default();
+    if server.host().is_some_and(|host| no_proxy::is_listed(&except, host)) {
+        return None;
+    }
     let url = if url.contains("://") { url } else { format!("http://{url}") };
     let named =
         ureq::Proxy::new(&url).inspect_err(|_| log::warn!("coroner: the environment's proxy is no URL")).ok()?;
@@ -275,10 +291,6 @@ fn proxy_of_environment(is_https: bool, variable: impl Fn(&str) -> Option<String
     }
     if let Some(password) = named.password() {
         builder = builder.password(password);
-    }
-    let except = variable("no_proxy").or_else(|| variable("NO_PROXY")).unwrap_or_default();
-    for host in except.split(',').map(str::trim).filter(|host| !host.is_empty()) {
-        builder = builder.no_proxy(host);
     }
     builder.build().ok()
 }

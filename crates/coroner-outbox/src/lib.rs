@@ -9,11 +9,12 @@
 
 mod forward_proxy;
 mod http;
+mod no_proxy;
 mod outbox;
 mod sending_thread;
 mod waits;
 
-pub use http::{HttpClient, Response, SendError, TransportError, TransportOptions};
+pub use http::{HttpClient, Response, SendError, TransportError, TransportOptions, is_portal};
 pub use outbox::{Entry, Outbox, OutboxLimits, Pushed, Sending, SentIds};
 pub use sending_thread::{Round, SendingThread};
 pub use waits::{MAX_WAIT, backoff, parse_retry_after};

@@ -298,7 +298,7 @@ impl Outbox {
     pub fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
         use rustix::io::Errno;
         const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
-        let bytes = match fs::read(self.shared.path.join(STATE)) {
+        let bytes = match open_file(&self.shared.path.join(STATE)).and_then(read_whole) {
             Err(error) if PASSING.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) => {
                 return Err(error);
             }
@@ -361,13 +361,10 @@ impl Outbox {
     /// # Errors
     /// It can't be read.
     pub fn read(&self, entry: &Entry) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.path_of(QUEUE, entry)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
-        Ok(Some(bytes))
+        match open_file(&self.path_of(QUEUE, entry)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => read_whole(file?).map(Some),
+        }
     }
 
     /// Puts an entry off. Gives it as it is then.
@@ -495,7 +492,15 @@ fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()
     let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
-    file.persist(directory.join(name)).map_err(|error| error.error)?;
+    let place = directory.join(name);
+    if let Err(failed) = file.persist(&place) {
+        // A directory in its place is nobody's of this program.
+        if !fs::symlink_metadata(&place).is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(failed.error);
+        }
+        remove(&place)?;
+        failed.file.persist(&place).map_err(|failed| failed.error)?;
+    }
     match File::open(directory)?.sync_all() {
         // Some file systems have no fsync of a directory.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
@@ -503,8 +508,27 @@ fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()
     }
 }
 
+/// Opens a file to be read. A link is not followed, and a pipe, which would never begin, is none.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"))
+    }
+}
+
+fn read_whole(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Removes what is there, a directory with all that is in it.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
+        Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) => fs::remove_dir_all(path),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

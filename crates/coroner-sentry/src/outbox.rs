@@ -209,15 +209,21 @@ impl Outbox {
     /// out nonetheless, or it would be sent again and again.
     ///
     /// # Errors
-    /// The state or the queue can't be written.
+    /// It can't be removed.
     pub fn sent(&self, entry: &Entry) -> io::Result<()> {
-        let noted = self.update(|state| {
+        let note = |state: &mut State| {
             state.note_done(&entry.event_id);
             if !entry.session.is_empty() {
                 state.note_ended(&entry.session);
             }
-        });
-        self.messages.remove(entry).and(noted)
+        };
+        let noted = self.update(note);
+        self.messages.remove(entry)?;
+        // Now there is the room that it had.
+        if let Err(error) = noted.or_else(|_| self.update(note)) {
+            log::warn!("coroner: it can't be noted that event {} is sent: {error}", entry.event_id);
+        }
+        Ok(())
     }
 
     /// Sets an entry aside that will not be sent again by itself.

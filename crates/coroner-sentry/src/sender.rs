@@ -1,5 +1,6 @@
 //! What is sent when, and what follows from the answer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +27,8 @@ pub(crate) struct Sender {
     sessions: Mutex<()>,
     /// Which those are; `None` while that is being found out, or there are none.
     on_the_way: Mutex<Option<Vec<String>>>,
+    /// Whether counts were sent of which that could not be noted: they are not sent once more.
+    counts_are_sent: AtomicBool,
 }
 
 enum Outcome {
@@ -60,7 +63,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sender {
     pub(crate) fn new(outbox: Outbox, transport: Box<dyn Transport>, options: Options) -> Self {
-        Self { outbox, transport, options, sessions: Mutex::default(), on_the_way: Mutex::default() }
+        Self {
+            outbox,
+            transport,
+            options,
+            sessions: Mutex::default(),
+            on_the_way: Mutex::default(),
+            counts_are_sent: AtomicBool::new(false),
+        }
     }
 
     /// Waits until this session is not on its way, and holds the next back. A server that hangs over others is not waited for: what a
@@ -103,8 +113,13 @@ impl Sender {
             let now = SystemTime::now();
             let (waiting, due) = self.outbox.queue()?.into_iter().partition(|entry| entry.wait(now).is_some());
             let mut next = self.send_entries(due, Next::Unknown)?;
-            if next != Next::Stop && self.send_sessions()? {
-                next = Next::Taken;
+            if next != Next::Stop {
+                match self.send_sessions() {
+                    Ok(true) => next = Next::Taken,
+                    Ok(false) => {}
+                    // They wait. What waits in the queue is not to wait for them.
+                    Err(error) => log::warn!("coroner: sessions can't be sent now: {error}"),
+                }
             }
             // The server is there: what waits because it was not need not wait longer.
             if next == Next::Taken {
@@ -133,6 +148,15 @@ impl Sender {
             }
         }
         Ok(next)
+    }
+
+    /// Notes counts and limits, which are worth less than what is sent: a full disk holds that up as little as it can.
+    fn note(&self, change: impl FnOnce(&mut State)) -> bool {
+        let noted = self.outbox.update(change);
+        if let Err(error) = &noted {
+            log::warn!("coroner: the outbox `{}` can't be written: {error}", self.outbox.path().display());
+        }
+        noted.is_ok()
     }
 
     fn wait(&self, category: &str, now: SystemTime) -> Option<Duration> {
@@ -166,12 +190,12 @@ impl Sender {
             Ok(None) => return Ok(Next::Unknown),
             Err(error) => {
                 log::warn!("coroner: the envelope of event {} is set aside: {error}", entry.event_id);
-                self.outbox.update(|state| state.discarded.count(Reason::InternalSdkError, "error"))?;
+                self.note(|state| state.discarded.count(Reason::InternalSdkError, "error"));
                 self.outbox.give_up(&entry)?;
                 return Ok(Next::Unknown);
             }
         };
-        self.leave_out_limited(&mut envelope)?;
+        self.leave_out_limited(&mut envelope);
         // Of a process that is killed before it knows the answer nobody can say whether the session was counted: the next one sends
         // the event, which a server knows by its id, but not the session, which it would count twice.
         let limited = self.wait("session", SystemTime::now()).is_some();
@@ -202,7 +226,7 @@ impl Sender {
                 }
                 self.end_session(session)?;
                 envelope.take_session();
-                self.outbox.update(|state| state.discarded.count_envelope(reason, &envelope))?;
+                self.note(|state| state.discarded.count_envelope(reason, &envelope));
                 self.outbox.give_up(&entry)?;
                 Ok(Next::Unknown)
             }
@@ -215,17 +239,16 @@ impl Sender {
     }
 
     /// Leaves out files of which the server takes no more for now: they are not worth that their event waits.
-    fn leave_out_limited(&self, envelope: &mut Envelope) -> std::io::Result<()> {
+    fn leave_out_limited(&self, envelope: &mut Envelope) {
         if self.wait("attachment", SystemTime::now()).is_none() {
-            return Ok(());
+            return;
         }
         let before = envelope.items.len();
         envelope.items.retain(|item| item.kind() != item_type::ATTACHMENT);
         let gone = before - envelope.items.len();
-        let count = |state: &mut State| {
-            state.discarded.count_many(Reason::RatelimitBackoff, "attachment", gone as u64);
-        };
-        if gone == 0 { Ok(()) } else { self.outbox.update(count) }
+        if gone > 0 {
+            self.note(|state| state.discarded.count_many(Reason::RatelimitBackoff, "attachment", gone as u64));
+        }
     }
 
     /// Sends an envelope; where the server finds it too large, again with what is worth least left out.
@@ -246,7 +269,7 @@ impl Sender {
                     let Some(dropped) = drop_least(&mut envelope, shrunk >= ONE_BY_ONE) else {
                         return Ok(Outcome::Refused(Reason::SendError));
                     };
-                    self.outbox.update(|state| state.discarded.add(&dropped))?;
+                    self.note(|state| state.discarded.add(&dropped));
                 }
                 Ok(answer) => return Ok(self.judge(entry, &answer)),
                 Err(error) => return Ok(self.judge_failure(entry, &error)),
@@ -263,12 +286,13 @@ impl Sender {
     ) -> std::io::Result<Result<Answer, SendError>> {
         let now = SystemTime::now();
         let discarded = self.outbox.read_state().discarded;
-        let reports = self.options.client_reports && !discarded.is_empty();
+        let may_report = self.options.client_reports && !self.counts_are_sent.load(Ordering::Relaxed);
+        let reports = may_report && !discarded.is_empty();
         let sent = if reports { envelope.clone().with(discarded.item(now)) } else { envelope.clone() };
         let answer = self.transport.send_noting(&sent.to_bytes_sent_at(now), leaves);
         if let Ok(answer) = &answer {
             let now = SystemTime::now();
-            self.outbox.update(|state| {
+            let noted = self.note(|state| {
                 state.rate_limits.update(
                     answer.status,
                     answer.rate_limits.as_deref(),
@@ -278,7 +302,10 @@ impl Sender {
                 if answer.is_success() && reports {
                     state.discarded.subtract(&discarded);
                 }
-            })?;
+            });
+            if !noted && answer.is_success() && reports {
+                self.counts_are_sent.store(true, Ordering::Relaxed);
+            }
         }
         Ok(answer)
     }

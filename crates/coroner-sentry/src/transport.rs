@@ -32,12 +32,7 @@ impl Answer {
     /// Whether something else answers in the server's place, as the page of a network in which one has to log in: no server of this protocol
     /// redirects, or says `OK` by a page of HTML.
     pub fn is_portal(&self) -> bool {
-        let is_page = || {
-            let body = self.body.trim_start_matches('\u{feff}').trim_start();
-            let begins = |text: &str| body.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text));
-            begins("<!doctype") || begins("<html") || begins("<?xml") || begins("<head") || begins("<!--")
-        };
-        (300..400).contains(&self.status) || ((200..300).contains(&self.status) && is_page())
+        coroner_outbox::is_portal(self.status, &self.body)
     }
 
     /// Whether the server can't take anything now, or can't be reached by what stands before it: another time the same may be taken.

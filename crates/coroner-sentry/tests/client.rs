@@ -618,21 +618,6 @@ fn what_was_noted_as_sent_is_not_sent_again_though_its_file_is_still_there() {
 }
 
 #[test]
-fn where_nothing_can_be_noted_what_was_sent_is_not_sent_at_each_launch() {
-    let folder = tempfile::tempdir().unwrap();
-    let fake = Fake::new(|_| ok());
-    let client = client(folder.path(), Options { sessions: SessionMode::Off, ..options() }, &fake);
-    // As on a full disk: no new file, but one can be removed.
-    std::fs::remove_file(folder.path().join("state.json")).unwrap();
-    std::fs::create_dir_all(folder.path().join("state.json/in the way")).unwrap();
-    client.capture(&report(1)).unwrap();
-    for _ in 0..3 {
-        client.flush(LONG);
-    }
-    assert_eq!(fake.items("event").len(), 1);
-}
-
-#[test]
 fn a_clock_that_was_or_is_wrong_throws_nothing_away() {
     const DAY: u64 = 24 * 60 * 60;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();

@@ -12,7 +12,7 @@ fn the_environments_proxy_is_by_scheme() {
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         let url: Uri = format!("{scheme}://example.com/42").parse().unwrap();
-        let proxy = proxy_of_environment(scheme == "https", variable).filter(|proxy| !proxy.is_no_proxy(&url));
+        let proxy = proxy_of_environment(&url, variable);
         proxy.map(|proxy| format!("{}:{}", proxy.host(), proxy.port()))
     };
     let both = [("HTTPS_PROXY", "http://me:secret@tls:3128"), ("http_proxy", "plain:8080")];
@@ -22,6 +22,47 @@ fn the_environments_proxy_is_by_scheme() {
     assert_eq!(found("http", &[("HTTP_PROXY", "http://from-a-request")]), None);
     assert_eq!(found("https", &[("ALL_PROXY", "http://all")]).as_deref(), Some("all:80"));
     assert_eq!(found("https", &[both[0], ("NO_PROXY", "localhost, example.com")]), None);
+}
+
+#[test]
+fn hosts_without_a_proxy_are_found_as_other_programs_do() {
+    let reached = |no_proxy: &str, host: &str| {
+        let variable = |name: &str| match name {
+            "ALL_PROXY" => Some("proxy:3128".to_owned()),
+            "NO_PROXY" => Some(no_proxy.to_owned()),
+            _ => None,
+        };
+        proxy_of_environment(&format!("https://{host}/api").parse().unwrap(), variable).is_none()
+    };
+    for (no_proxy, host) in [
+        ("corp.example", "sentry.corp.example"),
+        ("corp.example", "CORP.example."),
+        (".corp.example", "corp.example"),
+        ("*.corp.example", "sentry.corp.example"),
+        ("localhost 127.0.0.1", "127.0.0.1:9000"),
+        ("sentry.example:9000", "sentry.example:9000"),
+        ("10.0.0.0/8", "10.1.2.3"),
+        ("0.0.0.0/0", "10.1.2.3"),
+        ("::1", "[::1]:9000"),
+        ("[::1]", "[::1]"),
+        ("fd00::/8", "[fd12::1]"),
+        ("a.example,*", "b.example"),
+    ] {
+        assert!(reached(no_proxy, host), "NO_PROXY={no_proxy} {host}");
+    }
+    for (no_proxy, host) in [
+        ("corp.example", "notcorp.example"),
+        ("corp.example", "corp.example.other"),
+        (",.,", "corp.example"),
+        ("10.0.0.0/8", "11.1.2.3"),
+        ("10.0.0.0/33", "10.1.2.3"),
+        ("10.0.0.1/", "10.0.0.1"),
+        ("::/0", "10.0.0.1"),
+        ("0.0.0.1", "10.0.0.1"),
+        ("8", "10.0.0.8"),
+    ] {
+        assert!(!reached(no_proxy, host), "NO_PROXY={no_proxy} {host}");
+    }
 }
 
 #[test]

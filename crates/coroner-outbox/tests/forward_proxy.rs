@@ -1,0 +1,88 @@
+//! What a proxy for a server without TLS may answer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use coroner_outbox::{HttpClient, Response, SendError, TransportOptions};
+
+/// Sends one message by a proxy that takes it whole and then does what `answer` does.
+fn post(
+    timeout: Duration,
+    answer: impl FnOnce(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
+) -> Result<Response, SendError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let (mut line, mut length) = (String::new(), 0);
+        while reader.read_line(&mut line)? > 2 {
+            let said = line.strip_prefix("Content-Length: ").and_then(|value| value.trim().parse().ok());
+            length = said.unwrap_or(length);
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length])?;
+        answer(&mut stream)
+    });
+    let proxy = Some(format!("http://127.0.0.1:{port}"));
+    let options = TransportOptions { proxy, timeout, ..TransportOptions::default() };
+    let client = HttpClient::new("http://server.example/42", Vec::new(), "test/1", true, &options).unwrap();
+    client.post(b"a message", &mut || Ok(()))
+}
+
+/// The same by a proxy that answers this.
+fn answer(answer: &'static [u8]) -> Result<Response, SendError> {
+    post(Duration::from_secs(30), move |stream| stream.write_all(answer))
+}
+
+#[test]
+fn what_comes_before_the_answer_is_not_the_answer() {
+    let said =
+        answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n");
+    assert_eq!(said.unwrap().status, 200);
+}
+
+#[test]
+fn a_body_in_chunks_is_put_together() {
+    let page = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6;a=b\r\n<html>\r\nb\r\n<p>portal</\r\n0\r\nTrailer: a\r\n\r\n";
+    assert_eq!(answer(page).unwrap().text(), "<html><p>portal</");
+    let cut = answer(b"HTTP/1.1 413 Large\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nlarge\r\nffffffffffffffff\r\nan")
+        .unwrap();
+    assert_eq!((cut.status, &*cut.text()), (413, "largean"));
+    let not = answer(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot in chunks").unwrap();
+    assert_eq!((not.status, &*not.text()), (200, ""));
+}
+
+#[test]
+fn a_header_may_be_no_utf_8() {
+    let said =
+        answer(b"HTTP/1.1 429 Trop\xe9\r\nX-Who: caf\xe9\r\nRetry-After: 60\r\nContent-Length: 2\r\n\r\nno").unwrap();
+    assert_eq!((said.status, said.header("retry-after"), &*said.text()), (429, Some("60"), "no"));
+}
+
+#[test]
+fn a_head_without_an_end_has_one() {
+    let said = post(Duration::from_secs(30), |stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
+        // It is hung up on.
+        loop {
+            stream.write_all(&[b'a'; 1 << 16])?;
+        }
+    });
+    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+}
+
+#[test]
+fn an_answer_that_drips_has_the_time_that_a_message_may_take() {
+    let said = post(Duration::from_millis(300), |stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
+        for _ in 0..60 {
+            stream.write_all(b"a: b\r\n")?;
+            thread::sleep(Duration::from_millis(50));
+        }
+        stream.write_all(b"\r\n")
+    });
+    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+}
