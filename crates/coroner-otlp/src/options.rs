@@ -12,7 +12,8 @@ pub struct Labels {
     pub service_name: Option<String>,
     /// `deployment.environment.name`, instead of the environment that the report says.
     pub environment: Option<String>,
-    /// More attributes of the resource. They stand before what the report says.
+    /// More attributes of the resource. They stand before what the report says, but for `service.version`, `service.instance.id` and
+    /// `process.pid`, which are those of the run that crashed where the report has them.
     pub resource: Vec<(String, String)>,
     /// Whether the stacks of threads that the report is not about are left out. Default: no.
     pub only_reported_thread: bool,

@@ -14,6 +14,12 @@ pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);
     attributes.text("service.name", labels.service_name.clone());
+    let instance = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil());
+    // The environment of the launch that sends says what that launch is, which may be of another version by now.
+    attributes
+        .text("service.version", version(run))
+        .text("service.instance.id", instance.map(|id| id.hyphenated()))
+        .set("process.pid", Some(report.header.pid).filter(|pid| *pid != 0));
     for (key, value) in &labels.resource {
         attributes.text(key, Some(value));
     }
@@ -22,15 +28,11 @@ pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
     let name = run.app.id.clone().or_else(|| run.app.name.clone());
     let unknown = || process.map_or_else(|| "unknown_service".to_owned(), |name| format!("unknown_service:{name}"));
     let environment = labels.environment.as_ref().or(run.environment.as_ref()).or(run.app.environment.as_ref());
-    let instance = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil());
     attributes
         .text("service.name", Some(name.filter(|name| !name.is_empty()).unwrap_or_else(unknown)))
-        .text("service.version", version(run))
-        .text("service.instance.id", instance.map(|id| id.hyphenated()))
         .text("deployment.environment.name", environment)
         .text("app.build_id", run.app.build.as_ref())
         .text("app.installation.id", run.app.installation_id.as_ref())
-        .set("process.pid", Some(report.header.pid).filter(|pid| *pid != 0))
         .text("process.executable.name", process)
         .text("os.type", os_type(report.header.os))
         .text("os.name", os_name(report, run))

@@ -228,6 +228,17 @@ fn what_the_app_or_the_environment_says_stands_first() {
 }
 
 #[test]
+fn a_crash_before_an_update_is_of_the_version_that_crashed() {
+    let of_sender = [("service.version", "9"), ("service.instance.id", "of-the-sender"), ("process.pid", "1")];
+    let resource = of_sender.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let sent = sent(&crash(), &Labels { resource, ..Labels::default() });
+    let resource = sent.resource();
+    assert_eq!((&resource["service.version"], &resource["process.pid"]), (&json!("2.1.0"), &json!(99)));
+    assert_eq!(resource["service.instance.id"], json!("02020202-0202-0202-0202-020202020202"));
+    assert_eq!(sent.attributes()["service.version"], json!("2.1.0"), "in the record, too");
+}
+
+#[test]
 fn what_the_process_survives_is_an_exception() {
     let mut report = crash();
     let crash = report.crash.as_mut().unwrap();
