@@ -25,7 +25,7 @@ pub mod descriptors;
 mod exception_port;
 pub mod expect;
 pub mod hang;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 pub mod json_schema;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod overrun;
@@ -36,7 +36,7 @@ pub mod process;
 pub mod recoverable;
 #[cfg(target_os = "linux")]
 mod renderer_policy;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 pub mod server;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub mod session;

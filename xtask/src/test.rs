@@ -363,6 +363,7 @@ fn arm64(whole: bool) -> anyhow::Result<()> {
             .args(arguments)
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", QEMU)
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "--cfg without_delivery")
             // For tests that start programs of their own.
             .env("CORONER_TEST_RUNNER", QEMU)
             .env("CORONER_TEST_CC", "aarch64-linux-gnu-gcc")

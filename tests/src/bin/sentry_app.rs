@@ -7,25 +7,25 @@
 //! `watch=MS` to be watched for hangs of such a length: `hang` then waits until that is written down, and `stall` is one that ends.
 //! It prints what it learns.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 use std::time::{Duration, Instant};
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner::sentry::session::SessionMode;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner::{Breadcrumb, Config, SentrySink, User};
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner_report::model::RunFacts;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner_tests::hang;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(without_delivery))))]
 fn main() {
     eprintln!("delivery is tested on Linux alone");
     std::process::exit(2);
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(without_delivery)))]
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let (store, dsn) = (arguments.next().expect("a store"), arguments.next().expect("a DSN"));
