@@ -137,7 +137,8 @@ impl Client {
         }
         let run = report.run.as_ref().filter(|run| is_fatal(report, run));
         let is_hang = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::HANG);
-        let session = self.last_update(run, Reports { all: 1, crashes: usize::from(!is_hang) });
+        let all = run.map_or(0, |run| run.lifecycle.reports_delivered as usize).saturating_add(1);
+        let session = self.last_update(run, Reports { all, crashes: usize::from(!is_hang) });
         let event = Event::from_report(report, &options.event);
         self.keep(event, session, |event| self.attachments(report, event))
     }

@@ -278,6 +278,19 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
 }
 
 #[test]
+fn errors_of_a_session_that_crashed_are_also_those_that_it_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| ok());
+    let client = client(folder.path(), options(), &fake);
+    let mut crashed = report(1);
+    // Its own process has delivered them.
+    crashed.run.as_mut().unwrap().lifecycle.reports_delivered = 3;
+    client.capture(&crashed).unwrap();
+    assert!(client.flush(LONG));
+    assert_eq!(fake.items("session")[0]["errors"], 4);
+}
+
+#[test]
 fn the_end_of_a_session_survives_its_event() {
     // Refused by the server, or removed for want of room.
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Exceptions and errors that the app has handled and wants to know of: a report of them, while the app goes on.
 
 use std::error::Error;
+use std::fmt::Write;
 
 use coroner_capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
@@ -67,15 +68,17 @@ pub use coroner_walk::current_registers;
 
 /// Reports an error that was handled, with its [sources](Error::source) as its causes, up to eight. Like [`report_exception`].
 ///
-/// The type is that of the reference: of a `&dyn Error` it can't be known.
+/// The type is that of the reference. Of a `&dyn Error`, and of the causes, it is the one whose name the error's [`Debug`](std::fmt::Debug)
+/// text begins with (`Os` of an `std::io::Error`), if it does so, else `Error`.
 #[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
     let registers = current_registers();
+    let kind = if kind.starts_with("dyn ") { name_in_debug(&error) } else { kind.to_owned() };
     let mut texts = vec![(kind, error.to_string())];
     let mut source = error.source();
     while let Some(cause) = source.filter(|_| texts.len() < 8) {
-        texts.push(("cause", cause.to_string()));
+        texts.push((name_in_debug(&cause), cause.to_string()));
         source = cause.source();
     }
     let frames = frames_above(&registers);
@@ -88,6 +91,26 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
         })
         .collect();
     survive(&registers, &all)
+}
+
+/// The name with which a derived `Debug` begins: a word in camel case, and then nothing or its fields. No more than that is written.
+fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
+    struct Beginning(String);
+    impl Write for Beginning {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.push_str(text);
+            // An error ends the writing: what follows may be long.
+            if self.0.len() > 100 { Err(std::fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut beginning = Beginning(String::new());
+    let _ = write!(beginning, "{value:?}");
+    let text = beginning.0;
+    let end = text.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let is_name = name.starts_with(|letter: char| letter.is_ascii_uppercase()) && name.len() <= 64;
+    let is_end = rest.is_empty() || rest.starts_with('(') || rest.starts_with(" {");
+    if is_name && is_end { name.to_owned() } else { "Error".to_owned() }
 }
 
 /// An exception of a managed runtime, such as Java's, for [`report_uncaught_exception`] and [`report_managed_exception`].
@@ -153,3 +176,7 @@ pub(crate) fn frames_above(registers: &Registers) -> Vec<Frame> {
     });
     frames.collect()
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/exception.rs"]
+mod tests;

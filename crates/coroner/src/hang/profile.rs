@@ -51,6 +51,26 @@ pub(super) struct Sampler {
     samples: u64,
     failed: u64,
     is_written: bool,
+    waits_in: WaitsIn,
+}
+
+/// The system call that a thread waits in. One that had to begin to wait anew after a stop, as each sample is, is another to the kernel.
+#[derive(Debug, Default)]
+struct WaitsIn(Option<i64>);
+
+impl WaitsIn {
+    #[cfg(not(target_vendor = "apple"))]
+    const RESTART: Option<i64> = Some(libc::SYS_restart_syscall);
+    #[cfg(target_vendor = "apple")]
+    const RESTART: Option<i64> = None;
+
+    /// What the kernel says, or what was restarted, if that is known.
+    fn of(&mut self, said: Option<i64>) -> Option<i64> {
+        if said.is_none() || said != Self::RESTART {
+            self.0 = said;
+        }
+        self.0
+    }
 }
 
 impl Sampler {
@@ -71,6 +91,7 @@ impl Sampler {
             samples: 0,
             failed: 0,
             is_written: true,
+            waits_in: WaitsIn::default(),
         }
     }
 
@@ -99,6 +120,7 @@ impl Sampler {
         // Before the thread is stopped, which changes what it does.
         let clocks = os::clocks(self.thread);
         let (state, syscall) = os::activity(self.thread, self.clocks.as_ref().zip(clocks.as_ref()));
+        let syscall = self.waits_in.of(syscall);
         self.clocks = clocks;
         let options = CaptureOptions { by_ptrace: true, ..CaptureOptions::default() };
         let sample = Backtrace::of_thread(self.thread, &options);

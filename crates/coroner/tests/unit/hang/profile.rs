@@ -20,3 +20,13 @@ fn a_sample_of_a_thread_that_went_on_meanwhile_is_none() {
     drop(end);
     thread.join().unwrap();
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_call_that_was_restarted_has_its_own_name() {
+    let (sleeps, restarts) = (Some(libc::SYS_clock_nanosleep), Some(libc::SYS_restart_syscall));
+    let mut waits_in = super::WaitsIn::default();
+    let said = [restarts, sleeps, restarts, restarts, None, restarts];
+    let wanted = [None, sleeps, sleeps, sleeps, None, None];
+    assert_eq!(said.map(|call| waits_in.of(call)), wanted);
+}

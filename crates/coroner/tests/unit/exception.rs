@@ -1,0 +1,33 @@
+use std::io;
+
+use super::name_in_debug;
+
+#[derive(Debug)]
+#[allow(dead_code)] // For their names.
+enum PayError {
+    Refused,
+    Bank(u32),
+    Io { source: io::Error },
+}
+
+#[test]
+fn an_error_is_named_as_its_debug_text_begins() {
+    let os = || io::Error::from_raw_os_error(2);
+    let words = io::Error::other("a text of an app");
+    let long = "A".repeat(1 << 20);
+    for (error, name) in [
+        (&PayError::Refused as &dyn std::fmt::Debug, "Refused"),
+        (&PayError::Bank(7), "Bank"),
+        (&PayError::Io { source: os() }, "Io"),
+        (&os(), "Os"),
+        (&words, "Custom"),
+        (&"no name".parse::<u8>(), "Err"),
+        (&"a text", "Error"),
+        (&format_args!("Timeout of the bank"), "Error"),
+        (&format_args!("timeout"), "Error"),
+        (&format_args!("{long}"), "Error"),
+        (&format_args!(""), "Error"),
+    ] {
+        assert_eq!(name_in_debug(error), name, "{error:.40?}");
+    }
+}
