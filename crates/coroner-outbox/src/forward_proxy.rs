@@ -54,8 +54,10 @@ impl ForwardProxy {
         let answer = self.exchange(stream, url, headers, body);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
-            // The proxy's own: it wants a user, or has no server.
-            407 | 502 | 504 => Err(SendError::Network(format!("the proxy answers {}", answer.status))),
+            // The proxy's own: it wants a user, and has passed nothing on.
+            407 => Err(SendError::Offline("the proxy answers 407".to_owned())),
+            // It has no server, or has lost it.
+            502 | 504 => Err(SendError::Network(format!("the proxy answers {}", answer.status))),
             _ => Ok(answer),
         }
     }

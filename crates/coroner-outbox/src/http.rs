@@ -82,8 +82,8 @@ pub fn is_portal(status: u16, body: &str) -> bool {
 /// Why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There was no connection to the server, and the message did not leave this machine: no network, no name service, nobody who
-    /// listens, a proxy that is gone, a certificate that is not trusted (a portal's, or a clock that is wrong).
+    /// There was no connection to the server, and the message did not come to it: no network, no name service, nobody who
+    /// listens, a proxy that is gone or wants a user, a certificate that is not trusted (a portal's, or a clock that is wrong).
     #[error("no connection: {0}")]
     Offline(String),
     /// The connection was lost, or the server did not answer in time, or answered what is not HTTP.

@@ -86,3 +86,12 @@ fn an_answer_that_drips_has_the_time_that_a_message_may_take() {
     });
     assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
 }
+
+#[test]
+fn a_proxy_that_wants_a_user_has_not_passed_it_on() {
+    let said = answer(b"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n");
+    assert!(matches!(said, Err(SendError::Offline(_))), "{said:?}");
+    // Of these nobody knows.
+    let said = answer(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n");
+    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+}

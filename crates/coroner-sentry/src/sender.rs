@@ -389,7 +389,7 @@ impl Sender {
                     lost += self.outbox.update(|state| state.sessions.settle(true, self.options.sessions))?;
                     break;
                 }
-                Ok(answer) if answer.status == 429 || answer.is_portal() || answer.is_not_now() => {
+                Ok(answer) if matches!(answer.status, 429 | 500..) || answer.is_portal() || answer.is_not_now() => {
                     self.outbox.update(|state| state.sessions.put_back(&batch))?;
                     break;
                 }
@@ -401,6 +401,11 @@ impl Sender {
                         state.discarded.add(&refused);
                         state.sessions.remove(&batch);
                     })?;
+                }
+                Err(error @ SendError::Offline(_)) => {
+                    log::info!("coroner: sessions could not be sent: {error}");
+                    self.outbox.update(|state| state.sessions.put_back(&batch))?;
+                    break;
                 }
                 Err(error) => {
                     log::info!("coroner: sessions could not be sent: {error}");

@@ -290,6 +290,40 @@ fn errors_of_a_session_that_crashed_are_also_those_that_it_survived() {
     assert_eq!(fake.items("session")[0]["errors"], 4);
 }
 
+/// Gives this answer to what comes first, which has left, and is then the other.
+struct AtFirst(Mutex<Option<Result<Answer, SendError>>>, Fake);
+
+impl Transport for AtFirst {
+    fn send(&self, envelope: &[u8]) -> Result<Answer, SendError> {
+        self.1.send(envelope)
+    }
+
+    fn send_noting(
+        &self,
+        envelope: &[u8],
+        leaves: &mut dyn FnMut() -> std::io::Result<()>,
+    ) -> Result<Answer, SendError> {
+        let Some(first) = self.0.lock().unwrap().take() else { return self.1.send_noting(envelope, leaves) };
+        leaves().unwrap();
+        first
+    }
+}
+
+#[test]
+fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
+    for first in [Err(SendError::Offline("the proxy answers 407".into())), status(500), status(503)] {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::new(|_| ok());
+        let transport = Box::new(AtFirst(Mutex::new(Some(first.clone())), fake.clone()));
+        let client = Client::with_transport(options(), folder.path(), transport).unwrap();
+        client.run_began(report(1).run.as_ref().unwrap()).unwrap();
+        client.flush(LONG);
+        client.flush(LONG);
+        assert_eq!(count(&fake.accepted()), (1, 0), "{first:?}");
+        assert_eq!(client.outbox().read_state().discarded, Default::default(), "{first:?}");
+    }
+}
+
 #[test]
 fn the_end_of_a_session_survives_its_event() {
     // Refused by the server, or removed for want of room.
