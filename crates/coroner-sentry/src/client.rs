@@ -353,8 +353,10 @@ impl Client {
                 context.insert("missing_attachments".to_owned(), missing.into());
             }
         }
-        while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > options.max_attachment_bytes
-        {
+        // What the outbox has no room for would be removed with its event.
+        let room = usize::try_from(options.limits.bytes / 2).unwrap_or(usize::MAX);
+        let most = options.max_attachment_bytes.min(room);
+        while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > most {
             let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
             let Some(largest) = largest.map(|(place, _)| place) else { break };
             dropped.push(attachments.remove(largest).filename);

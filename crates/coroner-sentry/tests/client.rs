@@ -10,6 +10,7 @@ use coroner_report::model::{
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
 use coroner_sentry::envelope::Envelope;
+use coroner_sentry::outbox::OutboxLimits;
 use coroner_sentry::session::{Reports, SessionMode};
 use coroner_sentry::transport::{Answer, SendError, Transport};
 use coroner_sentry::{Captured, Client, Options};
@@ -322,6 +323,21 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
         assert_eq!(count(&fake.accepted()), (1, 0), "{first:?}");
         assert_eq!(client.outbox().read_state().discarded, Default::default(), "{first:?}");
     }
+}
+
+#[test]
+fn an_event_is_not_removed_for_its_attachment() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log.txt");
+    std::fs::write(&file, vec![b'x'; 100 << 10]).unwrap();
+    let fake = Fake::new(|_| ok());
+    let limits = OutboxLimits { bytes: 64 << 10, ..OutboxLimits::default() };
+    let options = Options { attachments: vec![file], limits, ..options() };
+    let client = client(&folder.path().join("outbox"), options, &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(client.flush(LONG));
+    let events = fake.items("event");
+    assert_eq!((events.len(), &events[0]["contexts"]["coroner"]["attachments_left_out"][0]), (1, &"log.txt".into()));
 }
 
 #[test]
