@@ -260,7 +260,7 @@ impl Sender {
                 }
                 Ok(())
             };
-            match self.send(&envelope, &mut leaves)? {
+            match self.send(&envelope, &mut leaves) {
                 Ok(answer) if answer.status == 413 => {
                     log::warn!(
                         "coroner: the server finds event {} too large; what is worth least is left out",
@@ -279,11 +279,7 @@ impl Sender {
     }
 
     /// Sends an envelope with the counts that wait, and takes note of what the answer says of limits. `leaves` notes that it leaves.
-    fn send(
-        &self,
-        envelope: &Envelope,
-        leaves: &mut dyn FnMut() -> std::io::Result<()>,
-    ) -> std::io::Result<Result<Answer, SendError>> {
+    fn send(&self, envelope: &Envelope, leaves: &mut dyn FnMut() -> std::io::Result<()>) -> Result<Answer, SendError> {
         let now = SystemTime::now();
         let discarded = self.outbox.read_state().discarded;
         let may_report = self.options.client_reports && !self.counts_are_sent.load(Ordering::Relaxed);
@@ -307,7 +303,7 @@ impl Sender {
                 self.counts_are_sent.store(true, Ordering::Relaxed);
             }
         }
-        Ok(answer)
+        answer
     }
 
     fn judge(&self, entry: &Entry, answer: &Answer) -> Outcome {
@@ -379,7 +375,7 @@ impl Sender {
             *locked(&self.on_the_way) = Some(batch.iter().map(|update| update.sid.clone()).collect());
             let envelope = Envelope { items: items(&batch, mode), ..Envelope::new() };
             let mut leaves = || self.outbox.set_leaving(true);
-            match self.send(&envelope, &mut leaves)? {
+            match self.send(&envelope, &mut leaves) {
                 Ok(answer) if answer.is_success() => {
                     self.outbox.update(|state| state.sessions.remove(&batch))?;
                     taken = true;

@@ -321,7 +321,7 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
         client.flush(LONG);
         client.flush(LONG);
         assert_eq!(count(&fake.accepted()), (1, 0), "{first:?}");
-        assert_eq!(client.outbox().read_state().discarded, Default::default(), "{first:?}");
+        assert!(client.outbox().read_state().discarded.is_empty(), "{first:?}");
     }
 }
 
