@@ -11,6 +11,7 @@ use coroner_process::memory::LoadGuarded;
 use coroner_process::stop_the_world::{Capture, Config, NotCaptured, StoppedThreads, ThreadStopper};
 use coroner_process::threads::{Activity, KernelState, TaskDirectory, monotonic_now};
 use coroner_process::tracer::Tracer;
+use coroner_process::vitals::debugged;
 use support::{Flag, block_signals, gettid, set_limit, until};
 
 const MS: u64 = 1_000_000;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         threads_that_start_meanwhile_are_traced,
         threads_that_may_not_be_traced_are_sent_the_signal,
         without_a_signal_threads_are_traced,
+        the_helper_is_no_debugger,
     ])
 }
 
@@ -686,6 +688,25 @@ fn without_a_signal_threads_are_traced() {
     stop.release();
     assert_eq!(prepared.stopper.interrupt(gettid(), MS).err(), Some(NotCaptured::SignalDenied));
     finish(threads);
+}
+
+fn the_helper_is_no_debugger() {
+    if support::is_emulated() {
+        return;
+    }
+    assert_eq!(debugged(), Some(false));
+    let prepared = Prepared::new();
+    // The kernel says of a process what is true of its first thread.
+    let by_another = move || {
+        let stop = prepared.stop_unnoticed();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let said = debugged();
+        stop.release();
+        assert!(!status.contains("TracerPid:\t0\n"), "{status}");
+        assert_eq!(said, None);
+    };
+    std::thread::spawn(by_another).join().unwrap();
+    assert_eq!(debugged(), Some(false));
 }
 
 /// Threads that sleep and block nothing.

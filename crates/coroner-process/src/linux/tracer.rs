@@ -128,6 +128,21 @@ const DONE: u32 = 2;
 /// In [`Shared::lists`]: the helper may end.
 const END: u32 = u32::MAX;
 
+/// Helpers that were begun, and that have ended since, of all tracers of this process.
+static BEGUN_HELPERS: AtomicU32 = AtomicU32::new(0);
+static ENDED_HELPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Helpers that have ended. None was at work from one moment to another if [`begun_helpers`] returns at the later one what this returned
+/// at the earlier. Async-signal-safe.
+pub(super) fn ended_helpers() -> u32 {
+    ENDED_HELPERS.load(SeqCst)
+}
+
+/// Helpers that were begun. Async-signal-safe.
+pub(super) fn begun_helpers() -> u32 {
+    BEGUN_HELPERS.load(SeqCst)
+}
+
 /// One thread to be stopped.
 #[derive(Debug)]
 #[repr(C)]
@@ -260,9 +275,11 @@ impl Tracing<'_> {
         if self.helper == 0 {
             shared.lists.store(0, SeqCst);
             shared.starter.store(process_id() as u32, SeqCst);
+            BEGUN_HELPERS.fetch_add(1, SeqCst);
             match self.start() {
                 Ok(pid) => self.helper = pid,
                 Err(error) => {
+                    ENDED_HELPERS.fetch_add(1, SeqCst);
                     fail_unfinished(shared, why_no_helper(error));
                     return;
                 }
@@ -341,6 +358,7 @@ impl Tracing<'_> {
         // reaped it.
         // SAFETY: a status is not asked for. Async-signal-safe: one system call.
         while unsafe { syscall!(libc::SYS_wait4, helper, 0, libc::__WALL, 0) } == Err(Errno::INTR) {}
+        ENDED_HELPERS.fetch_add(1, SeqCst);
     }
 }
 

@@ -8,6 +8,7 @@ use core::ffi::CStr;
 
 use super::proc::{decimal, read_file};
 use super::syscall::syscall;
+use super::tracer;
 use crate::files::{close, open, status};
 use crate::path::PathOf;
 
@@ -16,7 +17,7 @@ use crate::path::PathOf;
 pub struct Vitals {
     /// Physical memory that the process uses, bytes (`VmRSS` of proc_pid_status(5)).
     pub memory_used: Option<u64>,
-    /// Whether a debugger traces it (`TracerPid`).
+    /// As [`debugged`].
     pub debugged: Option<bool>,
     /// `/proc/self/oom_score_adj`: from -1,000, never chosen, to 1,000, always.
     pub oom_score_adj: Option<i16>,
@@ -50,14 +51,28 @@ pub struct MemoryCgroup {
     pub processes: Option<u32>,
 }
 
+/// Whether a debugger traces the calling process (`TracerPid` of proc_pid_status(5)). `None` if the system does not say, or if it may be
+/// Coroner's own helper ([`tracer`]), which reads a thread of it.
+pub fn debugged() -> Option<bool> {
+    let helpers = tracer::ended_helpers();
+    is_debugged(read_into(libc::AT_FDCWD, c"/proc/self/status", &mut [0; 2048]), helpers)
+}
+
+/// By that status, which was read when as many helpers had ended.
+fn is_debugged(status: &[u8], helpers: u32) -> Option<bool> {
+    let is_traced = value(status, b"TracerPid:")?.trim_ascii() != b"0";
+    (!is_traced || tracer::begun_helpers() == helpers).then_some(is_traced)
+}
+
 impl Vitals {
     /// Those of the calling process, now.
     pub fn read() -> Vitals {
         let mut text = [0; 2048];
+        let helpers = tracer::ended_helpers();
         let status = read_into(libc::AT_FDCWD, c"/proc/self/status", &mut text);
         let kibibytes = |line: &[u8]| decimal(line.trim_ascii().strip_suffix(b" kB")?)?.checked_mul(1024);
         let memory_used = value(status, b"VmRSS:").and_then(kibibytes);
-        let debugged = value(status, b"TracerPid:").map(|tracer| tracer.trim_ascii() != b"0");
+        let debugged = is_debugged(status, helpers);
         let directory = CgroupDirectory::of_this_process();
         let vitals = Vitals {
             memory_used,

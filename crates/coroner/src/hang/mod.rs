@@ -387,10 +387,11 @@ impl Thread {
         if ENDED.load(Ordering::SeqCst) {
             return false;
         }
-        let debugged = os::is_debugged();
-        state.set_scalar(Scalar::DEBUGGED, debugged.into());
-        if debugged {
-            return false;
+        if let Some(debugged) = os::debugged() {
+            state.set_scalar(Scalar::DEBUGGED, debugged.into());
+            if debugged {
+                return false;
+            }
         }
         let number = beats.thread.load(Ordering::Relaxed);
         // Where it hangs, for certain: when the report stops all threads, it may have gone on.
@@ -472,10 +473,14 @@ fn own_time() -> Duration {
 
 #[cfg(target_vendor = "apple")]
 mod os {
-    pub(super) use coroner_capture::is_traced as is_debugged;
     use coroner_report::wire::ThreadState;
 
     use crate::backtrace::ThreadId;
+
+    /// Whether a debugger traces this process.
+    pub(super) fn debugged() -> Option<bool> {
+        Some(coroner_capture::is_traced())
+    }
 
     /// Clocks of a thread, which are not read here.
     #[derive(Debug)]
@@ -497,12 +502,7 @@ mod os {
 
     use crate::backtrace::ThreadId;
 
-    /// Whether a debugger traces this process: `TracerPid` of proc_pid_status(5).
-    pub(super) fn is_debugged() -> bool {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-        tracer.is_some_and(|tracer| tracer.trim() != "0")
-    }
+    pub(super) use coroner_process::vitals::debugged;
 
     /// How long a thread ran, and how long it waited for a processor, nanoseconds: `schedstat` (Documentation/scheduler/sched-stats.rst).
     #[derive(Debug)]
