@@ -649,7 +649,8 @@ fn threads_that_start_meanwhile_are_traced() {
         let stop = prepared.stop_unnoticed();
         let before = STARTED.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_micros(100));
-        assert_eq!(STARTED.load(Ordering::SeqCst), before, "a thread runs");
+        let after = STARTED.load(Ordering::SeqCst);
+        assert_eq!(after, before, "a thread runs: {:?}, {:?} in all", stop.progress(), prepared.tasks.count());
         // One that no listing had while the helper worked was sent the signal.
         let missing: Vec<_> = stop.threads().filter(|thread| matches!(thread.capture, Capture::Not(_))).collect();
         assert!(missing.is_empty(), "{missing:?} of {}", stop.threads().count());

@@ -18,6 +18,9 @@ use crate::registers::Registers;
 /// before it answers, and that one another one.
 const LISTINGS: u32 = 100;
 
+/// Listings that find nothing new while the kernel counts more threads than are accounted for, until that is believed.
+const REPEATS: u32 = 3;
+
 /// How long nobody must have answered, in nanoseconds, before the threads are listed again while some are silent.
 const SLICE: u64 = 1_000_000;
 
@@ -366,6 +369,7 @@ impl<'a> StoppedThreads<'a> {
         let shared = self.shared();
         let mut answers = shared.answers.load(SeqCst);
         let mut quiet_since = monotonic_now();
+        let mut repeated = 0_u32;
         loop {
             let seen = shared.answers.load(SeqCst);
             let progress = self.progress();
@@ -374,10 +378,18 @@ impl<'a> StoppedThreads<'a> {
                 (answers, quiet_since) = (seen, now);
             }
             if progress.silent == 0 && self.unsent == 0 {
-                if now < deadline && !self.is_complete(&progress) && self.ask_new() {
-                    continue;
+                if now >= deadline || self.is_complete(&progress) {
+                    return progress;
                 }
-                return progress;
+                if self.ask_new() {
+                    repeated = 0;
+                } else if repeated == REPEATS {
+                    return progress;
+                } else {
+                    // What the kernel counts besides may be ending, or be new and behind the end of a listing that was cut short.
+                    repeated = repeated.saturating_add(1);
+                }
+                continue;
             }
             if now >= deadline || now.saturating_sub(quiet_since) >= grace {
                 return progress;
