@@ -85,10 +85,10 @@ impl Client {
     /// # Errors
     /// It can't be kept (the disk is full). It may come again: a record that is kept or was sent already is known by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
-        let state: State = self.outbox().try_read_state()?;
-        if state.consent == Some(false) {
+        if self.outbox().is_refused()? {
             return Ok(Captured::Refused);
         }
+        let state: State = self.outbox().read_state();
         let event_id = report.event_id().to_string();
         if state.done.contains(&event_id) {
             return Ok(Captured::Known);
@@ -104,7 +104,7 @@ impl Client {
     /// # Errors
     /// It can't be noted.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
-        self.outbox().update(|state: &mut State| state.consent = Some(given))?;
+        self.outbox().set_consent(given)?;
         if given {
             self.wake();
             return Ok(());

@@ -23,8 +23,6 @@ pub(crate) struct State {
     pub(crate) not_before: u64,
     /// Ids of reports whose records were sent.
     pub(crate) done: SentIds,
-    /// Whether the user has agreed; `None` while they have not been asked.
-    pub(crate) consent: Option<bool>,
 }
 
 impl State {
@@ -73,8 +71,7 @@ impl Sender {
         if gone > 0 {
             log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
         }
-        let state: State = self.outbox.try_read_state()?;
-        let may_send = state.consent.unwrap_or(!self.options.require_consent);
+        let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() && self.state().wait(SystemTime::now()).is_none() {

@@ -7,6 +7,7 @@
 //! What a message is, and what a server's answer means, is for `coroner-sentry` and `coroner-otlp` to say.
 #![deny(missing_docs)]
 
+mod consent;
 mod forward_proxy;
 mod http;
 mod no_proxy;

@@ -4,7 +4,8 @@
 //! <outbox>/
 //!   queue/<made>-<tries>-<not before>-<event>-<session>.<extension>
 //!   given-up/…    messages that a server refused
-//!   state.json    what the sink keeps beside them: ids of what was sent, consent, limits
+//!   state.json    what the sink keeps beside them: ids of what was sent, limits
+//!   consent       what the user said
 //!   lock          held for moments, while `state.json` is changed
 //!   sending.lock  held by the process that sends
 //! ```
@@ -291,11 +292,8 @@ impl Outbox {
         self.try_read_state().unwrap_or_default()
     }
 
-    /// The same, for what must not be decided without it: what the user said of consent.
-    ///
-    /// # Errors
-    /// It can't be read for now: the process has no descriptors left, or no memory. Another time it can, and says what it says.
-    pub fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
+    /// The same, for a change: what can't be read for now must not be written anew.
+    fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
         use rustix::io::Errno;
         const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
         let bytes = match open_file(&self.shared.path.join(STATE)).and_then(read_whole) {
@@ -501,6 +499,10 @@ fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()
         remove(&place)?;
         failed.file.persist(&place).map_err(|failed| failed.error)?;
     }
+    sync_directory(directory)
+}
+
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory)?.sync_all() {
         // Some file systems have no fsync of a directory.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
@@ -509,7 +511,7 @@ fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()
 }
 
 /// Opens a file to be read. A link is not followed, and a pipe, which would never begin, is none.
-fn open_file(path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     if file.metadata()?.is_file() {
@@ -526,7 +528,7 @@ fn read_whole(file: File) -> io::Result<Vec<u8>> {
 }
 
 /// Removes what is there, a directory with all that is in it.
-fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) => fs::remove_dir_all(path),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

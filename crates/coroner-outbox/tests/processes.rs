@@ -102,17 +102,36 @@ fn without_descriptors_consent_is_not_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let said = in_a_child(|| {
         let outbox = Outbox::open(folder.path(), "envelope").unwrap();
-        outbox.update(|state: &mut State| state.consent = Some(false)).unwrap();
+        outbox.update(|state: &mut State| state.consent = Some(true)).unwrap();
+        outbox.set_consent(false).unwrap();
         let limit = |most| {
             let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
             // SAFETY: a valid limit, of this process alone.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
         };
         limit(3);
-        let read = outbox.try_read_state::<State>();
+        let read = outbox.consent();
         let changed = outbox.update(|state: &mut State| *state = State::default());
         limit(64);
-        read.is_err() && changed.is_err() && outbox.try_read_state::<State>().unwrap().consent == Some(false)
+        read.is_err()
+            && changed.is_err()
+            && outbox.consent().unwrap() == Some(false)
+            && outbox.read_state::<State>().consent == Some(true)
     });
     assert_eq!(said, Some(true));
+}
+
+#[test]
+fn a_refusal_needs_no_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(folder.path(), "envelope").unwrap();
+    let said = in_a_child(|| {
+        let outbox = Outbox::open(folder.path(), "envelope").unwrap();
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: of this process alone: a file that grows is an error and no signal.
+        unsafe { (libc::signal(libc::SIGXFSZ, libc::SIG_IGN), libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit)) };
+        outbox.set_consent(true).is_err() && outbox.set_consent(false).is_ok()
+    });
+    assert_eq!(said, Some(true));
+    assert!(outbox.is_refused().unwrap());
 }

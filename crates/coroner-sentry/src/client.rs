@@ -12,8 +12,7 @@ use coroner_report::model::{CrashFlag, Report, RunFacts};
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
 
-use serde_json::{Map, Value};
-
+use crate::attachments;
 use crate::client_report::Reason;
 use crate::envelope::{Attachment, AttachmentKind, Envelope, Item, item_type};
 use crate::event::Event;
@@ -132,7 +131,7 @@ impl Client {
     /// It can't be kept (the disk is full). It may come again: an event that is kept or was sent already is known by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
         let options = &self.inner.options;
-        if self.outbox().try_read_state()?.consent == Some(false) {
+        if self.outbox().is_refused()? {
             return Ok(Captured::Refused);
         }
         let run = report.run.as_ref().filter(|run| is_fatal(report, run));
@@ -213,9 +212,11 @@ impl Client {
             return Ok(());
         }
         let Some(update) = self.teller().and_then(|teller| teller.began(run)) else { return Ok(()) };
+        if self.outbox().is_refused()? {
+            return Ok(());
+        }
         self.outbox().update(|state| {
-            let refused = state.consent == Some(false);
-            if !refused && !state.begun.contains(&update.sid) && !state.has_ended(&update.sid) {
+            if !state.begun.contains(&update.sid) && !state.has_ended(&update.sid) {
                 state.begun.push(update.sid.clone());
                 state.sessions.push(update);
             }
@@ -230,6 +231,9 @@ impl Client {
     /// # Errors
     /// It can't be noted.
     pub fn run_ended(&self, run: &RunFacts, reports: Reports) -> io::Result<()> {
+        if self.outbox().is_refused()? {
+            return Ok(());
+        }
         let update = self.last_update(Some(run), reports);
         if self.is_watchdog_termination(run, reports) {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
@@ -238,9 +242,7 @@ impl Client {
         }
         let Some(update) = update else { return Ok(()) };
         self.outbox().update(|state| {
-            if state.consent != Some(false)
-                && let Some(update) = join(state, update)
-            {
+            if let Some(update) = join(state, update) {
                 state.note_ended(&update.sid);
                 state.begun.retain(|begun| *begun != update.sid);
                 state.sessions.push(update);
@@ -258,7 +260,6 @@ impl Client {
         let current = locked(&self.inner.current);
         wanted
             && current.as_ref().is_some_and(|current| termination::is_watchdog(run, current))
-            && self.outbox().read_state().consent != Some(false)
             && !self.outbox().read_state().is_done(&termination::event_id(run))
     }
 
@@ -316,58 +317,25 @@ impl Client {
                 Err(error) => log::warn!("coroner: event {} goes without a minidump: {error}", event.event_id),
             }
         }
-        let mut dropped = Vec::new();
+        let mut too_large = Vec::new();
         for path in &options.attachments {
             let filename = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match read_file(path, options.max_attachment_bytes) {
+            match attachments::read_file(path, options.max_attachment_bytes) {
                 Ok(Some(bytes)) => {
                     attachments.push(Attachment { filename, content_type: None, kind: AttachmentKind::File, bytes });
                 }
-                Ok(None) => dropped.push(filename),
+                Ok(None) => too_large.push(filename),
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
-        attachments.extend(report.app_memory.iter().map(|memory| Attachment {
-            filename: memory.name.clone(),
-            content_type: None,
-            kind: AttachmentKind::File,
-            bytes: memory.bytes.0.clone(),
-        }));
-        // What the run itself declared, in the event where it is missing: it may have been removed since.
-        let mut missing = Map::new();
-        for declared in report.run.iter().flat_map(|run| &run.attachments) {
-            match read_file(Path::new(&declared.path), options.max_attachment_bytes) {
-                Ok(Some(bytes)) => attachments.push(Attachment {
-                    filename: declared.name.clone(),
-                    content_type: declared.content_type.clone(),
-                    kind: AttachmentKind::File,
-                    bytes,
-                }),
-                Ok(None) => drop(missing.insert(declared.name.clone(), "it is too large".into())),
-                Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
-            }
-        }
-        if !missing.is_empty() {
-            let context = event.contexts.entry("coroner").or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(context) = context {
-                context.insert("missing_attachments".to_owned(), missing.into());
-            }
-        }
+        attachments.extend(attachments::of_run(report, event, options.max_attachment_bytes));
         // What the outbox has no room for would be removed with its event.
         let room = usize::try_from(options.limits.bytes / 2).unwrap_or(usize::MAX);
-        let most = options.max_attachment_bytes.min(room);
-        while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > most {
-            let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
-            let Some(largest) = largest.map(|(place, _)| place) else { break };
-            dropped.push(attachments.remove(largest).filename);
-        }
-        if !dropped.is_empty() {
-            log::warn!("coroner: attachments are too large and not sent: {}", dropped.join(", "));
+        let left_out = attachments::limit(&mut attachments, options.max_attachment_bytes.min(room), too_large, event);
+        if !left_out.is_empty() {
             self.outbox().update(|state| {
-                state.discarded.count_many(Reason::InternalSdkError, "attachment", dropped.len() as u64);
+                state.discarded.count_many(Reason::InternalSdkError, "attachment", left_out.len() as u64);
             })?;
-            let context = event.contexts.entry("coroner").or_insert_with(|| serde_json::json!({ "type": "coroner" }));
-            context["attachments_left_out"] = dropped.into();
         }
         Ok(attachments)
     }
@@ -377,7 +345,7 @@ impl Client {
     /// # Errors
     /// It can't be noted.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
-        self.outbox().update(|state| state.consent = Some(given))?;
+        self.outbox().set_consent(given)?;
         if given {
             self.wake();
             return Ok(());
@@ -428,19 +396,6 @@ fn is_fatal(report: &Report, run: &RunFacts) -> bool {
         && crash.is_some_and(|crash| {
             !crash.has(CrashFlag::NotFatal) && !crash.has(CrashFlag::ForkChild) && crash.monitor != Monitor::USER
         })
-}
-
-/// The content of a file; `None` if it is larger than `most`. A pipe or a device would have no end, or never begin.
-fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    // What is written to it meanwhile counts, too.
-    let limit = most as u64;
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, limit.saturating_add(1)), &mut bytes)?;
-    Ok((bytes.len() as u64 <= limit).then_some(bytes))
 }
 
 /// Whether an event is among the sampled: a share of all ids.

@@ -9,8 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Client;
 use crate::envelope::{Envelope, Item, item_type};
-use crate::event::{Sdk, time_text};
-use crate::options::Options;
+use crate::event::{EventOptions, Sdk, time_text};
 
 /// Longest message that servers take, in characters.
 const MAX_MESSAGE: usize = 4096;
@@ -29,7 +28,8 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    fn envelope(&self, options: &Options, now: SystemTime) -> Envelope {
+    /// An envelope of it alone. Of the options, release and environment are used.
+    pub fn envelope(&self, options: &EventOptions, now: SystemTime) -> Envelope {
         // Keys that the standard library takes from the system's random numbers.
         let half = || RandomState::new().hash_one((now, &self.message));
         let id = format!("{:016x}{:016x}", half(), half());
@@ -49,7 +49,7 @@ impl Feedback {
             "sdk": Sdk::coroner(),
             "contexts": { "feedback": context },
         });
-        for (key, value) in [("release", &options.event.release), ("environment", &options.event.environment)] {
+        for (key, value) in [("release", &options.release), ("environment", &options.environment)] {
             if let Some(value) = value {
                 event[key] = value.clone().into();
             }
@@ -66,11 +66,11 @@ impl Client {
     /// # Errors
     /// It can't be kept (the disk is full).
     pub fn feedback(&self, feedback: &Feedback) -> io::Result<bool> {
-        if self.outbox().read_state().consent == Some(false) {
+        if self.outbox().is_refused()? {
             return Ok(false);
         }
         let now = SystemTime::now();
-        self.outbox().push(&feedback.envelope(self.options(), now), None, now)?;
+        self.outbox().push(&feedback.envelope(&self.options().event, now), None, now)?;
         self.wake();
         Ok(true)
     }

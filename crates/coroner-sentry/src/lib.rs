@@ -1,6 +1,7 @@
 //! Delivery of Coroner's crash reports to Sentry, and to servers that speak its protocol.
 //!
 //! * [`event`]: a [`Report`](coroner_report::Report) as an event;
+//! * [`attachments`]: the files that go with it;
 //! * [`envelope`]: events, attachments, sessions and client reports as they are sent;
 //! * [`outbox`]: what waits, on the disk; [`transport`]: one envelope over HTTPS;
 //! * [`Client`]: all of it together. `coroner::SentrySink` is a client in the place of a sink.
@@ -20,6 +21,7 @@
 //! refuses is set aside (`given-up` in the outbox) and counted for a client report; with another DSN it is tried again.
 #![deny(missing_docs)]
 
+pub mod attachments;
 mod client;
 pub mod client_report;
 pub mod envelope;

@@ -40,8 +40,6 @@ pub struct State {
     pub begun: Vec<String>,
     /// Ids of events that were sent, and of sessions that have ended.
     pub done: SentIds,
-    /// Whether the user has agreed; `None` while they have not been asked.
-    pub consent: Option<bool>,
     /// Which installation of the app it is: a random id.
     pub installation: Option<String>,
 }
@@ -143,12 +141,28 @@ impl Outbox {
         self.messages.read_state()
     }
 
-    /// The same, for what must not be decided without it.
+    /// Whether the user has agreed; `None` while they have not been asked.
     ///
     /// # Errors
     /// It can't be read for now.
-    pub fn try_read_state(&self) -> io::Result<State> {
-        self.messages.try_read_state()
+    pub fn consent(&self) -> io::Result<Option<bool>> {
+        self.messages.consent()
+    }
+
+    /// Whether nothing may be sent or kept because the user has refused.
+    ///
+    /// # Errors
+    /// It can't be read for now.
+    pub fn is_refused(&self) -> io::Result<bool> {
+        self.messages.is_refused()
+    }
+
+    /// Keeps what the user said.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn set_consent(&self, given: bool) -> io::Result<()> {
+        self.messages.set_consent(given)
     }
 
     /// Puts an envelope into the queue, durably. `session` is the one that it ends.

@@ -106,7 +106,7 @@ impl Sender {
         if gone > 0 {
             log::warn!("coroner: {gone} envelopes were removed to keep the outbox within its limits");
         }
-        let may_send = self.outbox.try_read_state()?.consent.unwrap_or(!self.options.require_consent);
+        let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() {

@@ -39,7 +39,7 @@ fn on_a_full_disk_each_event_that_waits_is_sent_once() {
     }
     client.count_lost(3).unwrap();
     client.flush(LONG);
-    client.outbox().update(|state| state.consent = Some(true)).unwrap();
+    client.outbox().set_consent(true).unwrap();
     // SAFETY: of this process alone: a file that grows beyond it is an error and no signal.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);

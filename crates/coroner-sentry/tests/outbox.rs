@@ -81,8 +81,8 @@ fn damage_is_reported_and_strangers_are_left_alone() {
     assert_eq!(outbox.read(entry).unwrap_err().kind(), io::ErrorKind::InvalidData);
     assert_eq!(outbox.queue().unwrap().len(), 1);
     assert_eq!(outbox.read_state(), State::default());
-    outbox.update(|state| state.consent = Some(true)).unwrap();
-    assert_eq!(Outbox::open(folder.path()).unwrap().read_state().consent, Some(true));
+    outbox.update(|state| state.note_done("1")).unwrap();
+    assert!(Outbox::open(folder.path()).unwrap().read_state().is_done("1"));
 }
 
 #[test]

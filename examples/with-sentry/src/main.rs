@@ -7,6 +7,8 @@
 //! cargo run -p with-sentry -- panic     # the same with a panic, of which the client's own event gives way
 //! cargo run -p with-sentry -- logout crash
 //! cargo run -p with-sentry -- trace crash
+//! cargo run -p with-sentry -- attach crash
+//! cargo run -p with-sentry -- feedback  # what a user says of the last crash
 //! ```
 
 use std::time::Duration;
@@ -60,6 +62,17 @@ fn main() {
         println!("trace {}", transaction.get_trace_context().trace_id);
         sentry::configure_scope(|scope| scope.set_span(Some(transaction.into())));
         coroner::mirror_scope();
+    }
+    if has("attach") {
+        let _ =
+            coroner::add_attachment("Cargo.toml", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref(), None);
+    }
+    if has("feedback")
+        && let Ok(coroner) = &installed
+    {
+        let message = "I was only saving the document".to_owned();
+        let event_id = coroner.last_run().event_id;
+        coroner::feedback(&coroner::Feedback { event_id, message, ..Default::default() });
     }
     if has("crash") {
         // SAFETY: none: this is the crash.

@@ -66,6 +66,25 @@ fn the_apps_own_client_sends_the_crash_with_its_scope() {
 }
 
 #[test]
+fn what_the_run_declared_and_what_the_user_says_go_by_the_apps_client() {
+    let app = App::new();
+    app.run(&["attach", "crash"]);
+    app.run(&["feedback"]);
+    let event = app.event();
+    let accepted = app.server.accepted();
+    let items = accepted.iter().flat_map(|envelope| &envelope.items);
+    let attachments: Vec<_> = items.filter(|item| item.kind() == "attachment").collect();
+    assert_eq!(attachments.len(), 1, "{attachments:?}");
+    assert_eq!(attachments[0].header["filename"], "Cargo.toml");
+    assert_eq!(attachments[0].payload, std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap());
+    let said = &app.server.items("feedback")[0];
+    let context = &said["contexts"]["feedback"];
+    assert_eq!(context["message"], "I was only saving the document");
+    assert_eq!(context["associated_event_id"], event["event_id"]);
+    assert_eq!(said["release"], "with-sentry@1.0.0");
+}
+
+#[test]
 fn who_logged_out_is_not_in_a_crash() {
     let app = App::new();
     app.run(&["logout", "crash"]);

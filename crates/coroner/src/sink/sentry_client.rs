@@ -6,17 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use coroner_report::model::RunFacts;
+use coroner_sentry::attachments;
 use coroner_sentry::envelope::{Envelope, Item, item_type};
 use coroner_sentry::event::{Event, EventOptions, OWN_CONTEXTS};
 use coroner_sentry::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_counted_by_client};
-use sentry_core::protocol;
-use sentry_core::{Breadcrumb, ClientOptions, Hub, Integration, Scope as SentryScope};
+use sentry_core::protocol::{self, EnvelopeError};
+use sentry_core::{Breadcrumb, Client, ClientOptions, Hub, Integration, Scope as SentryScope};
 
 use super::{Delivery, FinishedRun, Sink, Submission};
 use crate::scope::{self, Scope};
 
 /// How long the client may take to send one event.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of the attachments of one event, as `SentrySink` has it by default.
+const MAX_ATTACHMENTS: usize = 20 << 20;
 
 /// Delivers by the client that the app made with `sentry::init`, to the project of its DSN and by its transport.
 ///
@@ -30,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// What that client can't do is not done: it has no outbox, so an event that its transport loses in an outage is lost. Where it
 /// tracks sessions (`auto_session_tracking`), which know of no crash, this sink adds those of runs that crashed or ended without a
-/// trace: each run is one session. Its `before_send` and its sampling are for events of its own types
+/// trace: each run is one session. What the run declared as attachments goes with its event, 20 MiB of it at most. Its `before_send` and its sampling are for events of its own types
 /// and do not see these; [`Config::before_deliver`](crate::Config::before_deliver) does. Where that is not good enough, give
 /// [`SentrySink`](super::SentrySink) the same DSN: [`SentryIntegration`] works with it as well.
 #[derive(Debug, Clone, Default)]
@@ -84,10 +87,13 @@ impl Sink for SentryClientSink {
         let update = teller.ended(run.facts, reports).filter(|update| SessionMode::CrashesOnly.takes(update));
         let Some(update) = update else { return };
         let update = SessionUpdate { init: !is_counted_by_client(run.facts), ..update };
-        let envelope = Envelope::new().with(Item::json(item_type::SESSION, &update));
-        if let Ok(envelope) = sentry_core::Envelope::from_bytes_raw(envelope.to_bytes_sent_at(SystemTime::now())) {
-            client.send_envelope(envelope);
-        }
+        let _ = send(&client, &Envelope::new().with(Item::json(item_type::SESSION, &update)));
+    }
+
+    fn feedback(&self, feedback: &crate::Feedback) -> bool {
+        let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return false };
+        let said = super::sentry::feedback(feedback);
+        send(&client, &said.envelope(&self.options_beside(client.options(), None), SystemTime::now())).is_ok()
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
@@ -95,15 +101,14 @@ impl Sink for SentryClientSink {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
-        let event = Event::from_report(
-            submission.report,
-            &self.options_beside(client.options(), submission.report.run.as_ref()),
-        );
-        // As bytes: the client's own types have no images of ELF and Mach-O.
-        let bytes = Envelope::of_event(&event).to_bytes_sent_at(SystemTime::now());
-        match sentry_core::Envelope::from_bytes_raw(bytes) {
-            Ok(envelope) => client.send_envelope(envelope),
-            Err(error) => return Delivery::Rejected { reason: error.to_string() },
+        let report = submission.report;
+        let mut event = Event::from_report(report, &self.options_beside(client.options(), report.run.as_ref()));
+        let mut attachments = attachments::of_run(report, &mut event, MAX_ATTACHMENTS);
+        attachments::limit(&mut attachments, MAX_ATTACHMENTS, Vec::new(), &mut event);
+        let mut envelope = Envelope::of_event(&event);
+        envelope.items.extend(attachments.into_iter().map(Item::attachment));
+        if let Err(error) = send(&client, &envelope) {
+            return Delivery::Rejected { reason: error.to_string() };
         }
         if client.flush(Some(TIMEOUT)) {
             Delivery::Delivered
@@ -111,6 +116,13 @@ impl Sink for SentryClientSink {
             retry("the sentry crate's client could not send it in time")
         }
     }
+}
+
+/// Hands an envelope to the client. As bytes: its own types have no images of ELF and Mach-O.
+fn send(client: &Client, envelope: &Envelope) -> Result<(), EnvelopeError> {
+    let bytes = envelope.to_bytes_sent_at(SystemTime::now());
+    client.send_envelope(sentry_core::Envelope::from_bytes_raw(bytes)?);
+    Ok(())
 }
 
 /// Whether panics that have a report are Coroner's to tell the server: it has a sink that goes there.

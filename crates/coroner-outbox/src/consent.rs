@@ -1,0 +1,77 @@
+//! What the user said of sending. It has a file of its own: whatever becomes of the sink's state, a refusal is not forgotten.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::outbox::{Outbox, open_file, remove, sync_directory};
+
+const CONSENT: &str = "consent";
+/// What the file says where the user has agreed. Whatever else it says is a refusal.
+const GIVEN: &str = "given\n";
+
+impl Outbox {
+    /// Whether the user has agreed; `None` while they have not been asked. A file that is damaged counts as a refusal.
+    ///
+    /// # Errors
+    /// It can't be read for now: the process has no descriptors left, or no memory. Another time it can, and says what it says.
+    pub fn consent(&self) -> io::Result<Option<bool>> {
+        let file = match open_file(&self.path().join(CONSENT)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // A directory, a pipe or a link.
+            Err(error)
+                if error.kind() == ErrorKind::InvalidData || Errno::from_io_error(&error) == Some(Errno::LOOP) =>
+            {
+                return Ok(Some(false));
+            }
+            Err(error) => return Err(error),
+        };
+        let mut said = Vec::new();
+        file.take(16).read_to_end(&mut said)?;
+        Ok(Some(said == GIVEN.as_bytes()))
+    }
+
+    /// Whether nothing may be sent or kept because the user has refused.
+    ///
+    /// # Errors
+    /// As of [`consent`](Self::consent).
+    pub fn is_refused(&self) -> io::Result<bool> {
+        Ok(self.consent()? == Some(false))
+    }
+
+    /// Keeps what the user said. A process killed in it leaves a refusal, and a refusal needs no room on the disk.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn set_consent(&self, given: bool) -> io::Result<()> {
+        if self.consent().is_ok_and(|before| before == Some(given)) {
+            return Ok(());
+        }
+        let path = self.path().join(CONSENT);
+        let mut file = match create(&path) {
+            // What stands there is nothing that this program has made.
+            Err(_) if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) => {
+                remove(&path)?;
+                create(&path)?
+            }
+            file => file?,
+        };
+        if given {
+            file.write_all(GIVEN.as_bytes())?;
+        }
+        file.sync_all()?;
+        sync_directory(self.path())
+    }
+}
+
+/// An empty file, which says no.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)
+}

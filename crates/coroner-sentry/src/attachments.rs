@@ -1,0 +1,80 @@
+//! The files that go with an event: what the run itself declared or registered, and the limit on all of them together.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use coroner_report::model::Report;
+use serde_json::{Map, Value};
+
+use crate::envelope::{Attachment, AttachmentKind};
+use crate::event::Event;
+
+/// What the run of a report left to be attached: memory that it registered, and files that it declared, each at most `most` bytes. The
+/// event says which files are missing, and why: they may have been removed since.
+pub fn of_run(report: &Report, event: &mut Event, most: usize) -> Vec<Attachment> {
+    let memory = report.app_memory.iter().map(|memory| Attachment {
+        filename: memory.name.clone(),
+        content_type: None,
+        kind: AttachmentKind::File,
+        bytes: memory.bytes.0.clone(),
+    });
+    let mut attachments: Vec<Attachment> = memory.collect();
+    let mut missing = Map::new();
+    for declared in report.run.iter().flat_map(|run| &run.attachments) {
+        match read_file(Path::new(&declared.path), most) {
+            Ok(Some(bytes)) => attachments.push(Attachment {
+                filename: declared.name.clone(),
+                content_type: declared.content_type.clone(),
+                kind: AttachmentKind::File,
+                bytes,
+            }),
+            Ok(None) => drop(missing.insert(declared.name.clone(), "it is too large".into())),
+            Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
+        }
+    }
+    if !missing.is_empty() {
+        note(event, "missing_attachments", missing.into());
+    }
+    attachments
+}
+
+/// Leaves the largest out until the rest has at most `most` bytes, and returns their names. The event says them, with those that
+/// `left_out` names already.
+pub fn limit(
+    attachments: &mut Vec<Attachment>,
+    most: usize,
+    mut left_out: Vec<String>,
+    event: &mut Event,
+) -> Vec<String> {
+    while attachments.iter().map(|attachment| attachment.bytes.len()).sum::<usize>() > most {
+        let largest = attachments.iter().enumerate().max_by_key(|(_, attachment)| attachment.bytes.len());
+        let Some(largest) = largest.map(|(place, _)| place) else { break };
+        left_out.push(attachments.remove(largest).filename);
+    }
+    if !left_out.is_empty() {
+        log::warn!("coroner: attachments are too large and not sent: {}", left_out.join(", "));
+        note(event, "attachments_left_out", left_out.clone().into());
+    }
+    left_out
+}
+
+fn note(event: &mut Event, key: &str, value: Value) {
+    let context = event.contexts.entry("coroner").or_insert_with(|| serde_json::json!({ "type": "coroner" }));
+    if let Value::Object(context) = context {
+        context.insert(key.to_owned(), value);
+    }
+}
+
+/// The content of a file; `None` if it is larger than `most`. A pipe or a device would have no end, or never begin.
+pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    // What is written to it meanwhile counts, too.
+    let limit = most as u64;
+    File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
+}
