@@ -16,7 +16,9 @@ use coroner_process::stop_the_world::{
     Capture, Config, NotCaptured, PrepareError, Progress, StoppedThreads, ThreadStopper,
 };
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{Activity, KernelState, Listing, TaskDirectory, monotonic_now, this_thread};
+use coroner_process::threads::{
+    Activity, KernelState, Listing, TaskDirectory, monotonic_now, this_thread, withdraw_thread,
+};
 use support::{Flag, block_signals, gettid, set_limit, unblock_signals, until};
 
 const MS: u64 = 1_000_000;
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         one_thread_is_captured_where_it_waits,
         ten_threads_are_captured,
         a_thousand_threads_are_captured,
+        threads_whose_ids_follow_the_processs_need_no_listing,
+        a_thread_whose_id_is_far_away_is_listed,
         a_thread_in_a_tight_loop_stands_still_and_goes_on,
         threads_that_start_meanwhile_are_captured,
         threads_that_end_meanwhile_are_left_out,
@@ -100,12 +104,22 @@ fn wait_deep(depth: u32, gate: &(Mutex<bool>, Condvar)) -> u32 {
 
 impl Parked {
     fn start(count: usize) -> Parked {
+        Self::start_after(count, || {})
+    }
+
+    /// Threads as a library starts them that calls the system itself: no `pthread_create` has announced them.
+    fn start_unannounced(count: usize) -> Parked {
+        Self::start_after(count, withdraw_thread)
+    }
+
+    fn start_after(count: usize, first: fn()) -> Parked {
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         let tids = Arc::new(Mutex::new(Vec::new()));
         let threads = (0..count)
             .map(|index| {
                 let (gate, tids) = (gate.clone(), tids.clone());
                 let run = move || {
+                    first();
                     tids.lock().unwrap().push(gettid());
                     wait_deep(10, &gate)
                 };
@@ -174,6 +188,36 @@ fn ten_threads_are_captured() {
 
 fn a_thousand_threads_are_captured() {
     captures_all(1000);
+}
+
+fn threads_whose_ids_follow_the_processs_need_no_listing() {
+    let (stopper, tasks) = prepare();
+    let parked = Parked::start_unannounced(10);
+    let mut stop = stopper.begin(&tasks, strangers()).unwrap();
+    let listing = stop.listing();
+    let progress = stop.wait(GRACE, deadline());
+    assert_eq!((progress.threads, progress.captured, progress.silent), (10, 10, 0));
+    stop.release();
+    // Where others start processes meanwhile, the ids lie farther apart than is looked for; an emulator has threads of its own.
+    let farthest = parked.tids.iter().max().unwrap() - std::process::id() as i32;
+    if farthest < 72 && strangers().is_empty() {
+        assert_eq!(listing, Listing::default(), "the farthest was {farthest} away");
+    }
+    parked.finish();
+}
+
+fn a_thread_whose_id_is_far_away_is_listed() {
+    let (stopper, tasks) = prepare();
+    for _ in 0..200 {
+        std::thread::spawn(|| {}).join().unwrap();
+    }
+    let parked = Parked::start_unannounced(3);
+    let mut stop = stopper.begin(&tasks, strangers()).unwrap();
+    let progress = stop.wait(GRACE, deadline());
+    assert_eq!((progress.threads, progress.captured, progress.silent), (3, 3, 0));
+    assert!(stop.listing().found >= 4, "{:?}", stop.listing());
+    stop.release();
+    parked.finish();
 }
 
 static COUNTER: AtomicU64 = AtomicU64::new(0);
