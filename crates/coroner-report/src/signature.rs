@@ -123,6 +123,16 @@ impl Signature {
         Signature { kind, frames }
     }
 
+    /// The functions of the recursion that filled the stack, one round of it, which is the same whichever of them took the last page.
+    /// `None` if it is no stack overflow, if nothing of the app's recurs, or if one of the functions has no name.
+    pub fn recursion(report: &Report, rules: &InAppRules) -> Option<Vec<String>> {
+        report.crash.as_ref().filter(|crash| crash.has(CrashFlag::StackOverflow))?;
+        let stack = report.crashed_thread()?.frames.as_slice();
+        let round = round(&own_frames(stack, &InApp::new(rules, report)))?;
+        let is_named = stack.iter().filter_map(place).all(|place| !round.contains(&place));
+        is_named.then_some(round)
+    }
+
     /// 16 hexadecimal digits, the same for equal signatures: FNV-1a of 64 bits over kind and frames.
     pub fn id(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

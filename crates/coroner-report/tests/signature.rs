@@ -1,7 +1,9 @@
 //! What a crash is known by.
 
 use coroner_report::Report;
-use coroner_report::model::{Crash, CrashFlag, Frame, Image, InlinedFrame, Signal, Thread};
+use coroner_report::model::{
+    Crash, CrashFlag, Frame, Image, InAppRules, InlinedFrame, RelativeAddress, Signal, Thread,
+};
 use coroner_report::signature::{MAX_FRAMES, Rarity, Signature, normalise, similarity};
 use coroner_report::wire::Os;
 
@@ -98,6 +100,19 @@ fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
         assert_eq!(overflow(&stack), "stack overflow | paint::even | paint::odd | paint::twice");
     }
     assert_eq!(overflow(&["paint::down"; 400]), "stack overflow | paint::down");
+    let recursion = |functions: &[&str], flags: &[CrashFlag]| {
+        let mut report = report(functions);
+        report.crash.as_mut().unwrap().flags = flags.to_vec();
+        for frame in report.threads[0].frames.iter_mut().filter(|frame| frame.function.as_deref() == Some("?")) {
+            (frame.function, frame.module_offset) = (None, Some(RelativeAddress(0x40)));
+        }
+        Signature::recursion(&report, &InAppRules::default())
+    };
+    let stack = ["leaf", "paint::b", "paint::a", "paint::b", "paint::a", "paint::b", "paint::a", "main"];
+    assert_eq!(recursion(&stack, &[CrashFlag::StackOverflow]), Some(vec!["paint::a".into(), "paint::b".into()]));
+    assert_eq!(recursion(&stack, &[]), None);
+    assert_eq!(recursion(&stack[..5], &[CrashFlag::StackOverflow]), None, "two rounds may be no recursion");
+    assert_eq!(recursion(&["?"; 9], &[CrashFlag::StackOverflow]), None, "the next build has it elsewhere");
     // Without a recursion: two big frames.
     assert_eq!(overflow(&["paint::big", "paint::big", "paint::main"]), "stack overflow | paint::big | paint::main");
 }

@@ -51,6 +51,30 @@ fn lists_include_and_exclude() {
 }
 
 #[test]
+fn a_stack_overflow_is_grouped_by_its_recursion() {
+    let path = "/opt/paint/paint".to_owned();
+    let image = Image { path: path.clone(), is_main: true, ..Image::default() };
+    // The last of them stands in another line.
+    let line = |index| if index == 0 { 3 } else { 7 };
+    let frame = |index| Frame {
+        module: Some(path.clone()),
+        function: Some("paint::fill".to_owned()),
+        line: Some(line(index)),
+        ..Frame::default()
+    };
+    let thread = Thread { tid: 1, crashed: true, frames: (0..9).map(frame).collect(), ..Thread::default() };
+    let crash = model::Crash { tid: 1, flags: vec![model::CrashFlag::StackOverflow], ..model::Crash::default() };
+    let mut report = Report { images: vec![image], threads: vec![thread], crash: Some(crash), ..Report::default() };
+    let of = |report: &Report| Event::from_report(report, &EventOptions::default()).fingerprint;
+    assert_eq!(of(&report), ["stack overflow", "paint::fill"]);
+    report.run = Some(RunFacts { fingerprint: vec!["the app's own".to_owned()], ..RunFacts::default() });
+    assert_eq!(of(&report), ["the app's own"]);
+    report.run = None;
+    report.crash.as_mut().unwrap().flags.clear();
+    assert!(of(&report).is_empty());
+}
+
+#[test]
 fn tags_are_what_servers_take() {
     let mut run = RunFacts::default();
     let (long_key, long_value) = ("k".repeat(300), "ü".repeat(300));

@@ -190,6 +190,10 @@ fn inputs(event: &Value) -> Inputs {
             group.push(exception["value"].as_str().unwrap_or_default().to_owned());
         }
     }
+    // What the event is to be grouped by, in the place of all that.
+    if let Some(fingerprint) = event["fingerprint"].as_array() {
+        group = fingerprint.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+    }
     Inputs { title, group }
 }
 

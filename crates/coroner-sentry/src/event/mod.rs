@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 pub(crate) use coroner_report::model::hide_home;
 use coroner_report::model::{CrashFlag, Report, RunFacts, Timestamp};
 use coroner_report::run_state::Level;
+use coroner_report::signature::Signature;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -225,6 +226,13 @@ impl Event {
         event.contexts = contexts::of(report, unidentified, stacks.left_out());
         if let Some(run) = run {
             scope::add(&mut event, run);
+        }
+        if event.fingerprint.is_empty()
+            && let Some(recursion) = Signature::recursion(report, &options.in_app)
+        {
+            // A server skips frames that repeat, but only those of one line: which function took the last page, and in which line, would
+            // decide which issue it is.
+            event.fingerprint = std::iter::once("stack overflow".to_owned()).chain(recursion).collect();
         }
         if !options.send_default_pii {
             event.hide_home_directory();
