@@ -96,7 +96,11 @@ impl Client {
         let message = request(report, &self.sender.options.labels).encode_to_vec();
         let pushed = self.outbox().push(&event_id, "", &message, SystemTime::now())?;
         self.wake();
-        Ok(if pushed == Pushed::Added { Captured::Kept } else { Captured::Known })
+        Ok(match pushed {
+            Pushed::Added => Captured::Kept,
+            Pushed::Known => Captured::Known,
+            Pushed::Refused => Captured::Refused,
+        })
     }
 
     /// What the user said: from `true` on what waits is sent, with `false` all that waits is removed and nothing more is kept.

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coroner_outbox::{
-    Entry, HttpClient, MAX_WAIT, Outbox, Response, Round, SendError, SentIds, backoff, parse_retry_after,
+    Entry, HttpClient, MAX_WAIT, Outbox, OutboxLimits, Response, Round, SendError, SentIds, backoff, parse_retry_after,
 };
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
 use prost::Message;
@@ -67,10 +67,8 @@ impl Sender {
     }
 
     fn try_round(&self) -> io::Result<Round> {
-        let gone = self.outbox.enforce(&self.options.limits, SystemTime::now(), |_, _| {})?;
-        if gone > 0 {
-            log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
-        }
+        // What is too old is tried once more: it may be the clock that is wrong.
+        self.enforce(&OutboxLimits { age: Duration::MAX, ..self.options.limits })?;
         let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
@@ -91,6 +89,9 @@ impl Sender {
                 }
             }
         }
+        if sending.is_some() || !may_send {
+            self.enforce(&self.options.limits)?;
+        }
         drop(sending);
         let now = SystemTime::now();
         let queue = self.outbox.queue()?;
@@ -99,6 +100,14 @@ impl Sender {
         // At least a second, so that a clock that goes backwards makes no loop.
         let again = due.filter(|_| may_send).map(|wait| wait.max(Duration::from_secs(1)));
         Ok(Round { left: queue.len(), again })
+    }
+
+    fn enforce(&self, limits: &OutboxLimits) -> io::Result<()> {
+        let gone = self.outbox.enforce(limits, SystemTime::now(), |_, _| {})?;
+        if gone > 0 {
+            log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
+        }
+        Ok(())
     }
 
     /// Sends one record.
@@ -117,7 +126,9 @@ impl Sender {
                 return Ok(Outcome::Refused);
             }
         };
-        let outcome = match self.client.post(&message, &mut || Ok(())) {
+        // The user may refuse while it is being sent.
+        let mut leaves = || self.outbox.check_consent(self.options.require_consent);
+        let outcome = match self.client.post(&message, &mut leaves) {
             Ok(response) => judge(&entry.event_id, &response, SystemTime::now()),
             Err(error) => {
                 log::warn!("coroner: the log record of report {} could not be sent: {error}", entry.event_id);

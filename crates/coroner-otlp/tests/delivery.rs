@@ -266,3 +266,23 @@ fn the_oldest_goes_when_there_is_too_much() {
     let ids: Vec<_> = server.requests().iter().map(|request| request.attributes()["app.crash.id"].clone()).collect();
     assert_eq!(ids, ["03".repeat(16), "04".repeat(16)]);
 }
+
+#[test]
+fn a_record_that_a_clock_says_is_too_old_is_tried_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(vec![Answer::status(503)]);
+    let first = client(folder.path(), Options { retry_after: Duration::from_mins(15), ..options(&server) });
+    first.capture(&report(1)).unwrap();
+    assert!(!first.flush(LONG));
+    // The clock of the next launch is two months ahead.
+    let entry = first.outbox().queue().unwrap().remove(0);
+    drop(first);
+    let old = |seconds: u64| seconds - 60 * 24 * 60 * 60;
+    let path = std::fs::read_dir(folder.path().join("queue")).unwrap().next().unwrap().unwrap().path();
+    let (made, not_before) = (old(entry.made_ms / 1000) * 1000, old(entry.not_before));
+    let name = format!("{made:013}-{}-{not_before}-{}-0.otlp", entry.tries, entry.event_id);
+    std::fs::rename(&path, path.with_file_name(name)).unwrap();
+    let next = client(folder.path(), options(&server));
+    assert!(next.flush(LONG));
+    assert_eq!((server.requests().len(), kept(&next)), (2, (0, 0)));
+}

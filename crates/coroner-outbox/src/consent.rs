@@ -1,14 +1,14 @@
 //! What the user said of sending. It has a file of its own: whatever becomes of the sink's state, a refusal is not forgotten.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::outbox::{Outbox, open_file, remove, sync_directory};
+use crate::outbox::{Outbox, open_file, remove, sync_directory, write_atomically};
 
 const CONSENT: &str = "consent";
 /// What the file says where the user has agreed. Whatever else it says is a refusal.
@@ -44,7 +44,19 @@ impl Outbox {
         Ok(self.consent()? == Some(false))
     }
 
-    /// Keeps what the user said. A process killed in it leaves a refusal, and a refusal needs no room on the disk.
+    /// An error unless the user has agreed, or need not be asked. To be asked before anything leaves this machine.
+    ///
+    /// # Errors
+    /// The user has refused, or has not agreed yet; or that can't be read for now.
+    pub fn check_consent(&self, is_required: bool) -> io::Result<()> {
+        if self.consent()?.unwrap_or(!is_required) {
+            Ok(())
+        } else {
+            Err(io::Error::new(ErrorKind::PermissionDenied, "the user does not agree"))
+        }
+    }
+
+    /// Keeps what the user said. A process killed in it leaves what was said before, or this. A refusal needs no room on the disk.
     ///
     /// # Errors
     /// It can't be written.
@@ -52,8 +64,12 @@ impl Outbox {
         if self.consent().is_ok_and(|before| before == Some(given)) {
             return Ok(());
         }
+        if given {
+            // Whole at once: for whoever reads it meanwhile, a part of it would be a refusal.
+            return write_atomically(self.path(), CONSENT, GIVEN.as_bytes());
+        }
         let path = self.path().join(CONSENT);
-        let mut file = match create(&path) {
+        let file = match create(&path) {
             // What stands there is nothing that this program has made.
             Err(_) if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) => {
                 remove(&path)?;
@@ -61,9 +77,6 @@ impl Outbox {
             }
             file => file?,
         };
-        if given {
-            file.write_all(GIVEN.as_bytes())?;
-        }
         file.sync_all()?;
         sync_directory(self.path())
     }

@@ -12,6 +12,8 @@ use crate::http::{MAX_BODY, Response, SendError};
 
 /// Most bytes of the head of an answer.
 const MAX_HEAD: u64 = 64 << 10;
+/// Most bytes that are written at once.
+const PIECE: usize = 64 << 10;
 
 pub(crate) struct ForwardProxy {
     host: String,
@@ -37,7 +39,7 @@ impl ForwardProxy {
         })
     }
 
-    /// Sends a request with these headers and `body`. `leaves` is called before its first byte is written.
+    /// Sends a request with these headers and `body`. `leaves` is called before each piece of it is written.
     ///
     /// # Errors
     /// [`SendError`] where there is no answer of the server.
@@ -51,7 +53,7 @@ impl ForwardProxy {
         let offline = |error: io::Error| SendError::Offline(format!("the proxy: {error}"));
         let stream = self.connect().map_err(offline)?;
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
-        let answer = self.exchange(stream, url, headers, body);
+        let answer = self.exchange(stream, url, headers, body, leaves);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
             // The proxy's own: it wants a user, and has passed nothing on.
@@ -75,7 +77,14 @@ impl ForwardProxy {
         Err(last)
     }
 
-    fn exchange(&self, stream: TcpStream, url: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Response> {
+    fn exchange(
+        &self,
+        stream: TcpStream,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        leaves: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<Response> {
         let mut stream = UntilDeadline { stream, deadline: Instant::now() + self.timeout };
         let uri: ureq::http::Uri = url.parse().map_err(io::Error::other)?;
         let host = uri.authority().map_or("", |authority| authority.as_str());
@@ -85,8 +94,13 @@ impl ForwardProxy {
             write!(request, "{name}: {value}\r\n")?;
         }
         request.extend_from_slice(b"\r\n");
-        request.extend_from_slice(body);
         stream.write_all(&request)?;
+        for (place, piece) in body.chunks(PIECE).enumerate() {
+            if place > 0 {
+                leaves()?;
+            }
+            stream.write_all(piece)?;
+        }
         read_answer(&mut BufReader::new(stream))
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -14,6 +15,8 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
 use crate::forward_proxy::ForwardProxy;
 use crate::no_proxy;
 
+/// How much later than its own time limit a request is ended from outside.
+const GRACE: Duration = Duration::from_millis(500);
 /// Most bytes of an answer's body that are read: it says what was wrong.
 pub(crate) const MAX_BODY: u64 = 16 << 10;
 
@@ -82,8 +85,9 @@ pub fn is_portal(status: u16, body: &str) -> bool {
 /// Why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There was no connection to the server, and the message did not come to it: no network, no name service, nobody who
-    /// listens, a proxy that is gone or wants a user, a certificate that is not trusted (a portal's, or a clock that is wrong).
+    /// There was no connection to the server, and nothing of the message left this machine: no network, no name service, nobody who
+    /// listens, a proxy that is gone, wants a user or lets nothing through, a certificate that is not trusted (a portal's, or a clock
+    /// that is wrong), a server that does not finish the handshake.
     #[error("no connection: {0}")]
     Offline(String),
     /// The connection was lost, or the server did not answer in time, or answered what is not HTTP.
@@ -109,25 +113,24 @@ pub enum TransportError {
     Certificates(PathBuf, io::Error),
 }
 
-/// The body of a request, of which is noted when it is first read.
+/// The body of a request, of which is noted when a piece of it leaves.
 struct Body<'a> {
     bytes: &'a [u8],
-    leaves: Option<&'a mut dyn FnMut() -> io::Result<()>>,
+    leaves: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
 impl io::Read for Body<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(leaves) = self.leaves.take() {
-            leaves()?;
-        }
+        (self.leaves)()?;
         self.bytes.read(buffer)
     }
 }
 
 /// A client of one server, by `ureq` and `rustls`. Certificates are verified.
 pub struct HttpClient {
-    /// Made when something is sent first: reading the system's certificates takes milliseconds, which a launch has not.
-    agent: OnceLock<ureq::Agent>,
+    /// Made when something is sent first: reading the system's certificates takes milliseconds, which a launch has not. Made anew after
+    /// one was shut down.
+    agent: Mutex<Option<ureq::Agent>>,
     proxy: Option<ureq::Proxy>,
     /// The proxy, if the server has no TLS.
     forward: Option<ForwardProxy>,
@@ -173,7 +176,7 @@ impl HttpClient {
         let (connect_timeout, timeout) = (options.connect_timeout, options.timeout);
         let forward = proxy.as_ref().and_then(|proxy| ForwardProxy::to(url, proxy, connect_timeout, timeout));
         Ok(Self {
-            agent: OnceLock::new(),
+            agent: Mutex::default(),
             proxy,
             forward,
             certificates: certificates.transpose()?,
@@ -186,8 +189,8 @@ impl HttpClient {
         })
     }
 
-    /// Posts a message, and waits for the answer. `leaves` is called before its first byte leaves this machine: from there on it may
-    /// arrive though no answer comes. Not called where there is no connection. An error of `leaves` is one of the network.
+    /// Posts a message, and waits for the answer. `leaves` is called before each piece of it leaves this machine: from the first on it may
+    /// arrive though no answer comes. Not called where there is no connection. After an error of `leaves` nothing more leaves.
     ///
     /// # Errors
     /// [`SendError`] where there is no answer; any answer, also one that refuses, is no error.
@@ -198,8 +201,9 @@ impl HttpClient {
         let body = compressed.as_deref().unwrap_or(message);
         let mut left = false;
         let mut leaves = || {
+            leaves()?;
             left = true;
-            leaves()
+            Ok(())
         };
         let length = body.len().to_string();
         let mut headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, value)| (&name[..], &value[..])).collect();
@@ -208,14 +212,18 @@ impl HttpClient {
         if let Some(proxy) = &self.forward {
             return proxy.post(&self.url, &headers, body, &mut leaves);
         }
+        let agent = self.agent();
+        // `ureq` waits for each piece of a proxy's answer to CONNECT as long as for all of it.
+        let _limit = self.proxy.is_some().then(|| shut_down_after(self.timeout.saturating_add(GRACE), &agent));
         let request = headers
             .iter()
-            .fold(self.agent().post(&self.url), |request, (name, value)| request.header(*name, *value))
-            .send(ureq::SendBody::from_reader(&mut Body { bytes: body, leaves: Some(&mut leaves) }));
-        let mut response = request.map_err(|error| match classify(&error) {
-            // Of TLS, too, there are errors after the handshake: an alert, a record that is damaged.
-            SendError::Offline(why) if left => SendError::Network(why),
-            classified => classified,
+            .fold(agent.post(&self.url), |request, (name, value)| request.header(*name, *value))
+            .send(ureq::SendBody::from_reader(&mut Body { bytes: body, leaves: &mut leaves }));
+        let mut response = request.map_err(|error| {
+            // It may have been shut down.
+            *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let why = error.to_string();
+            if left { SendError::Network(why) } else { SendError::Offline(why) }
         })?;
         let header = |(name, value): (&HeaderName, &HeaderValue)| {
             value.to_str().ok().map(|value| (name.as_str().to_owned(), value.to_owned()))
@@ -229,8 +237,9 @@ impl HttpClient {
         Ok(Response { status, headers, body })
     }
 
-    fn agent(&self) -> &ureq::Agent {
-        self.agent.get_or_init(|| {
+    fn agent(&self) -> ureq::Agent {
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = agent.get_or_insert_with(|| {
             let roots = match &self.certificates {
                 Some(certificates) => RootCerts::new_with_certs(certificates),
                 None if self.url.starts_with("https:") => system_roots(),
@@ -252,8 +261,25 @@ impl HttpClient {
                 .user_agent(self.user_agent.clone())
                 .build();
             config.into()
-        })
+        });
+        made.clone()
     }
+}
+
+/// Ends what an agent is at when that much time is over, unless what is returned has been dropped by then.
+fn shut_down_after(timeout: Duration, agent: &ureq::Agent) -> mpsc::Sender<()> {
+    let (done, waits) = mpsc::channel();
+    let own = agent.clone();
+    let thread = std::thread::Builder::new().name("coroner-deadline".into());
+    let watched = thread.spawn(move || {
+        if waits.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+            own.shutdown();
+        }
+    });
+    if let Err(error) = watched {
+        log::info!("coroner: no thread to keep the time: {error}");
+    }
+    done
 }
 
 fn compress(message: &[u8]) -> io::Result<Vec<u8>> {
@@ -318,32 +344,6 @@ fn read_certificates(path: &Path) -> io::Result<Vec<Certificate<'static>>> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in it"));
     }
     Ok(certificates)
-}
-
-fn classify(error: &ureq::Error) -> SendError {
-    use io::ErrorKind::{
-        AddrNotAvailable, ConnectionRefused, HostUnreachable, InvalidData, NetworkDown, NetworkUnreachable,
-    };
-    let offline = match error {
-        // Those of TLS are of the handshake, before a request is written.
-        ureq::Error::HostNotFound
-        | ureq::Error::ConnectionFailed
-        | ureq::Error::ConnectProxyFailed(_)
-        | ureq::Error::Rustls(_)
-        | ureq::Error::Tls(_)
-        | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
-        ureq::Error::Io(error) => match error.kind() {
-            // `InvalidData` is rustls's, of a handshake.
-            AddrNotAvailable | ConnectionRefused | HostUnreachable | InvalidData | NetworkDown | NetworkUnreachable => {
-                true
-            }
-            // The standard library has no kind for a name that can't be resolved (`lookup_host`).
-            _ => error.to_string().starts_with("failed to lookup address information"),
-        },
-        _ => false,
-    };
-    let why = error.to_string();
-    if offline { SendError::Offline(why) } else { SendError::Network(why) }
 }
 
 impl fmt::Debug for HttpClient {

@@ -145,6 +145,8 @@ pub enum Pushed {
     Added,
     /// It was there already, or has been sent before.
     Known,
+    /// The user does not agree: it is not there.
+    Refused,
 }
 
 /// An outbox, held open. Two in one process for one directory are one.
@@ -305,7 +307,7 @@ impl Outbox {
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
-    /// Puts a message into the queue, durably, unless one of that event is there or was given up. `session` is the one that it
+    /// Puts a message into the queue, durably, unless one of that event is there or was given up, or the user has refused. `session` is the one that it
     /// ends, empty if none.
     ///
     /// # Errors
@@ -319,6 +321,11 @@ impl Outbox {
         let entry = Entry { made_ms, tries: 0, not_before: 0, event_id, session };
         let queue = self.shared.path.join(QUEUE);
         write_atomically(&queue, &entry.file_name(self.shared.extension), message)?;
+        // A refusal may have come meanwhile, and have removed what was there before this one.
+        if self.is_refused().unwrap_or(false) {
+            self.remove(&entry)?;
+            return Ok(Pushed::Refused);
+        }
         Ok(Pushed::Added)
     }
 
@@ -382,8 +389,9 @@ impl Outbox {
         self.rename(entry, Entry { session: session.to_owned(), ..entry.clone() })
     }
 
+    /// One that is gone meanwhile (a refusal, the limits) stays so.
     fn rename(&self, entry: &Entry, other: Entry) -> io::Result<Entry> {
-        fs::rename(self.path_of(QUEUE, entry), self.path_of(QUEUE, &other))?;
+        move_file(&self.path_of(QUEUE, entry), &self.path_of(QUEUE, &other))?;
         Ok(other)
     }
 
@@ -400,7 +408,7 @@ impl Outbox {
     /// # Errors
     /// It can't be moved.
     pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
-        fs::rename(self.path_of(QUEUE, entry), self.path_of(GIVEN_UP, entry))
+        move_file(&self.path_of(QUEUE, entry), &self.path_of(GIVEN_UP, entry))
     }
 
     /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
@@ -410,7 +418,7 @@ impl Outbox {
     pub fn revive(&self) -> io::Result<()> {
         for entry in self.list(GIVEN_UP)? {
             let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
-            fs::rename(self.path_of(GIVEN_UP, &entry), self.path_of(QUEUE, &again))?;
+            move_file(&self.path_of(GIVEN_UP, &entry), &self.path_of(QUEUE, &again))?;
         }
         Ok(())
     }
@@ -425,7 +433,7 @@ impl Outbox {
                 remove(&self.path_of(folder, &entry))?;
             }
         }
-        Ok(())
+        clear_temporaries(&self.shared.path.join(QUEUE), Duration::ZERO)
     }
 
     /// Removes the oldest until what is left is within the limits, those that were given up first. `lost` is shown each that was
@@ -461,31 +469,39 @@ impl Outbox {
             bytes = bytes.saturating_sub(size);
             gone += 1;
         }
-        self.clear_temporaries()?;
-        Ok(gone)
-    }
-
-    /// Removes what a process killed while it wrote has left, an hour ago or more.
-    fn clear_temporaries(&self) -> io::Result<()> {
         for folder in [self.shared.path.clone(), self.shared.path.join(QUEUE)] {
-            for file in fs::read_dir(folder)? {
-                let file = file?;
-                let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
-                let age = file.metadata().and_then(|metadata| metadata.modified()).ok();
-                let age = age.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
-                if is_temporary && age > Duration::from_hours(1) {
-                    remove(&file.path())?;
-                }
-            }
+            clear_temporaries(&folder, Duration::from_hours(1))?;
         }
-        Ok(())
+        Ok(gone)
     }
 }
 
 const TEMPORARY: &str = ".new-";
 
+/// Removes what a process killed while it wrote has left in a folder, so long ago or longer.
+fn clear_temporaries(folder: &Path, ago: Duration) -> io::Result<()> {
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
+        let age = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = age.and_then(|modified| modified.elapsed().ok()).unwrap_or_default();
+        if is_temporary && age >= ago {
+            remove(&file.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Renames a file, if it is there.
+fn move_file(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed,
+    }
+}
+
 /// Puts bytes under a name, whole and on the disk.
-fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     // Made with mode 0600; removed when it can't be finished.
     let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
     file.write_all(bytes)?;

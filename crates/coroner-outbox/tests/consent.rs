@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::mpsc;
+use std::thread;
+use std::time::SystemTime;
 
-use coroner_outbox::Outbox;
+use coroner_outbox::{Outbox, Pushed};
 
 #[test]
 fn a_refusal_outlives_damage() {
@@ -35,4 +38,52 @@ fn a_refusal_outlives_damage() {
     assert!(outbox.is_refused().unwrap(), "a directory says nothing");
     outbox.set_consent(true).unwrap();
     assert_eq!(outbox.consent().unwrap(), Some(true));
+}
+
+#[test]
+fn consent_that_is_being_noted_is_no_refusal() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..300 {
+        let outbox = Outbox::open(&folder.path().join(round.to_string()), "message").unwrap();
+        let reader = outbox.clone();
+        let reads = thread::spawn(move || {
+            let mut said = Vec::new();
+            while said.last() != Some(&Some(true)) {
+                said.push(reader.consent().unwrap());
+            }
+            said
+        });
+        outbox.set_consent(true).unwrap();
+        let said = reads.join().unwrap();
+        assert!(!said.contains(&Some(false)), "round {round}: nobody has refused");
+    }
+}
+
+#[test]
+fn what_is_kept_beside_a_refusal_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..200 {
+        let outbox = Outbox::open(&folder.path().join(round.to_string()), "message").unwrap();
+        // A process that was killed while it wrote a message.
+        fs::write(outbox.path().join("queue/.new-x"), "a part").unwrap();
+        let writer = outbox.clone();
+        let (begun, begins) = mpsc::channel();
+        let writes = thread::spawn(move || {
+            let mut number = 0;
+            loop {
+                match writer.push(&format!("{number:032x}"), "", b"a message", SystemTime::now()) {
+                    Ok(Pushed::Refused) => break,
+                    // Its unfinished file was removed beside it.
+                    Ok(_) | Err(_) => number += 1,
+                }
+                let _ = begun.send(());
+            }
+        });
+        begins.recv().unwrap();
+        outbox.set_consent(false).unwrap();
+        outbox.clear().unwrap();
+        writes.join().unwrap();
+        let left: Vec<_> = fs::read_dir(outbox.path().join("queue")).unwrap().collect();
+        assert!(left.is_empty(), "round {round}: {left:?}");
+    }
 }

@@ -179,6 +179,9 @@ impl Client {
         }
         let sid = session.as_ref().map(|update| update.sid.as_str());
         let pushed = self.outbox().push(&envelope, sid, SystemTime::now())?;
+        if pushed == Pushed::Refused {
+            return Ok(Captured::Refused);
+        }
         if let Some(sid) = sid {
             // From here on the envelope speaks for the session.
             self.outbox().update(|state| {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::Client;
 use crate::envelope::{Envelope, Item, item_type};
 use crate::event::{EventOptions, Sdk, time_text};
+use crate::outbox::Pushed;
 
 /// Longest message that servers take, in characters.
 const MAX_MESSAGE: usize = 4096;
@@ -70,8 +71,8 @@ impl Client {
             return Ok(false);
         }
         let now = SystemTime::now();
-        self.outbox().push(&feedback.envelope(&self.options().event, now), None, now)?;
+        let pushed = self.outbox().push(&feedback.envelope(&self.options().event, now), None, now)?;
         self.wake();
-        Ok(true)
+        Ok(pushed != Pushed::Refused)
     }
 }

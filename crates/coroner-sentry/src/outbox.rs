@@ -60,6 +60,14 @@ impl State {
         self.done.note(&ended(sid));
     }
 
+    /// Leaves nothing of the user here: no sessions, counts, installation.
+    fn forget(&mut self) {
+        self.sessions = PendingSessions::default();
+        self.discarded = Discarded::default();
+        self.begun.clear();
+        self.installation = None;
+    }
+
     /// Notes the id of an event that must not come again.
     pub fn note_done(&mut self, id: &str) {
         self.done.note(id);
@@ -131,6 +139,10 @@ impl Outbox {
             state.sessions.limit(MAX_SESSIONS);
             let excess = state.begun.len().saturating_sub(MAX_SESSIONS);
             state.begun.drain(..excess);
+            // A refusal may have come since whoever asks for the change has looked.
+            if self.is_refused().unwrap_or(false) {
+                state.forget();
+            }
             result
         })
     }
@@ -157,6 +169,14 @@ impl Outbox {
         self.messages.is_refused()
     }
 
+    /// An error unless the user has agreed, or need not be asked. To be asked before anything leaves this machine.
+    ///
+    /// # Errors
+    /// The user has refused, or has not agreed yet; or that can't be read for now.
+    pub fn check_consent(&self, is_required: bool) -> io::Result<()> {
+        self.messages.check_consent(is_required)
+    }
+
     /// Keeps what the user said.
     ///
     /// # Errors
@@ -165,7 +185,7 @@ impl Outbox {
         self.messages.set_consent(given)
     }
 
-    /// Puts an envelope into the queue, durably. `session` is the one that it ends.
+    /// Puts an envelope into the queue, durably, unless the user has refused. `session` is the one that it ends.
     ///
     /// # Errors
     /// It can't be written.
@@ -262,12 +282,7 @@ impl Outbox {
     /// Something can't be removed.
     pub fn clear(&self) -> io::Result<()> {
         self.messages.clear()?;
-        self.update(|state| {
-            state.sessions = PendingSessions::default();
-            state.discarded = Discarded::default();
-            state.begun.clear();
-            state.installation = None;
-        })
+        self.update(State::forget)
     }
 
     /// Removes the oldest until what is left is within the limits, those that were given up first, and counts what was still

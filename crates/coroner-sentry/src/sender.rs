@@ -10,7 +10,7 @@ use crate::client_report::{Discarded, Reason};
 use crate::envelope::{Envelope, item_type};
 use crate::event::shrink;
 use crate::options::Options;
-use crate::outbox::{Entry, Outbox, State, plain_sid};
+use crate::outbox::{Entry, Outbox, OutboxLimits, State, plain_sid};
 use crate::session::{SessionMode, SessionUpdate, items};
 use crate::transport::{Answer, SendError, Transport};
 
@@ -102,10 +102,8 @@ impl Sender {
     }
 
     fn try_round(&self) -> std::io::Result<Round> {
-        let gone = self.outbox.enforce(&self.options.limits, SystemTime::now())?;
-        if gone > 0 {
-            log::warn!("coroner: {gone} envelopes were removed to keep the outbox within its limits");
-        }
+        // What is too old is tried once more: it may be the clock that is wrong.
+        self.enforce(&OutboxLimits { age: Duration::MAX, ..self.options.limits })?;
         let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
@@ -126,8 +124,24 @@ impl Sender {
                 self.send_entries(waiting, next)?;
             }
         }
+        if sending.is_some() || !may_send {
+            self.enforce(&self.options.limits)?;
+        }
         drop(sending);
         self.what_is_left(may_send)
+    }
+
+    fn enforce(&self, limits: &OutboxLimits) -> std::io::Result<()> {
+        let gone = self.outbox.enforce(limits, SystemTime::now())?;
+        if gone > 0 {
+            log::warn!("coroner: {gone} envelopes were removed to keep the outbox within its limits");
+        }
+        Ok(())
+    }
+
+    /// The user may refuse while something is being sent.
+    fn check_consent(&self) -> std::io::Result<()> {
+        self.outbox.check_consent(self.options.require_consent)
     }
 
     /// Sends these as far as they may be sent. `next` is what is known so far.
@@ -255,6 +269,7 @@ impl Sender {
     fn send_shrinking(&self, entry: &mut Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
         for shrunk in 0..MAX_SHRINKS {
             let mut leaves = || {
+                self.check_consent()?;
                 if !entry.session.is_empty() {
                     *entry = self.outbox.set_session(entry, "")?;
                 }
@@ -374,7 +389,10 @@ impl Sender {
             }
             *locked(&self.on_the_way) = Some(batch.iter().map(|update| update.sid.clone()).collect());
             let envelope = Envelope { items: items(&batch, mode), ..Envelope::new() };
-            let mut leaves = || self.outbox.set_leaving(true);
+            let mut leaves = || {
+                self.check_consent()?;
+                self.outbox.set_leaving(true)
+            };
             match self.send(&envelope, &mut leaves) {
                 Ok(answer) if answer.is_success() => {
                     self.outbox.update(|state| state.sessions.remove(&batch))?;

@@ -54,8 +54,9 @@ pub trait Transport: Send + Sync {
     /// [`SendError`] where there is none; any answer, also one that refuses, is no error.
     fn send(&self, envelope: &[u8]) -> Result<Answer, SendError>;
 
-    /// The same, and calls `leaves` before the first byte of the envelope leaves this machine: from there on it may arrive though no
-    /// answer comes. Not called where there is no connection. An error of `leaves` is one of the network.
+    /// The same, and calls `leaves` before the first byte of the envelope leaves this machine, and perhaps before later ones: from there on
+    /// it may arrive though no answer comes. Not called where there is no connection. After an error of `leaves` (the user has refused
+    /// meanwhile) nothing more is to leave.
     ///
     /// # Errors
     /// Those of [`send`](Self::send).

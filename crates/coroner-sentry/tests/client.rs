@@ -74,7 +74,7 @@ impl Transport for Fake {
         let answer = (self.script.lock().unwrap())(&envelope);
         // As over HTTP: what finds no connection does not leave.
         if !matches!(answer, Err(SendError::Offline(_))) {
-            leaves().unwrap();
+            leaves().map_err(|error| SendError::Offline(error.to_string()))?;
         }
         let noted = answer.as_ref().map(|answer| answer.status).map_err(Clone::clone);
         self.sent.lock().unwrap().push((envelope, noted.clone()));
@@ -689,7 +689,7 @@ fn a_clock_that_was_or_is_wrong_throws_nothing_away() {
         (100, false, 1),
         (100, true, 1),
         (now - 365 * DAY, false, 1),
-        (now - 31 * DAY, true, 0),
+        (now - 31 * DAY, true, 1),
         (now + 365 * DAY, true, 1),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -754,4 +754,95 @@ fn beside_a_client_that_counts_runs_that_end_well_those_that_crash_are_no_users_
     assert!(client.flush(LONG));
     let sessions = fake.items("session");
     assert_eq!((sessions.len(), &sessions[0]["did"]), (1, &Value::Null), "{sessions:?}");
+}
+
+/// A server over whose answer, or connection, the user refuses.
+#[derive(Clone)]
+struct Refused {
+    client: Arc<Mutex<Option<Client>>>,
+    /// Whether the envelope has left by then.
+    has_left: bool,
+    answer: Result<u16, SendError>,
+    left: Arc<Mutex<usize>>,
+}
+
+impl Transport for Refused {
+    fn send(&self, _: &[u8]) -> Result<Answer, SendError> {
+        unreachable!("that it leaves is noted");
+    }
+
+    fn send_noting(&self, _: &[u8], leaves: &mut dyn FnMut() -> std::io::Result<()>) -> Result<Answer, SendError> {
+        let mut leave = || {
+            leaves().map_err(|error| SendError::Offline(error.to_string()))?;
+            *self.left.lock().unwrap() += 1;
+            Ok(())
+        };
+        if self.has_left {
+            leave()?;
+        }
+        self.client.lock().unwrap().as_ref().unwrap().set_consent(false).unwrap();
+        if !self.has_left {
+            leave()?;
+        }
+        let status = self.answer.clone()?;
+        Ok(Answer { status, ..Answer::default() })
+    }
+}
+
+#[test]
+fn nothing_leaves_or_stays_after_a_refusal() {
+    let lost = Err(SendError::Network("reset".into()));
+    for (has_left, answer) in [200, 400, 413, 429, 500, 503, 504]
+        .map(Ok)
+        .into_iter()
+        .chain([lost])
+        .flat_map(|answer| [true, false].map(|has_left| (has_left, answer.clone())))
+    {
+        let case = format!("{has_left} {answer:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let server = Refused { client: Arc::default(), has_left, answer, left: Arc::default() };
+        let mut here = server.client.lock().unwrap();
+        let client = Client::with_transport(options(), folder.path(), Box::new(server.clone())).unwrap();
+        for event in 1..4 {
+            assert_eq!(client.capture(&report(event)).unwrap(), Captured::Kept);
+        }
+        client.run_began(report(8).run.as_ref().unwrap()).unwrap();
+        *here = Some(client.clone());
+        drop(here);
+        assert!(client.flush(LONG), "{case}: nothing is left");
+        assert_eq!(client.capture(&report(9)).unwrap(), Captured::Refused, "{case}");
+        assert!(client.flush(LONG), "{case}");
+        assert_eq!(*server.left.lock().unwrap(), usize::from(has_left), "{case}");
+        let state = client.outbox().read_state();
+        assert!(state.begun.is_empty() && state.installation.is_none(), "{case}: {state:?}");
+        let said = serde_json::to_value(&state).unwrap();
+        for kept in ["sessions", "discarded"] {
+            assert!(!said[kept].to_string().contains(':'), "{case}: {said}");
+        }
+        assert_eq!(client.outbox().given_up().unwrap(), [], "{case}");
+        *server.client.lock().unwrap() = None;
+    }
+}
+
+#[test]
+fn an_event_that_a_clock_says_is_too_old_is_tried_once_more() {
+    for taken in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
+        let first = client(folder.path(), options(), &fake);
+        first.capture(&report(1)).unwrap();
+        assert!(!first.flush(LONG));
+        drop(first);
+        // The clock of the next launch is two months ahead.
+        (0..60).for_each(|_| age_by_a_day(folder.path()));
+        *fake.script.lock().unwrap() =
+            Box::new(move |_| if taken { ok() } else { Err(SendError::Offline("no network".into())) });
+        let next = client(folder.path(), options(), &fake);
+        // The session's end goes by itself.
+        assert_eq!(next.flush(LONG), taken);
+        assert_eq!(next.outbox().queue().unwrap(), [], "it is sent, or removed");
+        let events = fake.accepted().iter().filter(|envelope| envelope.event_id().is_some()).count();
+        assert_eq!(events, usize::from(taken));
+        assert_eq!(next.outbox().read_state().discarded.is_empty(), taken, "what was removed is counted");
+    }
 }
