@@ -40,7 +40,8 @@ const LARGEST: u64 = 256 << 20;
 pub struct OutboxLimits {
     /// Most messages. Default: 100.
     pub number: usize,
-    /// Oldest message that has been tried. Default: 30 days; servers take none that are older.
+    /// Oldest message that has been tried. Default: 30 days. It is removed when the clock has said for as long again that it is older: the
+    /// clock may be wrong.
     pub age: Duration,
     /// Most bytes, all messages together. Default: 64 MiB.
     pub bytes: u64,
@@ -129,7 +130,7 @@ impl Entry {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
     }
 
-    /// Whether it is older than `limit`. Of one that has not been tried, or was made before there were any, the clock that says so may be
+    /// Whether it is older than `limit`, by the clock. Of one that has not been tried, or was made before there were any, the clock that says so may be
     /// wrong, and was: it is not thrown away for it.
     fn is_too_old(&self, limit: Duration, now: SystemTime) -> bool {
         let was_tried = self.tries > 0 || self.not_before > 0;
@@ -451,14 +452,17 @@ impl Outbox {
         for folder in [GIVEN_UP, QUEUE] {
             for entry in self.list(folder)? {
                 let path = self.path_of(folder, &entry);
-                let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-                all.push((folder, entry, path, size));
+                let metadata = fs::symlink_metadata(&path).ok();
+                let size = metadata.as_ref().map_or(0, fs::Metadata::len);
+                let written = metadata.and_then(|metadata| metadata.modified().ok());
+                let is_over = written.is_some_and(|written| is_over(&entry, &path, written, limits.age, now));
+                all.push((folder, entry, path, size, is_over));
             }
         }
-        let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size)| size).sum::<u64>());
+        let (mut number, mut bytes) = (all.len(), all.iter().map(|(.., size, _)| size).sum::<u64>());
         let mut gone = 0;
-        for (folder, entry, path, size) in all {
-            if number <= limits.number && bytes <= limits.bytes && !entry.is_too_old(limits.age, now) {
+        for (folder, entry, path, size, is_over) in all {
+            if number <= limits.number && bytes <= limits.bytes && !is_over {
                 continue;
             }
             if folder == QUEUE {
@@ -490,6 +494,23 @@ fn clear_temporaries(folder: &Path, ago: Duration) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a message has been too old for as long as it may be old. A clock that was set ahead says at once that it is too old, and another
+/// time that it is not: when it was first said, and not contradicted since, is the time that its file has as that of its last change.
+fn is_over(entry: &Entry, path: &Path, written: SystemTime, limit: Duration, now: SystemTime) -> bool {
+    let is_too_old = entry.is_too_old(limit, now);
+    let is_noted = entry.made().checked_add(limit).is_some_and(|end| written > end);
+    let note = match (is_too_old, is_noted) {
+        (true, true) if written <= now => return now.duration_since(written).is_ok_and(|time| time > limit),
+        (true, _) => now,
+        (false, true) => entry.made(),
+        (false, false) => return false,
+    };
+    if let Err(error) = open_file(path).and_then(|file| file.set_modified(note)) {
+        log::info!("coroner: the age of report {} can't be noted: {error}", entry.event_id);
+    }
+    false
 }
 
 /// Renames a file, if it is there.

@@ -2,17 +2,20 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use coroner_report::model::Report;
+use rustix::fs::OFlags;
 use serde_json::{Map, Value};
 
 use crate::envelope::{Attachment, AttachmentKind};
 use crate::event::Event;
 
-/// What the run of a report left to be attached: memory that it registered, and files that it declared, each at most `most` bytes. The
-/// event says which files are missing, and why: they may have been removed since.
-pub fn of_run(report: &Report, event: &mut Event, most: usize) -> Vec<Attachment> {
+/// What the run of a report left to be attached: memory that it registered, and files that it declared, all together at most `most` bytes
+/// by the sizes that the files have now. The largest are not even read; their names are given beside. The event says which files are
+/// missing, and why: they may have been removed since.
+pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachment>, Vec<String>) {
     let memory = report.app_memory.iter().map(|memory| Attachment {
         filename: memory.name.clone(),
         content_type: None,
@@ -21,7 +24,22 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> Vec<Attachment
     });
     let mut attachments: Vec<Attachment> = memory.collect();
     let mut missing = Map::new();
+    let mut files = Vec::new();
     for declared in report.run.iter().flat_map(|run| &run.attachments) {
+        match size_of(Path::new(&declared.path)) {
+            Ok(size) if size > most as u64 => {
+                drop(missing.insert(declared.name.clone(), "it is too large".into()));
+            }
+            Ok(size) => files.push((size, declared)),
+            Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
+        }
+    }
+    let mut left_out = Vec::new();
+    while files.iter().map(|(size, _)| *size).fold(0, u64::saturating_add) > most as u64 {
+        let Some(largest) = (0..files.len()).max_by_key(|place| files[*place].0) else { break };
+        left_out.push(files.remove(largest).1.name.clone());
+    }
+    for (_, declared) in files {
         match read_file(Path::new(&declared.path), most) {
             Ok(Some(bytes)) => attachments.push(Attachment {
                 filename: declared.name.clone(),
@@ -36,7 +54,7 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> Vec<Attachment
     if !missing.is_empty() {
         note(event, "missing_attachments", missing.into());
     }
-    attachments
+    (attachments, left_out)
 }
 
 /// Leaves the largest out until the rest has at most `most` bytes, and returns their names. The event says them, with those that
@@ -66,15 +84,29 @@ fn note(event: &mut Event, key: &str, value: Value) {
     }
 }
 
-/// The content of a file; `None` if it is larger than `most`. A pipe or a device would have no end, or never begin.
-pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+/// The size of a regular file. A pipe or a device has no end, or never begins, and to open it may do something to it.
+fn size_of(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(is_no_file()) }
+}
+
+fn is_no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+/// The content of a file; `None` if it is larger than `most`.
+pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let limit = most as u64;
+    if size_of(path)? > limit {
+        return Ok(None);
+    }
+    // Another one may stand there by now: a pipe must not be waited for.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(is_no_file());
     }
     let mut bytes = Vec::new();
     // What is written to it meanwhile counts, too.
-    let limit = most as u64;
-    File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= limit).then_some(bytes))
 }

@@ -331,7 +331,9 @@ impl Client {
                 Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
             }
         }
-        attachments.extend(attachments::of_run(report, event, options.max_attachment_bytes));
+        let (of_run, left_out) = attachments::of_run(report, event, options.max_attachment_bytes);
+        attachments.extend(of_run);
+        too_large.extend(left_out);
         // What the outbox has no room for would be removed with its event.
         let room = usize::try_from(options.limits.bytes / 2).unwrap_or(usize::MAX);
         let left_out = attachments::limit(&mut attachments, options.max_attachment_bytes.min(room), too_large, event);

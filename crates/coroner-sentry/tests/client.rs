@@ -824,25 +824,56 @@ fn nothing_leaves_or_stays_after_a_refusal() {
     }
 }
 
+/// Sets when the files of the queue were changed last.
+fn set_modified(outbox: &Path, time: SystemTime) {
+    for file in std::fs::read_dir(outbox.join("queue")).unwrap() {
+        std::fs::File::open(file.unwrap().path()).unwrap().set_modified(time).unwrap();
+    }
+}
+
 #[test]
-fn an_event_that_a_clock_says_is_too_old_is_tried_once_more() {
-    for taken in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
-        let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
-        let first = client(folder.path(), options(), &fake);
-        first.capture(&report(1)).unwrap();
-        assert!(!first.flush(LONG));
-        drop(first);
-        // The clock of the next launch is two months ahead.
-        (0..60).for_each(|_| age_by_a_day(folder.path()));
-        *fake.script.lock().unwrap() =
-            Box::new(move |_| if taken { ok() } else { Err(SendError::Offline("no network".into())) });
-        let next = client(folder.path(), options(), &fake);
-        // The session's end goes by itself.
-        assert_eq!(next.flush(LONG), taken);
-        assert_eq!(next.outbox().queue().unwrap(), [], "it is sent, or removed");
-        let events = fake.accepted().iter().filter(|envelope| envelope.event_id().is_some()).count();
-        assert_eq!(events, usize::from(taken));
-        assert_eq!(next.outbox().read_state().discarded.is_empty(), taken, "what was removed is counted");
+fn a_clock_that_leaps_throws_no_event_away_and_one_that_goes_on_does() {
+    const MONTH: Duration = Duration::from_hours(31 * 24);
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
+    let launch = || {
+        let client = client(folder.path(), options(), &fake);
+        client.flush(LONG);
+        client.outbox().queue().unwrap().len()
+    };
+    let first = client(folder.path(), options(), &fake);
+    first.capture(&report(1)).unwrap();
+    assert!(!first.flush(LONG));
+    drop(first);
+    // The clock of the next launches is two months ahead, is set right, and leaps again.
+    let month = |months: u32| (0..31 * months).for_each(|_| age_by_a_day(folder.path()));
+    month(2);
+    assert_eq!((launch(), launch()), (1, 1));
+    let now = SystemTime::now();
+    set_modified(folder.path(), now + MONTH);
+    assert_eq!(launch(), 1, "it was first said by a clock that was more wrong");
+    // Another month goes by.
+    month(1);
+    set_modified(folder.path(), now - MONTH);
+    assert_eq!(launch(), 0, "it is tried once more, and removed");
+    assert!(!client(folder.path(), options(), &fake).outbox().read_state().discarded.is_empty(), "it is counted");
+}
+
+#[test]
+fn a_clock_that_is_right_again_takes_back_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
+    let client = client(folder.path(), options(), &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(!client.flush(LONG));
+    let entry = client.outbox().queue().unwrap().remove(0);
+    let limits = OutboxLimits::default();
+    let made = UNIX_EPOCH + Duration::from_millis(entry.made_ms);
+    let days = |days: u64| made + Duration::from_hours(days * 24);
+    for day in [70, 1, 3650, 2, 40, 30, 5000, 3] {
+        assert_eq!(client.outbox().enforce(&limits, days(day)).unwrap(), 0, "day {day}");
+    }
+    for (day, removed) in [(40, 0), (60, 0), (71, 1)] {
+        assert_eq!(client.outbox().enforce(&limits, days(day)).unwrap(), removed, "day {day}");
     }
 }

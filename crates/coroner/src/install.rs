@@ -158,6 +158,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         Some(sinks) => sinks.clone(),
         None => vec![Arc::new(FolderSink::new(directory.join(REPORTS)))],
     };
+    sinks.iter().for_each(|sink| sink.opened(store.path()));
     #[cfg(feature = "sentry-client")]
     crate::sink::beside_sentry_client(config.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")));
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));

@@ -84,6 +84,12 @@ pub trait Sink: Send + Sync {
         false
     }
 
+    /// Is notified of the store's directory, in which it may have one of its own with its name, in [`install`](crate::install) on the thread
+    /// that calls it: for what must not wait for the delivery thread, such as what the user said of sending.
+    fn opened(&self, store: &Path) {
+        let _ = store;
+    }
+
     /// Is notified of the run that this process is, once, before any report comes.
     fn run_began(&self, run: &BegunRun<'_>) {
         let _ = run;
@@ -135,6 +141,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn follows_runs(&self) -> bool {
         (**self).follows_runs()
+    }
+
+    fn opened(&self, store: &Path) {
+        (**self).opened(store);
     }
 
     fn run_began(&self, run: &BegunRun<'_>) {

@@ -1,6 +1,6 @@
 //! The sink that delivers by OTLP, to an OpenTelemetry Collector or whoever takes log records.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -76,12 +76,18 @@ impl OtlpSink {
     /// # Errors
     /// It could not be noted.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
-        let client = {
+        let (client, is_open) = {
             let mut inner = self.locked();
             inner.consent = Some(given);
-            inner.client.get()
+            (inner.client.get(), inner.outbox.is_some())
         };
-        client.map_or(Ok(()), |client| client.set_consent(given))
+        match client {
+            Some(client) => client.set_consent(given),
+            // The process may end before the delivery thread makes one, which notes it.
+            None if is_open => self.client().map(drop).map_err(std::io::Error::other),
+            // `install` will.
+            None => Ok(()),
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Inner> {
@@ -113,6 +119,17 @@ impl Sink for OtlpSink {
     // For the outbox: what an earlier run left in it is sent though this one has nothing to deliver.
     fn follows_runs(&self) -> bool {
         true
+    }
+
+    fn opened(&self, store: &Path) {
+        let said = {
+            let mut inner = self.locked();
+            inner.outbox.get_or_insert_with(|| store.join("otlp"));
+            inner.consent
+        };
+        if let Some(Err(error)) = said.map(|_| self.client()) {
+            log::warn!("coroner: what the user said can't be noted by the OTLP sink: {error}");
+        }
     }
 
     fn run_began(&self, run: &BegunRun<'_>) {

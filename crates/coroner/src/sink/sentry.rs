@@ -1,6 +1,6 @@
 //! The sink that delivers to Sentry, and to servers that speak its protocol.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,12 +96,18 @@ impl SentrySink {
     /// # Errors
     /// It could not be noted.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
-        let client = {
+        let (client, is_open) = {
             let mut inner = self.locked();
             inner.consent = Some(given);
-            inner.client.get()
+            (inner.client.get(), inner.outbox.is_some())
         };
-        client.map_or(Ok(()), |client| client.set_consent(given))
+        match client {
+            Some(client) => client.set_consent(given),
+            // The process may end before the delivery thread makes one, which notes it.
+            None if is_open => self.client().map(drop).map_err(std::io::Error::other),
+            // `install` will.
+            None => Ok(()),
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Inner> {
@@ -141,6 +147,17 @@ impl Sink for SentrySink {
 
     fn follows_runs(&self) -> bool {
         true
+    }
+
+    fn opened(&self, store: &Path) {
+        let said = {
+            let mut inner = self.locked();
+            inner.outbox.get_or_insert_with(|| store.join("sentry"));
+            inner.consent
+        };
+        if let Some(Err(error)) = said.map(|_| self.client()) {
+            log::warn!("coroner: what the user said can't be noted by the sentry sink: {error}");
+        }
     }
 
     fn run_began(&self, run: &BegunRun<'_>) {

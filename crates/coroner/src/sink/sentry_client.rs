@@ -103,8 +103,8 @@ impl Sink for SentryClientSink {
         };
         let report = submission.report;
         let mut event = Event::from_report(report, &self.options_beside(client.options(), report.run.as_ref()));
-        let mut attachments = attachments::of_run(report, &mut event, MAX_ATTACHMENTS);
-        attachments::limit(&mut attachments, MAX_ATTACHMENTS, Vec::new(), &mut event);
+        let (mut attachments, left_out) = attachments::of_run(report, &mut event, MAX_ATTACHMENTS);
+        attachments::limit(&mut attachments, MAX_ATTACHMENTS, left_out, &mut event);
         let mut envelope = Envelope::of_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         if let Err(error) = send(&client, &envelope) {
