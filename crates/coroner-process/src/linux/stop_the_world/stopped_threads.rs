@@ -18,6 +18,10 @@ use crate::registers::Registers;
 /// before it answers, and that one another one.
 const LISTINGS: u32 = 100;
 
+/// Listings of which the tracing helper stops what is new. Where each new thread starts another one at once, that may go on for ever: by
+/// the time that the helper has the newest, there is a newer one. The signal is sent while they are listed, and outruns them.
+const TRACED_LISTINGS: u32 = 16;
+
 /// Listings that find nothing new while the kernel counts more threads than are accounted for, until that is believed.
 const REPEATS: u32 = 3;
 
@@ -491,7 +495,8 @@ impl<'a> StoppedThreads<'a> {
     }
 
     /// Has the tracing helper stop every thread, those that start meanwhile too: their system calls go on afterwards as if nothing had
-    /// happened. Threads that it may not trace are sent the signal after that; [`Self::wait`] waits for them.
+    /// happened. Threads that it may not trace, and those that start faster than it stops them, are sent the signal after that;
+    /// [`Self::wait`] waits for them.
     ///
     /// A thread that another process traces (a debugger) is one of those.
     pub fn trace_all(&mut self, tracer: &'a Tracer, deadline: u64) {
@@ -499,7 +504,10 @@ impl<'a> StoppedThreads<'a> {
             self.note_kernel_workers();
             let progress = self.trace(tracer, deadline);
             // A listing that was cut short may lack the newest: one more.
-            if self.is_complete(&progress) || monotonic_now() >= deadline || !(self.ask_new() || self.ask_new()) {
+            if self.is_complete(&progress) || monotonic_now() >= deadline || self.listings >= TRACED_LISTINGS {
+                break;
+            }
+            if !(self.ask_new() || self.ask_new()) {
                 break;
             }
         }
