@@ -5,6 +5,7 @@
 //! for one test, every test under an emulator) is left to `--whole`. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
 //! Unicorn (PyPI, under `target/tools`).
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -305,37 +306,42 @@ fn libcxx() -> anyhow::Result<()> {
 /// The tests of panics with a program that is built with `panic = "abort"`: in a whole run throughout, in a short one with the
 /// crates as they were built for the other tests.
 fn panic_abort(whole: bool) -> anyhow::Result<()> {
-    let folder = tools::target_dir().join("panic-abort");
-    let program = folder.join("debug/panic_program");
     if whole {
+        let folder = tools::target_dir().join("panic-abort");
         let mut build = command("cargo");
         build.args(["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program", "--target-dir"]).arg(&folder);
         succeed(build.env("CARGO_PROFILE_DEV_PANIC", "abort"))?;
-    } else {
-        std::fs::create_dir_all(folder.join("debug"))?;
-        std::fs::copy(panic_abort_program()?, &program).context("the program that aborts")?;
+        let mut test = command("cargo");
+        test.args(["test", "-p", "coroner-tests", "--test", "panics"]);
+        return succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", folder.join("debug/panic_program")));
     }
-    let mut test = command("cargo");
-    // Of the whole workspace: with other features than the tests before, all that they depend on would be built once more.
-    test.args(["test", "--workspace", "--test", "panics"]);
-    succeed(test.env("CORONER_PANIC_ABORT_PROGRAM", program))
+    let (tests, program) = panic_abort_program()?;
+    let mut tests = Command::new(tests);
+    tests.current_dir(tools::workspace_root().join("tests"));
+    succeed(tests.env("CORONER_PANIC_ABORT_PROGRAM", program))
 }
 
-/// That program of the crates that the other tests have: cargo can't give an option to one package with the features of the whole
-/// workspace, so the compiler is called as cargo calls it, with one option more.
-fn panic_abort_program() -> anyhow::Result<std::path::PathBuf> {
+/// The tests of panics, and that program, of the crates that the other tests have: cargo can't give an option to one package with the
+/// features of the whole workspace, so the compiler is called as cargo calls it, with one option more. And of the whole workspace with all
+/// its tests: where cargo builds one of them alone, what that depends on has other features, and is built once more.
+fn panic_abort_program() -> anyhow::Result<(PathBuf, PathBuf)> {
     // Of what is up to date cargo says nothing.
     let source = tools::workspace_root().join("tests/src/bin/panic_program.rs");
     std::fs::File::options().write(true).open(&source)?.set_modified(std::time::SystemTime::now())?;
     let mut build = command("cargo");
-    build.args(["test", "--workspace", "--no-run", "--test", "panics", "-vv"]).env("CARGO_TERM_COLOR", "never");
+    build.args(["test", "--workspace", "--no-run", "--message-format", "json", "-vv"]).env("CARGO_TERM_COLOR", "never");
     let output = build.output().context("running cargo")?;
     let said = String::from_utf8_lossy(&output.stderr);
     let mut calls = said.lines().filter_map(|line| line.trim().strip_prefix("Running `")?.strip_suffix('`'));
     let call = calls.find(|call| call.contains("--crate-name panic_program ") && !call.contains(" --test "));
     let call = call.with_context(|| format!("cargo does not say how it builds panic_program: {said}"))?;
     succeed(command("sh").args(["-c", &format!("{call} -C panic=abort -C extra-filename=-abort")]))?;
-    Ok(tools::target_dir().join("debug/deps/panic_program-abort"))
+    let built = String::from_utf8_lossy(&output.stdout);
+    let messages = built.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut tests = messages.filter(|message| message["target"]["name"] == "panics");
+    let tests = tests.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    let tests = tests.context("cargo does not name the tests of panics")?;
+    Ok((tests, tools::target_dir().join("debug/deps/panic_program-abort")))
 }
 
 /// The tests of crash time on arm64, under qemu-user.
