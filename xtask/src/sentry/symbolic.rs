@@ -46,14 +46,11 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Builds the program as apps are shipped, with debug information. The crates of others, of which no frame is compared, are built fast.
+/// Builds program and symbolication as apps are shipped, with debug information.
 fn build() -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("symbolicator");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "symbolicator-check", "--target-dir"]).arg(&folder);
-    for setting in ["opt-level=0", "debug=false"] {
-        command.arg("--config").arg(format!(r#"profile.release.package."*".{setting}"#));
-    }
     let status = command.current_dir(tools::workspace_root()).status().context("running cargo")?;
     ensure!(status.success(), "symbolicator-check could not be built");
     Ok(folder.join("release"))
