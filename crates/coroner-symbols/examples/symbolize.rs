@@ -30,10 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: symbolize FILE < ADDRESSES")?;
     let files = SymbolFile::open(Path::new(&path))?;
     let file = files.first().ok_or("nothing in the file can name anything")?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut addresses = Vec::new();
     for line in std::io::stdin().lock().lines() {
-        let line = line?;
-        let address = LookupAddress::of_instruction(u64::from_str_radix(line.trim().trim_start_matches("0x"), 16)?);
+        let address = u64::from_str_radix(line?.trim().trim_start_matches("0x"), 16)?;
+        addresses.push(LookupAddress::of_instruction(address));
+    }
+    file.look_up(&addresses);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for address in addresses {
         let calls = file.calls(address).into_iter();
         let answer = Answer {
             symbol: file.symbol(address).map(|(name, _)| name),

@@ -78,8 +78,11 @@ pub(crate) fn demangle_cpp_type(name: &str) -> String {
 /// lines alone (`line-tables-only`, `-gline-tables-only`) have no linker names in DWARF. Of the linker's name, the last part
 /// counts, without parameters and generic arguments.
 pub(crate) fn is_of_source_name(linker_name: &str, source_name: &str) -> bool {
+    if demangle(source_name).language != Language::Plain {
+        return false;
+    }
     let demangled = demangle(linker_name);
-    if demangled.language == Language::Plain || demangle(source_name).language != Language::Plain {
+    if demangled.language == Language::Plain {
         return false;
     }
     let last = last_part(&demangled.name);

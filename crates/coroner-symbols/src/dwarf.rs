@@ -3,11 +3,11 @@
 use std::{
     borrow::Cow,
     cell::{Cell, OnceCell, RefCell},
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
 };
 
 use addr2line::{Context, LookupContinuation as _, LookupResult, SplitDwarfLoad};
@@ -18,7 +18,7 @@ use self_cell::self_cell;
 
 use crate::{
     dwarf_budget::{self, Budget, Refused},
-    dwarf_pass,
+    dwarf_pass::{self, Answer},
     error::Malformed,
     line_rows::{self, LineRows},
     mapped::Bytes,
@@ -52,11 +52,15 @@ impl Sections {
 struct Index<'a> {
     /// That of `addr2line`, which is worth its time if many addresses are asked for.
     context: OnceCell<Context<Slice<'a>>>,
+    /// The sections of that index, with its tables of abbreviations.
+    in_context: OnceCell<Arc<gimli::Dwarf<Slice<'a>>>>,
     /// Bytes of units that were read for one address each.
     read: Cell<usize>,
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
     package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
+    /// What is known of addresses since [`Dwarf::look_up`].
+    known: RefCell<HashMap<u64, Vec<DwarfFrame>>>,
     /// Of units in which `addr2line` may look for a line in the wrong place.
     line_rows: RefCell<HashMap<usize, Arc<LineRows>>>,
 }
@@ -123,16 +127,41 @@ impl Dwarf {
         let indexed = Indexed::try_new(sections, |sections| {
             let own = Arc::new(sections.borrow());
             let budget = Budget::of_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
-            let (context, package) = (OnceCell::new(), OnceCell::new());
-            Ok(Index { context, read: Cell::new(0), sections: own, package, budget, line_rows: RefCell::default() })
+            Ok(Index {
+                context: OnceCell::new(),
+                in_context: OnceCell::new(),
+                read: Cell::new(0),
+                sections: own,
+                package: OnceCell::new(),
+                budget,
+                known: RefCell::default(),
+                line_rows: RefCell::default(),
+            })
         })?;
         let (missing, said_missing) = (RefCell::new(missing), Cell::new(false));
         Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
     }
 
+    /// Looks many addresses up at once, so that [`Self::frames`] knows them: each unit is read once for all of its addresses, and then
+    /// forgotten. What can't be answered so is left to `frames`.
+    pub(crate) fn look_up(&self, svmas: &[u64]) {
+        self.indexed.with_dependent(|sections, index| {
+            let mut addresses = svmas.to_vec();
+            addresses.sort_unstable();
+            addresses.dedup();
+            if let Some(answers) = in_one_pass(sections, index, &addresses) {
+                let whole = addresses.into_iter().zip(answers).filter(|(_, answer)| answer.is_whole());
+                index.known.borrow_mut().extend(whole.map(|(svma, answer)| (svma, answer.frames)));
+            }
+        });
+    }
+
     /// The calls at an address; empty where no unit has it.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
         self.indexed.with_dependent(|sections, index| {
+            if let Some(frames) = index.known.borrow().get(&svma) {
+                return Ok(frames.clone());
+            }
             if let Some(frames) = by_single_units(sections, index, svma) {
                 return Ok(frames);
             }
@@ -142,14 +171,16 @@ impl Dwarf {
                     let mut dwarf = sections.borrow();
                     dwarf_budget::check_abbreviations(&dwarf).map_err(|refused| malformed_by(&refused, self.info_at))?;
                     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-                    let made = Context::from_arc_dwarf(Arc::new(dwarf))
+                    let dwarf = index.in_context.get_or_init(|| Arc::new(dwarf));
+                    let made = Context::from_arc_dwarf(Arc::clone(dwarf))
                         .map_err(|error| malformed(&error, &self.file, self.info_at, "the units"))?;
                     index.context.get_or_init(|| made)
                 }
             };
+            let sections_read = index.in_context.get().unwrap_or(&index.sections);
             index
                 .budget
-                .check_address(&index.sections, svma)
+                .check_address(sections_read, svma)
                 .map_err(|refused| malformed_by(&refused, self.info_at))?;
             let mut lookup = context.find_frames(svma);
             let frames = loop {
@@ -206,7 +237,7 @@ const MEMORY: usize = 256 << 20;
 /// What the units that claim an address say of it, each read from its beginning and then forgotten: of a crash some dozens of addresses are asked
 /// for, and that is over before the index of all units would be made. `None` if the index has to say it: after as many bytes as
 /// `.debug_info` has, for what is in several files, and where there is a claim and no function.
-fn by_single_units<'a>(sections: &Sections, index: &Index<'a>, svma: u64) -> Option<Vec<DwarfFrame>> {
+fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<Vec<DwarfFrame>> {
     let dwarf = &*index.sections;
     let mut units = index.budget.candidates(svma);
     units.sort_unstable();
@@ -224,11 +255,40 @@ fn by_single_units<'a>(sections: &Sections, index: &Index<'a>, svma: u64) -> Opt
     }
     // Time is bounded by the bytes.
     let budget = NamingBudget { memory: MEMORY, time: Duration::MAX, clock: || Duration::ZERO };
-    let meter = Meter::new(budget);
-    let answer = dwarf_pass::frames_in(dwarf, svma, &units, index.budget.units(), &meter)?;
-    let is_whole =
-        answer.has_function && !answer.left_out && answer.frames.iter().all(|frame| frame.function.is_some());
-    is_whole.then_some(answer.frames)
+    let units = units.into_iter().map(|unit| (unit, vec![0])).collect();
+    let answers = dwarf_pass::frames_in(dwarf, &[svma], &units, index.budget.units(), &Meter::new(budget))?;
+    let answer = answers.into_iter().next().filter(Answer::is_whole)?;
+    Some(answer.frames)
+}
+
+/// Time that a pass for many addresses may take for each megabyte of the file's debug information, and one more: some ten times what that of
+/// compilers takes.
+const PASS_TIME: Duration = Duration::from_millis(500);
+
+fn uptime() -> Duration {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGAN.elapsed()
+}
+
+/// What the units that claim some addresses (sorted and distinct) say of them. `None` if the index has to say it.
+fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Option<Vec<Answer>> {
+    if sections.supplementary.is_some() {
+        return None;
+    }
+    let dwarf = &*index.sections;
+    let mut units = BTreeMap::<usize, Vec<usize>>::new();
+    for (place, &svma) in addresses.iter().enumerate() {
+        let mut claims = index.budget.candidates(svma);
+        claims.sort_unstable();
+        claims.dedup();
+        if claims.len() <= FEW {
+            claims.into_iter().for_each(|unit| units.entry(unit).or_default().push(place));
+        }
+    }
+    let megabytes = u32::try_from(dwarf.debug_info.reader().len() >> 20).unwrap_or(u32::MAX);
+    let time = PASS_TIME.saturating_mul(megabytes.saturating_add(1));
+    let meter = Meter::new(NamingBudget { memory: MEMORY, time, clock: uptime });
+    dwarf_pass::frames_in(dwarf, addresses, &units, index.budget.units(), &meter)
 }
 
 /// The line of an address by the unit's own rows, where the sequences that they are in overlap.

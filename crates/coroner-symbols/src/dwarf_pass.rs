@@ -6,11 +6,11 @@
 //! answered is the same (`tests/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
 //! in a file that `dwz` made. These are left out, and it is said of which addresses.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gimli::{
     Abbreviations, AttributeSpecification, AttributeValue, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice,
-    RunTimeEndian, Section as _, SectionId, Unit, UnitOffset, UnitRef, UnitType,
+    RunTimeEndian, Section as _, SectionId, Unit, UnitHeader, UnitOffset, UnitRef, UnitType,
 };
 use object::{Object, ObjectSection};
 
@@ -57,6 +57,13 @@ pub(crate) struct Answer {
     pub(crate) has_function: bool,
 }
 
+impl Answer {
+    /// Nothing else can say more of the address.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.has_function && !self.left_out && self.frames.iter().all(|frame| frame.function.is_some())
+    }
+}
+
 /// Answers for `addresses` (svma), which are sorted and distinct, each at its place.
 pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], meter: &Meter) -> Vec<Answer> {
     let mut answers = vec![Answer::default(); addresses.len()];
@@ -100,30 +107,32 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     pass.answers
 }
 
-/// What these units (by their offsets) say of one address, up to the first that has a function there. `all` has the offsets of all units,
-/// ascending. `None` if the budget ended before.
+/// What units (each by its offset, with the places of the addresses that it claims, both ascending) say of `addresses`, which are sorted and
+/// distinct: of each address what the first unit says that has a function there. `all` has the offsets of all units, ascending. `None` if the
+/// budget ended before.
 pub(crate) fn frames_in(
     dwarf: &Dwarf<Slice<'_>>,
-    svma: u64,
-    units: &[usize],
+    addresses: &[u64],
+    units: &BTreeMap<usize, Vec<usize>>,
     all: &[usize],
     meter: &Meter,
-) -> Option<Answer> {
-    let addresses = [svma];
-    let answers = vec![Answer::default()];
-    let mut pass = Pass { dwarf, addresses: &addresses, meter, answers, units: Some(all) };
-    for offset in units {
-        let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(*offset)) else { continue };
-        if is_of_code(header.type_())
-            && let Ok(unit) = dwarf.unit(header)
-        {
-            pass.unit(unit.unit_ref(dwarf), &[0])?;
+) -> Option<Vec<Answer>> {
+    let answers = vec![Answer::default(); addresses.len()];
+    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all) };
+    let mut shared = None;
+    for (&offset, places) in units {
+        let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)) else { continue };
+        let places: Vec<usize> = places.iter().copied().filter(|&place| !pass.answers[place].has_function).collect();
+        if !is_of_code(header.type_()) || places.is_empty() {
+            continue;
         }
-        if pass.answers.iter().all(|answer| answer.has_function) {
-            break;
+        meter.has_time().then_some(())?;
+        let _abbreviations = pass.reserve_abbreviations(header.debug_abbrev_offset().0)?;
+        if let Some(unit) = pass.open(header, &mut shared) {
+            pass.unit(unit.unit_ref(dwarf), &places)?;
         }
     }
-    pass.answers.pop()
+    Some(pass.answers)
 }
 
 /// Whether a unit of that kind may have code, and is not only what others refer to.
@@ -147,15 +156,37 @@ struct Scope {
     inside: Vec<usize>,
 }
 
-/// A call whose address is one of those that are asked for.
+/// A call at an address that is asked for.
+#[derive(Clone)]
 struct Call {
-    /// Its place in the addresses.
-    place: usize,
     name: Option<String>,
     /// Where it was called from, if it was inlined.
     from_file: Option<u64>,
     from_line: u32,
     from_column: u32,
+}
+
+/// What a unit says of the addresses that it is asked for: of each from the first to the last of them, whether it is one.
+struct Of<T> {
+    first: usize,
+    each: Vec<Option<T>>,
+}
+
+impl<T> Of<T> {
+    /// `places` are ascending.
+    fn new(places: &[usize], each: impl Fn() -> T) -> Self {
+        let (first, last) = places.first().zip(places.last()).map_or((0, 0), |(&first, &last)| (first, last + 1));
+        let mut of = Self { first, each: Vec::new() };
+        of.each.resize_with(last - first, || None);
+        for place in places {
+            of.each[place - first] = Some(each());
+        }
+        of
+    }
+
+    fn get(&mut self, place: usize) -> Option<&mut T> {
+        self.each.get_mut(place.checked_sub(self.first)?)?.as_mut()
+    }
 }
 
 /// Which addresses an entry has, as it says it.
@@ -171,7 +202,7 @@ impl<'a> Pass<'a> {
     /// Reads the file once; `None` if the budget ended before that.
     fn run(&mut self) -> Option<()> {
         let by_aranges = self.by_aranges()?;
-        let mut shared: Option<(usize, Arc<Abbreviations>)> = None;
+        let mut shared = None;
         let mut units = self.dwarf.units();
         // What is broken ends the file here, as for others that read it.
         while let Ok(Some(header)) = units.next() {
@@ -183,23 +214,14 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let Some(offset) = header.debug_info_offset() else { continue };
-            let table = header.debug_abbrev_offset().0;
-            let _abbreviations = self.reserve_abbreviations(table)?;
-            // One table serves many units where dsymutil or a linker's optimisation made them.
-            let abbreviations = match &shared {
-                Some((at, abbreviations)) if *at == table => Arc::clone(abbreviations),
-                _ => match self.dwarf.debug_abbrev.abbreviations(header.debug_abbrev_offset()) {
-                    Ok(abbreviations) => Arc::new(abbreviations),
-                    Err(_) => continue,
-                },
-            };
-            shared = Some((table, Arc::clone(&abbreviations)));
-            let Ok(unit) = Unit::new_with_abbreviations(self.dwarf, header, abbreviations) else { continue };
+            let _abbreviations = self.reserve_abbreviations(header.debug_abbrev_offset().0)?;
+            let Some(unit) = self.open(header, &mut shared) else { continue };
             let files = unit.line_program.as_ref().map_or(0, |program| program.header().header_length());
             let _files = self.meter.reserve(files.saturating_mul(FILES_RATIO))?;
             let unit = unit.unit_ref(self.dwarf);
-            let mut places: Vec<usize> =
-                by_aranges.iter().filter(|(unit, _)| *unit == offset.0).map(|&(_, place)| place).collect();
+            let first = by_aranges.partition_point(|(unit, _)| *unit < offset.0);
+            let of_unit = by_aranges[first..].iter().take_while(|(unit, _)| *unit == offset.0);
+            let mut places: Vec<usize> = of_unit.map(|&(_, place)| place).collect();
             self.places_of_unit(unit, &mut places)?;
             places.retain(|&place| !self.answers[place].has_function);
             places.sort_unstable();
@@ -209,6 +231,22 @@ impl<'a> Pass<'a> {
             }
         }
         Some(())
+    }
+
+    /// Opens a unit. `shared` has the table of abbreviations of the one before, and where it is: one table serves many units where dsymutil or a
+    /// linker's optimisation made them.
+    fn open(
+        &self,
+        header: UnitHeader<Slice<'a>>,
+        shared: &mut Option<(usize, Arc<Abbreviations>)>,
+    ) -> Option<Unit<Slice<'a>>> {
+        let table = header.debug_abbrev_offset();
+        let abbreviations = match shared.take() {
+            Some((at, abbreviations)) if at == table.0 => abbreviations,
+            _ => Arc::new(self.dwarf.debug_abbrev.abbreviations(table).ok()?),
+        };
+        *shared = Some((table.0, Arc::clone(&abbreviations)));
+        Unit::new_with_abbreviations(self.dwarf, header, abbreviations).ok()
     }
 
     fn reserve_abbreviations(&self, table: usize) -> Option<Reserved<'a>> {
@@ -284,13 +322,15 @@ impl<'a> Pass<'a> {
 
     /// Looks into a unit that may have these addresses.
     fn unit(&mut self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<()> {
-        let calls = self.calls(unit, places)?;
-        let mut rows: Vec<Option<Row>> = vec![None; self.addresses.len()];
+        let mut calls = self.calls(unit, places)?;
+        let mut rows: Of<Option<Row>> = Of::new(places, || None);
         self.rows(unit, |between, row| {
             for place in between {
                 // Where stretches overlap, the one that begins last is of that code.
-                if rows[place].is_none_or(|other: Row| other.address < row.address) {
-                    rows[place] = Some(row);
+                if let Some(known) = rows.get(place)
+                    && known.is_none_or(|other| other.address < row.address)
+                {
+                    *known = Some(row);
                 }
             }
         })?;
@@ -299,12 +339,12 @@ impl<'a> Pass<'a> {
             if unit.dwo_id.is_some() {
                 answer.left_out = true;
             }
-            let calls: Vec<&Call> = calls.iter().filter(|call| call.place == place).collect();
-            if calls.is_empty() && (rows[place].is_none() || !answer.frames.is_empty()) {
+            let calls = calls.get(place).map(std::mem::take).unwrap_or_default();
+            let row = rows.get(place).copied().flatten();
+            if calls.is_empty() && (row.is_none() || !answer.frames.is_empty()) {
                 continue;
             }
             // From the outermost call to the innermost, each of which says where it was called from.
-            let row = rows[place];
             let mut at = row.map(|row| (Some(row.file), row.line, if row.line == 0 { 0 } else { row.column }));
             answer.frames.clear();
             answer.has_function = !calls.is_empty();
@@ -323,8 +363,9 @@ impl<'a> Pass<'a> {
     }
 
     /// The function and the inlined calls at each of the addresses, the outermost first.
-    fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<Vec<Call>> {
-        let mut calls: Vec<Call> = Vec::new();
+    fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<Of<Vec<Call>>> {
+        let mut calls: Of<Vec<Call>> = Of::new(places, Vec::new);
+        let mut without_function = places.len();
         let mut scopes: Vec<Scope> = Vec::new();
         let Ok(mut entries) = unit.entries_raw(None) else { return Some(calls) };
         while !entries.is_empty() {
@@ -349,7 +390,7 @@ impl<'a> Pass<'a> {
             }
             // All that is asked for was in functions that are read.
             let is_outside = || scopes.iter().all(|scope| scope.inside.is_empty());
-            if is_function && is_outside() && places.iter().all(|place| calls.iter().any(|call| call.place == *place)) {
+            if is_function && without_function == 0 && is_outside() {
                 break;
             }
             let mut extent = Extent::default();
@@ -376,9 +417,10 @@ impl<'a> Pass<'a> {
             }
             let mut inside = self.places_of(unit, &extent)?;
             if is_function {
-                inside.retain(|place| places.contains(place) && calls.iter().all(|call| call.place != *place));
+                inside.retain(|&place| calls.get(place).is_some_and(|calls| calls.is_empty()));
+                without_function -= inside.len();
             } else if let Some(around) = scopes.last() {
-                inside.retain(|place| around.inside.contains(place));
+                inside.retain(|place| around.inside.binary_search(place).is_ok());
             }
             if !inside.is_empty() {
                 self.add_calls(unit, offset, is_inlined, &inside, &mut calls)?;
@@ -415,10 +457,10 @@ impl<'a> Pass<'a> {
         offset: UnitOffset,
         is_inlined: bool,
         inside: &[usize],
-        calls: &mut Vec<Call>,
+        calls: &mut Of<Vec<Call>>,
     ) -> Option<()> {
         let name = self.name(unit, offset)?;
-        let mut call = Call { place: 0, name, from_file: None, from_line: 0, from_column: 0 };
+        let mut call = Call { name, from_file: None, from_line: 0, from_column: 0 };
         if is_inlined
             && let Ok(mut entries) = unit.entries_raw(Some(offset))
             && let Ok(Some(abbreviation)) = entries.read_abbreviation()
@@ -436,7 +478,11 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        calls.extend(inside.iter().map(|&place| Call { place, name: call.name.clone(), ..call }));
+        for &place in inside {
+            if let Some(calls) = calls.get(place) {
+                calls.push(call.clone());
+            }
+        }
         Some(())
     }
 

@@ -53,6 +53,12 @@ impl Symbolizer {
         let began = unchanged_since(report);
         let images: Vec<Image> = report.images.clone();
         let index = ImageIndex::new(&images);
+        let mut addresses: Vec<Vec<LookupAddress>> = vec![Vec::new(); images.len()];
+        for frame in report.frames_mut() {
+            if let Some(image) = index.find(frame.lookup_address()) {
+                addresses[image].push(address_in(&images[image], frame));
+            }
+        }
         let mut symbols: Vec<Option<ImageSymbols>> = vec![None; images.len()];
         for (done, frame) in report.frames_mut().enumerate() {
             let at = index.find(frame.lookup_address());
@@ -61,15 +67,11 @@ impl Symbolizer {
                 let entry = symbols[index].get_or_insert_with(|| {
                     let key = ImageKey { replaced: is_replaced(image, began), ..ImageKey::of_image(image, arch) };
                     about_to(&key, done);
+                    self.look_up(&key, &addresses[index]);
                     ImageSymbols { key, frames: 0, named: 0, lines: 0 }
                 });
                 entry.frames += 1;
-                let svma = image.to_svma(frame.address);
-                let address = if frame.address_kind == AddressKind::INSTRUCTION {
-                    LookupAddress::of_instruction(svma)
-                } else {
-                    LookupAddress::of_return_address(svma)
-                };
+                let address = address_in(image, frame);
                 fill(frame, image, self.symbolicate(&entry.key, address));
                 entry.lines += usize::from(frame.line.is_some());
             }
@@ -84,6 +86,15 @@ impl Symbolizer {
         }
         finish(report);
         symbols.into_iter().flatten().collect()
+    }
+}
+
+/// A frame's address as its image's file counts.
+pub(crate) fn address_in(image: &Image, frame: &Frame) -> LookupAddress {
+    let svma = image.to_svma(frame.address);
+    match frame.address_kind {
+        AddressKind::INSTRUCTION => LookupAddress::of_instruction(svma),
+        _ => LookupAddress::of_return_address(svma),
     }
 }
 

@@ -157,6 +157,15 @@ impl Symbolizer {
         self.ask(image, offset, SymbolFile::base_svma)
     }
 
+    /// Looks many addresses of an image up at once: [`SymbolFile::look_up`].
+    pub(crate) fn look_up(&mut self, image: &ImageKey, addresses: &[LookupAddress]) {
+        let image = self.image(image);
+        // The others are asked where it knows nothing. Breakpad's has no debug information that could be passed over.
+        if let Some(file) = image.files.first() {
+            file.look_up(addresses);
+        }
+    }
+
     /// Asks the files in turn. `distance` is what a file's addresses have more than those that are asked for.
     fn ask(
         &mut self,

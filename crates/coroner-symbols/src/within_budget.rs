@@ -8,15 +8,13 @@
 use coroner_report::{
     Report,
     model::{Frame, Image, ImageIndex, Value},
-    wire::AddressKind,
 };
-use coroner_scan::LookupAddress;
 
 use crate::{
     dwarf::DwarfFrame,
     image_identity::unchanged_since,
     naming_budget::{Exhausted, Meter, NamingBudget},
-    report::{arch_of, demangle_own_name, fill, finish, is_replaced},
+    report::{address_in, arch_of, demangle_own_name, fill, finish, is_replaced},
     symbol_file::{Call, FileKind, Symbol, SymbolFile},
     symbolizer::{ImageKey, Symbolizer, named},
 };
@@ -173,12 +171,7 @@ impl Symbolizer {
 /// The image of a frame, by its number, and the frame's address in it.
 fn place(frame: &Frame, images: &[Image], index: &ImageIndex) -> Option<(usize, u64)> {
     let image = index.find(frame.lookup_address())?;
-    let svma = images[image].to_svma(frame.address);
-    let address = match frame.address_kind {
-        AddressKind::INSTRUCTION => LookupAddress::of_instruction(svma),
-        _ => LookupAddress::of_return_address(svma),
-    };
-    Some((image, address.svma()))
+    Some((image, address_in(&images[image], frame).svma()))
 }
 
 impl InImage<'_> {

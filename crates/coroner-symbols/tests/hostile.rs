@@ -54,8 +54,12 @@ fn exercise(path: &Path, random: &mut Random) -> Vec<SymbolError> {
     let mut errors = Vec::new();
     for file in &files {
         let _ = (file.sources(), file.can_name(), file.debug_id(), file.has_lines());
-        for _ in 0..40 {
-            let address = LookupAddress::of_return_address(random.below(0x3000));
+        let addresses: Vec<LookupAddress> =
+            (0..40).map(|_| LookupAddress::of_return_address(random.below(0x3000))).collect();
+        if random.below(2) == 0 {
+            file.look_up(&addresses);
+        }
+        for address in addresses {
             let _ = file.symbol(address);
             let _ = file.calls(address);
         }
@@ -199,10 +203,15 @@ fn calls_that_share_one_long_list_of_ranges() {
     let sections: [(&str, &[u8]); 3] =
         [(".debug_info", &unit(&inside)), (".debug_abbrev", ABBREVIATIONS), (".debug_ranges", &ranges)];
     let scratch = with_dwarf(&sections);
-    let file = &SymbolFile::open(&scratch.path).unwrap()[0];
-    assert!(file.calls(LookupAddress::of_instruction(0x1941))[0].line.is_none());
-    let problems = file.take_problems();
-    assert!(problems[0].to_string().contains("share lists of ranges"), "{}", problems[0]);
+    for at_once in [false, true] {
+        let file = &SymbolFile::open(&scratch.path).unwrap()[0];
+        if at_once {
+            file.look_up(&[0x1941, 0x1945].map(LookupAddress::of_instruction));
+        }
+        assert!(file.calls(LookupAddress::of_instruction(0x1941))[0].line.is_none());
+        let problems = file.take_problems();
+        assert!(problems[0].to_string().contains("share lists of ranges"), "{}", problems[0]);
+    }
 }
 
 #[cfg(target_os = "linux")]

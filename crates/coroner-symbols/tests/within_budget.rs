@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use coroner_report::model::{Address, Frame, Image, Report, Thread};
 use coroner_report::wire::{AddressKind, ImageKind};
-use coroner_symbols::{Exhausted, FileKind, LeftOut, NAMING_CONTEXT, NamingBudget, Options, SymbolFile, Symbolizer};
+use coroner_symbols::{
+    Exhausted, FileKind, LeftOut, LookupAddress, NAMING_CONTEXT, NamingBudget, Options, SymbolFile, Symbolizer,
+};
 use object::{Object, ObjectSection, SectionKind};
 
 mod common;
@@ -141,6 +143,29 @@ fn a_budget_that_suffices_changes_nothing() {
             println!("{}: {named} names, {lines} lines of {}", path.display(), whole.len());
             assert!(named > 10, "{}", path.display());
         }
+    }
+}
+
+#[test]
+fn what_is_looked_up_at_once_is_the_same() {
+    let dwarf = fixture("program.dylib.dSYM/Contents/Resources/DWARF/program.dylib");
+    let own = std::env::current_exe().unwrap();
+    for (path, count) in [(own, 900), (fixture("cpp.elf"), 1500), (fixture("dwz/plain.elf"), 500), (dwarf, 500)] {
+        let report = report(&path, count);
+        let frames = report.threads.iter().flat_map(|thread| &thread.frames);
+        let addresses: Vec<LookupAddress> =
+            frames.map(|frame| LookupAddress::of_instruction(frame.address.0)).collect();
+        let [at_once, singly] = [true, false].map(|at_once| {
+            let file = SymbolFile::open(&path).unwrap().remove(0);
+            if at_once {
+                file.look_up(&addresses);
+            }
+            addresses.iter().map(|address| file.calls(*address)).collect::<Vec<_>>()
+        });
+        for (address, (at_once, singly)) in addresses.iter().zip(at_once.iter().zip(&singly)) {
+            assert_eq!(at_once, singly, "{} {:#x}", path.display(), address.svma());
+        }
+        assert!(singly.iter().any(|calls| calls.len() > 1), "{}: no inlined calls", path.display());
     }
 }
 

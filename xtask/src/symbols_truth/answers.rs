@@ -162,16 +162,26 @@ fn of_parts(name: Option<String>, file: Option<String>, line: u64) -> Call {
     Call { name, file: file.filter(|_| line != 0), line }
 }
 
-/// What binutils' addr2line takes. `None` if it took longer than `limit`.
-pub(super) fn addr2line(
+/// Namers of which only time and memory are taken: binutils' `addr2line`, and two libraries by the program `symbols-peer`.
+pub(super) const TIMED: [&str; 3] = ["addr2line", "wholesym", "blazesym"];
+
+/// What one of [`TIMED`] takes. `None` if it took longer than `limit`.
+pub(super) fn timed(
+    name: &str,
+    libraries: &Path,
     file: &Path,
     addresses: &[u64],
     folder: &Path,
     limit: Duration,
 ) -> anyhow::Result<Option<Cost>> {
     let options = ["--functions", "--inlines", "--addresses", "--exe"].map(OsStr::new);
-    let arguments = [&options[..], &[file.as_os_str()]].concat();
-    Ok(measured(Path::new("addr2line"), &arguments, addresses, folder, limit)?.map(|(_, cost)| cost))
+    let measured = match name {
+        "addr2line" => {
+            measured(Path::new(name), &[&options[..], &[file.as_os_str()]].concat(), addresses, folder, limit)
+        }
+        _ => measured(libraries, &[OsStr::new(name), file.as_os_str()], addresses, folder, limit),
+    };
+    Ok(measured?.map(|(_, cost)| cost))
 }
 
 /// The llvm-symbolizers of this machine, by version.

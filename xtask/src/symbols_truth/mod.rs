@@ -1,8 +1,8 @@
 //! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of forty files, compared with llvm-symbolizer.
 //!
 //! Two versions of llvm-symbolizer are asked where Debian has two. An answer is right if it is that of one of them. What both versions say
-//! otherwise is listed by [`compare::Class`], with examples. Time and memory of all namers are of the same addresses, one after another; that of
-//! binutils' `addr2line` too.
+//! otherwise is listed by [`compare::Class`], with examples. Time and memory of all namers are of the same addresses, one after another; those of
+//! [`answers::TIMED`], whose answers nobody reads, too.
 //!
 //! A row fails if ours answers fewer than 99.9 % of what a version answers, or fewer than 99.9 % of the answers are the same.
 //! `docs/symbols.md` says in what the tools differ, and why; [`compare::Class::is_equal`] has which of that counts as the same.
@@ -40,13 +40,16 @@ pub(crate) struct Arguments {
     /// Also fail if a file can't be had here: a compiler, a package is missing.
     #[arg(long)]
     all: bool,
+    /// Only answers are compared: the peers of which only time and memory are taken are not built.
+    #[arg(long)]
+    untimed: bool,
 }
 
 impl Arguments {
     /// The files of these names, all of which have to be had.
     pub(crate) fn of(names: &[&str]) -> Self {
         let only = names.iter().map(|&name| name.to_owned()).collect();
-        Self { json: false, only, addresses: 2500, examples: 1, all: true }
+        Self { json: false, only, addresses: 2500, examples: 1, all: true, untimed: true }
     }
 }
 
@@ -78,6 +81,29 @@ struct Row {
     ok: bool,
 }
 
+/// What a namer took for a file. `None` if it took too long, or failed.
+#[derive(Serialize)]
+struct CostRow {
+    file: &'static str,
+    namer: String,
+    seconds: Option<f64>,
+    peak_megabytes: Option<f64>,
+}
+
+impl CostRow {
+    fn new(file: &'static str, namer: &str, cost: Option<Cost>) -> Self {
+        let seconds = cost.map(|cost| cost.seconds);
+        Self { file, namer: namer.into(), seconds, peak_megabytes: cost.map(|cost| megabytes(cost.peak_bytes)) }
+    }
+
+    fn words(&self) -> String {
+        match (self.seconds, self.peak_megabytes) {
+            (Some(seconds), Some(megabytes)) => format!("{}: {seconds:.2} s, {megabytes:.0} MB", self.namer),
+            _ => format!("{}: none", self.namer),
+        }
+    }
+}
+
 /// Compares.
 ///
 /// # Errors
@@ -89,14 +115,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     let program = subjects::build(&subjects::SYMBOLIZE)?;
+    let libraries = if arguments.untimed { None } else { Some(subjects::build_peers()?) };
     let folder = tools::target_dir().join("symbols-truth");
-    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    let (mut rows, mut costs, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for subject in SUBJECTS {
         if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == subject.name) {
             continue;
         }
         match subject.file(&folder) {
-            Ok(file) => rows.extend(compare_file(arguments, &program, subject, &file, &folder)?),
+            Ok(file) => {
+                let (of_file, took) =
+                    compare_file(arguments, (&program, libraries.as_deref()), subject, &file, &folder)?;
+                rows.extend(of_file);
+                costs.extend(took);
+            }
             Err(error) => {
                 println!("{:<20} not here: {error:#}", subject.name);
                 missing.push(subject.name);
@@ -105,8 +137,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let failed = rows.iter().filter(|row| !row.ok).count();
     println!("{} rows, {failed} failed; {} files are not here: {}", rows.len(), missing.len(), missing.join(", "));
+    print_costs(&costs);
     if arguments.json {
-        println!("{}", serde_json::json!({ "check": "symbols-truth", "rows": rows, "missing": missing }));
+        let all = serde_json::json!({ "check": "symbols-truth", "rows": rows, "costs": costs, "missing": missing });
+        println!("{all}");
     }
     ensure!(!rows.is_empty(), "nothing was compared");
     ensure!(failed == 0, "{failed} rows failed");
@@ -116,11 +150,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn compare_file(
     arguments: &Arguments,
-    program: &Path,
+    (program, libraries): (&Path, Option<&Path>),
     subject: &Subject,
     file: &Path,
     folder: &Path,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<(Vec<Row>, Vec<CostRow>)> {
     let addresses = random_addresses(file, arguments.addresses)?;
     // Once before, so that the file is in the system's cache for everybody.
     let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?.len() as u64;
@@ -133,7 +167,15 @@ fn compare_file(
             Err(error) => println!("{}: {version}: {error:#}", subject.name),
         }
     }
-    let addr2line = answers::addr2line(file, &addresses, folder, LIMIT);
+    let mut costs = vec![CostRow::new(subject.name, "coroner", Some(our_cost))];
+    costs.extend(peers.iter().map(|(version, _, cost)| CostRow::new(subject.name, version, Some(*cost))));
+    for (name, libraries) in answers::TIMED.into_iter().filter_map(|name| Some(name).zip(libraries)) {
+        let cost = answers::timed(name, libraries, file, &addresses, folder, LIMIT).unwrap_or_else(|error| {
+            println!("{:<20} {name}: {error:#}", "");
+            None
+        });
+        costs.push(CostRow::new(subject.name, name, cost));
+    }
     let places = Places::of(file)?;
     let mut rows = Vec::new();
     for (index, (version, answers, cost)) in peers.iter().enumerate() {
@@ -144,12 +186,30 @@ fn compare_file(
         print_row(&row, &tally);
         rows.push(row);
     }
-    match addr2line {
-        Ok(Some(cost)) => println!("{:<20} addr2line: {:.2} s, {:.0} MB", "", cost.seconds, megabytes(cost.peak_bytes)),
-        Ok(None) => println!("{:<20} addr2line: no answer after {} s", "", LIMIT.as_secs()),
-        Err(error) => println!("{:<20} addr2line: {error:#}", ""),
+    let of_libraries: Vec<String> = costs[1 + peers.len()..].iter().map(CostRow::words).collect();
+    if !of_libraries.is_empty() {
+        println!("{:<20} {}", "", of_libraries.join(", "));
     }
-    Ok(rows)
+    Ok((rows, costs))
+}
+
+/// Of how many files each namer took less time or memory than ours.
+fn print_costs(costs: &[CostRow]) {
+    let mut namers: Vec<&str> = costs.iter().map(|cost| cost.namer.as_str()).collect();
+    namers.sort_unstable();
+    namers.dedup();
+    for namer in namers.into_iter().filter(|namer| *namer != "coroner") {
+        let (mut of, mut less_time, mut less_memory) = (0, Vec::new(), Vec::new());
+        for cost in costs.iter().filter(|cost| cost.namer == namer) {
+            let ours = costs.iter().find(|ours| ours.namer == "coroner" && ours.file == cost.file);
+            let Some(((time, memory), ours)) = cost.seconds.zip(cost.peak_megabytes).zip(ours) else { continue };
+            of += 1;
+            less_time.extend(ours.seconds.is_some_and(|ours| time < ours).then_some(cost.file));
+            less_memory.extend(ours.peak_megabytes.is_some_and(|ours| memory < ours).then_some(cost.file));
+        }
+        println!("{namer} took less time than ours for {} of {of} files: {}", less_time.len(), less_time.join(", "));
+        println!("{namer} took less memory for {} of {of}: {}", less_memory.len(), less_memory.join(", "));
+    }
 }
 
 fn row(subject: &Subject, bytes: u64, version: &str, tally: &Tally, [ours, theirs]: [Cost; 2]) -> Row {

@@ -263,6 +263,15 @@ pub(super) fn build(build: &Build) -> anyhow::Result<PathBuf> {
     Ok(folder.join("release").join(build.file))
 }
 
+/// Builds `symbols-peer`.
+pub(super) fn build_peers() -> anyhow::Result<PathBuf> {
+    let folder = tools::target_dir().join("symbols-truth/peer");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--locked", "--target-dir"]).arg(&folder).arg("--manifest-path");
+    run(command.arg(tools::workspace_root().join("xtask/symbols-peer/Cargo.toml")))?;
+    Ok(folder.join("release/symbols-peer"))
+}
+
 fn compiler_library() -> anyhow::Result<PathBuf> {
     let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("running rustc")?;
     let folder = Path::new(String::from_utf8(output.stdout)?.trim()).join("lib");
