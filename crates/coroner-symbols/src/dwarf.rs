@@ -59,8 +59,8 @@ struct Index<'a> {
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
     package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
-    /// What is known of addresses since [`Dwarf::look_up`].
-    known: RefCell<HashMap<u64, Vec<DwarfFrame>>>,
+    /// What is known of addresses since [`Dwarf::look_up`]; `None` of one that the index has to be asked for.
+    known: RefCell<HashMap<u64, Option<Vec<DwarfFrame>>>>,
     /// Of units in which `addr2line` may look for a line in the wrong place.
     line_rows: RefCell<HashMap<usize, Arc<LineRows>>>,
 }
@@ -150,8 +150,7 @@ impl Dwarf {
             addresses.sort_unstable();
             addresses.dedup();
             if let Some(answers) = in_one_pass(sections, index, &addresses) {
-                let whole = addresses.into_iter().zip(answers).filter(|(_, answer)| answer.is_whole());
-                index.known.borrow_mut().extend(whole.map(|(svma, answer)| (svma, answer.frames)));
+                index.known.borrow_mut().extend(addresses.into_iter().zip(answers));
             }
         });
     }
@@ -159,10 +158,8 @@ impl Dwarf {
     /// The calls at an address; empty where no unit has it.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
         self.indexed.with_dependent(|sections, index| {
-            if let Some(frames) = index.known.borrow().get(&svma) {
-                return Ok(frames.clone());
-            }
-            if let Some(frames) = by_single_units(sections, index, svma) {
+            let known = index.known.borrow().get(&svma).cloned();
+            if let Some(frames) = known.unwrap_or_else(|| by_single_units(sections, index, svma)) {
                 return Ok(frames);
             }
             let context = match index.context.get() {
@@ -270,25 +267,37 @@ fn uptime() -> Duration {
     BEGAN.elapsed()
 }
 
-/// What the units that claim some addresses (sorted and distinct) say of them. `None` if the index has to say it.
-fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Option<Vec<Answer>> {
+/// What the units that claim some addresses (sorted and distinct) say of them; `None` for those of which the index has to say it.
+fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Option<Vec<Option<Vec<DwarfFrame>>>> {
     if sections.supplementary.is_some() {
         return None;
     }
     let dwarf = &*index.sections;
     let mut units = BTreeMap::<usize, Vec<usize>>::new();
+    let mut claims_of = Vec::new();
     for (place, &svma) in addresses.iter().enumerate() {
         let mut claims = index.budget.candidates(svma);
         claims.sort_unstable();
         claims.dedup();
+        claims_of.push(claims.len());
         if claims.len() <= FEW {
-            claims.into_iter().for_each(|unit| units.entry(unit).or_default().push(place));
+            for unit in claims {
+                units.entry(unit).or_default().push(place);
+            }
         }
     }
     let megabytes = u32::try_from(dwarf.debug_info.reader().len() >> 20).unwrap_or(u32::MAX);
     let time = PASS_TIME.saturating_mul(megabytes.saturating_add(1));
     let meter = Meter::new(NamingBudget { memory: MEMORY, time, clock: uptime });
-    dwarf_pass::frames_in(dwarf, addresses, &units, index.budget.units(), &meter)
+    let answers = dwarf_pass::frames_in(dwarf, addresses, &units, index.budget.units(), &meter)?;
+    let whole = answers.into_iter().zip(addresses).zip(claims_of).map(|((answer, svma), claims)| {
+        // Between functions one unit alone has at most a line. Others that say no ranges may have a function there.
+        let is_all = || {
+            answer.has_function || claims <= 1 && index.budget.claimants_by_lines(dwarf, *svma, claims > 0).is_empty()
+        };
+        (!answer.left_out && is_all()).then_some(answer.frames)
+    });
+    Some(whole.collect())
 }
 
 /// The line of an address by the unit's own rows, where the sequences that they are in overlap.

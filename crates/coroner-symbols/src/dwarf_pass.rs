@@ -6,7 +6,12 @@
 //! answered is the same (`tests/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
 //! in a file that `dwz` made. These are left out, and it is said of which addresses.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+    sync::Arc,
+};
 
 use gimli::{
     Abbreviations, AttributeSpecification, AttributeValue, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice,
@@ -94,7 +99,7 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     };
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
-    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None };
+    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None, others: RefCell::default() };
     if pass.run().is_none() {
         leave_out(&mut pass.answers);
     }
@@ -118,7 +123,7 @@ pub(crate) fn frames_in(
     meter: &Meter,
 ) -> Option<Vec<Answer>> {
     let answers = vec![Answer::default(); addresses.len()];
-    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all) };
+    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all), others: RefCell::default() };
     let mut shared = None;
     for (&offset, places) in units {
         let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)) else { continue };
@@ -147,7 +152,17 @@ struct Pass<'a> {
     answers: Vec<Answer>,
     /// The offsets of all units, ascending, where they are known.
     units: Option<&'a [usize]>,
+    /// Units that names were looked for in, by their offsets: what a linker optimised has each function's name in the unit of its source.
+    others: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
 }
+
+struct OtherUnit<'a> {
+    unit: Unit<Slice<'a>>,
+    _abbreviations: Reserved<'a>,
+}
+
+/// So many of them are kept.
+const MAX_OTHER_UNITS: usize = 64;
 
 /// A function or an inlined call that the entries being read are in.
 struct Scope {
@@ -493,16 +508,16 @@ impl<'a> Pass<'a> {
         let mut next = Some((None, offset));
         for _ in 0..MAX_REFERENCES {
             let Some((other, offset)) = next.take() else { break };
-            let other: Option<Unit<Slice<'a>>> = match other {
+            let other = match other {
                 None => None,
                 Some(at) => match self.unit_with(at)? {
                     Some(unit) => Some(unit),
                     None => break,
                 },
             };
-            let within = other.as_ref().map_or(unit, |other| other.unit_ref(self.dwarf));
+            let within = other.as_ref().map_or(unit, |other| other.unit.unit_ref(self.dwarf));
             let offset = match &other {
-                Some(other) => match DebugInfoOffset(offset.0).to_unit_offset(&other.header) {
+                Some(other) => match DebugInfoOffset(offset.0).to_unit_offset(&other.unit.header) {
                     Some(offset) => offset,
                     None => break,
                 },
@@ -545,27 +560,42 @@ impl<'a> Pass<'a> {
 
     /// The unit that has an offset of `.debug_info`. `None` if the budget ends.
     #[allow(clippy::option_option)]
-    fn unit_with(&self, at: DebugInfoOffset) -> Option<Option<Unit<Slice<'a>>>> {
-        if let Some(units) = self.units {
-            self.meter.step().then_some(())?;
-            let before = units.partition_point(|&offset| offset < at.0).checked_sub(1);
-            let header = before.and_then(|before| {
-                let header = self.dwarf.debug_info.header_from_offset(DebugInfoOffset(units[before])).ok()?;
-                at.to_unit_offset(&header).map(|_| header)
-            });
-            let Some(header) = header else { return Some(None) };
-            let _abbreviations = self.reserve_abbreviations(header.debug_abbrev_offset().0)?;
-            return Some(self.dwarf.unit(header).ok());
-        }
-        let mut units = self.dwarf.units();
-        while let Ok(Some(header)) = units.next() {
-            self.meter.step().then_some(())?;
-            if at.to_unit_offset(&header).is_some() {
-                let _abbreviations = self.reserve_abbreviations(header.debug_abbrev_offset().0)?;
-                return Some(self.dwarf.unit(header).ok());
+    fn unit_with(&self, at: DebugInfoOffset) -> Option<Option<Rc<OtherUnit<'a>>>> {
+        let header = match self.units {
+            Some(units) => {
+                self.meter.step().then_some(())?;
+                let before = units.partition_point(|&offset| offset <= at.0).checked_sub(1);
+                before.and_then(|before| self.dwarf.debug_info.header_from_offset(DebugInfoOffset(units[before])).ok())
             }
+            None => {
+                let mut units = self.dwarf.units();
+                loop {
+                    let Ok(Some(header)) = units.next() else { break None };
+                    self.meter.step().then_some(())?;
+                    if at.to_unit_offset(&header).is_some() {
+                        break Some(header);
+                    }
+                }
+            }
+        };
+        let Some(header) = header.filter(|header| at.to_unit_offset(header).is_some()) else { return Some(None) };
+        let key = header.debug_info_offset().map_or(at.0, |offset| offset.0);
+        let mut others = self.others.borrow_mut();
+        if let Some(known) = others.get(&key) {
+            return Some(Some(Rc::clone(known)));
         }
-        Some(None)
+        if others.len() >= MAX_OTHER_UNITS {
+            others.clear();
+        }
+        let table = header.debug_abbrev_offset().0;
+        let abbreviations = self.reserve_abbreviations(table).or_else(|| {
+            others.clear();
+            self.reserve_abbreviations(table)
+        })?;
+        let Ok(unit) = self.dwarf.unit(header) else { return Some(None) };
+        let other = Rc::new(OtherUnit { unit, _abbreviations: abbreviations });
+        others.insert(key, Rc::clone(&other));
+        Some(Some(other))
     }
 }
 

@@ -1,8 +1,8 @@
 //! One file that can name addresses of one image: an executable or library, a separate debug file, or breakpad text.
 
 use std::{
-    cell::OnceCell,
-    collections::BTreeMap,
+    cell::{OnceCell, RefCell},
+    collections::{BTreeMap, HashMap},
     fmt,
     path::{Path, PathBuf},
 };
@@ -133,7 +133,9 @@ pub struct SymbolFile {
     breakpad: OnceCell<Breakpad>,
     /// The image of a shared cache that this is, by its address without a slide.
     shared_cache: Option<(SharedCache, u64)>,
-    problems: std::cell::RefCell<Vec<SymbolError>>,
+    /// By where a symbol begins: a source name, and whether it is of that symbol's function.
+    source_names: RefCell<HashMap<u64, (String, bool)>>,
+    problems: RefCell<Vec<SymbolError>>,
 }
 
 #[derive(Debug)]
@@ -165,16 +167,20 @@ impl Call {
         Self { name, symbol_address: None, file, line, column, inlined: true }
     }
 
-    /// What debug information and the symbol table say together.
-    pub(crate) fn with_symbol(mut frames: Vec<Call>, symbol: Option<Symbol>) -> Vec<Call> {
+    /// What debug information and the symbol table say together. `is_same` says whether a linker name is that of a source name's function:
+    /// [`is_of_source_name`].
+    pub(crate) fn with_symbol(
+        mut frames: Vec<Call>,
+        symbol: Option<Symbol>,
+        is_same: impl Fn(&str, &str) -> bool,
+    ) -> Vec<Call> {
         let symbol_address = symbol.as_ref().map(|&(_, start)| start);
         match (frames.last_mut(), symbol) {
             (Some(outermost), symbol) => {
                 outermost.inlined = false;
                 outermost.symbol_address = symbol_address;
-                let says_more = |name: &str| {
-                    outermost.name.as_ref().is_none_or(|dwarf| dwarf != name && is_of_source_name(name, dwarf))
-                };
+                let says_more =
+                    |name: &str| outermost.name.as_ref().is_none_or(|dwarf| dwarf != name && is_same(name, dwarf));
                 if let Some((name, _)) = symbol.filter(|(name, _)| says_more(name)) {
                     outermost.name = Some(name);
                 }
@@ -281,7 +287,8 @@ impl SymbolFile {
             debug_map: OnceCell::new(),
             breakpad: OnceCell::new(),
             shared_cache: None,
-            problems: std::cell::RefCell::default(),
+            source_names: RefCell::default(),
+            problems: RefCell::default(),
         }
     }
 
@@ -666,6 +673,17 @@ impl SymbolFile {
         } else {
             frames.extend(self.frames_in_object_files(address.svma()).into_iter().map(Call::of_dwarf));
         }
-        Call::with_symbol(frames, symbol)
+        let start = symbol.as_ref().map_or(0, |&(_, start)| start);
+        Call::with_symbol(frames, symbol, |linker_name, source_name| {
+            let mut known = self.source_names.borrow_mut();
+            match known.get(&start) {
+                Some((name, is_same)) if name == source_name => *is_same,
+                _ => {
+                    let is_same = is_of_source_name(linker_name, source_name);
+                    known.insert(start, (source_name.to_owned(), is_same));
+                    is_same
+                }
+            }
+        })
     }
 }

@@ -11,6 +11,7 @@ use coroner_report::{
 };
 
 use crate::{
+    demangle::is_of_source_name,
     dwarf::DwarfFrame,
     image_identity::unchanged_since,
     naming_budget::{Exhausted, Meter, NamingBudget},
@@ -237,6 +238,6 @@ impl InImage<'_> {
         let Ok(at) = self.addresses.binary_search_by_key(&svma, |known| known.svma) else { return Vec::new() };
         let known = &self.addresses[at];
         let symbol = known.symbol.clone();
-        Call::with_symbol(known.calls.iter().cloned().map(Call::of_dwarf).collect(), symbol)
+        Call::with_symbol(known.calls.iter().cloned().map(Call::of_dwarf).collect(), symbol, is_of_source_name)
     }
 }

@@ -5,8 +5,8 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail, ensure};
@@ -42,21 +42,10 @@ pub(super) struct Cost {
     pub(super) peak_bytes: u64,
 }
 
-/// Runs a program and prints what it took as the last line of standard error: seconds, and kibibytes. It is a process of its own since the
-/// greatest resident set of a process counts that of its parent before `execve` (`exec_mmap` of the kernel's fs/exec.c), and xtask's is large.
-const MEASURE: &str = r#"
-import os, resource, subprocess, sys, time
-began = time.perf_counter()
-try:
-    status = subprocess.run(sys.argv[4:], stdin=open(sys.argv[1]), stdout=open(sys.argv[2], "w"), stderr=subprocess.DEVNULL,
-                            timeout=float(sys.argv[3])).returncode
-except subprocess.TimeoutExpired:
-    sys.exit(124)
-print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-sys.exit(0 if status == 0 else 1)
-"#;
-
 /// Runs a namer with addresses on its standard input. `None` if it took longer than `limit`.
+///
+/// GNU `time` says the memory: the greatest resident set of a process counts that of its parent before `execve` (`exec_mmap` of the kernel's
+/// fs/exec.c), and `time` is smaller than any namer.
 fn measured(
     program: &Path,
     arguments: &[&OsStr],
@@ -64,26 +53,22 @@ fn measured(
     folder: &Path,
     limit: Duration,
 ) -> anyhow::Result<Option<(Vec<u8>, Cost)>> {
-    let (asked, answered) = (folder.join("asked"), folder.join("answered"));
+    let [asked, answered, peak] = ["asked", "answered", "peak"].map(|name| folder.join(name));
     let input: Vec<String> = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
     fs::write(&asked, input.concat())?;
-    let output = Command::new("python3")
-        .args(["-c", MEASURE])
-        .args([&asked, &answered])
-        .arg(limit.as_secs().to_string())
-        .arg(program)
-        .args(arguments)
-        .output()
-        .context("running python3")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() {
+    let mut command = Command::new("timeout");
+    command.arg(limit.as_secs().to_string()).args(["/usr/bin/time", "-f", "%M", "-o"]).arg(&peak);
+    command.arg(program).args(arguments).stderr(Stdio::null());
+    command.stdin(fs::File::open(&asked)?).stdout(fs::File::create(&answered)?);
+    let began = Instant::now();
+    let status = command.status().context("running timeout")?;
+    let seconds = began.elapsed().as_secs_f64();
+    match status.code() {
         Some(0) => {}
         Some(124) => return Ok(None),
-        _ => bail!("{} failed: {}", program.display(), said.trim()),
+        _ => bail!("{} ended with {status}", program.display()),
     }
-    let mut numbers = said.lines().last().unwrap_or_default().split(' ');
-    let seconds = numbers.next().unwrap_or_default().parse()?;
-    let kibibytes: u64 = numbers.next().unwrap_or_default().parse()?;
+    let kibibytes: u64 = fs::read_to_string(&peak)?.trim().parse().context("what GNU time says")?;
     Ok(Some((fs::read(&answered)?, Cost { seconds, peak_bytes: kibibytes * 1024 })))
 }
 

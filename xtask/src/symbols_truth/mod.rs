@@ -114,6 +114,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             tools::install_debian_package(version)?;
         }
     }
+    if !Path::new("/usr/bin/time").exists() {
+        tools::install_debian_package("time")?;
+    }
     let program = subjects::build(&subjects::SYMBOLIZE)?;
     let libraries = if arguments.untimed { None } else { Some(subjects::build_peers()?) };
     let folder = tools::target_dir().join("symbols-truth");
