@@ -6,6 +6,7 @@
 
 use super::BudgetedMemory;
 use crate::arch::Architecture;
+use crate::call_site::is_in_zero_page;
 use crate::cfi::FrameSection;
 use crate::cfi::fast_path;
 use crate::frame::{AddressKind, Found};
@@ -60,7 +61,7 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
             AddressKind::ReturnAddress => pc.checked_sub(1)?,
             _ => pc,
         };
-        if !cache.has_room() || self.images.registered(call).is_some() {
+        if !cache.has_room() || is_in_zero_page(call) || self.images.registered(call).is_some() {
             return None;
         }
         if !self.image.text.contains(call) {

@@ -155,9 +155,13 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Makes [`Self::image`] the image that `address` lies in, if there is one.
+    /// Makes [`Self::image`] the image that `address` lies in, if there is one. None lies in the zero page, whatever it claims: a rule there
+    /// would be kept in the cache, and the next walk would take for code what [`CallerCheck`](super::caller_check::CallerCheck) refuses.
     #[inline]
     pub(super) fn find_image(&mut self, address: u64) -> bool {
+        if is_in_zero_page(address) {
+            return false;
+        }
         if self.image.text.contains(address) {
             return true;
         }
