@@ -10,6 +10,7 @@ use coroner_report::model::{
 };
 use coroner_report::wire::{FORMAT_VERSION, ImageKind, Monitor, Os};
 use coroner_symbols::Symbolizer;
+use coroner_unwind::AddressRange;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     arch: Arch,
     /// In the order of the file's headers.
     pub(crate) parts: Vec<Part>,
+    /// Memory that code could run in.
+    executable: Vec<AddressRange>,
     notes: Notes,
 }
 
@@ -81,7 +84,19 @@ impl Core {
             let (offset, in_file) = segment.file_range(endian);
             Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
         });
-        Ok(Core { arch, parts: parts.collect(), notes: Notes::read(endian, segments, bytes, arch)? })
+        let executable = segments
+            .iter()
+            .filter(|segment| segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).contains(elf::PF_X))
+            .map(|segment| {
+                let (start, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
+                AddressRange { start, end: start.saturating_add(size) }
+            });
+        Ok(Core {
+            arch,
+            parts: parts.collect(),
+            executable: executable.collect(),
+            notes: Notes::read(endian, segments, bytes, arch)?,
+        })
     }
 
     /// The stack pointers of the threads.
@@ -120,7 +135,7 @@ impl Core {
             let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
             report.problems.push(Problem { section: None, offset: end, what });
         }
-        walk_threads(&mut report, memory, symbolizer);
+        walk_threads(&mut report, memory, self.executable.iter().copied(), symbolizer);
         report.complete = report.problems.is_empty();
         report
     }

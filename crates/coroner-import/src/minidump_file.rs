@@ -99,7 +99,7 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
         annotations,
         ..Report::default()
     };
-    walk_threads(&mut report, &memory, symbolizer);
+    walk_threads(&mut report, &memory, None, symbolizer);
     report.complete = report.problems.is_empty();
     Ok(report)
 }

@@ -7,12 +7,15 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers, StackMemory};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
-use coroner_unwind::{Aarch64, Architecture, Found, Options, RuleCache, Walker, X86_64};
+use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
 
 /// Most frames of a thread: of a recursion without end, the first.
 const FRAMES: u32 = 4096;
 /// Most reads of a walk.
 const READS: u64 = 1 << 22;
+
+/// Words of a stack that are searched for return addresses.
+const SCANNED: u32 = 512;
 
 /// Most bytes of a stack that are kept in the report, and of all.
 const KEPT: usize = 64 << 10;
@@ -77,14 +80,20 @@ pub(crate) fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory:
     stacks.filter(|piece| !piece.bytes.is_empty()).collect()
 }
 
-/// Walks all threads of `report` that have registers.
-pub(crate) fn walk_threads(report: &mut Report, memory: &SavedMemory<'_>, symbolizer: &mut Symbolizer) {
+/// Walks all threads of `report` that have registers. Code was in `executable`, and in the images.
+pub(crate) fn walk_threads(
+    report: &mut Report,
+    memory: &SavedMemory<'_>,
+    executable: impl IntoIterator<Item = AddressRange>,
+    symbolizer: &mut Symbolizer,
+) {
     let arch = match report.header.arch {
         Some(Machine::X86_64) => Arch::X86_64,
         Some(Machine::Aarch64) => Arch::Aarch64,
         None => return,
     };
     let mut images = SnapshotImages::new();
+    images.add_executable(executable);
     let mut without: Vec<String> = Vec::new();
     for image in &report.images {
         let data = images.add(symbolizer.files(&ImageKey::of_image(image, arch)), image.load_address.0);
@@ -99,15 +108,14 @@ pub(crate) fn walk_threads(report: &mut Report, memory: &SavedMemory<'_>, symbol
         );
         report.problems.push(Problem { section: None, offset: 0, what });
     }
-    // A search of the stack finds what is no caller, too. It is of use where unwind data are missing, and not where a piece of the stack is.
-    let scan_words = if without.is_empty() { 0 } else { Options::default().scan_words };
+    let scan = if without.is_empty() { 0 } else { SCANNED };
     let mut cache = Box::new(RuleCache::new());
     for thread in &mut report.threads {
         let Some(registers) = &thread.registers else { continue };
         let walked = match (registers.x86_64(), registers.aarch64()) {
-            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, (scan_words, None)),
+            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, (scan, None)),
             (None, Some(registers)) => {
-                walk::<Aarch64>(&registers, memory, &images, &mut cache, (scan_words, Some(AUTHENTICATION_MASK)))
+                walk::<Aarch64>(&registers, memory, &images, &mut cache, (scan, Some(AUTHENTICATION_MASK)))
             }
             (None, None) => continue,
         };
@@ -125,20 +133,32 @@ fn described(image: &Image) -> String {
     }
 }
 
+/// The frames of a thread. A search of the stack finds what is no caller, too: it is of use where unwind data are missing, of an image
+/// (`scan`) or of the code that a walk came to, and not where a piece of the stack is.
 fn walk<A: Architecture>(
     registers: &A::Registers,
     memory: &SavedMemory<'_>,
     images: &SnapshotImages,
     cache: &mut RuleCache,
-    (scan_words, authentication_mask): (u32, Option<u64>),
+    (scan, authentication_mask): (u32, Option<u64>),
 ) -> (Vec<Frame>, WalkEnd) {
-    let options = Options { frames: FRAMES, reads: READS, scan_words, authentication_mask, ..Options::default() };
-    let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
-    let mut frames = Vec::new();
-    while let Some(frame) = walker.next_frame() {
-        frames.push(as_reported(&frame));
+    let mut walked = |scan_words| {
+        let options = Options { frames: FRAMES, reads: READS, scan_words, authentication_mask, ..Options::default() };
+        let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
+        let mut frames = Vec::new();
+        while let Some(frame) = walker.next_frame() {
+            frames.push(as_reported(&frame));
+        }
+        (frames, walker.end())
+    };
+    let mut whole = walked(scan);
+    if let Some(End::NoUnwindData { address }) = whole.1
+        && scan == 0
+        && images.is_executable(address) == Some(true)
+    {
+        whole = walked(SCANNED);
     }
-    (frames, walker.end().map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
+    (whole.0, whole.1.map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
 }
 
 fn as_reported(frame: &coroner_unwind::Frame) -> Frame {

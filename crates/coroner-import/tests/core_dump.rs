@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use coroner_import::{Form, ImportError};
 use coroner_report::Report;
 use coroner_report::model::Timestamp;
+use coroner_report::wire::WalkEnd;
 use coroner_symbols::{Options, Symbolizer};
 
 const PROGRAM: &str = r#"
@@ -62,8 +63,12 @@ fn dump(folder: &Path) -> Option<Vec<u8>> {
 
 /// The program, built with these options.
 fn build(folder: &Path, options: &[&str]) -> PathBuf {
+    build_source(folder, PROGRAM, options)
+}
+
+fn build_source(folder: &Path, text: &str, options: &[&str]) -> PathBuf {
     let (source, program) = (folder.join("cart.c"), folder.join("cart"));
-    std::fs::write(&source, PROGRAM).unwrap();
+    std::fs::write(&source, text).unwrap();
     let mut compiler = Command::new("gcc");
     compiler.arg("-O1").args(options).arg("-o").args([&program, &source]).arg("-lpthread");
     assert!(compiler.status().unwrap().success());
@@ -73,12 +78,15 @@ fn build(folder: &Path, options: &[&str]) -> PathBuf {
 }
 
 fn dump_of(folder: &Path, options: &[&str]) -> Option<Vec<u8>> {
+    dump_of_program(folder, &build(folder, options))
+}
+
+fn dump_of_program(folder: &Path, program: &Path) -> Option<Vec<u8>> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
-    let program = build(folder, options);
     if pattern.starts_with(['|', '/']) {
         let gdb = Command::new("gdb")
             .args(["-q", "-batch", "-ex", "run", "-ex", "gcore core"])
-            .arg(&program)
+            .arg(program)
             .current_dir(folder)
             .output();
         if let Err(error) = gdb {
@@ -87,7 +95,7 @@ fn dump_of(folder: &Path, options: &[&str]) -> Option<Vec<u8>> {
         }
         return Some(std::fs::read(folder.join("core")).unwrap_or_else(|error| panic!("{error}: {gdb:?}")));
     }
-    let mut command = Command::new(&program);
+    let mut command = Command::new(program);
     command.current_dir(folder).stdout(Stdio::null());
     let all = libc_limit();
     // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
@@ -164,6 +172,54 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
 }
 
 /// Without a build id the file is the one that was loaded if its headers are those that were saved, and nobody has changed it since.
+#[test]
+fn code_without_unwind_data_that_never_returns_has_callers() {
+    // As musl's `abort` is, whose objects have no unwind data: nothing in its code says where its frame ends.
+    const NEVER: &str = r"
+__attribute__((noinline)) static void ends(volatile int *place) { volatile int room[9]; room[3] = 1; for (;;) *place = room[3]; }
+__attribute__((noinline)) static int middle(int n) { volatile int room[30]; room[n] = n; ends(0); return room[n]; }
+int main(int argc, char **argv) { return middle(argc) + 1; }
+";
+    let folder = tempfile::tempdir().unwrap();
+    let without = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer", "-Wl,--build-id"];
+    let Some(bytes) = dump_of_program(folder.path(), &build_source(folder.path(), NEVER, &without)) else { return };
+    let report = coroner_import::read(&bytes, None, &mut symbolizer()).unwrap();
+    let stack = functions(&report, 0);
+    assert!(stack.starts_with(&["ends", "middle", "main"]), "{stack:?}");
+    assert_eq!(report.threads[0].walk_end, Some(WalkEnd::ROOT), "{stack:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_interpreter_made_at_run_time_has_callers() {
+    // HotSpot's interpreter: each frame has a record, and the return address was pushed, by a jump to the method.
+    const MADE: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+static const unsigned char code[] = {
+    0x55, 0x48, 0x89, 0xe5,                                      /* push rbp; mov rbp, rsp */
+    0x48, 0x8d, 0x05, 0x03, 0x00, 0x00, 0x00,                    /* lea rax, [rip + 3] */
+    0x50, 0xeb, 0x0a,                                            /* push rax; jmp inner */
+    0x5d, 0xc3, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90,  /* pop rbp; ret */
+    0x55, 0x48, 0x89, 0xe5, 0x31, 0xc0, 0x89, 0x00, 0x0f, 0x0b,  /* inner: push rbp; mov rbp, rsp; a null pointer */
+};
+__attribute__((noinline)) static int enter(void) {
+    void *made = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(made, code, sizeof code);
+    return ((int (*)(void))made)() + 1;
+}
+int main(void) { return enter() + 1; }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(bytes) = dump_of_program(folder.path(), &build_source(folder.path(), MADE, &["-Wl,--build-id"])) else {
+        return;
+    };
+    let report = coroner_import::read(&bytes, None, &mut symbolizer()).unwrap();
+    let stack: Vec<_> = report.threads[0].frames.iter().map(|frame| frame.function.as_deref()).collect();
+    assert!(stack.starts_with(&[None, None, Some("enter"), Some("main")]), "{stack:?}");
+    assert_eq!(report.threads[0].walk_end, Some(WalkEnd::ROOT), "{stack:?}");
+}
+
 #[test]
 fn a_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -80,6 +80,8 @@ pub struct SnapshotImages {
     images: Vec<Image>,
     /// By address. Where two overlap, by a file that is not what it should be, the one that begins later is read.
     parts: Vec<Part>,
+    /// By address: memory with code, of images or not.
+    executable: Vec<AddressRange>,
     /// How much was put at [`MADE`].
     made: u64,
 }
@@ -171,6 +173,13 @@ impl SnapshotImages {
         data
     }
 
+    /// Says where code could run, in images or not: that of compilers and interpreters at run time is in none, and its callers are found by
+    /// frame pointers, and by a scan where the walk may scan.
+    pub fn add_executable(&mut self, ranges: impl IntoIterator<Item = AddressRange>) {
+        self.executable.extend(ranges);
+        self.executable.sort_unstable_by_key(|range| range.start);
+    }
+
     /// The memory that a walk reads: what was saved, and where that has nothing, the files.
     pub fn memory<M: Memory>(&self, saved: M) -> SnapshotMemory<'_, M> {
         SnapshotMemory { saved, images: self }
@@ -242,6 +251,12 @@ impl SnapshotImages {
 impl Images for SnapshotImages {
     fn find(&self, address: u64) -> Option<Image> {
         self.images.as_slice().find(address)
+    }
+
+    fn is_executable(&self, address: u64) -> Option<bool> {
+        let after = self.executable.partition_point(|range| range.start <= address);
+        let listed = after.checked_sub(1).is_some_and(|index| self.executable[index].contains(address));
+        (listed || self.find(address).is_some()).then_some(true)
     }
 }
 

@@ -172,3 +172,52 @@ fn a_scan_is_marked_and_finds_only_calls() {
     assert_eq!(frames[2].found, Found::FramePointer);
     assert_eq!(end, End::EndOfStack);
 }
+
+/// Code that was made while the process ran, in no image, of which no address follows a call.
+struct MadeCode;
+
+impl Images for MadeCode {
+    fn find(&self, _address: u64) -> Option<Image> {
+        None
+    }
+
+    fn is_executable(&self, address: u64) -> Option<bool> {
+        Some((CODE..CODE + 0x1000).contains(&address))
+    }
+}
+
+/// The program counters of a walk through it, and how each was found.
+fn walk_made(stack: &[u64], fp: u64, scan_words: u32) -> Vec<(u64, Found)> {
+    let mut code = vec![0x90; 0x1000];
+    code[0x80..0x82].copy_from_slice(&[0xff, 0xd0]);
+    let stack: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let ranges = [SnapshotRange { address: CODE, bytes: &code }, SnapshotRange { address: STACK, bytes: &stack }];
+    let mut registers = X86_64Registers { pc: CODE + 0x20, ..X86_64Registers::default() };
+    (registers.gpr[7], registers.gpr[6]) = (STACK, fp);
+    let mut cache = Box::new(RuleCache::new());
+    let options = Options { scan_words, ..Options::default() };
+    let mut walker =
+        Walker::<X86_64, _, _>::new(&registers, Snapshot { ranges: &ranges }, MadeCode, &mut cache, options);
+    std::iter::from_fn(|| walker.next_frame()).map(|frame| (frame.pc - CODE, frame.found)).collect()
+}
+
+#[test]
+fn an_interpreters_return_addresses_follow_no_call() {
+    use Found::{Context, FramePointer, Scan};
+    // HotSpot's interpreter pushes the address where it goes on and jumps to the method.
+    let chain = [7, STACK + 32, CODE + 0x30, 7, STACK + 56, CODE + 0x40, 7, STACK + 80, CODE + 0x82, 7, 0, 0];
+    let frames = [(0x20, Context), (0x30, FramePointer), (0x40, FramePointer), (0x82, FramePointer)];
+    for scan_words in [0, 512] {
+        assert_eq!(walk_made(&chain, STACK + 8, scan_words), frames);
+    }
+    // What certainly is a return address and lies below is the nearer caller.
+    let compiled =
+        [CODE + 0x82, STACK + 32, CODE + 0x30, 7, STACK + 56, CODE + 0x40, 7, STACK + 80, CODE + 0x82, 7, 0, 0];
+    assert_eq!(walk_made(&compiled, STACK + 8, 512)[..2], [(0x20, Context), (0x82, Scan)]);
+    // A chain that goes down, one that goes far, one that leaves the stack, and a return address that is no code
+    for (at, word) in [(1, STACK), (1, STACK + (1 << 21)), (1, STACK + 0x1000), (2, STACK)] {
+        let mut broken = chain;
+        broken[at] = word;
+        assert_eq!(walk_made(&broken, STACK + 8, 0), [(0x20, Context)], "{at} {word:#x}");
+    }
+}

@@ -16,6 +16,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Problem, Thread, Timestamp, system_call_name};
 use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
 use coroner_symbols::Symbolizer;
+use coroner_unwind::AddressRange;
 
 use crate::core_file::images;
 use crate::core_notes::{self as notes, MappedFile};
@@ -94,7 +95,9 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let mut report = report(pid, threads, &saved);
     report.images = images(&files, &auxiliary, &saved);
     report.problems = problems;
-    walk_threads(&mut report, &saved, symbolizer);
+    let code = mapped.iter().filter(|mapping| mapping.is_code);
+    let code = code.map(|mapping| AddressRange { start: mapping.start, end: mapping.end });
+    walk_threads(&mut report, &saved, code, symbolizer);
     report.complete = report.problems.is_empty();
     symbolizer.symbolicate_report(&mut report);
     Ok(report)
@@ -202,6 +205,7 @@ struct Mapping {
     start: u64,
     end: u64,
     offset: u64,
+    is_code: bool,
     path: String,
 }
 
@@ -211,11 +215,12 @@ impl Mapping {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
-        let offset = hexadecimal(words.nth(1)?)?;
+        let is_code = words.next()?.contains('x');
+        let offset = hexadecimal(words.next()?)?;
         let path = words.nth(2).unwrap_or_default().trim_start();
         // What has replaced the file since is known by another build id, or other headers.
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        Some(Mapping { start: hexadecimal(start)?, end: hexadecimal(end)?, offset, path: path.to_owned() })
+        Some(Mapping { start: hexadecimal(start)?, end: hexadecimal(end)?, offset, is_code, path: path.to_owned() })
     }
 
     fn is_file(&self) -> bool {

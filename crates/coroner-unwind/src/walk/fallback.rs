@@ -56,20 +56,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Err(End::EndOfStack);
         }
         if fp >= self.registers.sp() && fp.is_multiple_of(8) && fp != 0 && self.may_be_frame_record(fp) {
-            let row = Row::frame_record_at::<A>(A::FP, 0);
-            let executed = match self.enter_contexts(&row) {
-                Some(entered) => entered,
-                None => self.execute_frame_record(),
-            };
-            match executed {
-                Ok(cfa) => {
-                    if self.contexts.is_none() {
-                        self.arrive(Found::FramePointer, false);
-                        // What else this frame, or ones that keep no record, saved is not known.
-                        self.registers.after_call(1 << A::FP | 1 << A::SP);
-                    }
-                    return Ok(Some(cfa));
-                }
+            match self.step_by_frame_record() {
+                Ok(cfa) => return Ok(Some(cfa)),
                 Err(End::EndOfStack) => return Err(End::EndOfStack),
                 Err(_) => {}
             }
@@ -77,13 +65,52 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         if fp == 0 && !self.interrupted() && marks_outermost::<A, _>(&mut self.memory, self.registers.pc) {
             return Err(End::EndOfStack);
         }
-        if let Some(cfa) = self.scan() {
+        let interpreter = self.is_record_without_call(fp);
+        if let Some(cfa) = self.scan(if interpreter { fp } else { u64::MAX }) {
+            return Ok(Some(cfa));
+        }
+        if interpreter && let Ok(cfa) = self.step_by_frame_record() {
             return Ok(Some(cfa));
         }
         if fp == 0 && matches!(why, End::NoUnwindData { .. }) && !self.interrupted() {
             return Err(End::EndOfStack);
         }
         Err(why)
+    }
+
+    /// Goes to the caller that the record at the frame pointer has.
+    fn step_by_frame_record(&mut self) -> Result<u64, End> {
+        let row = Row::frame_record_at::<A>(A::FP, 0);
+        let executed = match self.enter_contexts(&row) {
+            Some(entered) => entered,
+            None => self.execute_frame_record(),
+        };
+        if executed.is_ok() && self.contexts.is_none() {
+            self.arrive(Found::FramePointer, false);
+            // What else this frame, or ones that keep no record, saved is not known.
+            self.registers.after_call(1 << A::FP | 1 << A::SP);
+        }
+        executed
+    }
+
+    /// Whether there is a record at the frame pointer of an interpreter that was made while the process ran (HotSpot's): it pushes the return
+    /// address and jumps to what it calls, so that no call stands before it. Frame and caller are in code of no image, and the chain goes
+    /// on near above; return addresses below, of compiled code that keeps no record, are nearer.
+    fn is_record_without_call(&mut self, fp: u64) -> bool {
+        let lookup = self.frame().lookup_address();
+        if fp < self.registers.sp() || is_far(self.registers.sp(), fp) || !fp.is_multiple_of(8) {
+            return false;
+        }
+        let Ok((caller, pc)) = self.memory.read_pair(fp) else { return false };
+        let call = (pc & self.mask).wrapping_sub(1);
+        let mut made = |address| self.images.is_executable(address) == Some(true) && !self.find_image(address);
+        caller > fp
+            && !is_far(fp, caller)
+            && caller.is_multiple_of(8)
+            && !is_in_zero_page(call)
+            && made(lookup)
+            && made(call)
+            && self.memory.read_pair(caller).is_ok()
     }
 
     /// Whether a frame of Darwin's that has no unwind data is the outermost: frame records are never left out there, so that a frame
@@ -236,8 +263,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     }
 
     /// Goes to the first word of the stack that is certainly an address of code behind a call, or of a signal trampoline below
-    /// a signal frame.
-    fn scan(&mut self) -> Option<u64> {
+    /// a signal frame, below `end`.
+    fn scan(&mut self, end: u64) -> Option<u64> {
         if self.scans >= SCANS {
             return None;
         }
@@ -245,6 +272,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let mut before = 0;
         for index in 0..u64::from(self.options.scan_words) {
             let place = start.checked_add(index.wrapping_mul(8))?;
+            if place >= end {
+                return None;
+            }
             let word = self.memory.read_u64(place).ok()?;
             let (pc, cfa) = (word & self.mask, place.wrapping_add(8));
             if !is_in_zero_page(pc)
