@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gimli::{DwarfPackageSections, DwarfSections, DwoId, SectionId};
+use gimli::{DwarfPackageSections, DwarfSections, DwoId, SectionId, UnitType};
 use object::{Object, ObjectSection};
 
 use crate::{
@@ -70,7 +70,13 @@ fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
     let dwarf = sections.borrow(|section| gimli::EndianSlice::new(section, gimli::RunTimeEndian::Little));
     let mut units = dwarf.units();
     while let Ok(Some(header)) = units.next() {
-        if dwarf.unit(header).is_ok_and(|unit| unit.dwo_id == Some(id)) {
+        let has_id = match header.type_() {
+            UnitType::SplitCompilation(found) | UnitType::Skeleton(found) => found == id,
+            // Before DWARF 5 the id is an attribute, for which all declarations are read.
+            UnitType::Compilation => dwarf.unit(header).is_ok_and(|unit| unit.dwo_id == Some(id)),
+            _ => false,
+        };
+        if has_id {
             return true;
         }
     }
