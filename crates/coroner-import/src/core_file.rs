@@ -60,8 +60,8 @@ pub(crate) struct Core {
     arch: Arch,
     /// In the order of the file's headers.
     pub(crate) parts: Vec<Part>,
-    /// Memory that code could run in.
-    executable: Vec<AddressRange>,
+    /// The memory that the process had, and whether code could run in it.
+    mapped: Vec<(AddressRange, bool)>,
     notes: Notes,
 }
 
@@ -84,17 +84,14 @@ impl Core {
             let (offset, in_file) = segment.file_range(endian);
             Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
         });
-        let executable = segments
-            .iter()
-            .filter(|segment| segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).contains(elf::PF_X))
-            .map(|segment| {
-                let (start, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
-                AddressRange { start, end: start.saturating_add(size) }
-            });
+        let mapped = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
+            let (start, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
+            (AddressRange { start, end: start.saturating_add(size) }, segment.p_flags(endian).contains(elf::PF_X))
+        });
         Ok(Core {
             arch,
             parts: parts.collect(),
-            executable: executable.collect(),
+            mapped: mapped.collect(),
             notes: Notes::read(endian, segments, bytes, arch)?,
         })
     }
@@ -135,7 +132,7 @@ impl Core {
             let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
             report.problems.push(Problem { section: None, offset: end, what });
         }
-        walk_threads(&mut report, memory, self.executable.iter().copied(), symbolizer);
+        walk_threads(&mut report, memory, self.mapped.iter().copied(), symbolizer);
         report.complete = report.problems.is_empty();
         report
     }

@@ -80,11 +80,11 @@ pub(crate) fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory:
     stacks.filter(|piece| !piece.bytes.is_empty()).collect()
 }
 
-/// Walks all threads of `report` that have registers. Code was in `executable`, and in the images.
+/// Walks all threads of `report` that have registers. The process had `mapped`, with the places where code could run.
 pub(crate) fn walk_threads(
     report: &mut Report,
     memory: &SavedMemory<'_>,
-    executable: impl IntoIterator<Item = AddressRange>,
+    mapped: impl IntoIterator<Item = (AddressRange, bool)>,
     symbolizer: &mut Symbolizer,
 ) {
     let arch = match report.header.arch {
@@ -93,7 +93,7 @@ pub(crate) fn walk_threads(
         None => return,
     };
     let mut images = SnapshotImages::new();
-    images.add_executable(executable);
+    images.add_memory(mapped);
     let mut without: Vec<String> = Vec::new();
     for image in &report.images {
         let data = images.add(symbolizer.files(&ImageKey::of_image(image, arch)), image.load_address.0);

@@ -220,6 +220,25 @@ int main(void) { return enter() + 1; }
     assert_eq!(report.threads[0].walk_end, Some(WalkEnd::ROOT), "{stack:?}");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_no_code_could_run_in_is_no_caller() {
+    // As Go leaves it where it goes from a goroutine's stack to that of the system: the word at the return address's place is data.
+    const LIES: &str = r#"
+#include <stdlib.h>
+int lies(volatile int *place, void *data);
+__asm__(".text\n.type lies, @function\nlies:\n.cfi_startproc\nmov %rsi, (%rsp)\nmov (%rdi), %eax\nret\n.cfi_endproc\n.size lies, . - lies");
+int main(void) { return lies(0, malloc(64)) + 1; }
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(bytes) = dump_of_program(folder.path(), &build_source(folder.path(), LIES, &["-Wl,--build-id"])) else {
+        return;
+    };
+    let report = coroner_import::read(&bytes, None, &mut symbolizer()).unwrap();
+    let stack: Vec<_> = report.threads[0].frames.iter().map(|frame| frame.function.as_deref()).collect();
+    assert_eq!(stack, [Some("lies")]);
+}
+
 #[test]
 fn a_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one() {
     let folder = tempfile::tempdir().unwrap();

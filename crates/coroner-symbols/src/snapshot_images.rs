@@ -80,8 +80,8 @@ pub struct SnapshotImages {
     images: Vec<Image>,
     /// By address. Where two overlap, by a file that is not what it should be, the one that begins later is read.
     parts: Vec<Part>,
-    /// By address: memory with code, of images or not.
-    executable: Vec<AddressRange>,
+    /// By address: what memory the process had, and whether code could run there.
+    memory: Vec<(AddressRange, bool)>,
     /// How much was put at [`MADE`].
     made: u64,
 }
@@ -173,11 +173,11 @@ impl SnapshotImages {
         data
     }
 
-    /// Says where code could run, in images or not: that of compilers and interpreters at run time is in none, and its callers are found by
-    /// frame pointers, and by a scan where the walk may scan.
-    pub fn add_executable(&mut self, ranges: impl IntoIterator<Item = AddressRange>) {
-        self.executable.extend(ranges);
-        self.executable.sort_unstable_by_key(|range| range.start);
+    /// Says what memory the process had, of images or not, and where code could run. That of compilers and interpreters at run time is in no image:
+    /// its callers are found by frame pointers, and by a scan where the walk may scan. Where no code could run nobody returns to.
+    pub fn add_memory(&mut self, ranges: impl IntoIterator<Item = (AddressRange, bool)>) {
+        self.memory.extend(ranges);
+        self.memory.sort_by_key(|(range, _)| range.start);
     }
 
     /// The memory that a walk reads: what was saved, and where that has nothing, the files.
@@ -254,9 +254,10 @@ impl Images for SnapshotImages {
     }
 
     fn is_executable(&self, address: u64) -> Option<bool> {
-        let after = self.executable.partition_point(|range| range.start <= address);
-        let listed = after.checked_sub(1).is_some_and(|index| self.executable[index].contains(address));
-        (listed || self.find(address).is_some()).then_some(true)
+        let after = self.memory.partition_point(|(range, _)| range.start <= address);
+        let listed = after.checked_sub(1).and_then(|index| self.memory.get(index));
+        let listed = listed.filter(|(range, _)| range.contains(address)).map(|(_, executable)| *executable);
+        if self.find(address).is_some() { Some(true) } else { listed }
     }
 }
 

@@ -95,9 +95,9 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let mut report = report(pid, threads, &saved);
     report.images = images(&files, &auxiliary, &saved);
     report.problems = problems;
-    let code = mapped.iter().filter(|mapping| mapping.is_code);
-    let code = code.map(|mapping| AddressRange { start: mapping.start, end: mapping.end });
-    walk_threads(&mut report, &saved, code, symbolizer);
+    let places = mapped.iter();
+    let places = places.map(|mapping| (AddressRange { start: mapping.start, end: mapping.end }, mapping.is_code));
+    walk_threads(&mut report, &saved, places, symbolizer);
     report.complete = report.problems.is_empty();
     symbolizer.symbolicate_report(&mut report);
     Ok(report)
