@@ -35,7 +35,7 @@ pub(crate) fn form_of(path: &Path) -> Option<Form> {
         return None;
     }
     let mut start = Vec::new();
-    File::open(path).ok()?.take(32).read_to_end(&mut start).ok()?;
+    reports::open_regular(path).ok()?.take(32).read_to_end(&mut start).ok()?;
     Form::of(&start)
 }
 

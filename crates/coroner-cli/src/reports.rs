@@ -21,6 +21,8 @@ pub(crate) const REPORTS: &str = "reports";
 const MIN_ID: usize = 2;
 /// No report is larger; those with much memory in them have some megabytes.
 const LARGEST: u64 = 256 << 20;
+/// Most that is read of a file that says that it has less.
+const UNSAID: u64 = 16 << 20;
 /// What some programs put before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -110,7 +112,27 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     if metadata.len() > LARGEST {
         return Err(Failure::new(format!("{}: no report has {} MiB", doing(), metadata.len() >> 20)));
     }
-    std::fs::read(path).context(doing())
+    read_bounded(path).context(doing())
+}
+
+/// Opens a regular file so that no read waits: some of `/proc` do (`kmsg`).
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// The bytes of a regular file: what is of the kernel (`/proc`) says that it is empty, and may have no end.
+pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let file = open_regular(path)?;
+    let limit = LARGEST.min(file.metadata()?.len().max(UNSAID));
+    let mut bytes = Vec::new();
+    // Eight bytes more: `pagemap` gives words.
+    file.take(limit + 8).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it has no end, or grows while it is read"));
+    }
+    Ok(bytes)
 }
 
 /// Whether it is JSON, of whatever: a file's name says nothing once it was mailed.

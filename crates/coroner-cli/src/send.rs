@@ -165,7 +165,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    std::fs::read(path)
+    reports::read_bounded(path)
 }
 
 fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {

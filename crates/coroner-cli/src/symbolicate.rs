@@ -62,7 +62,7 @@ pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > LARGEST {
         return Ok(None);
     }
-    let bytes = std::fs::read(path).context(failed())?;
+    let bytes = reports::read_bounded(path).context(failed())?;
     Ok((!bytes.starts_with(&FILE_PREFIX) && AppleReport::is_likely(&bytes)).then_some(bytes))
 }
 

@@ -281,3 +281,24 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
         assert_eq!(std::fs::read_dir(bench.path("elsewhere")).unwrap().count(), 0);
     }
 }
+
+#[test]
+fn what_has_no_end_is_refused() {
+    // The kernel says that it is an empty regular file; it has eight bytes for each page of the address space.
+    let path = "/proc/self/pagemap";
+    if std::fs::File::open(path).is_err() {
+        eprintln!("skipped: {path} may not be read here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for part in ["show", "import", "symbolicate", "send"] {
+        let mut command = Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_coroner"), part, "--store"]).arg(folder.path()).arg(path);
+        if part == "send" {
+            command.args(["--otlp", "http://127.0.0.1:9"]);
+        }
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{part}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("it has no end"), "{part}: {output:?}");
+    }
+}
