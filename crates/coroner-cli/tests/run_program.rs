@@ -226,3 +226,38 @@ int main(void) {
     let gone = bench.run(&["dump", &pid]);
     assert!(gone.code == Some(1) && gone.err.contains("there is no process"), "{gone:?}");
 }
+
+#[test]
+fn a_process_whose_files_were_deleted_or_replaced_is_dumped_with_names() {
+    const LIBRARY: &str = r#"
+#include <unistd.h>
+__attribute__((noinline)) void waits_in_library(void) { for (;;) pause(); }
+"#;
+    const PROGRAM: &str = r#"
+#include <stdio.h>
+void waits_in_library(void);
+__attribute__((noinline)) static void calls_library(void) { waits_in_library(); }
+int main(void) { puts("ready"); fflush(stdout); calls_library(); return 0; }
+"#;
+    // Without a build id, too: then nothing but the file itself says that it is the one.
+    for id in ["-Wl,--build-id", "-Wl,--build-id=none"] {
+        let bench = Bench::new();
+        let library = bench.program("libwaits.so", LIBRARY, &["-shared", "-fPIC", id]);
+        let library_text = library.to_str().unwrap();
+        let program = bench.program("caller", PROGRAM, &[library_text, id]);
+        let mut caller = Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(caller.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        std::fs::remove_file(&program).unwrap();
+        std::fs::remove_file(&library).unwrap();
+        let other = "int other_function_of_the_new_library(void) { return 1; }";
+        bench.program("libwaits.so", other, &["-shared", "-fPIC", id]);
+        let dumped = bench.run(&["dump", &caller.id().to_string()]);
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        for name in ["waits_in_library", "calls_library", "main"] {
+            assert!(dumped.out.contains(name), "{id}: no {name} in {dumped:?}");
+        }
+        assert!(!dumped.out.contains("other_function") && !dumped.out.contains("(deleted)"), "{dumped:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Which files belong to an image: its own path, the system's debug folders, debug links, and the user's folders.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -31,11 +31,17 @@ pub(crate) struct Found {
 pub(crate) struct Locator {
     options: Options,
     index: Option<SearchIndex>,
+    /// Files that are taken for images, by the images' paths.
+    taken: HashMap<PathBuf, PathBuf>,
 }
 
 impl Locator {
     pub(crate) fn new(options: Options) -> Self {
-        Self { options, index: None }
+        Self { options, index: None, taken: HashMap::new() }
+    }
+
+    pub(crate) fn take_file(&mut self, image_path: PathBuf, file: PathBuf) {
+        self.taken.insert(image_path, file);
     }
 
     pub(crate) fn find(&mut self, key: &ImageKey) -> Found {
@@ -86,14 +92,15 @@ impl Locator {
 
     /// The file at the image's own path, if it is still that image.
     fn take_image(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
-        let path = on_disk(&key.path);
+        let taken = self.taken.get(&key.path);
+        let path = taken.cloned().unwrap_or_else(|| on_disk(&key.path));
         let files = match SymbolFile::open(&path) {
             Ok(files) => files,
             Err(SymbolError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return found.problems.push(error),
         };
         let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
-        let is_other = key.replaced && key.debug_id.is_none();
+        let is_other = key.replaced && key.debug_id.is_none() && taken.is_none();
         let image = files.into_iter().find(|file| file.is_of(key) && !is_other);
         let Some(image) = image else {
             found.mismatched = Some((path, ids));

@@ -192,6 +192,12 @@ impl Symbolizer {
         best.into_iter().map(named).collect()
     }
 
+    /// Takes a file for the image of that path, where the path leads to another one by now, or to none: it was deleted or replaced while its
+    /// process runs (`/proc/PID/map_files`), or is of another root. Of an image with a build id the file must have it.
+    pub fn take_file(&mut self, image_path: impl Into<PathBuf>, file: impl Into<PathBuf>) {
+        self.locator.take_file(image_path.into(), file.into());
+    }
+
     /// Walks the folders of [`Options::search`] now, if that isn't done yet, and gives `reading` each file that is opened for
     /// it: not those that [`Options::index_cache`] remembers.
     pub fn search(&mut self, reading: &mut dyn FnMut(&Path)) {

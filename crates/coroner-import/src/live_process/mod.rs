@@ -3,6 +3,7 @@
 //!
 //! Sources: ptrace(2) (`PTRACE_SEIZE`, `PTRACE_INTERRUPT`, "Group-stop"), proc(5).
 
+mod original_file;
 mod threads;
 
 use std::fs::File;
@@ -95,6 +96,12 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let mut report = report(pid, threads, &saved);
     report.images = images(&files, &auxiliary, &saved);
     report.problems = problems;
+    for image in &report.images {
+        let mapping = mapped.iter().find(|mapping| mapping.start == image.load_address.0 && mapping.path == image.path);
+        if let Some(file) = mapping.and_then(|mapping| original_file::path_to(pid, mapping)) {
+            symbolizer.take_file(&image.path, file);
+        }
+    }
     let places = mapped.iter();
     let places = places.map(|mapping| (AddressRange { start: mapping.start, end: mapping.end }, mapping.is_code));
     walk_threads(&mut report, &saved, places, symbolizer);
@@ -109,7 +116,7 @@ fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Re
     let name = threads.first().map(|thread| thread.name.clone()).unwrap_or_default();
     let process_name = std::fs::read_link(format!("/proc/{pid}/exe"))
         .ok()
-        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned()))
         .unwrap_or(name);
     let stacks = threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.as_ref()?.sp()?)));
     let stack_memory = kept_stacks(stacks, memory);
@@ -206,6 +213,9 @@ struct Mapping {
     end: u64,
     offset: u64,
     is_code: bool,
+    inode: u64,
+    /// The file has no name any more.
+    is_deleted: bool,
     path: String,
 }
 
@@ -217,10 +227,19 @@ impl Mapping {
         let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
         let is_code = words.next()?.contains('x');
         let offset = hexadecimal(words.next()?)?;
-        let path = words.nth(2).unwrap_or_default().trim_start();
+        let inode = words.nth(1)?.parse().ok()?;
+        let named = words.next().unwrap_or_default().trim_start();
         // What has replaced the file since is known by another build id, or other headers.
-        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        Some(Mapping { start: hexadecimal(start)?, end: hexadecimal(end)?, offset, is_code, path: path.to_owned() })
+        let path = named.strip_suffix(" (deleted)").unwrap_or(named);
+        Some(Mapping {
+            start: hexadecimal(start)?,
+            end: hexadecimal(end)?,
+            offset,
+            is_code,
+            inode,
+            is_deleted: path.len() < named.len(),
+            path: path.to_owned(),
+        })
     }
 
     fn is_file(&self) -> bool {
