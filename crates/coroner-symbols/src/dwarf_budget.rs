@@ -13,6 +13,8 @@ use std::{
 
 use gimli::{AttributeValue, EndianSlice, Reader as _, RunTimeEndian, Section as _, UnitOffset, UnitRef};
 
+use crate::entry_ranges::EntryRanges;
+
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 
@@ -277,10 +279,8 @@ impl Budget {
             into.extend(self.expand(unit, list, offset)?.into_iter().map(|(begin, end)| (begin, end, offset)));
         } else if let Some(sets) = aranges.get(&offset) {
             into.extend(sets.iter().map(|&(begin, end)| (begin, end, offset)));
-        } else if let Ok(mut ranges) = unit.unit_ranges()
-            && let Ok(Some(range)) = ranges.next()
-        {
-            into.push((range.begin, range.end, offset));
+        } else if let Some((begin, end)) = EntryRanges::of(unit, None).and_then(|mut ranges| ranges.next()) {
+            into.push((begin, end, offset));
         }
         let added = into.get(before..).unwrap_or_default();
         if added.is_empty() {

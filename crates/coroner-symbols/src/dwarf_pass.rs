@@ -22,6 +22,7 @@ use object::{Object, ObjectSection};
 use crate::{
     dwarf::{DwarfFrame, section},
     dwarf_budget::{MAX_DEPTH, MAX_UNITS, abbreviations_size},
+    entry_ranges::EntryRanges,
     line_rows::{self, Row, file_name},
     mapped::Bytes,
     naming_budget::{Meter, Reserved},
@@ -302,14 +303,12 @@ impl<'a> Pass<'a> {
     /// Adds the places of the addresses that a unit says it has; of one that says nothing, those of its line program.
     fn places_of_unit(&self, unit: UnitRef<'_, Slice<'a>>, places: &mut Vec<usize>) -> Option<()> {
         let mut says = !places.is_empty();
-        if let Ok(mut ranges) = unit.unit_ranges() {
-            while let Ok(Some(range)) = ranges.next() {
-                self.meter.step().then_some(())?;
-                if range.begin < range.end {
-                    says = true;
-                    places.extend(self.within(range.begin, range.end));
-                    is_sparse(places, 2 * self.addresses.len());
-                }
+        for (begin, end) in EntryRanges::of(unit, None).into_iter().flatten() {
+            self.meter.step().then_some(())?;
+            if begin < end {
+                says = true;
+                places.extend(self.within(begin, end));
+                is_sparse(places, 2 * self.addresses.len());
             }
         }
         if !says {

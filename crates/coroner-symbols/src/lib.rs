@@ -27,6 +27,7 @@ mod dwarf;
 mod dwarf_budget;
 mod dwarf_pass;
 mod elf;
+mod entry_ranges;
 mod error;
 mod image_identity;
 mod line_rows;

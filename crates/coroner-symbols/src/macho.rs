@@ -72,7 +72,7 @@ fn read(bytes: &[u8]) -> Result<MachO, Malformed> {
     let ranges = [SnapshotRange { address: 0, bytes }];
     let mut memory = Snapshot { ranges: &ranges };
     MachO::read(&mut memory, 0, Placement::File { size: bytes.len() as u64 })
-        .map_err(|error| malformed(error, 0, "Mach-O"))
+        .map_err(|error| malformed(error, 0, "Mach-O", bytes))
 }
 
 /// The svma of `__TEXT`; 0 where the headers can't be read.
@@ -80,8 +80,10 @@ pub(crate) fn base_svma(bytes: &[u8]) -> u64 {
     read(bytes).map_or(0, |image| image.text_svma)
 }
 
-fn malformed(error: ScanError, table_at: u64, of: &str) -> Malformed {
-    Malformed::new(table_at.saturating_add(error.offset), format!("{of}: {}", error.problem))
+/// What is cut off may begin behind the end.
+fn malformed(error: ScanError, table_at: u64, of: &str, bytes: &[u8]) -> Malformed {
+    let offset = table_at.saturating_add(error.offset).min(bytes.len() as u64);
+    Malformed::new(offset, format!("{of}: {}", error.problem))
 }
 
 /// Checks that the load commands, the tables that they place and the sections with debug information lie within the file.
@@ -110,7 +112,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
             ));
         }
     });
-    sections.map_err(|error| malformed(error, 0, "Mach-O"))?;
+    sections.map_err(|error| malformed(error, 0, "Mach-O", bytes))?;
     problem.map_or(Ok(()), Err)
 }
 
@@ -125,7 +127,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
     let mut chunk = Box::new([0; coroner_scan::CHUNK]);
     let mut note = |outcome: Result<(), ScanError>, table_at: u64, of: &str| {
         if let Err(error) = outcome {
-            problems.push(malformed(error, table_at, of));
+            problems.push(malformed(error, table_at, of, bytes));
         }
     };
 

@@ -633,6 +633,10 @@ impl SymbolFile {
         };
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         let ((table_at, table), (frames_at, frames)) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
+        // The encoding of the table's length. gimli (0.34) multiplies a length of 64 bits without a check; linkers write 32.
+        if table.get(2) != Some(&gimli::DW_EH_PE_udata4.0) {
+            return None;
+        }
         let bases = BaseAddresses::default().set_eh_frame_hdr(table_at).set_eh_frame(frames_at);
         let table = EhFrameHdr::new(table, endian).parse(&bases, 8).ok()?;
         let frames = EhFrame::new(frames, endian);

@@ -14,6 +14,7 @@ use gimli::{
 };
 
 use crate::dwarf_budget::MAX_DEPTH;
+use crate::entry_ranges::EntryRanges;
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -487,15 +488,8 @@ impl<'r, 'a> Reader<'r, 'a> {
 
 /// Where the code of an entry is.
 fn extents<'a>(unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Vec<Extent> {
-    let mut all = Vec::new();
-    if let Ok(mut ranges) = unit.die_ranges(entry) {
-        while let Ok(Some(range)) = ranges.next() {
-            if range.begin < range.end && all.len() < MAX_VARIABLES {
-                all.push((range.begin, range.end));
-            }
-        }
-    }
-    all
+    let ranges = EntryRanges::of(unit, Some(entry.offset())).into_iter().flatten();
+    ranges.filter(|(begin, end)| begin < end).take(MAX_VARIABLES).collect()
 }
 
 fn frame_base<'a>(unit: UnitRef<'_, Slice<'a>>, value: &AttributeValue<Slice<'a>>) -> Option<FrameBase> {
