@@ -147,6 +147,7 @@ impl Dwarf {
     pub(crate) fn look_up(&self, svmas: &[u64]) {
         self.indexed.with_dependent(|sections, index| {
             let mut addresses = svmas.to_vec();
+            addresses.retain(|svma| !index.known.borrow().contains_key(svma));
             addresses.sort_unstable();
             addresses.dedup();
             if let Some(answers) = in_one_pass(sections, index, &addresses) {

@@ -652,7 +652,7 @@ impl SymbolFile {
     }
 
     /// Looks many addresses up at once, which takes a part of the time and memory that [`Self::calls`] takes for one after another; `calls`
-    /// then knows them. To be called once, with all addresses that will be asked for; it is not necessary.
+    /// then knows them. Each call reads the units of its new addresses: it is best called once, with all that will be asked for.
     pub fn look_up(&self, addresses: &[LookupAddress]) {
         if let Some(dwarf) = self.dwarf() {
             let svmas: Vec<u64> = addresses.iter().map(|address| address.svma()).collect();
