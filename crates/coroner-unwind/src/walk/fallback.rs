@@ -262,6 +262,15 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.memory.read_u64(fp.wrapping_add(8)).is_ok_and(|saved| saved & self.mask == link)
     }
 
+    /// Whether a word of the stack is certainly a return address; `cfa` is behind it. Not inlined: in a loop the compiler keeps the address of
+    /// what it calls in a register, and `xtask signal-safety` does not know that call.
+    #[inline(never)]
+    fn is_surely_return_address(&mut self, pc: u64, cfa: u64) -> bool {
+        !is_in_zero_page(pc)
+            && self.images.is_executable(pc.wrapping_sub(1)) == Some(true)
+            && self.is_return_address(pc, Some(cfa)) == Some(true)
+    }
+
     /// Goes to the first word of the stack that is certainly an address of code behind a call, or of a signal trampoline below
     /// a signal frame, below `end`.
     fn scan(&mut self, end: u64) -> Option<u64> {
@@ -277,10 +286,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             }
             let word = self.memory.read_u64(place).ok()?;
             let (pc, cfa) = (word & self.mask, place.wrapping_add(8));
-            if !is_in_zero_page(pc)
-                && self.images.is_executable(pc.wrapping_sub(1)) == Some(true)
-                && self.is_return_address(pc, Some(cfa)) == Some(true)
-            {
+            if self.is_surely_return_address(pc, cfa) {
                 self.scans = self.scans.saturating_add(1);
                 if self.is_frame_record(before, place) {
                     self.registers.set(A::FP, before);
