@@ -100,7 +100,7 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     };
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
-    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None, others: RefCell::default() };
+    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None, other_units: RefCell::default() };
     if pass.run().is_none() {
         leave_out(&mut pass.answers);
     }
@@ -124,7 +124,7 @@ pub(crate) fn frames_in(
     meter: &Meter,
 ) -> Option<Vec<Answer>> {
     let answers = vec![Answer::default(); addresses.len()];
-    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all), others: RefCell::default() };
+    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all), other_units: RefCell::default() };
     let mut shared = None;
     for (&offset, places) in units {
         let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)) else { continue };
@@ -154,7 +154,7 @@ struct Pass<'a> {
     /// The offsets of all units, ascending, where they are known.
     units: Option<&'a [usize]>,
     /// Units that names were looked for in, by their offsets: what a linker optimised has each function's name in the unit of its source.
-    others: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
+    other_units: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
 }
 
 struct OtherUnit<'a> {
@@ -183,21 +183,21 @@ struct Call {
 }
 
 /// What a unit says of the addresses that it is asked for: of each from the first to the last of them, whether it is one.
-struct Of<T> {
+struct ByPlace<T> {
     first: usize,
     each: Vec<Option<T>>,
 }
 
-impl<T> Of<T> {
+impl<T> ByPlace<T> {
     /// `places` are ascending.
     fn new(places: &[usize], each: impl Fn() -> T) -> Self {
         let (first, last) = places.first().zip(places.last()).map_or((0, 0), |(&first, &last)| (first, last + 1));
-        let mut of = Self { first, each: Vec::new() };
-        of.each.resize_with(last - first, || None);
+        let mut by_place = Self { first, each: Vec::new() };
+        by_place.each.resize_with(last - first, || None);
         for place in places {
-            of.each[place - first] = Some(each());
+            by_place.each[place - first] = Some(each());
         }
-        of
+        by_place
     }
 
     fn get(&mut self, place: usize) -> Option<&mut T> {
@@ -337,7 +337,7 @@ impl<'a> Pass<'a> {
     /// Looks into a unit that may have these addresses.
     fn unit(&mut self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<()> {
         let mut calls = self.calls(unit, places)?;
-        let mut rows: Of<Option<Row>> = Of::new(places, || None);
+        let mut rows: ByPlace<Option<Row>> = ByPlace::new(places, || None);
         self.rows(unit, |between, row| {
             for place in between {
                 // Where stretches overlap, the one that begins last is of that code.
@@ -377,8 +377,8 @@ impl<'a> Pass<'a> {
     }
 
     /// The function and the inlined calls at each of the addresses, the outermost first.
-    fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<Of<Vec<Call>>> {
-        let mut calls: Of<Vec<Call>> = Of::new(places, Vec::new);
+    fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<ByPlace<Vec<Call>>> {
+        let mut calls: ByPlace<Vec<Call>> = ByPlace::new(places, Vec::new);
         let mut without_function = places.len();
         let mut scopes: Vec<Scope> = Vec::new();
         let Ok(mut entries) = unit.entries_raw(None) else { return Some(calls) };
@@ -471,7 +471,7 @@ impl<'a> Pass<'a> {
         offset: UnitOffset,
         is_inlined: bool,
         inside: &[usize],
-        calls: &mut Of<Vec<Call>>,
+        calls: &mut ByPlace<Vec<Call>>,
     ) -> Option<()> {
         let name = self.name(unit, offset)?;
         let mut call = Call { name, from_file: None, from_line: 0, from_column: 0 };
@@ -579,7 +579,7 @@ impl<'a> Pass<'a> {
         };
         let Some(header) = header.filter(|header| at.to_unit_offset(header).is_some()) else { return Some(None) };
         let key = header.debug_info_offset().map_or(at.0, |offset| offset.0);
-        let mut others = self.others.borrow_mut();
+        let mut others = self.other_units.borrow_mut();
         if let Some(known) = others.get(&key) {
             return Some(Some(Rc::clone(known)));
         }
