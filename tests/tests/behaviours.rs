@@ -208,6 +208,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with guards of their own.
     case("overrun", "overrun", &[], Expect::Report).needing(Needs::RealKernel).with_threads(0),
     // The first process of a container.
+    case("no-proc", "null-store", &["c-dispositions", "no-proc"], Expect::Report).needing(Needs::Namespace),
     case("pid-1-null-store", "null-store", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
     case("pid-1-abort", "abort", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),
     // Without Coroner bionic's own handler ends such a process with 0.

@@ -109,6 +109,39 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
 }
 
+/// A program that goes on as a copy of itself that is in no file system, and then writes to null.
+const UNFILED: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+extern char **environ;
+__attribute__((noinline)) static void fill(volatile int *row) { *row = 7; }
+int main(int argc, char **argv) {
+    if (argc == 1) {
+        int own = open("/proc/self/exe", O_RDONLY), copy = memfd_create("copy", MFD_CLOEXEC);
+        while (sendfile(copy, own, 0, 1 << 20) > 0);
+        char *arguments[] = {argv[0], "crash", 0};
+        fexecve(copy, arguments, environ);
+        return 1;
+    }
+    fill(0);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_program_without_a_file_has_names() {
+    let bench = Bench::new();
+    let crashed = bench.run(&["run", "--", bench.program("unfiled", UNFILED, &[]).to_str().unwrap()]);
+    assert_eq!(crashed.signal, Some(libc::SIGSEGV), "{crashed:?}");
+    assert!(crashed.err.contains(" is null) in fill"), "{crashed:?}");
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    assert_eq!(report["run"]["app"]["id"], "memfd:copy", "{}", report["run"]["app"]);
+}
+
 /// A heap that is damaged so that the C library finds it when Coroner has removed the first of its files at the program's end.
 const DAMAGED: &str = r"
 #include <stdlib.h>

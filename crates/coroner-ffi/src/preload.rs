@@ -28,8 +28,10 @@ extern "C" fn at_load() {
 fn install(stores: &Path) {
     let executable = std::env::current_exe().unwrap_or_default();
     let name = executable.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    // The kernel's mark of a file that has no name any more, as that of a memfd never has.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
     let store = stores.join(std::process::id().to_string());
-    let config = coroner::Config::new(if name.is_empty() { "program" } else { &name })
+    let config = coroner::Config::new(if name.is_empty() { "program" } else { name })
         .store_dir(&store)
         // What is left is read by who has started the program.
         .no_sinks()

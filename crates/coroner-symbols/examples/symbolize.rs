@@ -1,7 +1,7 @@
-//! `symbolize FILE < ADDRESSES`: one line of JSON for each address (hexadecimal, as the file itself counts; one a line) with its calls, the
-//! innermost first, names as the linker has them.
+//! `symbolize FILE [--plain] < ADDRESSES`: one line of JSON for each address (hexadecimal, as the file itself counts; one a line) with its
+//! calls, the innermost first, names as the linker has them. With `--plain` a line for each call, and an empty one after each address.
 //!
-//! `cargo xtask symbols-truth` compares what it prints with `llvm-symbolizer`.
+//! `cargo xtask symbols-truth` compares the JSON with `llvm-symbolizer`, and takes the time of the plain lines, which is what the peers print.
 
 use std::{
     io::{BufRead, Write},
@@ -27,7 +27,8 @@ struct Call {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args_os().nth(1).ok_or("usage: symbolize FILE < ADDRESSES")?;
+    let path = std::env::args_os().nth(1).ok_or("usage: symbolize FILE [--plain] < ADDRESSES")?;
+    let plain = std::env::args_os().nth(2).is_some_and(|argument| argument == "--plain");
     let files = SymbolFile::open(Path::new(&path))?;
     let file = files.first().ok_or("nothing in the file can name anything")?;
     let mut addresses = Vec::new();
@@ -38,6 +39,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     file.look_up(&addresses);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for address in addresses {
+        if plain {
+            for call in file.calls(address) {
+                let (name, file) = (call.name.as_deref().unwrap_or("??"), call.file.as_deref().unwrap_or("??"));
+                writeln!(out, "{name} {file}:{}", call.line.unwrap_or(0))?;
+            }
+            writeln!(out)?;
+            continue;
+        }
         let calls = file.calls(address).into_iter();
         let answer = Answer {
             symbol: file.symbol(address).map(|(name, _)| name),

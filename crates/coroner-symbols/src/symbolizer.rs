@@ -157,8 +157,9 @@ impl Symbolizer {
         self.ask(image, offset, SymbolFile::base_svma)
     }
 
-    /// Looks many addresses of an image up at once: [`SymbolFile::look_up`].
-    pub(crate) fn look_up(&mut self, image: &ImageKey, addresses: &[LookupAddress]) {
+    /// Looks many addresses of an image up at once, which takes a part of the time and memory that [`Self::symbolicate`] takes for one after
+    /// another; `symbolicate` then knows them. It is best called once for an image: [`SymbolFile::look_up`].
+    pub fn look_up(&mut self, image: &ImageKey, addresses: &[LookupAddress]) {
         let image = self.image(image);
         // The others are asked where it knows nothing. Breakpad's has no debug information that could be passed over.
         if let Some(file) = image.files.first() {

@@ -1,5 +1,6 @@
 //! Conditions of Linux: what it lacks when it happens.
 
+use std::ptr::null;
 use std::sync::atomic::Ordering;
 
 use coroner_faults::seccomp::{self, Action};
@@ -15,6 +16,7 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "no-address-space", before_fault: || limit(libc::RLIMIT_AS, 1 << 20), ..PLAIN },
     Condition { name: "no-file-size", before_fault: || limit(libc::RLIMIT_FSIZE, 0), ..PLAIN },
     Condition { name: "no-processes", before_fault: exhaust_processes, ..PLAIN },
+    Condition { name: "no-proc", before_install: leave_proc, ..PLAIN },
     Condition { name: "unprivileged", before_fault: become_nobody, ..PLAIN },
     Condition { name: "timers-trapped", before_fault: || filter_timers(Action::Trap), ..PLAIN },
     Condition { name: "timers-kill", before_fault: || filter_timers(Action::Kill), ..PLAIN },
@@ -224,6 +226,18 @@ fn become_nobody() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "root may become nobody");
     }
+}
+
+/// As in a `chroot` that nobody has mounted `/proc` in: in a mount namespace of its own.
+fn leave_proc() {
+    // SAFETY: all strings end in NUL and outlive the calls.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS);
+        libc::mount(c"none".as_ptr(), c"/".as_ptr(), null(), libc::MS_REC | libc::MS_PRIVATE, null());
+        // One may be mounted on another.
+        while libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) == 0 {}
+    }
+    assert!(!std::path::Path::new("/proc/self").exists(), "/proc is still there");
 }
 
 /// Root is not bound by RLIMIT_NPROC: another user is.

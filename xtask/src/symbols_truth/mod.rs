@@ -1,8 +1,8 @@
 //! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of forty files, compared with llvm-symbolizer.
 //!
 //! Two versions of llvm-symbolizer are asked where Debian has two. An answer is right if it is that of one of them. What both versions say
-//! otherwise is listed by [`compare::Class`], with examples. Time and memory of all namers are of the same addresses, one after another; those of
-//! [`answers::TIMED`], whose answers nobody reads, too.
+//! otherwise is listed by [`compare::Class`], with examples. Time and memory are those of
+//! all [`answers::namers`] for the same addresses, in turn, by runs of their own.
 //!
 //! A row fails if ours answers fewer than 99.9 % of what a version answers, or fewer than 99.9 % of the answers are the same.
 //! `docs/symbols.md` says in what the tools differ, and why; [`compare::Class::is_equal`] has which of that counts as the same.
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Also fail if a file can't be had here: a compiler, a package is missing.
     #[arg(long)]
     all: bool,
-    /// Only answers are compared: the peers of which only time and memory are taken are not built.
+    /// Only answers are compared; no time or memory is taken.
     #[arg(long)]
     untimed: bool,
 }
@@ -76,8 +76,6 @@ struct Row {
     equal: usize,
     /// Disagreements, by kind; those that the other version settles are among them.
     classes: Vec<(&'static str, usize)>,
-    seconds: [f64; 2],
-    peak_megabytes: [f64; 2],
     ok: bool,
 }
 
@@ -98,7 +96,7 @@ impl CostRow {
 
     fn words(&self) -> String {
         match (self.seconds, self.peak_megabytes) {
-            (Some(seconds), Some(megabytes)) => format!("{}: {seconds:.2} s, {megabytes:.0} MB", self.namer),
+            (Some(seconds), Some(megabytes)) => format!("{}: {seconds:.3} s, {megabytes:.0} MB", self.namer),
             _ => format!("{}: none", self.namer),
         }
     }
@@ -161,37 +159,33 @@ fn compare_file(
     let addresses = random_addresses(file, arguments.addresses)?;
     // Once before, so that the file is in the system's cache for everybody.
     let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?.len() as u64;
-    let (ours, our_cost) = answers::ours(program, file, &addresses, folder)?;
-    let mut peers: Vec<(String, Vec<Answer>, Cost)> = Vec::new();
+    let ours = answers::ours(program, file, &addresses, folder)?;
+    let mut peers: Vec<(String, Vec<Answer>)> = Vec::new();
     for (version, peer) in answers::llvm_symbolizers()? {
         match answers::llvm(&peer, file, &addresses, folder, LIMIT) {
-            Ok(Some((answers, cost))) => peers.push((version, answers, cost)),
+            Ok(Some(answers)) => peers.push((version, answers)),
             Ok(None) => println!("{}: {version} has no answer after {} s", subject.name, LIMIT.as_secs()),
             Err(error) => println!("{}: {version}: {error:#}", subject.name),
         }
     }
-    let mut costs = vec![CostRow::new(subject.name, "coroner", Some(our_cost))];
-    costs.extend(peers.iter().map(|(version, _, cost)| CostRow::new(subject.name, version, Some(*cost))));
-    for (name, libraries) in answers::TIMED.into_iter().filter_map(|name| Some(name).zip(libraries)) {
-        let cost = answers::timed(name, libraries, file, &addresses, folder, LIMIT).unwrap_or_else(|error| {
-            println!("{:<20} {name}: {error:#}", "");
-            None
-        });
-        costs.push(CostRow::new(subject.name, name, cost));
+    let mut costs = Vec::new();
+    if let Some(libraries) = libraries {
+        let namers = answers::namers(program, libraries, file)?;
+        let took = answers::costs(&namers, &addresses, folder, LIMIT);
+        costs.extend(namers.iter().zip(took).map(|(namer, cost)| CostRow::new(subject.name, &namer.name, cost)));
     }
     let places = Places::of(file)?;
     let mut rows = Vec::new();
-    for (index, (version, answers, cost)) in peers.iter().enumerate() {
+    for (index, (version, answers)) in peers.iter().enumerate() {
         let others: Vec<&[Answer]> =
             peers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, peer)| peer.1.as_slice()).collect();
         let tally = Tally::of(&places, &addresses, &ours, answers, &others, arguments.examples);
-        let row = row(subject, bytes, version, &tally, [our_cost, *cost]);
+        let row = row(subject, bytes, version, &tally);
         print_row(&row, &tally);
         rows.push(row);
     }
-    let of_libraries: Vec<String> = costs[1 + peers.len()..].iter().map(CostRow::words).collect();
-    if !of_libraries.is_empty() {
-        println!("{:<20} {}", "", of_libraries.join(", "));
+    if !costs.is_empty() {
+        println!("{:<20} {}", "", costs.iter().map(CostRow::words).collect::<Vec<_>>().join(", "));
     }
     Ok((rows, costs))
 }
@@ -215,7 +209,7 @@ fn print_costs(costs: &[CostRow]) {
     }
 }
 
-fn row(subject: &Subject, bytes: u64, version: &str, tally: &Tally, [ours, theirs]: [Cost; 2]) -> Row {
+fn row(subject: &Subject, bytes: u64, version: &str, tally: &Tally) -> Row {
     let (answered, answered_by_ours, equal) = (tally.answered(), tally.answered_by_ours(), tally.equal());
     let enough = |count: usize, of: usize| count * 10_000 >= of * WANTED;
     Row {
@@ -226,8 +220,6 @@ fn row(subject: &Subject, bytes: u64, version: &str, tally: &Tally, [ours, their
         answered_by_ours,
         equal,
         classes: tally.disagreements().map(|(class, count)| (class.name(), count)).collect(),
-        seconds: [ours.seconds, theirs.seconds],
-        peak_megabytes: [megabytes(ours.peak_bytes), megabytes(theirs.peak_bytes)],
         ok: enough(answered_by_ours, answered) && enough(equal, answered_by_ours),
     }
 }
@@ -236,7 +228,7 @@ fn print_row(row: &Row, tally: &Tally) {
     #[allow(clippy::cast_precision_loss)] // For people to read.
     let percent = |count: usize, of: usize| if of == 0 { 100.0 } else { count as f64 * 100.0 / of as f64 };
     println!(
-        "{:<20} {:<8} {} {:>6.1} MB  answered {:>4}, by ours {:>6.2} %, equal {:>6.2} %  {:.2} s / {:.2} s  {:.0} / {:.0} MB",
+        "{:<20} {:<8} {} {:>6.1} MB  answered {:>4}, by ours {:>6.2} %, equal {:>6.2} %",
         row.file,
         row.peer,
         if row.ok { "ok    " } else { "FAILED" },
@@ -244,10 +236,6 @@ fn print_row(row: &Row, tally: &Tally) {
         row.answered,
         percent(row.answered_by_ours, row.answered),
         percent(row.equal, row.answered_by_ours),
-        row.seconds[0],
-        row.seconds[1],
-        row.peak_megabytes[0],
-        row.peak_megabytes[1],
     );
     for (class, count) in tally.disagreements() {
         println!("{:<20} {count:>5} {}", "", class.name());

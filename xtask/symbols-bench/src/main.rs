@@ -95,13 +95,21 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
+/// A name as the compiler's debug information has it: LLVM adds `.llvm.` and a number to the linker's name of a function that it moves
+/// from one object file's reach to all.
+fn source_name(name: &str) -> &str {
+    name.rsplit_once(".llvm.").map_or(name, |(name, _)| name)
+}
+
 /// Whether at least all but one in sixteen of the answers are a name of the function. (With lines, a compiler's name for a
 /// function is another than the linker's now and then.)
 fn is_right(truth: &Truth, addresses: &[u64], names: &[Option<String>]) -> (bool, usize) {
     let right = addresses
         .iter()
         .zip(names)
-        .filter(|(address, name)| name.as_ref().is_some_and(|name| truth.names[address].iter().any(|n| n == name)))
+        .filter(|(address, name)| {
+            name.as_ref().is_some_and(|name| truth.names[address].iter().any(|n| source_name(n) == source_name(name)))
+        })
         .count();
     (right * 16 >= addresses.len() * 15, right)
 }

@@ -225,8 +225,11 @@ fn key_of(path: &Path) -> ImageKey {
 fn symbolizer(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str)) -> Option<Spent> {
     let key = key_of(path);
     let mut symbolizer = Symbolizer::new(Options::default());
+    let addresses: Vec<_> = addresses.iter().map(|&address| LookupAddress::of_instruction(address)).collect();
+    // As blazesym is given all at once.
+    symbolizer.look_up(&key, &addresses);
     for (index, &address) in addresses.iter().enumerate() {
-        let frames = symbolizer.symbolicate(&key, LookupAddress::of_instruction(address));
+        let frames = symbolizer.symbolicate(&key, address);
         if let Some(name) = frames.last().and_then(|frame| frame.raw_name.as_deref()) {
             each(index, name);
         }

@@ -5,7 +5,7 @@ use super::syscall::{Errno, Result, syscall};
 use super::threads::{now, now_by_library, process_id};
 use crate::identity::ProcessIdentity;
 use crate::path::Path;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,40 @@ fn since_epoch(ticks: u64, now: impl Fn(i32) -> u64) -> Option<u64> {
 /// The path of the program's file, as far as it fits; empty if `/proc` does not say.
 pub fn program_path(into: &mut [u8]) -> &[u8] {
     read_link(c"/proc/self/exe", into)
+}
+
+/// The path that the program was started by, made absolute by the current directory; empty if it does not fit, or names a descriptor, as
+/// after `fexecve`. For a process without `/proc`, before it has changed its directory (not async-signal-safe: it asks the C library).
+///
+/// It is the interpreter's in a program that was started as `ld.so ./program`, and a script's in the program that it is run by.
+pub(crate) fn path_of_execution(into: &mut [u8]) -> &[u8] {
+    // SAFETY: reads a table that the C library set up before `main`.
+    let at = unsafe { libc::getauxval(libc::AT_EXECFN) };
+    if at == 0 {
+        return &[];
+    }
+    // SAFETY: the kernel put the string at the end of the first stack (`create_elf_tables` of its fs/binfmt_elf.c), which stays mapped.
+    let name = unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes();
+    if name.starts_with(b"/dev/fd/") {
+        return &[];
+    }
+    let mut length = 0;
+    if !name.starts_with(b"/") {
+        // SAFETY: the kernel writes at most `into.len()` bytes, the NUL among them, whose number it returns.
+        length = unsafe { syscall!(libc::SYS_getcwd, into.as_mut_ptr(), into.len()) }.unwrap_or(0).saturating_sub(1);
+        // A directory that can't be reached from the root is said to be so, in parentheses.
+        if into.first() != Some(&b'/') || length == 0 {
+            return &[];
+        }
+    }
+    let name = name.strip_prefix(b"./").unwrap_or(name);
+    let separator: &[u8] = if length > 1 { b"/" } else { b"" };
+    for part in [separator, name] {
+        let Some(to) = into.get_mut(length..).and_then(|into| into.get_mut(..part.len())) else { return &[] };
+        to.copy_from_slice(part);
+        length += part.len();
+    }
+    into.get(..length).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,5 +1,10 @@
 //! The auxiliary vector: what the kernel passes to a program at its start, getauxval(3).
 
+use core::ffi::CStr;
+
+use crate::elf::FileHeader;
+use crate::files;
+
 /// The entries of the auxiliary vector that lead to the program, its dynamic linker and the vdso. 0 is "absent".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuxiliaryVector {
@@ -31,5 +36,18 @@ impl AuxiliaryVector {
             vdso: get(libc::AT_SYSINFO_EHDR),
             page: get(libc::AT_PAGESZ),
         }
+    }
+
+    /// Whether the file at `path` is the program that this tells of: where it begins, and the number of its program headers, are the same.
+    pub(crate) fn is_of(&self, path: &CStr) -> bool {
+        let Ok(file) = files::open(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_NONBLOCK, 0) else { return false };
+        let mut bytes = [0; FileHeader::SIZE];
+        let read = files::read_at(file, &mut bytes, 0);
+        files::close(file);
+        // Whole pages lie between a file's addresses and those of its image.
+        let is_begin = |entry: u64| self.entry.wrapping_sub(entry).is_multiple_of(4096);
+        read == Ok(bytes.len())
+            && FileHeader::parse(&bytes)
+                .is_some_and(|header| is_begin(header.entry) && header.header_count == self.header_count)
     }
 }

@@ -14,7 +14,7 @@ use super::{AddressRange, Image, ImageKind, program_headers};
 use crate::elf::{self, FileHeader, HeaderTable};
 use crate::files::{self, map_guarded, unmap_guarded};
 use crate::image_index::{Place, place_of, remove_doubles, sort};
-use crate::linux::identity::program_path;
+use crate::linux::identity::{path_of_execution, program_path};
 use crate::linux::syscall::Result;
 use crate::memory::Memory;
 
@@ -245,6 +245,13 @@ impl Images {
         // The last byte stays a NUL.
         if let Some((_, into)) = self.main_path.split_last_mut() {
             self.main_path_length = program_path(into).len();
+            if self.main_path_length == 0 {
+                let length = path_of_execution(into).len();
+                // The path of a script that the program interprets, or of the interpreter in `ld.so ./program`, is not the program's.
+                if CStr::from_bytes_until_nul(&self.main_path).is_ok_and(|path| self.auxiliary.is_of(path)) {
+                    self.main_path_length = length;
+                }
+            }
         }
         // A program with an interpreter, yet loaded without one, was loaded by the interpreter: `ld.so ./program`. Then
         // the kernel knows the interpreter as the executable, and the mappings know better.
@@ -262,7 +269,7 @@ impl Images {
         self
     }
 
-    /// The path of the program's file, in the bytes of its file system; empty if `/proc` does not say.
+    /// The path of the program's file, in the bytes of its file system; without `/proc` that of its start. Empty if neither is known.
     pub fn program_path(&self) -> &[u8] {
         self.main_path.get(..self.main_path_length).unwrap_or_default()
     }
