@@ -125,8 +125,10 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
 pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let file = open_regular(path)?;
-    let limit = LARGEST.min(file.metadata()?.len().max(UNSAID));
-    let mut bytes = Vec::new();
+    let length = LARGEST.min(file.metadata()?.len());
+    let limit = length.max(UNSAID);
+    // Room for all of it and some more, with which the file's end is seen by the read after it.
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(64));
     // Eight bytes more: `pagemap` gives words.
     file.take(limit + 8).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

@@ -92,7 +92,11 @@ impl Report {
     /// # Errors
     /// It is no JSON, or none of a report.
     pub fn head_from_json(json: &[u8]) -> serde_json::Result<Report> {
-        let head: Head = serde_json::from_slice(json)?;
+        // Checked once as a whole, its strings need no check of their own.
+        let head: Head = match std::str::from_utf8(json) {
+            Ok(json) => serde_json::from_str(json)?,
+            Err(_) => serde_json::from_slice(json)?,
+        };
         if head.header.event_id.is_nil() {
             return Err(serde::de::Error::custom("it has no event id of a Coroner report (`header.event_id`)"));
         }
