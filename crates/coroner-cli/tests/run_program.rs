@@ -109,6 +109,16 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
 }
 
+/// As in a container whose root is read-only.
+#[test]
+fn without_a_folder_for_temporary_files_there_is_shared_memory() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    let crashed = Said::of(&command.env("TMPDIR", bench.path("no-such-folder")).output().unwrap());
+    assert!(crashed.signal == Some(libc::SIGSEGV) && crashed.err.starts_with("Null pointer"), "{crashed:?}");
+}
+
 /// A program that goes on as a copy of itself that is in no file system, and then writes to null.
 const UNFILED: &str = r#"
 #define _GNU_SOURCE

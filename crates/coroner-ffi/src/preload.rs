@@ -26,7 +26,9 @@ extern "C" fn at_load() {
 }
 
 fn install(stores: &Path) {
-    let executable = std::env::current_exe().unwrap_or_default();
+    // Without `/proc` there is how it was called.
+    let called = || std::env::args_os().next().map(PathBuf::from);
+    let executable = std::env::current_exe().ok().or_else(called).unwrap_or_default();
     let name = executable.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     // The kernel's mark of a file that has no name any more, as that of a memfd never has.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);

@@ -55,10 +55,10 @@ impl From<Failure> for NotRun {
 
 /// Runs the program to its end, shows and keeps the reports of its crashes, and ends as it did.
 pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
-    let stores = match tempfile::Builder::new().prefix("coroner-run-").tempdir() {
+    let stores = match temporary_folder() {
         Ok(stores) => stores,
-        Err(error) => {
-            Failure::from(error).print();
+        Err(failure) => {
+            failure.print();
             return FAILED.into();
         }
     };
@@ -77,6 +77,15 @@ pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
     };
     failure.print();
     code.into()
+}
+
+/// Where the program's reports are until it has ended. A container's root is often read-only, `/tmp` with it, and `/dev/shm` is not.
+fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("coroner-run-");
+    let made = builder.tempdir().or_else(|error| builder.tempdir_in("/dev/shm").map_err(|_| error));
+    let doing = || format!("can't make a folder in {} for what the program leaves", shown(&std::env::temp_dir()));
+    made.context(doing()).map_err(|failure| failure.advice("name one that may be written: TMPDIR=FOLDER"))
 }
 
 fn start_and_wait(command: &[OsString], stores: &Path) -> Result<(u32, ExitStatus), NotRun> {
