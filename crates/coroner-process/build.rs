@@ -1,15 +1,25 @@
-//! Decides whether `pthread_create` is interposed (see `src/linux/pthread_create.rs`): only in programs that are linked with a shared
+//! Says `cfg(supported)` where a crash can be reported. Elsewhere what needs crash time is left out, what is read at the desk is there, and
+//! `coroner::install` is an error. `coroner-run` and `coroner` find it out in the same way; `coroner-walk`, `-capture` and `-exceptions` have
+//! the condition in their `lib.rs`.
+//!
+//! And decides whether `pthread_create` is interposed (see `src/linux/pthread_create.rs`): only in programs that are linked with a shared
 //! glibc, where the C library's own definition is found behind ours.
 
 use std::env::var;
 
 fn main() {
-    println!("cargo::rustc-check-cfg=cfg(interpose)");
+    println!("cargo::rustc-check-cfg=cfg(supported, interpose)");
     println!("cargo::rerun-if-changed=build.rs");
     let target = |what: &str| var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
+    let is_system = matches!(target("OS").as_str(), "linux" | "android") || target("VENDOR") == "apple";
+    let is_machine = matches!(target("ARCH").as_str(), "x86_64" | "aarch64");
+    let supported = is_system && is_machine && target("POINTER_WIDTH") == "64" && target("ENDIAN") == "little";
+    if supported {
+        println!("cargo::rustc-cfg=supported");
+    }
     let is_static = target("FEATURE").split(',').any(|feature| feature == "crt-static");
     let wanted = var("CARGO_FEATURE_INTERPOSE_PTHREAD_CREATE").is_ok();
-    if wanted && target("OS") == "linux" && target("ENV") == "gnu" && !is_static {
+    if supported && wanted && target("OS") == "linux" && target("ENV") == "gnu" && !is_static {
         println!("cargo::rustc-cfg=interpose");
     }
 }

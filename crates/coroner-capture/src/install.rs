@@ -14,13 +14,14 @@ use coroner_walk::ImageList;
 
 #[cfg(feature = "fault-injection")]
 use crate::fault_injection::map;
-use crate::install_options::InstallOptions;
 use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
 use crate::os;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
+use crate::sections::stack_memory::report_size;
 use crate::session;
 use crate::workspace::Workspace;
+use crate::{InstallLimits, InstallOptions};
 use crate::{ignored_signals, monitor};
 use coroner_run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
 
@@ -73,32 +74,6 @@ pub struct Run {
     pub program: &'static [u8],
     /// As [`ProcessIdentity::pid_namespace`].
     pub pid_namespace: u64,
-}
-
-/// What was missing at install: a report says less for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InstallLimits {
-    /// There was no room in the store, or no free descriptor: the run is in memory, and a crash brings it to the disk if there
-    /// is room by then.
-    pub in_memory: bool,
-    /// Linux: `/proc/self/task` can't be read. A report has the crashed thread alone, unless it can be read by then.
-    pub no_thread_list: bool,
-    /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
-    /// backtrace of another thread is an error.
-    pub no_stop_signal: bool,
-}
-
-impl InstallLimits {
-    /// Each of them as a sentence.
-    pub fn sentences(&self) -> impl Iterator<Item = &'static str> {
-        const IN_MEMORY: &str = "there is no room in the store or no free descriptor: a report is kept in memory and saved if there is room when the process crashes";
-        const NO_THREAD_LIST: &str =
-            "threads can't be listed in /proc/self/task: a report has the crashed thread alone";
-        const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: threads are stopped by ptrace where it is allowed, or are not captured";
-        let all =
-            [(self.in_memory, IN_MEMORY), (self.no_thread_list, NO_THREAD_LIST), (self.no_stop_signal, NO_STOP_SIGNAL)];
-        all.into_iter().filter_map(|(is_so, sentence)| is_so.then_some(sentence))
-    }
 }
 
 /// Whether an install is on or under way.
@@ -167,7 +142,7 @@ fn make_owned(
     owner: &mut ReportOwner,
 ) -> Result<(&'static Installed, Run), InstallError> {
     let limits = options.state.allowed();
-    let sizes = RunSizes::of(options.report_size(), limits.size(), true);
+    let sizes = RunSizes::of(report_size(options), limits.size(), true);
     let (files, previous) = match RunFiles::reuse(store, sizes, &limits) {
         Some((files, clean)) => (Ok(files), Some(clean)),
         // The last free descriptors are worth more for the run than for the list of threads, which a crash can open.
@@ -332,7 +307,7 @@ pub fn after_fork() -> Result<Option<Run>, InstallError> {
 fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError> {
     let limits = parent.options.state.allowed();
     let before = &parent.run.files;
-    let sizes = RunSizes::of(parent.options.report_size(), before.state_size, true);
+    let sizes = RunSizes::of(report_size(&parent.options), before.state_size, true);
     let at = files::map(size_of::<Installed>()).map_err(InstallError::Memory)? as *mut Installed;
     let mut run = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
     let identity = ProcessIdentity::in_this_boot(pid);

@@ -11,8 +11,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::RunState;
 
-use crate::install_options::InstallOptions;
+use crate::InstallOptions;
 use crate::os::platform_state::PlatformState;
+use crate::sections::stack_memory::report_size;
 use coroner_run::{Place, RunFiles};
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
@@ -99,7 +100,7 @@ impl Installed {
 
     /// Its run, for opening reports.
     pub(crate) fn report_place(&self) -> Place<'_> {
-        let (reserve, limits) = (self.options.report_size(), self.options.state.allowed());
+        let (reserve, limits) = (report_size(&self.options), self.options.state.allowed());
         Place { run: &self.run.files, store: self.store(), reserve, limits }
     }
 

@@ -22,7 +22,12 @@
 #![no_std]
 #![deny(missing_docs)]
 #![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]
-#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#![cfg(all(
+    any(target_os = "linux", target_os = "android", target_vendor = "apple"),
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64",
+    target_endian = "little"
+))]
 
 #[cfg(target_vendor = "apple")]
 use darwin as os;
@@ -49,7 +54,6 @@ pub mod guarded_call;
 mod ignored_signals;
 mod image_encoding;
 mod install;
-mod install_options;
 mod installed;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
@@ -68,11 +72,12 @@ pub use coroner_process::exception_set::ExceptionSet;
 #[cfg(target_vendor = "apple")]
 pub use coroner_process::identity::is_traced;
 pub use coroner_process::signal_set::SignalSet;
+pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
 pub use coroner_run::{CleanRun, KEPT_VITALS, RunError, RunStep, app_memory, keep_output};
 #[cfg(not(target_vendor = "apple"))]
 pub use install::after_fork;
-pub use install::{InstallError, InstallLimits, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
-pub use install_options::{AlternateStacks, ForkPolicy, InstallOptions};
+pub use install::{InstallError, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
+
 pub use monitor::{caught_panic, exception, hang};
 #[cfg(not(target_vendor = "apple"))]
 pub use os::parent::{is_unsettled_child, settle_parent};

@@ -16,7 +16,12 @@
 //! See the modules `terminate`, `objective_c` and `throws`.
 #![no_std]
 #![deny(missing_docs)]
-#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#![cfg(all(
+    any(target_os = "linux", target_os = "android", target_vendor = "apple"),
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64",
+    target_endian = "little"
+))]
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

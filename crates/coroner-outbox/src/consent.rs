@@ -2,13 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-
-use crate::outbox::{Outbox, open_file, remove, sync_directory, write_atomically};
+use crate::files::{Change, is_link, sync_directory};
+use crate::outbox::{Outbox, open_file, remove, write_atomically};
 
 const CONSENT: &str = "consent";
 /// What the file says where the user has agreed. Whatever else it says is a refusal.
@@ -24,11 +21,7 @@ impl Outbox {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             // A directory, a pipe or a link.
-            Err(error)
-                if error.kind() == ErrorKind::InvalidData || Errno::from_io_error(&error) == Some(Errno::LOOP) =>
-            {
-                return Ok(Some(false));
-            }
+            Err(error) if error.kind() == ErrorKind::InvalidData || is_link(&error) => return Ok(Some(false)),
             Err(error) => return Err(error),
         };
         let mut said = Vec::new();
@@ -85,6 +78,5 @@ impl Outbox {
 /// An empty file, which says no.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)
+    options.write(true).create(true).truncate(true).private().neither_link_nor_pipe().open(path)
 }

@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod consent;
+pub mod files;
 mod forward_proxy;
 mod http;
 mod no_proxy;

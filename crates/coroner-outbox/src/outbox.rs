@@ -13,19 +13,18 @@
 //! All that is known of a message beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
 //! Messages appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, fcntl_lock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::files::{Change, is_passing, lock, private_directories, sync_directory, try_lock, unlock};
 use crate::waits::MAX_WAIT;
 
 /// Ids of what was sent that are kept, to tell what comes again.
@@ -207,7 +206,7 @@ pub struct Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        let _ = fcntl_lock(&*self.file, FlockOperation::Unlock);
+        let _ = unlock(&self.file);
     }
 }
 
@@ -222,8 +221,7 @@ impl Outbox {
     /// # Errors
     /// It can't be made or opened.
     pub fn open(path: &Path, extension: &'static str) -> io::Result<Self> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
+        let builder = private_directories();
         for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
             builder.create(directory)?;
         }
@@ -235,8 +233,7 @@ impl Outbox {
         }
         let file = |name: &str| {
             let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+            options.read(true).write(true).create(true).truncate(false).private();
             options.open(path.join(name))
         };
         let shared = Arc::new(Shared {
@@ -257,7 +254,7 @@ impl Outbox {
     /// The right to send; `None` while another process has it.
     pub fn try_send(&self) -> Option<Sending<'_>> {
         let file = locked(&self.shared.sending);
-        fcntl_lock(&*file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        try_lock(&file).ok()?;
         Some(Sending { file })
     }
 
@@ -275,7 +272,7 @@ impl Outbox {
         S: Serialize + DeserializeOwned + Default + Clone + PartialEq,
     {
         let file = locked(&self.shared.lock);
-        fcntl_lock(&*file, FlockOperation::LockExclusive)?;
+        lock(&file)?;
         let changed = self.try_read_state().and_then(|before: S| {
             let mut state = before.clone();
             let result = change(&mut state);
@@ -285,7 +282,7 @@ impl Outbox {
             }
             Ok(result)
         });
-        let _ = fcntl_lock(&*file, FlockOperation::Unlock);
+        let _ = unlock(&file);
         changed
     }
 
@@ -297,12 +294,8 @@ impl Outbox {
 
     /// The same, for a change: what can't be read for now must not be written anew.
     fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
-        use rustix::io::Errno;
-        const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
         let bytes = match open_file(&self.shared.path.join(STATE)).and_then(read_whole) {
-            Err(error) if PASSING.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) => {
-                return Err(error);
-            }
+            Err(error) if is_passing(&error) => return Err(error),
             bytes => bytes.unwrap_or_default(),
         };
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
@@ -539,18 +532,9 @@ pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io
     sync_directory(directory)
 }
 
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    match File::open(directory)?.sync_all() {
-        // Some file systems have no fsync of a directory.
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-        synced => synced,
-    }
-}
-
 /// Opens a file to be read. A link is not followed, and a pipe, which would never begin, is none.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let file = File::options().read(true).neither_link_nor_pipe().open(path)?;
     if file.metadata()?.is_file() {
         Ok(file)
     } else {

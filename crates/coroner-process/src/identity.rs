@@ -19,7 +19,7 @@ pub struct ProcessIdentity {
     pub pid_namespace: u64,
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 impl ProcessIdentity {
     /// The identity of the calling process. Some ten system calls; needs a free descriptor.
     pub fn of_this_process() -> ProcessIdentity {
@@ -47,7 +47,21 @@ impl ProcessIdentity {
     }
 }
 
-#[cfg(target_vendor = "apple")]
+/// No process is watched here.
+#[cfg(not(supported))]
+impl ProcessIdentity {
+    /// The identity of the calling process: not known.
+    pub fn of_this_process() -> ProcessIdentity {
+        ProcessIdentity::default()
+    }
+
+    /// Whether the process lives: not known.
+    pub fn lives(&self, _own: &ProcessIdentity) -> Option<bool> {
+        None
+    }
+}
+
+#[cfg(all(supported, target_vendor = "apple"))]
 pub use crate::os::identity::is_traced;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub use crate::os::identity::{process_start, program_path};

@@ -5,7 +5,8 @@
 //! through the C library (a lazily bound `write` in a signal handler would enter the dynamic linker).
 //!
 //! One folder per operating system stands behind one set of names; `registers` is compiled for every architecture
-//! everywhere, since reports and snapshots of one machine are read on another.
+//! everywhere, since reports and snapshots of one machine are read on another. Where Coroner can't be installed (`build.rs`), what is
+//! no reading of reports is left out.
 //!
 //! The caller's duties: what must exist at crash time (tables, stacks, open descriptors) is made and touched while the
 //! process is healthy, by the functions whose documentation says "not async-signal-safe".
@@ -26,53 +27,52 @@ pub mod registers;
 
 pub use address_range::{AddressRange, ImageKind, Segment};
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod alternate_stack;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod descriptor;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod errno;
 pub mod exception_set;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod fault;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod files;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod image_index;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod loads;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod mapping;
 pub mod path;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod recovery;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 mod routine;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod shadow_stack;
-#[cfg(unix)]
 pub mod signal_set;
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub mod stack;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 mod linux;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 use linux as os;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 #[doc(hidden)]
 pub use linux::proc_text;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 pub use linux::{
     abort_message, context, deadline, images, memory_use, mounts, process, shared_handlers, signal_frame, signals,
     stop_the_world, syscall, threads, tracer, vitals,
 };
 
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 mod darwin;
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 use darwin as os;
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 pub use darwin::{
     context, deadline, exception_messages, exception_ports, images, memory_use, pointers, process, signals, syscall,
     threads,

@@ -160,13 +160,13 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#[cfg(supported)]
 pub use crate::{
     loads::{LoadGuarded, recover_guarded_load},
     os::memory::KernelCopy,
 };
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 pub use crate::os::memory::{CheckedMemory, is_accessible};
 
 /// The size of a [`Windowed`] window, and its alignment in the address space that is read: the smallest page of every

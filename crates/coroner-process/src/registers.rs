@@ -13,8 +13,8 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// The architecture that this code was compiled for.
-    #[cfg(target_arch = "x86_64")]
+    /// The architecture that this code was compiled for; x86_64, too, where that is none of these.
+    #[cfg(not(target_arch = "aarch64"))]
     pub const NATIVE: Arch = Arch::X86_64;
     /// The architecture that this code was compiled for.
     #[cfg(target_arch = "aarch64")]
@@ -78,10 +78,10 @@ pub const AARCH64_NAMES: [&str; 31] = [
     "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "fp", "lr",
 ];
 
-/// The registers of the architecture that this code was compiled for.
-#[cfg(target_arch = "x86_64")]
+/// The registers of [`Arch::NATIVE`].
+#[cfg(not(target_arch = "aarch64"))]
 pub type Registers = X86_64Registers;
-/// The registers of the architecture that this code was compiled for.
+/// The registers of [`Arch::NATIVE`].
 #[cfg(target_arch = "aarch64")]
 pub type Registers = Aarch64Registers;
 

@@ -1,5 +1,25 @@
 //! Sets of signals, and those that crash reporters know by kind.
 
+/// Linux's numbers, for systems without signals: none of them ever comes there.
+#[cfg(not(unix))]
+mod libc {
+    pub(super) const SIGHUP: i32 = 1;
+    pub(super) const SIGINT: i32 = 2;
+    pub(super) const SIGQUIT: i32 = 3;
+    pub(super) const SIGILL: i32 = 4;
+    pub(super) const SIGTRAP: i32 = 5;
+    pub(super) const SIGABRT: i32 = 6;
+    pub(super) const SIGBUS: i32 = 7;
+    pub(super) const SIGFPE: i32 = 8;
+    pub(super) const SIGUSR1: i32 = 10;
+    pub(super) const SIGSEGV: i32 = 11;
+    pub(super) const SIGPIPE: i32 = 13;
+    pub(super) const SIGALRM: i32 = 14;
+    pub(super) const SIGTERM: i32 = 15;
+    pub(super) const SIGXCPU: i32 = 24;
+    pub(super) const SIGSYS: i32 = 31;
+}
+
 /// A set of signals, one bit each (bit `n - 1` is signal `n`, as in the kernel's `sigset_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalSet(u64);

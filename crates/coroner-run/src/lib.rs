@@ -16,21 +16,34 @@
 //! process closes any descriptor of that file; an app that closes all descriptors does. So who claims a run also looks whether
 //! the process that the state names lives (`coroner::store`).
 //!
-//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes.
+//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes. Where Coroner can't be
+//! installed (`build.rs`), only the options of an install are there.
 
 #![no_std]
 #![deny(missing_docs)]
-#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 
+#[cfg(supported)]
 pub mod app_memory;
+#[cfg(supported)]
 mod code;
+mod install_options;
+#[cfg(supported)]
 mod opened_report;
+#[cfg(supported)]
 mod output_tail;
+#[cfg(supported)]
 mod report_file;
+#[cfg(supported)]
 mod run_files;
 
+#[cfg(supported)]
 pub use code::{CODE_PIECE, encode_code, encode_code_around};
+pub use install_options::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
+#[cfg(supported)]
 pub use opened_report::{OpenedReport, Place};
+#[cfg(supported)]
 pub use output_tail::keep_output;
+#[cfg(supported)]
 pub use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportFile, ReportWriter};
+#[cfg(supported)]
 pub use run_files::{CleanRun, KEPT_VITALS, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};

@@ -1,12 +1,11 @@
 //! The files that go with an event: what the run itself declared or registered, and the limit on all of them together.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use coroner_outbox::files::open_waiting_for_nothing;
 use coroner_report::model::Report;
-use rustix::fs::OFlags;
 use serde_json::{Map, Value};
 
 use crate::envelope::{Attachment, AttachmentKind};
@@ -101,7 +100,7 @@ pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>>
         return Ok(None);
     }
     // Another one may stand there by now: a pipe must not be waited for.
-    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let file = open_waiting_for_nothing(path)?;
     if !file.metadata()?.is_file() {
         return Err(is_no_file());
     }

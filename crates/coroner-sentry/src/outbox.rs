@@ -8,11 +8,11 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use coroner_outbox::files::{Change, read_at, write_at};
 use serde::{Deserialize, Serialize};
 
 pub use coroner_outbox::{Entry, OutboxLimits, Pushed, Sending, SentIds};
@@ -101,8 +101,7 @@ impl Outbox {
     pub fn open(path: &Path) -> io::Result<Self> {
         let messages = coroner_outbox::Outbox::open(path, "envelope")?;
         let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        options.read(true).write(true).create(true).truncate(false).private();
         let leaving = Arc::new(options.open(messages.path().join("leaving"))?);
         Ok(Self { messages, leaving })
     }
@@ -119,13 +118,13 @@ impl Outbox {
 
     /// Notes whether the sessions that are being sent have left. For who has the right to send.
     pub(crate) fn set_leaving(&self, left: bool) -> io::Result<()> {
-        self.leaving.write_all_at(&[u8::from(left)], 0)
+        write_at(&self.leaving, &[u8::from(left)], 0)
     }
 
     /// Whether they have.
     pub(crate) fn has_left(&self) -> bool {
         let mut byte = [0];
-        self.leaving.read_exact_at(&mut byte, 0).is_ok() && byte != [0]
+        read_at(&self.leaving, &mut byte, 0).is_ok() && byte != [0]
     }
 
     /// Reads and changes what is kept beside the envelopes; nobody else does meanwhile. Of a process killed in it, the state

@@ -24,7 +24,12 @@
 //! 2,048 images in a list; 512 registered ranges; 16 walks at once with a cache of rules.
 #![no_std]
 #![deny(missing_docs)]
-#![cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+#![cfg(all(
+    any(target_os = "linux", target_os = "android", target_vendor = "apple"),
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64",
+    target_endian = "little"
+))]
 
 #[cfg(target_vendor = "apple")]
 use darwin as os;

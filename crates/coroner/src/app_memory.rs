@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 use std::fmt;
 
-use coroner_capture::app_memory;
+use crate::system::capture::app_memory;
 
 /// A function that is called when the process crashes: with what was given to [`set_crash_callback`], and with memory for so many bytes, of which it
 /// returns how many it wrote.
-pub use coroner_capture::app_memory::CrashCallback;
+pub use crate::system::capture::app_memory::CrashCallback;
 
 /// Memory that is kept with a crash, until this is dropped.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coroner_capture::{AlternateStacks, ForkPolicy, InstallOptions, SignalSet};
+use crate::system::capture::{AlternateStacks, ForkPolicy, InstallOptions, SignalSet};
 use coroner_report::model::Report;
 
 use crate::last_run::LastRun;

@@ -104,16 +104,18 @@ fn yield_to_the_app() {
     // SAFETY: changes the calling thread alone.
     let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
     // Linux takes the calling thread for what POSIX calls the process. An app that is nicer already stays so.
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     let refused = rustix::process::getpriority_process(None)
         .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    let refused = true;
     if refused {
         log::debug!("coroner: the delivery thread has the app's priority");
     }
 }
 
 /// The priority of naming: of two threads that want one processor, the app's has nine tenths of it.
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 const NICE: i32 = 10;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,7 +175,7 @@ impl Deliverer {
             store: self.store.clone(),
             own,
             own_state: Some(state),
-            pid: coroner_process::threads::process_id(),
+            pid: crate::system::process::threads::process_id(),
             own_answers: Mutex::default(),
             announced: AtomicBool::new(false),
             sinks: self.sinks.clone(),
@@ -336,6 +338,7 @@ impl Deliverer {
     /// Looks at every run that has ended. Returns how many reports have to stay for another time.
     fn round(&self) -> usize {
         self.announce();
+        #[cfg(supported)]
         crate::signal_owners::look(crate::scope::now_ns());
         let now = SystemTime::now();
         let found = match self.store.unprocessed(Some(self.own)) {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Write;
 
-use coroner_capture::exception::{self, Ending};
+use crate::system::capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Monitor};
 
@@ -64,7 +64,7 @@ fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
 }
 
 #[doc(hidden)]
-pub use coroner_walk::current_registers;
+pub use crate::system::walk::current_registers;
 
 /// Reports an error that was handled, with its [sources](Error::source) as its causes, up to eight. Like [`report_exception`].
 ///
@@ -157,7 +157,7 @@ fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a
         language: handled.language,
         type_name: Some(handled.kind.as_bytes()),
         message: Some(handled.message.as_bytes()).filter(|message| !message.is_empty()),
-        tid: coroner_process::threads::this_thread() as u64,
+        tid: crate::system::process::threads::this_thread() as u64,
         location: handled.location.map(str::as_bytes),
         frames,
         user_info: None,

@@ -1,7 +1,7 @@
 //! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python, Ruby, PHP. They are reported with the frames that the runtime
 //! has, which go into the report as a text that the next launch reads.
 
-use coroner_capture::exception::{self, Ending, Threads};
+use crate::system::capture::exception::{self, Ending, Threads};
 use coroner_process::registers::Registers;
 use coroner_report::model::{Frame, Report};
 use coroner_report::wire::{Exception, FoundBy, Language, Monitor};
@@ -78,7 +78,7 @@ pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: 
         language: thrown.language,
         type_name: Some(thrown.kind.as_bytes()),
         message: Some(thrown.message.as_bytes()).filter(|message| !message.is_empty()),
-        tid: coroner_process::threads::this_thread() as u64,
+        tid: crate::system::process::threads::this_thread() as u64,
         location: None,
         frames: &[],
         user_info: Some(frames.as_bytes()),

@@ -2,19 +2,22 @@
 
 use std::ffi::CString;
 use std::fmt;
+#[cfg(supported)]
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_capture::{InstallLimits, InstallOptions, SignalSet};
+#[cfg(supported)]
+use coroner_capture::{InstallOptions, SignalSet};
 use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
 use crate::config::Config;
 use crate::data_dir::default_store_dir;
 use crate::delivery::{Deliverer, own_run};
+#[cfg(supported)]
 use crate::facts;
 use crate::hang::Watchdog;
 use crate::install_error::InstallError;
@@ -24,6 +27,7 @@ use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
 use crate::store::directory::Directory;
 use crate::store::{CLEAN, REPORTS, RUNS, Store};
+use crate::system::capture::InstallLimits;
 use crate::system_report::{self, SystemReport};
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
@@ -67,6 +71,7 @@ fn slot() -> MutexGuard<'static, Option<Coroner>> {
 
 /// The signals to note, without SIGINT where a Python that has not begun is in the process: it takes the signal only where it finds the default,
 /// and without it Ctrl-C ends the process and raises no `KeyboardInterrupt`.
+#[cfg(supported)]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     // SAFETY: the name ends with a NUL; nothing is called but what Python's C API has: `int Py_IsInitialized(void)`, which may be called at
     // any time.
@@ -78,7 +83,7 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
 }
 
 /// Has uncaught exceptions of C++ and Objective-C reported, and the stacks of their throws taken.
-#[cfg(feature = "exceptions")]
+#[cfg(all(feature = "exceptions", supported))]
 fn report_exceptions(config: &Config, deadline_ms: u32) {
     let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
         cpp: config.cpp_exceptions,
@@ -106,7 +111,18 @@ fn report_exceptions(config: &Config, deadline_ms: u32) {
 ///
 /// # Errors
 /// See [`InstallError`]. Nothing is changed in the process then.
-pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
+pub fn install(config: Config) -> Result<Coroner, InstallError> {
+    #[cfg(supported)]
+    return make(config);
+    #[cfg(not(supported))]
+    {
+        drop(config);
+        Err(InstallError::Unsupported)
+    }
+}
+
+#[cfg(supported)]
+fn make(mut config: Config) -> Result<Coroner, InstallError> {
     let mut installed = slot();
     if installed.is_some() {
         return Err(InstallError::AlreadyInstalled);
@@ -253,7 +269,7 @@ pub fn installed() -> Option<Coroner> {
 /// # Errors
 /// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
 pub fn after_fork() -> Result<bool, InstallError> {
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(supported, not(target_vendor = "apple")))]
     // A thread of the parent may have held it at the fork, and is not here to let it go.
     if let Ok(mut installed) = INSTALLED.try_lock()
         && let Some(parent) = installed.clone()
@@ -288,17 +304,21 @@ pub fn after_fork() -> Result<bool, InstallError> {
 /// # Errors
 /// The system's: no memory, or the thread is running on its alternate stack right now.
 pub fn attach_current_thread() -> std::io::Result<()> {
-    coroner_capture::attach_current_thread().map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
+    #[cfg(supported)]
+    return coroner_capture::attach_current_thread().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+    #[cfg(not(supported))]
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Leaves the next signal with number `signal` of the calling thread to the handlers that were there before Coroner: for a
 /// managed runtime that is about to raise it on purpose. `false` if Coroner is not installed, or 64 threads have asked for
 /// it at once.
 pub fn ignore_next_signal(signal: i32) -> bool {
-    coroner_capture::ignore_next_signal(signal)
+    crate::system::capture::ignore_next_signal(signal)
 }
 
 /// Registers, once in a process, what is done at its end by `exit`, `quick_exit` or the return of `main`.
+#[cfg(supported)]
 fn register_exit_handler() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -377,6 +397,7 @@ impl Coroner {
 
     /// Leaves the files of this run, which ends by itself, to the next one, if nothing is in them. The lock stays with this process
     /// until its end, and a crash in a destructor that is still to come goes into these files.
+    #[cfg(supported)]
     fn leave_clean(&self) {
         let Inner { run, store, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
         if *is_on_disk && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && coroner_capture::is_unused() {
@@ -441,17 +462,18 @@ impl Coroner {
             }
             Scope::deactivate();
             own_run::deactivate();
-            #[cfg(feature = "panics")]
+            #[cfg(all(feature = "panics", supported))]
             crate::panic::uninstall();
-            #[cfg(feature = "exceptions")]
+            #[cfg(all(feature = "exceptions", supported))]
             coroner_exceptions::uninstall();
+            #[cfg(supported)]
             coroner_capture::uninstall();
             *installed = None;
         }
     }
 }
 
-#[cfg(feature = "panics")]
+#[cfg(all(feature = "panics", supported))]
 impl Drop for Coroner {
     fn drop(&mut self) {
         crate::panic::dropped();

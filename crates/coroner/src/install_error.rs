@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+#[cfg(supported)]
 use coroner_capture::InstallError as Reason;
-use coroner_process::syscall::Errno;
+#[cfg(not(supported))]
+use std::convert::Infallible as Reason;
 
 use crate::store::StoreError;
 
@@ -17,6 +19,9 @@ pub enum InstallError {
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),
+    /// Crashes can't be reported on this system, or on this machine's architecture. What the app says of itself (tags, breadcrumbs, handled
+    /// errors) is kept by nobody then.
+    Unsupported,
     /// A part of what runs at a crash could not be prepared.
     CrashPath(CrashPathError),
 }
@@ -28,15 +33,21 @@ pub struct CrashPathError(Reason);
 impl CrashPathError {
     /// The system's error number (errno(3)), if the system refused something that has one.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.errno().map(|errno| errno.0)
+        self.errno()
     }
 
-    fn errno(&self) -> Option<Errno> {
+    #[cfg(not(supported))]
+    fn errno(&self) -> Option<i32> {
+        match self.0 {}
+    }
+
+    #[cfg(supported)]
+    fn errno(&self) -> Option<i32> {
         match &self.0 {
-            Reason::Run(error) => Some(error.errno),
-            Reason::Memory(errno) | Reason::Signal { errno, .. } => Some(*errno),
+            Reason::Run(error) => Some(error.errno.0),
+            Reason::Memory(errno) | Reason::Signal { errno, .. } => Some(errno.0),
             #[cfg(target_vendor = "apple")]
-            Reason::Thread(errno) => Some(*errno),
+            Reason::Thread(errno) => Some(errno.0),
             _ => None,
         }
     }
@@ -49,6 +60,12 @@ impl From<Reason> for CrashPathError {
 }
 
 impl fmt::Display for CrashPathError {
+    #[cfg(not(supported))]
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {}
+    }
+
+    #[cfg(supported)]
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Reason::Run(error) => fmt::Display::fmt(&error.step, out)?,
@@ -61,7 +78,7 @@ impl fmt::Display for CrashPathError {
             other => write!(out, "the crash path can't be prepared: {other:?}")?,
         }
         match self.errno() {
-            Some(errno) => write!(out, ": {}", std::io::Error::from_raw_os_error(errno.0)),
+            Some(errno) => write!(out, ": {}", std::io::Error::from_raw_os_error(errno)),
             None => Ok(()),
         }
     }
@@ -76,6 +93,7 @@ impl fmt::Display for InstallError {
             Self::NoStoreDirectory => out.write_str(
                 "there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`",
             ),
+            Self::Unsupported => out.write_str("Coroner can't report crashes on this system"),
             Self::Store(error) => error.fmt(out),
             Self::CrashPath(error) => error.fmt(out),
         }

@@ -59,6 +59,9 @@ pub(crate) struct PastCrash {
 /// So many crashes are remembered.
 pub(crate) const MAX_CRASHES: usize = 8;
 
+/// The tag of a run that says who has taken a crash signal from Coroner.
+pub(crate) const SIGNALS_TAKEN: &str = "coroner.signals_taken";
+
 /// In the store, how the last run that was looked at ended.
 const FILE: &str = "last_run.json";
 

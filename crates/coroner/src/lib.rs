@@ -17,7 +17,15 @@
 //! not, is what [`Coroner::last_run`] says.
 //!
 //! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
+//!
+//! # Systems
+//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere an app that uses this crate compiles all the same: [`install`] returns
+//! [`InstallError::Unsupported`], and what the app calls without an installed Coroner does nothing.
 #![deny(missing_docs)]
+#![cfg_attr(
+    not(supported),
+    allow(dead_code, unused_imports, reason = "there is no run, and nothing that one of them needs")
+)]
 
 mod app_memory;
 pub mod backtrace;
@@ -27,6 +35,7 @@ mod data_dir;
 mod delivery;
 mod device_state;
 mod exception;
+#[cfg(supported)]
 mod facts;
 mod feedback;
 mod foreign_exception;
@@ -37,14 +46,16 @@ mod last_run;
 mod level;
 mod naming;
 mod outcome;
-#[cfg(feature = "panics")]
+#[cfg(all(feature = "panics", supported))]
 mod panic;
 mod processing;
 mod scope;
+#[cfg(supported)]
 mod signal_owners;
 mod sink;
 mod startup_guard;
 mod store;
+mod system;
 mod system_report;
 mod termination;
 mod unwind_range;
@@ -53,12 +64,13 @@ mod vitals;
 pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};
 pub use backtrace::Backtrace;
 pub use config::{Config, PanicPolicy};
-pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, SignalSet};
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
+pub use coroner_process::signal_set::SignalSet;
 pub use coroner_report::model::{Id, Report, Termination, TerminationCertainty, TerminationReason, hide_secrets};
 pub use coroner_report::reader::ReadError;
+pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits};
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;

@@ -241,6 +241,6 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
             _ => raw.termination.clone(),
         },
         signal: lifecycle.and_then(|lifecycle| lifecycle.exit_signal),
-        signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::signal_owners::TAG).cloned()),
+        signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(crate::last_run::SIGNALS_TAKEN).cloned()),
     }
 }

@@ -250,7 +250,7 @@ impl Scope {
     fn active() -> Result<Self, ScopeError> {
         // A child made by fork that says something of itself goes on as an app does.
         #[cfg(not(target_vendor = "apple"))]
-        if coroner_capture::is_unsettled_child() {
+        if crate::system::capture::is_unsettled_child() {
             let _ = crate::after_fork();
         }
         let state = ACTIVE.load(Ordering::Acquire);
@@ -461,6 +461,7 @@ impl Scope {
         let data = data.map(to_cbor);
         let data = data.as_deref();
         self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data });
+        #[cfg(supported)]
         crate::signal_owners::look(time_ns);
         crate::vitals::note_at(&self.state, time_ns);
     }

@@ -8,10 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use coroner_capture::{TakenSignal, look_at_signals};
 
 use crate::delivery::own_run;
+use crate::last_run::SIGNALS_TAKEN;
 use crate::scope;
-
-/// The tag that says it.
-pub(crate) const TAG: &str = "coroner.signals_taken";
 
 /// How often it is looked at most.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -38,7 +36,7 @@ pub(crate) fn look(now_ns: u64) {
     if is_new {
         let text = describe(&all);
         log::warn!("coroner: {text}");
-        let _ = scope::set_tag(TAG, &text);
+        let _ = scope::set_tag(SIGNALS_TAKEN, &text);
     }
 }
 

@@ -22,7 +22,7 @@ use coroner_report::wire::Os;
 use crate::outcome::Outcome;
 use crate::store::EndedRun;
 
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 mod kernel_log;
 
 /// In a run's directory: the [`Termination`] that a launch found, as JSON.
@@ -98,14 +98,14 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
 pub(crate) struct Now {
     boot_id: Option<String>,
     build_id: Option<String>,
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(supported, not(target_vendor = "apple")))]
     vitals: coroner_process::vitals::Vitals,
     /// The kernel's log; not read before it is asked for.
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(supported, not(target_vendor = "apple")))]
     kernel_log: fn() -> Option<String>,
 }
 
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 impl Default for Now {
     fn default() -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Default for Now {
     }
 }
 
-#[cfg(target_vendor = "apple")]
+#[cfg(any(target_vendor = "apple", not(supported)))]
 impl Default for Now {
     fn default() -> Self {
         Self { boot_id: None, build_id: None }
@@ -133,9 +133,9 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
         let sentence = format!("the machine was started again since: its boot id was {then} and is {boot}");
         return found(TerminationReason::SystemRestart, TerminationCertainty::Likely, vec![sentence]);
     }
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(supported, not(target_vendor = "apple")))]
     let memory = memory::explain(facts, now);
-    #[cfg(target_vendor = "apple")]
+    #[cfg(any(target_vendor = "apple", not(supported)))]
     let memory = Termination::default();
     if memory.reason == TerminationReason::OutOfMemory && memory.certainty > TerminationCertainty::Possible {
         return memory;
@@ -170,7 +170,7 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
 }
 
 /// Whether it was killed for want of memory.
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 mod memory {
     use coroner_report::model::Timestamp;
 
@@ -268,6 +268,6 @@ mod memory {
     }
 }
 
-#[cfg(all(test, not(target_vendor = "apple")))]
+#[cfg(all(test, supported, not(target_vendor = "apple")))]
 #[path = "../tests/unit/termination.rs"]
 mod tests;

@@ -1,5 +1,5 @@
 //! What explains a run's end without a trace, noted in the run state while the app is well: memory and its limits, kills for want of memory
-//! that were counted so far, processor time, a debugger ([`coroner_process::vitals`]).
+//! that were counted so far, processor time, a debugger (`coroner_process::vitals`).
 //!
 //! An ordinary launch has no call to spare for it and goes on with the counters that the run before has read, whose files it uses. They are
 //! read by an install that makes the run's files, by breadcrumbs, once a second at most, by the thread that watches for hangs, and by the
@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 use coroner_process::vitals::Vitals;
 use coroner_report::run_state::{RunState, Scalar};
 
@@ -28,7 +28,7 @@ pub(crate) fn begin() {
 }
 
 /// Reads and notes them: memory, as the system counts it for its limits.
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 pub(crate) fn note(state: &RunState<'_>) {
     use coroner_process::memory_use::{available, used};
     state.set_scalar(Scalar::MEMORY_USED, used(coroner_process::stack::page_size() as u32).unwrap_or(0));
@@ -37,7 +37,7 @@ pub(crate) fn note(state: &RunState<'_>) {
 }
 
 /// Reads and notes them. Some small files of `/proc`, a tenth of a millisecond. Allocates nothing and waits for nothing.
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 pub(crate) fn note(state: &RunState<'_>) {
     let vitals = Vitals::read();
     let cgroup = vitals.cgroup.unwrap_or_default();
@@ -61,6 +61,10 @@ pub(crate) fn note(state: &RunState<'_>) {
     state.set_scalar(Scalar::VITALS_READ, crate::scope::now_ns());
 }
 
+/// There is no run.
+#[cfg(not(supported))]
+pub(crate) fn note(_state: &RunState<'_>) {}
+
 /// As [`note`], if the last time is a second ago at `now_ns`. On an alternate signal stack, which may be small, it does nothing.
 pub(crate) fn note_at(state: &RunState<'_>, now_ns: u64) {
     let last = LAST.load(Ordering::Relaxed);
@@ -80,6 +84,12 @@ pub(crate) fn note_at(state: &RunState<'_>, now_ns: u64) {
     }
 }
 
+#[cfg(not(unix))]
+fn is_on_alternate_stack() -> bool {
+    false
+}
+
+#[cfg(unix)]
 fn is_on_alternate_stack() -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: it only asks, and writes one structure.

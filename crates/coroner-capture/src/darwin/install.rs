@@ -14,11 +14,12 @@ use mach2::port::mach_port_t;
 
 use super::other_threads::Table;
 use super::platform_state::PlatformState;
-use crate::install::{InstallError, InstallLimits};
-use crate::install_options::{AlternateStacks, InstallOptions};
+use crate::InstallLimits;
+use crate::install::InstallError;
 use crate::installed::{self, Installed};
 use crate::monitor;
 use crate::report_lock::ReportOwner;
+use crate::{AlternateStacks, InstallOptions};
 use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signals::{bit, block_exactly};
 

@@ -12,9 +12,9 @@ use coroner_process::stack::set_alternate_stack;
 use coroner_process::threads::{monotonic_now, this_thread, wall_now};
 use coroner_report::wire::ConcurrentCrash;
 
+use crate::ForkPolicy;
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::{CrashContext, address_of};
-use crate::install_options::ForkPolicy;
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
 use crate::monitor::signal;

@@ -10,13 +10,14 @@ use coroner_process::{alternate_stack, files};
 use coroner_walk::ImageList;
 
 use super::platform_state::PlatformState;
+use crate::InstallLimits;
 use crate::forwarding::Forwarding;
-use crate::install::{InstallError, InstallLimits};
-use crate::install_options::{AlternateStacks, InstallOptions};
+use crate::install::InstallError;
 use crate::installed::Installed;
 use crate::monitor;
 use crate::report_lock::ReportOwner;
 use crate::workspace::Workspace;
+use crate::{AlternateStacks, InstallOptions};
 
 /// Where a report is written: the unwinder and the sections need a few KiB; the rest is for handlers of the app that are
 /// called on it.

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use coroner_process::threads::{monotonic_now, note_process_id, process_id};
 use coroner_report::run_state::ProcessIdentity;
 
-use crate::install_options::ForkPolicy;
+use crate::ForkPolicy;
 use crate::installed::Installed;
 
 /// How often this process has forked.

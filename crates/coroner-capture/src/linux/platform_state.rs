@@ -6,8 +6,8 @@ use coroner_process::stop_the_world::ThreadStopper;
 use coroner_process::threads::TaskDirectory;
 use coroner_process::tracer::Tracer;
 
+use crate::InstallLimits;
 use crate::forwarding::Forwarding;
-use crate::install::InstallLimits;
 
 /// See the module.
 pub(crate) struct PlatformState {

@@ -4,6 +4,7 @@ use coroner_process::{memory::Memory as _, memory::first_readable, shadow_stack}
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::{SectionResult, section};
+use crate::InstallOptions;
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};
@@ -22,7 +23,12 @@ const OTHER: usize = 16 << 10;
 const OTHERS: usize = 448 << 10;
 
 /// What a report may need more room for where the stacks of all threads are wanted: the bytes, and some of their sections' own.
-pub(crate) const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
+const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
+
+/// Bytes of disk that the report's file takes: what is reserved, and what the stacks of all threads may need.
+pub(crate) fn report_size(options: &InstallOptions) -> u32 {
+    options.reserve.saturating_add(if options.stack_memory_all { ALL } else { 0 })
+}
 
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;

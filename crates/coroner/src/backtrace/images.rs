@@ -1,14 +1,20 @@
 //! The loaded images as names and options see them: what is known of each, beside the walker's list.
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+#[cfg(supported)]
+use std::sync::LazyLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
+#[cfg(supported)]
 use arc_swap::ArcSwap;
+#[cfg(supported)]
 use coroner_process::images;
 use coroner_unwind::AddressRange;
+#[cfg(supported)]
 use coroner_walk::{LiveImages, LiveReader};
 
 use super::names::SymbolTable;
+#[cfg(supported)]
 use super::os;
 
 #[derive(Debug)]
@@ -28,6 +34,7 @@ pub(super) struct LoadedImage {
 #[derive(Debug, Default)]
 pub(super) struct LoadedImages {
     /// The walker's list; `None` if there is none, and no walk.
+    #[cfg(supported)]
     pub list: Option<LiveImages>,
     /// What is known of each, in ascending order of their addresses.
     images: Vec<Arc<LoadedImage>>,
@@ -35,6 +42,7 @@ pub(super) struct LoadedImages {
 
 /// The prefixes of [`set_in_app`].
 static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
+#[cfg(supported)]
 static CURRENT: LazyLock<ArcSwap<LoadedImages>> = LazyLock::new(|| ArcSwap::from(Arc::default()));
 
 /// Says which images are the app's own, beside the program itself: those whose path begins with one of these prefixes.
@@ -43,6 +51,7 @@ static CURRENT: LazyLock<ArcSwap<LoadedImages>> = LazyLock::new(|| ArcSwap::from
 /// are found once and not for each frame.
 pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
     *lock() = prefixes.into_iter().map(Into::into).collect();
+    #[cfg(supported)]
     if let Some(memory) = LiveReader::new() {
         make(memory);
     }
@@ -54,6 +63,7 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
 
 /// The images now, the dynamic linker's list seen through `memory`; none without it. No lock and no allocation while that list is
 /// what it was the last time.
+#[cfg(supported)]
 pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     let Some(memory) = memory else { return Arc::default() };
     let held = CURRENT.load();
@@ -64,6 +74,7 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
 }
 
 /// Finds what is known of the images now, and keeps it.
+#[cfg(supported)]
 fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     let in_app = lock();
     let Some(list) = LiveImages::current(memory) else { return Arc::default() };
@@ -75,6 +86,7 @@ fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     fresh
 }
 
+#[cfg(supported)]
 impl LoadedImage {
     fn new(table: &images::Images, image: &images::Image, memory: &mut LiveReader, in_app: &[String]) -> LoadedImage {
         use std::os::unix::ffi::OsStrExt;
@@ -107,6 +119,10 @@ impl LoadedImages {
 
     /// What identifies this state of the images: the names that were found hold as long as this is the same.
     pub(super) fn identity(&self) -> u64 {
-        self.list.as_ref().map_or(0, LiveImages::identity)
+        #[cfg(supported)]
+        let identity = self.list.as_ref().map_or(0, LiveImages::identity);
+        #[cfg(not(supported))]
+        let identity = 0;
+        identity
     }
 }

@@ -20,39 +20,53 @@
 //! # Limits
 //! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
 //! stopper's signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
-//! [installed](crate::install).
+//! [installed](crate::install). Where Coroner can't be installed at all, backtraces are empty.
 
 mod cache;
 mod display;
 mod images;
 mod names;
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 #[path = "darwin.rs"]
 mod os;
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 #[path = "linux.rs"]
 mod os;
+#[cfg(not(supported))]
+mod unsupported;
 
 use std::mem::MaybeUninit;
+#[cfg(supported)]
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+#[cfg(supported)]
 use coroner_process::memory::{Memory, Windowed};
 use coroner_process::registers::Registers;
-use coroner_process::threads::Tid;
+#[cfg(supported)]
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
+#[cfg(supported)]
 use coroner_walk::{
-    LiveReader, StackReader, ThreadStack, rule_caches, stop_thread, store_current_registers, swift_tasks,
+    LiveReader, StackReader, ThreadStack, rule_caches, stop_thread::for_each_thread, store_current_registers,
+    swift_tasks,
 };
 
+#[cfg(supported)]
 pub use coroner_walk::stop_thread::NotCaptured;
 pub use names::{NamedFrame, Names};
+#[cfg(not(supported))]
+pub use unsupported::NotCaptured;
 
 use images::LoadedImages;
+#[cfg(not(supported))]
+use unsupported::{for_each_thread, store_current_registers};
+
+use crate::system::process::threads::{self, Tid};
 
 /// The number that the system gives a thread: `gettid` on Linux, `pthread_threadid_np` on Apple's systems.
 pub type ThreadId = Tid;
 
+#[cfg(supported)]
 thread_local! {
     static STACK: ThreadStack = const { ThreadStack::new() };
 }
@@ -78,8 +92,10 @@ pub struct CaptureOptions {
 }
 
 /// The most frames that are walked for one backtrace.
+#[cfg(supported)]
 const MAX_WALKED: usize = 4096;
 
+#[cfg(supported)]
 impl CaptureOptions {
     /// `marks` is what is done at marks of Swift's async frames if they are wanted.
     fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
@@ -170,6 +186,7 @@ impl Backtrace {
     }
 
     /// As [`Self::of_thread`], for a thread that is not the calling one.
+    #[cfg(supported)]
     fn of_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
@@ -193,7 +210,7 @@ impl Backtrace {
         // A listing may miss a thread while another one ends: once more, until nothing is new.
         for _ in 0..4 {
             let known = threads.len();
-            stop_thread::for_each_thread(&mut |thread| {
+            for_each_thread(&mut |thread| {
                 if !threads.contains(&thread) {
                     threads.push(thread);
                 }
@@ -222,6 +239,7 @@ impl Backtrace {
     }
 
     /// The stack of a place on the calling thread.
+    #[cfg(supported)]
     #[inline]
     fn walk(registers: &Registers, options: &CaptureOptions) -> Backtrace {
         let mut made = MaybeUninit::uninit();
@@ -232,6 +250,7 @@ impl Backtrace {
 
     /// Makes a backtrace of the calling thread. A function of its own, so that its kilobyte is made where its caller's caller wants it,
     /// and not copied there.
+    #[cfg(supported)]
     #[inline(never)]
     fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
         let mut reader = STACK.with(|stack| stack.reader(registers.sp()));
@@ -246,6 +265,7 @@ impl Backtrace {
     }
 
     /// Walks through whatever reader it is.
+    #[cfg(supported)]
     #[inline]
     fn fill(
         &mut self,
@@ -267,6 +287,7 @@ impl Backtrace {
         }
     }
 
+    #[cfg(supported)]
     fn fill_through(
         &mut self,
         registers: &Registers,
@@ -349,10 +370,11 @@ impl std::fmt::Debug for Backtrace {
 /// The calling thread's number, as [`Backtrace::of_thread`] takes it.
 #[must_use]
 pub fn thread_id() -> ThreadId {
-    coroner_process::threads::this_thread()
+    threads::this_thread()
 }
 
 /// A cache of rules; waits as long as sixteen walks are under way, each of which takes microseconds.
+#[cfg(supported)]
 #[inline]
 fn claim_rules() -> rule_caches::Claimed {
     loop {

@@ -13,6 +13,7 @@ use memmap2::Mmap;
 
 use super::Backtrace;
 use super::images::LoadedImage;
+#[cfg(supported)]
 use super::os;
 use crate::naming::demangle;
 
@@ -136,6 +137,12 @@ pub(super) enum SymbolTable {
 }
 
 impl SymbolTable {
+    #[cfg(not(supported))]
+    fn open(_image: &LoadedImage) -> Option<SymbolTable> {
+        None
+    }
+
+    #[cfg(supported)]
     fn open(image: &LoadedImage) -> Option<SymbolTable> {
         if image.named_in_memory {
             return Some(SymbolTable::Memory);
@@ -176,6 +183,9 @@ impl SymbolTable {
                 }
                 true
             }
+            #[cfg(not(supported))]
+            SymbolTable::Memory => false,
+            #[cfg(supported)]
             SymbolTable::Memory => {
                 let Some(mut memory) = coroner_walk::LiveReader::new() else { return true };
                 let mut found: Vec<(u32, Vec<u8>, u64)> = Vec::new();

@@ -37,7 +37,7 @@ impl Deliverer {
             state.set_scalar(Scalar::PROCESSING_RUN_HIGH, (id >> 64) as u64);
             state.set_scalar(Scalar::PROCESSING_RUN_LOW, id as u64);
             // Last: without a thread the others say nothing.
-            state.set_scalar(Scalar::PROCESSING_THREAD, coroner_process::threads::this_thread() as u64);
+            state.set_scalar(Scalar::PROCESSING_THREAD, crate::system::process::threads::this_thread() as u64);
         }
         Mark { state: self.own_state.as_ref() }
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coroner_capture::FIRST_NON_FATAL;
+use crate::system::capture::FIRST_NON_FATAL;
 use coroner_report::model::{Report, RunFacts};
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ExitKind;
@@ -56,7 +56,7 @@ pub(crate) fn survived() {
     // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child made by fork has left it in a run of its own, and may find any lock taken.
-    if deliverer.lives && deliverer.pid == coroner_process::threads::process_id() {
+    if deliverer.lives && deliverer.pid == crate::system::process::threads::process_id() {
         deliverer.ask(false, SETTLE);
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn survived() {
 pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     // SAFETY: as in `survived`.
     let deliverer = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
-    if deliverer.pid != coroner_process::threads::process_id() {
+    if deliverer.pid != crate::system::process::threads::process_id() {
         return None;
     }
     let (directory, mut reports) = deliverer.store.reports_of(deliverer.own).ok()?;
@@ -88,7 +88,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
 pub(crate) fn wake() {
     // SAFETY: as in `survived`.
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
-    if deliverer.lives && deliverer.pid == coroner_process::threads::process_id() {
+    if deliverer.lives && deliverer.pid == crate::system::process::threads::process_id() {
         deliverer.ask(false, Duration::ZERO);
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn note_immediate_exit() {
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child made by fork or vfork that ends so says nothing of its parent.
     if let Some(state) = deliverer.own_state.filter(|state| state.scalar(Scalar::EXIT) == 0)
-        && deliverer.pid == coroner_process::threads::process_id()
+        && deliverer.pid == crate::system::process::threads::process_id()
     {
         state.set_scalar(Scalar::EXIT_TIME, crate::scope::now_ns());
         state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
@@ -175,7 +175,7 @@ impl Deliverer {
                 state.add_scalar(Scalar::REPORTS_DELIVERED, 1);
                 match hang {
                     Some(number) => crate::hang::delivered(number),
-                    None => coroner_capture::exception::delivered(),
+                    None => crate::system::capture::exception::delivered(),
                 }
             }
             all.remove(&number);

@@ -11,7 +11,7 @@ use super::Power;
 const MOST: usize = 32;
 
 pub(super) fn memory_free() -> Option<u64> {
-    coroner_process::memory_use::available()
+    crate::system::process::memory_use::available()
 }
 
 pub(super) fn read() -> Power {

@@ -3,7 +3,7 @@
 use super::Power;
 
 pub(super) fn memory_free() -> Option<u64> {
-    coroner_process::memory_use::available()
+    crate::system::process::memory_use::available()
 }
 
 pub(super) fn read() -> Power {

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coroner_capture::hang;
+use crate::system::capture::hang;
 use coroner_report::run_state::{MAX_HANGS, RunState, Scalar};
 use coroner_report::wire::Hang;
 
@@ -471,7 +471,7 @@ fn own_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-#[cfg(target_vendor = "apple")]
+#[cfg(any(target_vendor = "apple", not(supported)))]
 mod os {
     use coroner_report::wire::ThreadState;
 
@@ -479,7 +479,10 @@ mod os {
 
     /// Whether a debugger traces this process.
     pub(super) fn debugged() -> Option<bool> {
-        Some(coroner_capture::is_traced())
+        #[cfg(supported)]
+        return Some(coroner_capture::is_traced());
+        #[cfg(not(supported))]
+        None
     }
 
     /// Clocks of a thread, which are not read here.
@@ -496,7 +499,7 @@ mod os {
     }
 }
 
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 mod os {
     use coroner_report::wire::ThreadState;
 

@@ -59,9 +59,9 @@ pub(super) struct Sampler {
 struct WaitsIn(Option<i64>);
 
 impl WaitsIn {
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(supported, not(target_vendor = "apple")))]
     const RESTART: Option<i64> = Some(libc::SYS_restart_syscall);
-    #[cfg(target_vendor = "apple")]
+    #[cfg(any(target_vendor = "apple", not(supported)))]
     const RESTART: Option<i64> = None;
 
     /// What the kernel says, or what was restarted, if that is known.

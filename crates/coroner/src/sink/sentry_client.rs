@@ -219,7 +219,9 @@ impl Integration for SentryIntegration {
         mirror(&event);
         let mechanism =
             |exception: &protocol::Exception| exception.mechanism.as_ref().map(|mechanism| mechanism.ty == "panic");
+        #[cfg_attr(not(supported), allow(unused_variables))]
         let is_panic = event.exception.iter().any(|exception| mechanism(exception) == Some(true));
+        #[cfg(supported)]
         if is_panic && HAS_PANICS.load(Ordering::Acquire) && crate::panic::is_reported() {
             return None;
         }

@@ -234,8 +234,8 @@ impl Directory {
         Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
     }
 
-    /// Darwin takes no part of a file back: nothing is done.
-    #[cfg(target_vendor = "apple")]
+    /// Other systems take no part of a file back: nothing is done.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
         Ok(())

@@ -91,8 +91,8 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     }
 }
 
-/// Whether any process has the run state open for writing: Darwin does not say.
-#[cfg(target_vendor = "apple")]
+/// Whether any process has the run state open for writing: other systems do not say.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn is_open_for_writing(_directory: &Directory) -> Option<bool> {
     None
 }

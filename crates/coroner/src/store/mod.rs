@@ -248,7 +248,7 @@ impl Store {
         match runs.iter().rfind(|run| run.broken.is_none()) {
             Some(run) => {
                 let mut facts = RunFacts::read(&RawRun::read(&run.path).ok()?.state).ok()?;
-                facts.tags.remove(crate::signal_owners::TAG)
+                facts.tags.remove(crate::last_run::SIGNALS_TAKEN)
             }
             None => LastRun::read(&self.root().ok()?).signals_taken,
         }

@@ -32,10 +32,10 @@ use linux as system;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use linux::*;
 
+use crate::ForkPolicy;
 use crate::asked_first::{self, Fault};
 use crate::forwarding::{self, Asked, Crash, Outcome};
 use crate::ignored_signals;
-use crate::install_options::ForkPolicy;
 use crate::installed::{self, Installed};
 use crate::monitor::exception;
 use crate::previous_handler::{self, SignalContext};

@@ -22,7 +22,7 @@ pub enum AlternateStacks {
     /// All: the installing thread, those that exist at install (asked by a signal), and later ones if creation is interposed.
     #[default]
     Everywhere,
-    /// Only the installing thread and those that call [`crate::attach_current_thread`].
+    /// Only the installing thread and those that call `coroner::attach_current_thread`.
     Attached,
     /// None: the app looks after it.
     Leave,
@@ -41,7 +41,7 @@ pub struct InstallOptions {
     /// Whether the handlers that were there before are asked first about every fault, and not only about those that are known to be
     /// theirs: code that a runtime compiled ahead of time needs it.
     pub chain_first: bool,
-    /// Whether a signal that another handler has taken is taken back when [`look_at_signals`](crate::look_at_signals) finds it. That
+    /// Whether a signal that another handler has taken is taken back when `coroner_capture::look_at_signals` finds it. That
     /// handler is called after the report, as one from before the install is.
     pub reinstall_handlers: bool,
     /// What becomes of a crash in a child.
@@ -90,16 +90,36 @@ impl InstallOptions {
         stop_signal: None,
         state: Limits::DEFAULT,
     };
-
-    /// Bytes of disk that the report's file takes: what is reserved, and what the stacks of all threads may need.
-    pub(crate) fn report_size(&self) -> u32 {
-        let stacks = if self.stack_memory_all { crate::sections::stack_memory::ALL } else { 0 };
-        self.reserve.saturating_add(stacks)
-    }
 }
 
 impl Default for InstallOptions {
     fn default() -> Self {
         InstallOptions::DEFAULT
+    }
+}
+
+/// What was missing at install: a report says less for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstallLimits {
+    /// There was no room in the store, or no free descriptor: the run is in memory, and a crash brings it to the disk if there
+    /// is room by then.
+    pub in_memory: bool,
+    /// Linux: `/proc/self/task` can't be read. A report has the crashed thread alone, unless it can be read by then.
+    pub no_thread_list: bool,
+    /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
+    /// backtrace of another thread is an error.
+    pub no_stop_signal: bool,
+}
+
+impl InstallLimits {
+    /// Each of them as a sentence.
+    pub fn sentences(&self) -> impl Iterator<Item = &'static str> {
+        const IN_MEMORY: &str = "there is no room in the store or no free descriptor: a report is kept in memory and saved if there is room when the process crashes";
+        const NO_THREAD_LIST: &str =
+            "threads can't be listed in /proc/self/task: a report has the crashed thread alone";
+        const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: threads are stopped by ptrace where it is allowed, or are not captured";
+        let all =
+            [(self.in_memory, IN_MEMORY), (self.no_thread_list, NO_THREAD_LIST), (self.no_stop_signal, NO_STOP_SIGNAL)];
+        all.into_iter().filter_map(|(is_so, sentence)| is_so.then_some(sentence))
     }
 }
