@@ -315,18 +315,16 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
 /// Whether the file at `path` begins with the headers that were loaded: of an image without a build id, all that tells it from what was put in its
 /// place. True if there is no such file, which nothing can be taken from.
 fn begins_with(path: &str, saved: &[u8]) -> bool {
-    use std::os::unix::fs::FileExt;
+    use std::io::Read;
     /// Bytes that no program has reason to change: the headers, and no relocated data.
     const HEADERS: usize = 4096;
     let is_file = path.starts_with('/') && std::fs::metadata(path).is_ok_and(|about| about.is_file());
     let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else { return true };
-    let mut bytes = vec![0; saved.len().min(HEADERS)];
-    let mut length = 0;
-    while let Ok(count @ 1..) = file.read_at(&mut bytes[length..], length as u64) {
-        length += count;
-    }
+    let mut bytes = Vec::new();
+    // What was read before an error counts.
+    let _ = file.take(saved.len().min(HEADERS) as u64).read_to_end(&mut bytes);
     // Behind the end of a small file memory has zeros.
-    bytes[..length] == saved[..length] && length > size_of::<Header64>()
+    saved.starts_with(&bytes) && bytes.len() > size_of::<Header64>()
 }
 
 /// What an ELF file says of itself.
@@ -343,14 +341,16 @@ struct Facts {
 
 impl Facts {
     fn of_file(path: &str) -> Option<Facts> {
-        use std::os::unix::fs::FileExt;
+        use std::io::{Read, Seek, SeekFrom};
         if !path.starts_with('/') || !std::fs::metadata(path).ok()?.is_file() {
             return None;
         }
         let file = std::fs::File::open(path).ok()?;
         Facts::read(|offset, length| {
             let mut bytes = vec![0; length.min(LARGEST_HEADERS)];
-            file.read_exact_at(&mut bytes, offset).ok()?;
+            let mut file = &file;
+            file.seek(SeekFrom::Start(offset)).ok()?;
+            file.read_exact(&mut bytes).ok()?;
             Some(bytes)
         })
     }

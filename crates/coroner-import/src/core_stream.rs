@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::FileExt;
 
 use coroner_report::Report;
 use coroner_symbols::Symbolizer;
@@ -163,7 +162,9 @@ fn wanted(core: &Core) -> Vec<(u64, u64)> {
 type Pieces = Vec<(u64, Vec<u8>)>;
 
 /// From the process. `None` if nothing of it can be read any more.
+#[cfg(unix)]
 fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
+    use std::os::unix::fs::FileExt;
     let mut pieces = Vec::new();
     for &(start, end) in wanted {
         let mut bytes = vec![0; (end - start) as usize];
@@ -181,6 +182,12 @@ fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
         }
     }
     (!pieces.is_empty()).then_some(pieces)
+}
+
+/// Elsewhere no kernel has it in a file.
+#[cfg(not(unix))]
+fn of_process(_memory: &File, _wanted: &[(u64, u64)]) -> Option<Pieces> {
+    None
 }
 
 /// From the stream, of which `position` bytes were read. Also how many bytes of these parts it did not have, and where it ended.

@@ -1,7 +1,6 @@
 //! Where an app's data goes when it does not say.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The default store of the app `app`. Linux, the first that there is:
@@ -18,7 +17,10 @@ use std::path::{Path, PathBuf};
 ///
 /// `None` if there is none of them, and on Android, whose apps learn their directory from their `Context` only.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
+    #[cfg(unix)]
     let is_root = rustix::process::geteuid().is_root();
+    #[cfg(not(unix))]
+    let is_root = false;
     default_store_dir_in(app, is_root, &|name| std::env::var_os(name), &Path::is_dir)
 }
 
@@ -48,10 +50,7 @@ fn default_store_dir_in(
         return Some(earlier);
     }
     // Several are separated by colons.
-    let of_service = variable("STATE_DIRECTORY").and_then(|list| {
-        let first = list.as_bytes().split(|byte| *byte == b':').next()?;
-        absolute(PathBuf::from(OsStr::from_bytes(first)))
-    });
+    let of_service = variable("STATE_DIRECTORY").and_then(|list| absolute(std::env::split_paths(&list).next()?));
     let of_user = || directory("XDG_STATE_HOME").or_else(|| Some(home?.join(".local/state")));
     of_service.or_else(of_user).or_else(|| is_root.then(|| PathBuf::from("/var/lib"))).map(below)
 }

@@ -36,11 +36,17 @@ impl Power {
 }
 
 /// Size of the file system of `directory`, and what of it an app can still have, bytes.
+#[cfg(unix)]
 fn storage(directory: &Path) -> Option<(u64, u64)> {
     let storage = rustix::fs::statvfs(directory).ok()?;
     // Not `f_bfree`: root has blocks that nobody else gets.
     let of = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
     Some((of(storage.f_blocks), of(storage.f_bavail)))
+}
+
+#[cfg(not(unix))]
+fn storage(_directory: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 /// Notes how full the file system of `directory` is.

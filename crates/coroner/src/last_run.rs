@@ -3,7 +3,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -132,7 +131,12 @@ impl LastRun {
         let mut bytes = self.to_bytes()?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
         let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        options.write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600),
+            libc::O_NOFOLLOW,
+        );
         options.open(store.join(FILE))?.write_all(&bytes)
     }
 

@@ -181,6 +181,14 @@ static CHANGE: Mutex<()> = Mutex::new(());
 /// first look at it, and an app's signal handler may set a tag.)
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
+/// The place of a variable of its own.
+#[cfg(not(unix))]
+fn this_thread() -> usize {
+    thread_local!(static OWN: u8 = const { 0 });
+    OWN.with(|own| std::ptr::from_ref(own) as usize)
+}
+
+#[cfg(unix)]
 fn this_thread() -> usize {
     // SAFETY: it has no requirements.
     unsafe { libc::pthread_self() as usize }

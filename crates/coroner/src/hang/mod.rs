@@ -221,6 +221,12 @@ pub(crate) fn end() {
 /// thread of Coroner's that took one in their place would end the process. Those of crashes, and the real-time ones by which threads
 /// are stopped, stay open.
 pub(crate) fn leave_signals_to_the_app() {
+    #[cfg(unix)]
+    leave_signals();
+}
+
+#[cfg(unix)]
+fn leave_signals() {
     let open = [
         libc::SIGSEGV,
         libc::SIGBUS,
@@ -460,8 +466,15 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
+/// The processor time that the calling thread has had: not asked where nothing is watched.
+#[cfg(not(unix))]
+pub(crate) fn own_time() -> Duration {
+    Duration::ZERO
+}
+
 /// The processor time that the calling thread has had.
-fn own_time() -> Duration {
+#[cfg(unix)]
+pub(crate) fn own_time() -> Duration {
     // SAFETY: zeroes are a valid time; the library writes one, outside a signal handler.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();

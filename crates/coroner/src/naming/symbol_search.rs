@@ -1,12 +1,12 @@
 //! Looking for symbols on this machine.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use coroner_report::model::Report;
 use coroner_symbols::{Options, Symbolizer};
 
 use super::{Naming, NamingBudget};
+use crate::hang::own_time;
 
 /// Where symbols are looked for, beside the images themselves.
 ///
@@ -35,7 +35,7 @@ impl SymbolSearch {
             Naming::None => return coroner_symbols::name_by_report(report),
         };
         let NamingBudget { memory, time } = budget;
-        let budget = coroner_symbols::NamingBudget { memory, time, clock: thread_time };
+        let budget = coroner_symbols::NamingBudget { memory, time, clock: own_time };
         if let Some(left_out) = self.symbolizer(debug_info).symbolicate_report_within(report, budget) {
             log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
         }
@@ -46,13 +46,4 @@ impl SymbolSearch {
         let options = Options { search, index_cache, debug_info, ..Options::default() };
         Symbolizer::new(options)
     }
-}
-
-/// How much processor time the calling thread has had.
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes to a value of this frame.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    // It is not negative, and below a second in the second word.
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

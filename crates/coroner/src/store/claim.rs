@@ -19,9 +19,8 @@ use std::time::{Duration, SystemTime};
 
 use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
-use rustix::fs::{FileType, FlockOperation};
 
-use super::directory::{Directory, kind_name};
+use super::directory::{Directory, FileType, Status, kind_name, try_lock, user};
 use super::liveness::Owner;
 use super::name_of;
 use super::progress::Progress;
@@ -131,7 +130,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         let message = format!("is {} and not the directory of a run", kind_name(status.kind));
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    let user = rustix::process::geteuid().as_raw();
+    let user = user();
     if status.owner != user {
         let message = format!("belongs to user {} and not to user {user}", status.owner);
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -165,9 +164,8 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
                 return Ok(Claim::Busy);
             }
             // Of several that come by, one has the directory.
-            match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Claim::Busy),
-                locked => locked?,
+            if !directory.try_lock()? {
+                return Ok(Claim::Busy);
             }
             let progress = Progress::read(&directory)?;
             let began = status.modified;
@@ -176,19 +174,16 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         }
         Err(error) => return Err(error),
     };
-    match rustix::fs::fcntl_lock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => return Ok(Claim::Busy),
-        Err(error) => return Err(error.into()),
+    if !try_lock(&lock)? {
+        return Ok(Claim::Busy);
     }
     if lives() {
         return Ok(Claim::Busy);
     }
     // Somebody who had it before us may have removed it since: then what we hold is the lock of a file without a name.
-    let ours = rustix::fs::fstat(&lock)?;
+    let ours = Status::of_file(&lock)?;
     match directory.status_of(OsStr::new(LOCK)) {
-        #[allow(clippy::unnecessary_cast)]
-        Ok(now) if now.identity == (ours.st_dev as u64, ours.st_ino as u64) => {
+        Ok(now) if now.identity == ours.identity => {
             let progress = Progress::read(&directory)?;
             let run = EndedRun { id, directory, progress, began: now.modified, _lock: Some(lock), _held: held };
             Ok(Claim::Taken(Box::new(run)))

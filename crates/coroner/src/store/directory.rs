@@ -5,15 +5,19 @@
 //! link between two steps changes nothing either. Files are made with mode 0600 and directories with 0700.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+#[cfg(not(unix))]
+#[path = "directory/by_path.rs"]
+mod os;
+#[cfg(unix)]
+#[path = "directory/by_descriptor.rs"]
+mod os;
+
+use os::private_directories;
+pub(crate) use os::{Directory, FileType, Status, try_lock, user};
 
 /// How deep [`Directory::remove_tree`] goes: a run holds files and, at most, one folder of attachments.
 const MAX_TREE_DEPTH: usize = 8;
@@ -21,172 +25,21 @@ const MAX_TREE_DEPTH: usize = 8;
 /// How the names of files end that are not yet whole.
 const TEMPORARY: &str = ".new";
 
-/// An open directory. Names given to its functions are single components: a name with a `/` in it, `.` and `..` are
-/// refused.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    descriptor: OwnedFd,
-    path: PathBuf,
-}
-
-/// What stands under a name in a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Status {
-    pub(crate) kind: FileType,
-    /// Length in bytes.
-    pub(crate) length: u64,
-    /// Bytes that it takes on the disk, which for a file reserved ahead of time or with holes is not its length.
-    pub(crate) disk_bytes: u64,
-    pub(crate) modified: SystemTime,
-    /// Device and inode: which file it is, whatever its name.
-    pub(crate) identity: (u64, u64),
-    /// Owner's user id.
-    pub(crate) owner: u32,
-    /// Permission bits.
-    pub(crate) mode: u32,
-    /// Names of it; on most file systems a directory has two, and one for each directory in it.
-    pub(crate) links: u64,
-}
-
-impl Status {
-    // The fields of `stat` have other integer types on other systems.
-    #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-    fn of(stat: &rustix::fs::Stat) -> Self {
-        let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-        // Two runs may begin in one second.
-        let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
-        Self {
-            kind: FileType::from_raw_mode(stat.st_mode as _),
-            length: u64::try_from(stat.st_size).unwrap_or(0),
-            disk_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
-            modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
-            identity: (stat.st_dev as u64, stat.st_ino as u64),
-            owner: stat.st_uid as u32,
-            mode: stat.st_mode as u32 & 0o7777,
-            links: stat.st_nlink as u64,
-        }
-    }
-}
-
-impl Status {
-    /// What stands at `path`, a symbolic link being itself and not what it points to.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(&rustix::fs::lstat(path)?))
-    }
-
-    /// Whether it is a directory of that user, in which nobody else can write.
-    pub(crate) fn is_private_directory_of(&self, user: u32) -> bool {
-        let others_write = (Mode::WGRP | Mode::WOTH).bits();
-        self.kind == FileType::Directory && self.owner == user && self.mode & u32::from(others_write) == 0
-    }
-
-    /// Whether there are parts of the file that take no room.
-    pub(crate) fn has_holes(&self) -> bool {
-        self.disk_bytes < self.length
-    }
-}
-
 impl Directory {
-    /// Opens the directory at `path`. Its last component may not be a symbolic link.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Self { descriptor, path: path.to_owned() })
-    }
-
     /// Opens the directory at `path`, which is made, with those above it, where it does not exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+                private_directories().create(path)?;
                 Self::open(path)
             }
             opened => opened,
         }
     }
 
-    /// Where it was when it was opened: for messages, and for those who can't take a descriptor.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn status(&self) -> io::Result<Status> {
-        Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
-    }
-
-    /// Makes sure that only this user can write in it: it must be this user's, and is taken from the group and others where they
-    /// may write. Root, too, uses no directory of another user, who could exchange what is in it.
-    pub(crate) fn make_private(&self) -> io::Result<()> {
-        self.make_private_of(rustix::process::geteuid().as_raw())
-    }
-
-    /// As [`make_private`](Self::make_private), by that user.
-    pub(crate) fn make_private_of(&self, user: u32) -> io::Result<()> {
-        let status = self.status()?;
-        if status.owner != user {
-            let message = format!("it belongs to user {} and not to user {user}", status.owner);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        }
-        let others_write = (Mode::WGRP | Mode::WOTH).bits();
-        let mode = Mode::from_bits_truncate(status.mode as _);
-        if mode.bits() & others_write != 0 {
-            rustix::fs::fchmod(&self.descriptor, mode - Mode::from_bits_truncate(others_write))?;
-        }
-        Ok(())
-    }
-
     /// Whether something stands under `name` that is not a regular file.
     pub(crate) fn is_other_than_file(&self, name: &OsStr) -> bool {
         self.status_of(name).is_ok_and(|status| status.kind != FileType::RegularFile)
-    }
-
-    /// The names in it, sorted, without `.` and `..`.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.descriptor)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
-        }
-        names.sort();
-        Ok(names)
-    }
-
-    /// What stands under `name`, a symbolic link being itself and not what it points to.
-    pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
-        let name = component(name)?;
-        Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
-    }
-
-    /// Opens the directory `name` in this one.
-    pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        Ok(Self { descriptor, path: self.path.join(name) })
-    }
-
-    /// Opens the directory `name` in this one, and makes it where it does not exist.
-    pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        match rustix::fs::mkdirat(&self.descriptor, component(name)?, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => self.subdirectory(name),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Opens the regular file `name` to read (and write, if so asked).
-    ///
-    /// A named pipe or a device under that name is an error and never waited for.
-    pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
-        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        let kind = Status::of(&rustix::fs::fstat(&descriptor)?).kind;
-        if kind != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {} and not a file", kind_name(kind))));
-        }
-        Ok(File::from(descriptor))
     }
 
     /// The bytes of the regular file `name`, which may be at most `limit` bytes long.
@@ -208,37 +61,6 @@ impl Directory {
         let mut bytes = Vec::new();
         self.file(name, false)?.take(length).read_to_end(&mut bytes)?;
         Ok(bytes)
-    }
-
-    /// Makes a hole of the zeros at the end of the file `name`, unless it has holes already. The file's length stays,
-    /// so that nobody who has it mapped faults.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
-        use rustix::fs::FallocateFlags;
-
-        /// Pages and blocks are not larger.
-        const ALIGNMENT: u64 = 1 << 16;
-        /// Nothing that is reserved is larger.
-        const LARGEST: u64 = 64 << 20;
-        let status = self.status_of(name)?;
-        if status.has_holes() {
-            return Ok(());
-        }
-        let bytes = self.read(name, LARGEST)?;
-        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
-        let used = used.next_multiple_of(ALIGNMENT);
-        if used >= status.length {
-            return Ok(());
-        }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
-    }
-
-    /// Other systems take no part of a file back: nothing is done.
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
-    pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
-        Ok(())
     }
 
     /// Puts `bytes` under `name`, durably and at once: a reader, and the next launch after a power failure, sees the old
@@ -270,7 +92,7 @@ impl Directory {
     pub(crate) fn clear_temporaries(&self) -> io::Result<()> {
         const MIN_AGE: Duration = Duration::from_hours(1);
         for name in self.names()? {
-            let bytes = name.as_bytes();
+            let bytes = name.as_encoded_bytes();
             if bytes.starts_with(b".") && bytes.ends_with(TEMPORARY.as_bytes()) {
                 let Ok(status) = self.status_of(&name) else { continue };
                 let age = SystemTime::now().duration_since(status.modified).unwrap_or(Duration::ZERO);
@@ -288,29 +110,9 @@ impl Directory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let mut file = File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?);
+        let mut file = self.new_file(name)?;
         file.write_all(bytes)?;
         if sync { file.sync_all() } else { Ok(()) }
-    }
-
-    /// Waits until the names in it are on the disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        match rustix::fs::fsync(&self.descriptor) {
-            // Some file systems (FUSE, 9p) have no fsync of a directory.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
-            done => Ok(done?),
-        }
-    }
-
-    /// Gives `name` the name `new_name` in `target`, replacing a file that has it.
-    pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
-    }
-
-    pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::empty())?)
     }
 
     /// Removes `name` and, where it is a directory, all that is in it. Symbolic links are removed and not followed.
@@ -329,7 +131,7 @@ impl Directory {
         for entry in inner.names()? {
             inner.remove_tree_to(&entry, depth - 1)?;
         }
-        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
+        self.remove_directory(name)
     }
 
     /// Bytes on the disk of all files below `name`.
@@ -348,21 +150,6 @@ impl Directory {
         }
         Ok(bytes)
     }
-}
-
-impl AsFd for Directory {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-/// `name` if it is a name and not a path that leads elsewhere.
-fn component(name: &OsStr) -> io::Result<&OsStr> {
-    let bytes = name.as_bytes();
-    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a file name", name.display())));
-    }
-    Ok(name)
 }
 
 /// A kind of file in words, with its article.

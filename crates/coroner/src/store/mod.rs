@@ -39,9 +39,8 @@ pub(crate) use claim::{Claim, EndedRun, REPORT, STATE};
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use coroner_report::wire::FILE_PREFIX;
-use directory::{Directory, Status, kind_name};
+use directory::{Directory, FileType, Status, kind_name, user};
 use progress::Progress;
-use rustix::fs::FileType;
 
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
@@ -163,7 +162,7 @@ impl Store {
     /// for each directory in it): it must have counted the store's well.
     pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Option<u64>), StoreError> {
         let store = Self { path: path.to_owned() };
-        let user = rustix::process::geteuid().as_raw();
+        let user = user();
         // In most launches there is nothing to make. Who could exchange the store afterwards could do so before it is opened, too.
         let as_wanted = |path: &Path| Status::at(path).ok().filter(|status| status.is_private_directory_of(user));
         let runs = path.join(RUNS);

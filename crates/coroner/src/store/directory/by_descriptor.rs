@@ -1,0 +1,271 @@
+//! By descriptors: unix.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::kind_name;
+
+/// An open directory. Names given to its functions are single components: a name with a `/` in it, `.` and `..` are
+/// refused.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+/// What stands under a name in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) kind: FileType,
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// Bytes that it takes on the disk, which for a file reserved ahead of time or with holes is not its length.
+    pub(crate) disk_bytes: u64,
+    pub(crate) modified: SystemTime,
+    /// Device and inode: which file it is, whatever its name.
+    pub(crate) identity: (u64, u64),
+    /// Owner's user id.
+    pub(crate) owner: u32,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// Names of it; on most file systems a directory has two, and one for each directory in it.
+    pub(crate) links: u64,
+}
+
+impl Status {
+    // The fields of `stat` have other integer types on other systems.
+    #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+    fn of(stat: &rustix::fs::Stat) -> Self {
+        let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        // Two runs may begin in one second.
+        let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        Self {
+            kind: FileType::from_raw_mode(stat.st_mode as _),
+            length: u64::try_from(stat.st_size).unwrap_or(0),
+            disk_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+            modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
+            identity: (stat.st_dev as u64, stat.st_ino as u64),
+            owner: stat.st_uid as u32,
+            mode: stat.st_mode as u32 & 0o7777,
+            links: stat.st_nlink as u64,
+        }
+    }
+}
+
+impl Status {
+    /// What stands at `path`, a symbolic link being itself and not what it points to.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::of(&rustix::fs::lstat(path)?))
+    }
+
+    /// What an open file is.
+    pub(crate) fn of_file(file: &File) -> io::Result<Self> {
+        Ok(Self::of(&rustix::fs::fstat(file)?))
+    }
+
+    /// Whether it is a directory of that user, in which nobody else can write.
+    pub(crate) fn is_private_directory_of(&self, user: u32) -> bool {
+        let others_write = (Mode::WGRP | Mode::WOTH).bits();
+        self.kind == FileType::Directory && self.owner == user && self.mode & u32::from(others_write) == 0
+    }
+
+    /// Whether there are parts of the file that take no room.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.disk_bytes < self.length
+    }
+}
+
+impl Directory {
+    /// Opens the directory at `path`. Its last component may not be a symbolic link.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: path.to_owned() })
+    }
+
+    /// Where it was when it was opened: for messages, and for those who can't take a descriptor.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn status(&self) -> io::Result<Status> {
+        Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
+    }
+
+    /// Makes sure that only this user can write in it: it must be this user's, and is taken from the group and others where they
+    /// may write. Root, too, uses no directory of another user, who could exchange what is in it.
+    pub(crate) fn make_private(&self) -> io::Result<()> {
+        self.make_private_of(user())
+    }
+
+    /// As [`make_private`](Self::make_private), by that user.
+    pub(crate) fn make_private_of(&self, user: u32) -> io::Result<()> {
+        let status = self.status()?;
+        if status.owner != user {
+            let message = format!("it belongs to user {} and not to user {user}", status.owner);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        let others_write = (Mode::WGRP | Mode::WOTH).bits();
+        let mode = Mode::from_bits_truncate(status.mode as _);
+        if mode.bits() & others_write != 0 {
+            rustix::fs::fchmod(&self.descriptor, mode - Mode::from_bits_truncate(others_write))?;
+        }
+        Ok(())
+    }
+
+    /// The names in it, sorted, without `.` and `..`.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.descriptor)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// What stands under `name`, a symbolic link being itself and not what it points to.
+    pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
+        let name = component(name)?;
+        Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    /// Opens the directory `name` in this one.
+    pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: self.path.join(name) })
+    }
+
+    /// Opens the directory `name` in this one, and makes it where it does not exist.
+    pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
+        match rustix::fs::mkdirat(&self.descriptor, component(name)?, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.subdirectory(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the regular file `name` to read (and write, if so asked).
+    ///
+    /// A named pipe or a device under that name is an error and never waited for.
+    pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        let kind = Status::of(&rustix::fs::fstat(&descriptor)?).kind;
+        if kind != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {} and not a file", kind_name(kind))));
+        }
+        Ok(File::from(descriptor))
+    }
+
+    /// Makes the file `name` to write to it.
+    pub(super) fn new_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
+    }
+
+    /// Makes a hole of the zeros at the end of the file `name`, unless it has holes already. The file's length stays,
+    /// so that nobody who has it mapped faults.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
+        use rustix::fs::FallocateFlags;
+
+        /// Pages and blocks are not larger.
+        const ALIGNMENT: u64 = 1 << 16;
+        /// Nothing that is reserved is larger.
+        const LARGEST: u64 = 64 << 20;
+        let status = self.status_of(name)?;
+        if status.has_holes() {
+            return Ok(());
+        }
+        let bytes = self.read(name, LARGEST)?;
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+        let used = used.next_multiple_of(ALIGNMENT);
+        if used >= status.length {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
+    }
+
+    /// Other systems take no part of a file back: nothing is done.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
+    pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Waits until the names in it are on the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match rustix::fs::fsync(&self.descriptor) {
+            // Some file systems (FUSE, 9p) have no fsync of a directory.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Gives `name` the name `new_name` in `target`, replacing a file that has it.
+    pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
+    }
+
+    pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::empty())?)
+    }
+
+    pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Takes the lock of the directory itself (flock(2)), which ends with this; false if somebody else has it.
+    pub(crate) fn try_lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            locked => Ok(locked.map(|()| true)?),
+        }
+    }
+}
+
+/// Takes the lock of a file for this process (`F_SETLK` of fcntl(2)); false if another one has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        locked => Ok(locked.map(|()| true)?),
+    }
+}
+
+/// Who this process's files belong to.
+pub(crate) fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Makes directories, for their owner only.
+pub(super) fn private_directories() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder
+}
+
+/// `name` if it is a name and not a path that leads elsewhere.
+fn component(name: &OsStr) -> io::Result<&OsStr> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a file name", name.display())));
+    }
+    Ok(name)
+}
