@@ -56,7 +56,7 @@ const HOLD: &str = "CORONER_TEST_HOLD";
 fn holder() {
     let Some(path) = std::env::var_os(HOLD) else { return };
     let file = File::options().read(true).write(true).open(path).unwrap();
-    rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     println!("held");
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
 }
@@ -77,7 +77,7 @@ fn a_lock_that_is_no_file_holds_nothing_back() {
     assert!(matches!(taken, Claim::Taken(_)));
     // Another process would not get it now.
     let directory = Directory::open(&runs.path().join(ID.to_string())).unwrap();
-    assert!(rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err());
+    assert!(!directory.try_lock().unwrap());
 }
 
 /// Puts a run state of the run `of` into the run's directory.
