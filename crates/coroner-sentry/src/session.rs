@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use coroner_report::model::{RunFacts, Timestamp};
+use coroner_report::model::{RunFacts, TerminationReason, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,8 @@ fn end(run: &RunFacts, reports: Reports) -> End {
         ExitKind::SIGNAL if lifecycle.exit_signal.is_some_and(|signal| WANTED.contains(&signal)) => End::Exited,
         // A debugger ends what it debugs by SIGKILL, as a matter of course.
         _ if lifecycle.debugged => End::Exited,
+        // Its process went on as another program, as it chose.
+        _ if run.termination.as_ref().is_some_and(|found| found.reason == TerminationReason::Replaced) => End::Exited,
         _ => End::Abnormal(lifecycle.hang_since.map(|_| hang)),
     }
 }

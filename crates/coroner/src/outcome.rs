@@ -34,7 +34,8 @@ use crate::termination;
 pub enum Outcome {
     /// There was no run before this one, in this store.
     FirstLaunch,
-    /// The app ended by itself: `exit`, a return from `main`, or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
+    /// The app ended by itself: `exit`, a return from `main`, or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit). Or its process went
+    /// on as another program (execve(2)) and lived when the next launch looked; [`LastRun::termination`] says so.
     CleanExit,
     /// It was asked to end by SIGTERM.
     Terminated,
@@ -236,7 +237,7 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
             _ => Vec::new(),
         },
         termination: match outcome {
-            Outcome::Crashed | Outcome::CleanExit | Outcome::Uninstalled => None,
+            Outcome::Crashed | Outcome::Uninstalled => None,
             Outcome::Terminated | Outcome::EndedBySignal => facts.as_ref().and_then(termination::of_signal),
             _ => raw.termination.clone(),
         },

@@ -2,6 +2,7 @@
 //!
 //! | reason | what speaks for it | certainty |
 //! |---|---|---|
+//! | replaced | its process lives, and is another program by now: the run's files are mapped no longer | certain |
 //! | system restart | another boot id | likely: the process may have been killed before that |
 //! | out of memory | the kernel's log names the process id, after its start, and the name | certain |
 //! | | a counter of such kills moved (the cgroup's `oom_kill`, or where that is another cgroup by now the machine's), and the process used half of what it might when that was last read | likely |
@@ -43,6 +44,7 @@ pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
         TerminationReason::SystemRestart => Some(Outcome::SystemRestart),
         TerminationReason::CpuLimit => Some(Outcome::CpuLimit),
         TerminationReason::Debugger => Some(Outcome::Debugged),
+        TerminationReason::Replaced => Some(Outcome::CleanExit),
         _ => None,
     }
 }
@@ -84,13 +86,30 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
         return None;
     }
     let facts = RunFacts::read(state).ok().filter(|facts| facts.app.installed.is_some())?;
-    let found = explain(&facts, &Now::default());
+    let found = replaced(&facts).unwrap_or_else(|| explain(&facts, &Now::default()));
     if let Ok(bytes) = serde_json::to_vec(&found)
         && let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &bytes)
     {
         log::debug!("coroner: why run {} ended can't be noted: {error}", run.id);
     }
     Some(found)
+}
+
+/// Whether the process goes on though its run has ended: it executed another program, or its own again. Who claims a run has seen that no
+/// process has its files mapped.
+fn replaced(facts: &RunFacts) -> Option<Termination> {
+    let process = coroner_report::run_state::ProcessIdentity::from(facts.process?);
+    // With the boot, since what lives may be a later process of another one.
+    let own = coroner_report::run_state::ProcessIdentity::of_this_process();
+    let is_this_boot = facts.os.boot_id.is_some() && facts.os.boot_id == crate::facts::boot_id();
+    (is_this_boot && process.lives(&own) == Some(true)).then(|| Termination {
+        reason: TerminationReason::Replaced,
+        certainty: TerminationCertainty::Certain,
+        evidence: vec![format!(
+            "process {} goes on, as another program or as a new start of its own (execve)",
+            process.pid
+        )],
+    })
 }
 
 /// How the machine is at the launch that looks.

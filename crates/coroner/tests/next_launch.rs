@@ -272,6 +272,12 @@ fn app() {
             );
             panic!("{error}");
         }
+        "executes-itself" => {
+            install(config);
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args(std::env::args_os().skip(1)).env(ACT, "deliver-without-names");
+            panic!("{}", std::os::unix::process::CommandExt::exec(&mut again));
+        }
         "uninstalls-and-waits" => {
             install(config).uninstall();
             meet("uninstalled");
@@ -613,7 +619,7 @@ fn a_run_lives_though_its_app_has_closed_all_descriptors() {
 #[test]
 fn a_run_has_ended_when_its_process_executes_another_program_or_uninstalls() {
     for (act, said, outcome) in
-        [("executes", "executed", "Unknown"), ("uninstalls-and-waits", "uninstalled", "Uninstalled")]
+        [("executes", "executed", "CleanExit"), ("uninstalls-and-waits", "uninstalled", "Uninstalled")]
     {
         let bench = Bench::new();
         let mut living = bench.start(act);
@@ -622,6 +628,15 @@ fn a_run_has_ended_when_its_process_executes_another_program_or_uninstalls() {
         writeln!(living.input.as_mut().unwrap(), "go on").unwrap();
         assert!(living.end().success());
     }
+}
+
+/// As servers do that take up a new configuration or a new version.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_that_executes_itself_has_not_ended_abnormally() {
+    let bench = Bench::new();
+    assert_eq!(bench.launch("executes-itself").0, "CleanExit");
+    assert_eq!(bench.runs(), 0);
 }
 
 /// The thread stands still for more than a second each time that it has asked for the date: as on a disk that takes so long to

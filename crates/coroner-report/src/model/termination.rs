@@ -66,6 +66,8 @@ pub enum TerminationReason {
     /// It was asked to end by a signal that it has a handler for, and did not end by itself: what stops services and containers kills it after
     /// a while.
     StopTimeout,
+    /// It executed another program in its place, or its own file again (execve(2)): the process goes on.
+    Replaced,
 }
 
 impl TerminationReason {
@@ -80,6 +82,7 @@ impl TerminationReason {
             Self::AppUpdate => "was ended for an update of the app",
             Self::Signal => "was ended by a signal",
             Self::StopTimeout => "was asked to end, and did not end by itself",
+            Self::Replaced => "executed another program in its place",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a run's end makes of its session.
 
 use coroner_report::model::{AppFacts, Id, RunFacts, Timestamp};
-use coroner_report::model::{Lifecycle, Session};
+use coroner_report::model::{Lifecycle, Session, Termination, TerminationReason};
 use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
 use coroner_sentry::session::{PendingSessions, Reports, SessionMode, SessionTeller, items};
@@ -42,6 +42,9 @@ fn each_end_has_its_status() {
     let killed = Lifecycle::default();
     assert_eq!(ended(killed.clone(), 0, 0), ("abnormal".into(), 0, None, None));
     assert_eq!(ended(Lifecycle { debugged: true, ..killed.clone() }, 0, 0).0, "exited");
+    let found = Termination { reason: TerminationReason::Replaced, ..Termination::default() };
+    let replaced = RunFacts { termination: Some(found), ..run(killed.clone(), 0) };
+    assert_eq!(SessionTeller::default().ended(&replaced, Reports::default()).unwrap().status, "exited");
     let hung = Lifecycle { hang_since: Some(Timestamp(1)), ..killed };
     assert_eq!(ended(hung.clone(), 0, 0).3.as_deref(), Some("anr_foreground"));
     let one = Reports { all: 1, crashes: 0 };
