@@ -86,7 +86,8 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
         return None;
     }
     let facts = RunFacts::read(state).ok().filter(|facts| facts.app.installed.is_some())?;
-    let found = replaced(&facts).unwrap_or_else(|| explain(&facts, &Now::default()));
+    let now = Now::default();
+    let found = replaced(&facts, &now).unwrap_or_else(|| explain(&facts, &now));
     if let Ok(bytes) = serde_json::to_vec(&found)
         && let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &bytes)
     {
@@ -97,11 +98,11 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
 
 /// Whether the process goes on though its run has ended: it executed another program, or its own again. Who claims a run has seen that no
 /// process has its files mapped.
-fn replaced(facts: &RunFacts) -> Option<Termination> {
+fn replaced(facts: &RunFacts, now: &Now) -> Option<Termination> {
     let process = coroner_report::run_state::ProcessIdentity::from(facts.process?);
     // With the boot, since what lives may be a later process of another one.
     let own = coroner_report::run_state::ProcessIdentity::of_this_process();
-    let is_this_boot = facts.os.boot_id.is_some() && facts.os.boot_id == crate::facts::boot_id();
+    let is_this_boot = facts.os.boot_id.is_some() && facts.os.boot_id == now.boot_id;
     (is_this_boot && process.lives(&own) == Some(true)).then(|| Termination {
         reason: TerminationReason::Replaced,
         certainty: TerminationCertainty::Certain,
