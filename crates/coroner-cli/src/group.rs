@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
     filter.apply(&mut listing);
     let summaries: Vec<Summary> = listing.iter().map(Listed::to_summary).collect();
     let mut groups = groups(&summaries, like);
+    let all = groups.len();
     if let Some(most) = most {
         groups.truncate(most);
     }
@@ -85,7 +86,7 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
         anstream::eprintln!("no reports in `{}`", path.display());
         return Ok(());
     }
-    print(&groups, summaries.len())
+    print(&groups, all, summaries.len())
 }
 
 /// The groups of `summaries`, those with the most reports first.
@@ -165,7 +166,7 @@ fn title(summary: &Summary) -> String {
     }
 }
 
-fn print(groups: &[Group], reports: usize) -> Result<(), Failure> {
+fn print(groups: &[Group], all: usize, reports: usize) -> Result<(), Failure> {
     let mut out = std::io::BufWriter::new(Output::paged());
     let width = terminal::width().filter(|_| terminal::is_terminal());
     let (bold, dim) = (Style::new().bold(), Style::new().dimmed());
@@ -192,7 +193,11 @@ fn print(groups: &[Group], reports: usize) -> Result<(), Failure> {
         }
     }
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let dim_line = format!("{} of {}", counted(reports, "report"), counted(groups.len(), "cause"));
+    let mut dim_line = format!("{} of {}", counted(reports, "report"), counted(all, "cause"));
+    if all > groups.len() {
+        dim_line =
+            format!("{dim_line}, of which {} {} shown", groups.len(), if groups.len() == 1 { "is" } else { "are" });
+    }
     writeln!(out, "{dim}{dim_line}{dim:#}")?;
     Ok(out.flush()?)
 }

@@ -181,8 +181,8 @@ By which rules is said in docs/grouping.md.
         #[command(flatten)]
         arguments: group::GroupArguments,
         /// How many
-        #[arg(long, default_value_t = 10)]
-        count: usize,
+        #[arg(long, default_value = "10")]
+        count: std::num::NonZeroUsize,
     },
     /// Show one report
     #[command(after_help = format!("Examples:
@@ -418,13 +418,15 @@ enum ReportFormat {
 #[derive(clap::Args)]
 struct StoreArgument {
     /// The store's directory; without it, $CORONER_STORE or that of `coroner demo`
-    #[arg(long = "store", env = "CORONER_STORE", value_name = "DIR")]
+    #[arg(long = "store", value_name = "DIR")]
     directory: Option<PathBuf>,
 }
 
 impl StoreArgument {
     fn path(self) -> Result<PathBuf, Failure> {
-        self.directory.or_else(|| coroner::default_store_dir(demo::APP_ID)).ok_or_else(|| {
+        // Not by the parser, which would list it as an argument that is missing from the usage, and refuses an empty one.
+        let said = || std::env::var_os("CORONER_STORE").filter(|said| !said.is_empty()).map(PathBuf::from);
+        self.directory.or_else(said).or_else(|| coroner::default_store_dir(demo::APP_ID)).ok_or_else(|| {
             Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
                 .advice("name one with `--store DIR`")
         })
@@ -458,7 +460,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             }
         }
         Command::Group { arguments } => group::run(arguments, None)?,
-        Command::Top { arguments, count } => group::run(arguments, Some(count))?,
+        Command::Top { arguments, count } => group::run(arguments, Some(count.get()))?,
         Command::Show { report, format, html, output, thread, all_frames, unscrubbed, symbols, store } => {
             let format = if html { ReportFormat::Html } else { format };
             let view =

@@ -225,6 +225,11 @@ pub(crate) fn open_one(
     }
     let digits: String = what.chars().filter(|character| *character != '-').collect::<String>().to_lowercase();
     let is_id = (MIN_ID..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if (1..MIN_ID).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Failure::new(format!(
+            "there is no file `{what}`, and {MIN_ID} digits of an event id are the least"
+        )));
+    }
     let Some(store) = store.filter(|_| is_id) else {
         return Err(Failure::new(format!("there is no file `{what}`"))
             .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
@@ -286,15 +291,24 @@ fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> 
 fn newest(store: &Path) -> Result<Place, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut stored = folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)?;
+    let time = |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).map_or(0, |summary| summary.time.0);
     // A folder sink's names begin with their times; of others the time is in the file.
     let is_said = stored.iter().all(|report| report.id_in_name().is_some());
     let newest = match is_said {
-        true => stored.pop(),
-        false => {
-            let time =
-                |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).map_or(0, |summary| summary.time.0);
-            stored.into_iter().max_by_key(time)
+        true => {
+            // To the second: of those that have the last one in common the file says more.
+            let second = |report: &StoredReport| report.name.split('-').next().map(ToOwned::to_owned);
+            let last = stored.last().map(second);
+            let mut of_last: Vec<StoredReport> = Vec::new();
+            while let Some(report) = stored.pop_if(|report| Some(second(report)) == last) {
+                of_last.push(report);
+            }
+            match of_last.len() {
+                1 => of_last.pop(),
+                _ => of_last.into_iter().max_by_key(time),
+            }
         }
+        false => stored.into_iter().max_by_key(time),
     };
     let time = newest
         .as_ref()

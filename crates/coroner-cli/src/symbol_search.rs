@@ -19,8 +19,8 @@ pub(crate) struct SymbolArguments {
     /// given more than once. What has an image's build id is used
     #[arg(long = "symbols", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Where to remember between calls what the folders hold; without it, `coroner` in the user's folder for caches
-    #[arg(long, env = "CORONER_CACHE", value_name = "DIR")]
+    /// Where to remember between calls what the folders hold; without it, $CORONER_CACHE or `coroner` in the user's folder for caches
+    #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Remember nothing, and read every file of the folders again
     #[arg(long, conflicts_with = "cache")]
@@ -78,7 +78,8 @@ impl SymbolArguments {
         if self.no_cache || search.is_empty() {
             return None;
         }
-        let folder = self.cache.clone().or_else(default_cache)?;
+        let said = || std::env::var_os("CORONER_CACHE").filter(|said| !said.is_empty()).map(PathBuf::from);
+        let folder = self.cache.clone().or_else(said).or_else(default_cache)?;
         let mut hash = DefaultHasher::new();
         search.hash(&mut hash);
         Some(folder.join(format!("symbols-{:016x}.index", hash.finish())))

@@ -1,6 +1,5 @@
 //! `coroner symbolicate`: names for the frames of one report, Coroner's own or one of Apple's.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use crate::Format;
 use crate::failure::{Context, Failure};
 use crate::show::Layout;
 use crate::symbol_search::{self, Naming, SymbolArguments};
-use crate::{reports, show, whole_file};
+use crate::{reports, show, terminal, whole_file};
 
 /// No report is larger; Apple's largest have a few megabytes.
 const LARGEST: u64 = 256 << 20;
@@ -29,7 +28,7 @@ impl Output<'_> {
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
         match self.path {
             Some(path) => whole_file::write(path, bytes),
-            None => Ok(std::io::stdout().lock().write_all(bytes)?),
+            None => Ok(terminal::print(&String::from_utf8_lossy(bytes), true)?),
         }
     }
 }

@@ -18,6 +18,24 @@ pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
+/// Writes a text to standard output as it is; on a terminal without what a terminal acts on, which reports have from elsewhere: in JSON, where
+/// that can only be in strings, escaped, and elsewhere replaced.
+pub(crate) fn print(text: &str, is_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if !is_terminal() || !text.contains(is_control) {
+        return out.write_all(text.as_bytes());
+    }
+    let mut harmless = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_control(character) {
+            true if is_json => harmless.push_str(&format!("\\u{:04x}", u32::from(character))),
+            true => harmless.push(char::REPLACEMENT_CHARACTER),
+            false => harmless.push(character),
+        }
+    }
+    out.write_all(harmless.as_bytes())
+}
+
 /// Standard output, or a pager before it.
 pub(crate) enum Output {
     Plain(anstream::AutoStream<io::StdoutLock<'static>>),

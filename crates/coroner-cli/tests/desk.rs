@@ -215,6 +215,8 @@ fn a_list_takes_what_is_there() {
     std::fs::write(folder.join("settings.json"), "{}").unwrap();
     let list = |more: &[&str]| bench.run(&[&["list", "reports", "--format", "json"], more].concat()).json();
     let count = |more: &[&str]| list(more).as_array().unwrap().len();
+    // What was written less than a tick of the file system ago is not remembered.
+    std::thread::sleep(std::time::Duration::from_millis(150));
     assert_eq!(count(&[]), 120);
     let times: Vec<String> = list(&[]).as_array().unwrap().iter().map(|entry| entry["time"].to_string()).collect();
     assert!(times.is_sorted());
@@ -260,6 +262,48 @@ fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
     let listed = said(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
     assert!(listed.err.contains("cleared") && listed.code == 0, "{listed:?}");
     assert!(!listed.err.contains("\u{1b}[2J") && !listed.err.contains('\u{7}'), "{listed:?}");
+}
+
+#[test]
+fn the_newest_of_one_second_is_the_same_for_all_commands() {
+    let bench = Bench::new();
+    let reports = bench.path("store/reports");
+    std::fs::create_dir_all(&reports).unwrap();
+    for (id, millisecond) in [("1", 980), ("f", 180), ("8", 500)] {
+        let id = id.repeat(32);
+        let time = format!("2026-11-26T16:25:20.{millisecond}Z");
+        let report = report(0, |report| {
+            report["header"]["event_id"] = json!(id);
+            report["crash"]["time"] = json!(time);
+        });
+        std::fs::write(reports.join(format!("20261126T162520Z-{id}.json")), report.to_string()).unwrap();
+    }
+    let listed = bench.run(&["list", "--newest", "1", "--format", "json"]).json()[0]["event_id"].clone();
+    let shown = bench.run(&["show", "--format", "json"]).json()["header"]["event_id"].clone();
+    assert_eq!((&listed, &shown), (&json!("1".repeat(32)), &json!("1".repeat(32))));
+    let digit = bench.run(&["show", "8"]);
+    assert!(digit.err.contains("2 digits of an event id are the least"), "{digit:?}");
+}
+
+/// Names of functions and files are those of whoever wrote the report.
+#[test]
+fn no_name_in_a_report_looks_like_a_part_of_it() {
+    let bench = Bench::new();
+    let name = "inner\n\nReport:        000FORGED\nSignal: SIGKILL";
+    let forged = report(0, |report| report["threads"][0]["frames"][0]["function"] = json!(name));
+    std::fs::write(bench.path("forged.json"), forged.to_string()).unwrap();
+    let shown = bench.run(&["show", "forged.json"]);
+    assert!(shown.out.contains("000FORGED"), "{shown:?}");
+    assert!(!shown.out.lines().any(|line| line.starts_with("Report:        000FORGED")), "{}", shown.out);
+}
+
+#[test]
+fn of_the_causes_that_happen_most_it_is_said_how_many_there_are() {
+    let bench = Bench::new();
+    folder(&bench, 9);
+    let top = bench.run(&["top", "reports", "--count", "1"]);
+    assert!(top.out.contains("9 reports of 2 causes, of which 1 is shown"), "{top:?}");
+    assert_eq!(bench.run(&["top", "reports", "--count", "0"]).code, 2);
 }
 
 #[test]

@@ -109,6 +109,21 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
 }
 
+/// The program has run by the time that it is seen.
+#[test]
+fn a_report_that_the_store_does_not_take_is_kept_elsewhere_and_that_is_said() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    std::fs::write(bench.path("store"), "no folder").unwrap();
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    let crashed = Said::of(&command.env("TMPDIR", bench.folder.path()).output().unwrap());
+    let said = crashed.err.split("Stored in `").nth(1).and_then(|rest| rest.split_once("` instead"));
+    let (kept, _) = said.unwrap_or_else(|| panic!("{crashed:?}"));
+    let kept: Vec<_> = std::fs::read_dir(kept).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let shown = bench.run(&["show", kept[0].to_str().unwrap()]);
+    assert!(kept.len() == 1 && shown.out.starts_with("Null pointer"), "{kept:?} {shown:?}");
+}
+
 /// As in a container whose root is read-only.
 #[test]
 fn without_a_folder_for_temporary_files_there_is_shared_memory() {

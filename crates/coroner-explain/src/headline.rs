@@ -49,6 +49,8 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
         });
         sentence.push_str(&format!("; the code at {at}{image} is not what was shipped, one bit differs"));
     }
+    // Names of functions and files are a report's, too: with lines of their own they would look like other parts of it.
+    let sentence = sentence.replace(char::is_control, " ");
     let mut letters = sentence.chars();
     match letters.next() {
         // A type's name is written as it is: `std::runtime_error: …`.

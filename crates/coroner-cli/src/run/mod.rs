@@ -119,10 +119,12 @@ fn tell(
     let mut reports = left_in(stores)?;
     let is_crash = status.signal().is_some_and(|signal| coroner::SignalSet::CRASHES.contains(signal));
     if is_crash && !reports.iter().any(|report| report.header.pid == pid) {
-        let why = if stores.join(pid.to_string()).is_dir() {
-            "it has set another handler, or the default action, for its signals"
-        } else {
-            "the library was not loaded into it"
+        let own = stores.join(pid.to_string());
+        let has_run = || Store::open_existing(&own).is_ok_and(|store| store.list().is_ok_and(|runs| !runs.is_empty()));
+        let why = match own.is_dir() {
+            true if has_run() => "it has set another handler, or the default action, for its signals",
+            true => "Coroner was not installed in it",
+            false => "the library was not loaded into it",
         };
         let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
         anstream::eprintln!("{yellow}warning{yellow:#}: the program crashed, and there is no report: {why}");
@@ -147,11 +149,30 @@ fn tell(
         } else {
             anstream::eprintln!("  {}", Summary::of(report, Path::new(""), State::Stored).title());
         }
-        if let Some(folder) = &folder {
-            import::keep(report, folder)?;
-            let id = report.header.event_id.to_string();
-            let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+        keep(report, folder.as_deref())?;
+    }
+    Ok(())
+}
+
+/// Keeps a report in the store; where there is none, or it can't be written, in a folder of its own for temporary files.
+fn keep(report: &Report, folder: Option<&Path>) -> Result<(), Failure> {
+    let id = report.header.event_id.to_string();
+    let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+    let kept = match folder {
+        Some(folder) => import::keep(report, folder),
+        None => Err(Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to keep the report in")
+            .advice("name a store with `--store DIR`")),
+    };
+    match (kept, folder) {
+        (Ok(()), Some(folder)) => {
             anstream::eprintln!("{green}Stored{green:#} in {}: coroner show {}", folder.display(), &id[..8]);
+        }
+        (Ok(()), None) => {}
+        (Err(failure), _) => {
+            failure.print();
+            let other = temporary_folder()?;
+            import::keep(report, other.path())?;
+            anstream::eprintln!("{green}Stored{green:#} in {} instead", shown(&other.keep()));
         }
     }
     Ok(())

@@ -145,7 +145,7 @@ impl Writer<'_> {
             Some(room) => short_function(function, room.saturating_sub(beside).max(room / 2)),
             None => Cow::Borrowed(function),
         };
-        let name = function.map(name_of);
+        let name = function.map(|function| on_one_line(name_of(function)));
         let name_width = name.as_deref().map_or(16, |name| name.chars().count());
         let is_source_below = !source.is_empty() && room.is_some_and(|room| name_width + beside > room);
         let text_before = |text: &str| format!("{number:4} {:width$} {text:18} ", "");
@@ -154,8 +154,8 @@ impl Writer<'_> {
             self.line(Style::Function, name.as_deref().unwrap_or("?"))?;
         } else {
             self.line(Style::Plain, &format!("{number:4} "))?;
-            let module: String =
-                module_name(frame).chars().take(if room.is_some() { width } else { usize::MAX }).collect();
+            let module = on_one_line(module_name(frame).into());
+            let module: String = module.chars().take(if room.is_some() { width } else { usize::MAX }).collect();
             self.line(Style::Module, &format!("{module:width$}"))?;
             self.line(Style::Plain, " ")?;
             // A frame of a managed runtime has no address.
@@ -205,7 +205,7 @@ impl Writer<'_> {
     fn source(&self, line: &Line<'_>) -> String {
         let (Some(file), line, column) = line.source() else { return String::new() };
         let file = if self.options.short_paths { short_path(file) } else { Cow::Borrowed(file) };
-        let mut source = format!(" ({file}");
+        let mut source = format!(" ({}", on_one_line(file));
         for number in [line, line.and(column)].into_iter().flatten() {
             // A string takes every piece.
             let _ = write!(source, ":{number}");
@@ -280,4 +280,9 @@ fn module_name(frame: &Frame) -> &str {
 /// Whether it is not sure that the frame is one.
 fn is_guessed(frame: &Frame) -> bool {
     matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER)
+}
+
+/// A name of somebody else's without what would begin a line of its own, which could look like another part of the report.
+fn on_one_line(name: Cow<'_, str>) -> Cow<'_, str> {
+    if name.contains(char::is_control) { Cow::Owned(name.replace(char::is_control, " ")) } else { name }
 }
