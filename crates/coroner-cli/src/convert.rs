@@ -1,6 +1,5 @@
 //! `coroner convert`.
 
-use std::io::Write;
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -61,10 +60,5 @@ pub(crate) fn run(
     if let Some(path) = output {
         return whole_file::write(path, &converted);
     }
-    if let Ok(text) = std::str::from_utf8(&converted) {
-        return Ok(terminal::print(text, true)?);
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(&converted)?;
-    Ok(out.flush()?)
+    Ok(terminal::print(&converted, true)?)
 }

@@ -72,7 +72,7 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
     };
     match view.output {
         Some(path) => whole_file::write(path, text.as_bytes()),
-        None => Ok(terminal::print(&text, matches!(view.format, ReportFormat::Json | ReportFormat::Otlp))?),
+        None => Ok(terminal::print(text.as_bytes(), matches!(view.format, ReportFormat::Json | ReportFormat::Otlp))?),
     }
 }
 

@@ -28,7 +28,7 @@ impl Output<'_> {
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
         match self.path {
             Some(path) => whole_file::write(path, bytes),
-            None => Ok(terminal::print(&String::from_utf8_lossy(bytes), true)?),
+            None => Ok(terminal::print(bytes, bytes.starts_with(b"{"))?),
         }
     }
 }

@@ -18,13 +18,15 @@ pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Writes a text to standard output as it is; on a terminal without what a terminal acts on, which reports have from elsewhere: in JSON, where
+/// Writes to standard output, byte for byte; on a terminal without what a terminal acts on, which reports have from elsewhere: in JSON, where
 /// that can only be in strings, escaped, and elsewhere replaced.
-pub(crate) fn print(text: &str, is_json: bool) -> io::Result<()> {
+pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    if !is_terminal() || !text.contains(is_control) {
-        return out.write_all(text.as_bytes());
+    if !is_terminal() {
+        out.write_all(bytes)?;
+        return out.flush();
     }
+    let text = String::from_utf8_lossy(bytes);
     let mut harmless = String::with_capacity(text.len());
     for character in text.chars() {
         match is_control(character) {
@@ -33,7 +35,8 @@ pub(crate) fn print(text: &str, is_json: bool) -> io::Result<()> {
             false => harmless.push(character),
         }
     }
-    out.write_all(harmless.as_bytes())
+    out.write_all(harmless.as_bytes())?;
+    out.flush()
 }
 
 /// Standard output, or a pager before it.

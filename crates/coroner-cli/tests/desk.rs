@@ -297,6 +297,28 @@ fn no_name_in_a_report_looks_like_a_part_of_it() {
     assert!(!shown.out.lines().any(|line| line.starts_with("Report:        000FORGED")), "{}", shown.out);
 }
 
+/// Formats for programs are written as they are, but to a terminal.
+#[test]
+#[cfg(target_os = "linux")]
+fn no_name_in_a_report_reaches_the_terminal_as_a_command_in_any_format() {
+    let bench = Bench::new();
+    let (name, acts) = ("red\u{9b}31m\u{202e}", ['\u{9b}', '\u{202e}', '\u{1b}']);
+    let evil = report(0, |report| report["threads"][0]["frames"][0]["function"] = json!(name));
+    std::fs::write(bench.path("evil.json"), evil.to_string()).unwrap();
+    for format in ["json", "html", "markdown", "otlp"] {
+        let piped = bench.run(&["show", "evil.json", "--format", format]);
+        // util-linux's script(1) gives the command a terminal.
+        let coroner = format!("'{}' show evil.json --format {format} 2>/dev/null", env!("CARGO_BIN_EXE_coroner"));
+        let on_terminal = said(&bench.command(Path::new("script"), &["-qc", &coroner, "/dev/null"]).output().unwrap());
+        assert!(on_terminal.out.contains("31m") && !on_terminal.out.contains(acts), "{format}: {on_terminal:?}");
+        if format == "json" {
+            assert!(piped.out.contains('\u{9b}'), "{piped:?}");
+            let function = |said: Said| said.json()["threads"][0]["frames"][0]["function"].clone();
+            assert_eq!((function(on_terminal), function(piped)), (json!(name), json!(name)));
+        }
+    }
+}
+
 #[test]
 fn of_the_causes_that_happen_most_it_is_said_how_many_there_are() {
     let bench = Bench::new();
