@@ -34,10 +34,19 @@ pub fn status(file: i32) -> Result<libc::stat> {
 
 /// fstatat(2), of a symbolic link itself.
 pub fn status_of(directory: i32, path: &CStr) -> Result<libc::stat> {
+    status_at(directory, path, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// fstatat(2), of what a path leads to.
+pub fn status_of_target(path: &CStr) -> Result<libc::stat> {
+    status_at(libc::AT_FDCWD, path, 0)
+}
+
+fn status_at(directory: i32, path: &CStr, flags: i32) -> Result<libc::stat> {
     // SAFETY: all zeroes is a `stat`; the kernel writes one.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: as above; the kernel reads the path.
-    unsafe { call!(fstatat, directory, path.as_ptr(), &raw mut status, libc::AT_SYMLINK_NOFOLLOW) }?;
+    unsafe { call!(fstatat, directory, path.as_ptr(), &raw mut status, flags) }?;
     Ok(status)
 }
 

@@ -64,4 +64,4 @@ impl ProcessIdentity {
 #[cfg(all(supported, target_vendor = "apple"))]
 pub use crate::os::identity::is_traced;
 #[cfg(supported)]
-pub use crate::os::identity::{process_start, program_path};
+pub use crate::os::identity::{program_path, start_and_memory};

@@ -10,7 +10,7 @@ fn this_process_lives_and_others_do_not() {
     let own = ProcessIdentity::of_this_process();
     assert_eq!(own.pid, std::process::id());
     assert!(own.start > 0 && own.pid_namespace > 0 && own.boot_id != [0; 16]);
-    let age = coroner_process::threads::wall_now() - coroner_process::identity::process_start().unwrap();
+    let age = coroner_process::threads::wall_now() - coroner_process::identity::start_and_memory(4096).0.unwrap();
     assert!(age < 600_000_000_000, "started {age} ns ago");
     assert!((start_of(own.pid)..=start_of(own.pid) + 60_000).contains(&own.start));
     assert_eq!(own.lives(&own), Some(true));

@@ -10,6 +10,8 @@ fn what_the_process_takes_is_used() {
     let taken = std::hint::black_box(vec![1_u8; SIZE as usize]);
     let after = used(page).unwrap();
     assert!(after > before + SIZE / 2, "{before}, then {after}");
+    let (_, with_start) = coroner_process::identity::start_and_memory(page);
+    assert!(with_start.expect("it is known").abs_diff(after) < SIZE / 4, "{with_start:?}, {after}");
     assert!(available().expect("it is known") > 1 << 20);
     drop(taken);
 }

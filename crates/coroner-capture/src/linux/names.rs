@@ -46,8 +46,8 @@ impl Source {
     /// Whether the file at an image's path is no longer the one that is mapped: another one was put in its place, or it was deleted
     /// or moved. False where that is not known, and for a file of a server, which may not answer.
     ///
-    /// What the kernel lists of the mapping is compared with fstat(2). Where these differ, it is compared with what the kernel lists of a
-    /// mapping of the file at the path: on overlayfs and btrfs fstat(2) has numbers of its own.
+    /// What the kernel lists of the mapping is compared with stat(2). Where these differ, it is compared with what the kernel lists of a
+    /// mapping of the file at the path: on overlayfs and btrfs stat(2) has numbers of its own.
     pub(crate) fn is_replaced(&mut self, images: &coroner_walk::ImageList, image: &Image, paths: &mut Paths) -> bool {
         let [bytes, moved] = paths;
         let path = images.path(image);
@@ -57,9 +57,9 @@ impl Source {
             let path = images.mappings.path_at(image.range.start, moved).unwrap_or_default();
             return path.starts_with(b"/memfd:") && path.ends_with(DELETED_MARK);
         }
-        let status = self
-            .status_of(path, bytes)
-            .or_else(|error| self.status_of(archive_of(path).ok_or(error)?, bytes).map_err(|_| error));
+        // Not opened: that could wait, or not be allowed.
+        let mut status_of = |path: &[u8]| files::status_of_target(c_path(path, bytes)?);
+        let status = status_of(path).or_else(|error| status_of(archive_of(path).ok_or(error)?).map_err(|_| error));
         match status {
             Ok(status) if is_file_of(&status, loaded) => false,
             Ok(_) => {
@@ -77,16 +77,6 @@ impl Source {
             // It is not known.
             Err(_) => false,
         }
-    }
-
-    /// What fstat(2) says of the file that a path leads to. The file is not opened for reading: that could wait, or not be allowed.
-    fn status_of(&mut self, path: &[u8], bytes: &mut [u8; PATH]) -> Result<libc::stat> {
-        let file = files::open(libc::AT_FDCWD, c_path(path, bytes)?, libc::O_PATH | libc::O_CLOEXEC, 0)?;
-        self.file = Some(file);
-        let status = files::status(file);
-        self.file = None;
-        close(file);
-        status
     }
 
     /// Whether the path leads to the file of a mapping.

@@ -16,7 +16,8 @@ pub(crate) mod other_threads;
 pub(crate) mod stack_memory;
 pub(crate) mod symbol_names;
 
-use coroner_process::memory_use::{available, used};
+use coroner_process::identity::start_and_memory;
+use coroner_process::memory_use::available;
 use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Encoder, Phase, SectionKind};
 
@@ -124,10 +125,10 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
 
 /// How much memory the process had, and could still have had; and when it started.
 fn note_memory(installed: &Installed) {
-    let start = (Scalar::PROCESS_STARTED, coroner_process::identity::process_start());
-    for (scalar, value) in
-        [(Scalar::MEMORY_USED, used(installed.run.page_size)), (Scalar::MEMORY_AVAILABLE, available()), start]
-    {
+    let (start, used) = start_and_memory(installed.run.page_size);
+    let values =
+        [(Scalar::MEMORY_USED, used), (Scalar::MEMORY_AVAILABLE, available()), (Scalar::PROCESS_STARTED, start)];
+    for (scalar, value) in values {
         installed.run.state.set_scalar(scalar, value.unwrap_or(0));
     }
 }

@@ -64,9 +64,10 @@ pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     identity.start.checked_mul(1000).filter(|time| *time > 0)
 }
 
-/// Not known at crash time: sysctl is no system call that a handler may make. `None`.
-pub fn process_start() -> Option<u64> {
-    None
+/// When the calling process started, `None`: that is not known at crash time, sysctl is no system call that a handler may make; and
+/// [`used`](super::memory_use::used). Async-signal-safe.
+pub fn start_and_memory(page_size: u32) -> (Option<u64>, Option<u64>) {
+    (None, super::memory_use::used(page_size))
 }
 
 /// Whether a debugger traces this process (not async-signal-safe): `P_TRACED` of `kp_proc.p_flag` (<sys/sysctl.h>, <sys/proc.h>).

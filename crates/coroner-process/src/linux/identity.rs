@@ -12,6 +12,8 @@ use core::ffi::{CStr, c_char};
 pub struct Stat {
     /// Clock ticks after boot.
     pub start: u64,
+    /// Pages of physical memory that the process uses.
+    pub resident: u64,
     /// All its threads have ended, and its parent has not waited for it yet.
     pub ended: bool,
 }
@@ -93,9 +95,10 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let state = *fields.next()?.first()?;
     let threads = decimal(fields.nth(16)?)?; // Field 20.
     let start = decimal(fields.nth(1)?)?; // Field 22.
+    let resident = fields.nth(1).and_then(decimal).unwrap_or(0); // Field 24.
     // A process whose first thread has ended is a zombie, too, while its other threads run on.
     let ended = matches!(state, b'X' | b'x') || (state == b'Z' && threads <= 1);
-    Some(Stat { start, ended })
+    Some(Stat { start, resident, ended })
 }
 
 fn stat_path(pid: u32) -> Path {
@@ -107,12 +110,14 @@ pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     since_epoch(identity.start, now_by_library)
 }
 
-/// When the calling process started, in nanoseconds since the epoch, to the kernel's clock tick; `None` if `/proc` does not say. Needs a free
-/// descriptor. Async-signal-safe.
-pub fn process_start() -> Option<u64> {
+/// When the calling process started, in nanoseconds since the epoch, to the kernel's clock tick, and how many bytes of physical memory it uses,
+/// whose pages are so large; `None` each if `/proc` does not say. Needs a free descriptor. Async-signal-safe.
+pub fn start_and_memory(page_size: u32) -> (Option<u64>, Option<u64>) {
     // Its first thread's: of the whole process the kernel would add up what all threads have used.
     let path = Path::new().push(b"/proc/self/task/").push_decimal(process_id().unsigned_abs()).push(b"/stat");
-    since_epoch(read_stat(path.as_c_str()).ok()?.start, now)
+    let Ok(stat) = read_stat(path.as_c_str()) else { return (None, None) };
+    let memory = stat.resident.checked_mul(page_size.into()).filter(|bytes| *bytes > 0);
+    (since_epoch(stat.start, now), memory)
 }
 
 fn since_epoch(ticks: u64, now: impl Fn(i32) -> u64) -> Option<u64> {

@@ -2,10 +2,10 @@
 //!
 //! For addresses that no image holds, and for images whose headers are not where the dynamic linker says.
 //!
-//! The caller's duties: [`Mappings::open`] outside a signal handler, for when no descriptor is free at crash time.
-//! Guarantees: system calls only, and a fresh descriptor for each question if there is one: the kept one may be the
-//! parent's, or closed by the app. Limits: one address costs a microsecond where the kernel knows `PROCMAP_QUERY` (Linux
-//! 6.11, `linux/fs.h`); else `/proc/self/maps` is read as a stream (proc_pid_maps(5)), which costs a millisecond where a
+//! The caller's duties: [`Mappings::open`] outside a signal handler: the descriptor that it keeps costs a tenth of a fresh one, and is there
+//! when no other is free. Guarantees: system calls only; the kept descriptor is used once it is proved to be ours and this process's, and
+//! only for what the kernel answers as of now. Limits: one address costs a microsecond where the kernel knows `PROCMAP_QUERY` (Linux
+//! 6.11, `linux/fs.h`); else `/proc/self/maps` is opened and read as a stream (proc_pid_maps(5)), which costs a millisecond where a
 //! thousand threads have their stacks.
 
 use crate::descriptor::OwnedDescriptor;
@@ -73,24 +73,40 @@ impl Mappings {
     /// `[heap]`; empty): the one that holds the address or, where none does and beside one that nobody may access, the nearest
     /// below and the nearest above. In ascending order.
     pub fn around(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
-        let _ = self.ask(|list| {
-            let found = look_up(list, address, &mut [])?.map(|(mapping, _)| mapping);
-            let at = found.filter(|mapping| mapping.contains(address));
-            let is_whole = at.is_some_and(|mapping| !mapping.permissions.is_guard());
-            let below =
-                if is_whole { None } else { below(list, found.map_or(address, |found| found.start.min(address))) };
-            let above = match at {
-                Some(_) if is_whole => None,
-                Some(guard) => look_up(list, guard.end, &mut [])?.map(|(mapping, _)| mapping),
-                None => found,
-            };
-            for start in [below, at, above].into_iter().flatten().map(|mapping| mapping.start) {
-                if let Ok(Some((mapping, length))) = look_up(list, start, name) {
-                    each(&mapping, name.get(..length).unwrap_or(&[]));
-                }
+        let Ok(found) = self.at_or_after(address) else { return };
+        let at = found.filter(|mapping| mapping.contains(address));
+        let is_whole = at.is_some_and(|mapping| !mapping.permissions.is_guard());
+        let below = if is_whole { None } else { self.below(found.map_or(address, |found| found.start.min(address))) };
+        let above = match at {
+            Some(_) if is_whole => None,
+            Some(guard) => self.at_or_after(guard.end).unwrap_or_default(),
+            None => found,
+        };
+        for start in [below, at, above].into_iter().flatten().map(|mapping| mapping.start) {
+            if let Ok(Some((mapping, length))) = self.look_up(start, name) {
+                each(&mapping, name.get(..length).unwrap_or(&[]));
             }
-            Ok(())
+        }
+    }
+
+    /// The last mapping that ends at or before an address. Reads the list, since the kernel can be asked for the next one alone; but not
+    /// where nothing is mapped below, as of a null pointer.
+    fn below(&self, address: u64) -> Option<Mapping> {
+        if self.at_or_after(0).ok()??.end > address {
+            return None;
+        }
+        let mut found = None;
+        let read = self.ask(|list| {
+            each_line(list, &mut [], |line| {
+                let is_below = line.mapping.end <= address;
+                if is_below {
+                    found = Some(line.mapping);
+                }
+                !is_below
+            })
         });
+        read.ok()?;
+        found
     }
 
     /// Up to four mappings that have an address that differs by one bit from `address`, each with its name as in [`around`](Self::around): what it
@@ -119,17 +135,25 @@ impl Mappings {
     }
 
     fn look_up(&self, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
+        if let Some(kept) = self.kept()
+            && let Ok(found) = query(kept, address, path)
+        {
+            return Ok(found);
+        }
         self.ask(|list| look_up(list, address, path))
+    }
+
+    /// The kept descriptor, unless it is the parent's, or closed by the app and something else by now.
+    fn kept(&self) -> Option<i32> {
+        self.descriptor.as_ref().filter(|_| self.pid == process_id())?.verified()
     }
 
     /// Opens the list for some questions.
     fn ask<R>(&self, questions: impl FnOnce(i32) -> Result<R>) -> Result<R> {
-        // A fresh descriptor first: the kept one may be the parent's, or closed by the app and something else by now.
-        // (And under qemu-user it is a snapshot of the moment of its opening.)
+        // A fresh descriptor first: under qemu-user the kept one is a snapshot of the moment of its opening.
         let (descriptor, fresh) = match open_maps() {
             Ok(descriptor) => (descriptor, true),
-            Err(error) if self.pid != process_id() => return Err(error),
-            Err(error) => (self.descriptor.as_ref().and_then(OwnedDescriptor::verified).ok_or(error)?, false),
+            Err(error) => (self.kept().ok_or(error)?, false),
         };
         let answer = questions(descriptor);
         if fresh {
@@ -207,25 +231,6 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
 /// The name of a mapping if it is a path, else nothing.
 fn path(name: &[u8]) -> &[u8] {
     if name.first() == Some(&b'/') { name } else { &[] }
-}
-
-/// The last mapping that ends at or before an address. Reads the list, since the kernel can be asked for the next one alone; but not
-/// where nothing is mapped below, as of a null pointer.
-fn below(list: i32, address: u64) -> Option<Mapping> {
-    let (first, _) = look_up(list, 0, &mut []).ok()??;
-    if first.end > address {
-        return None;
-    }
-    let mut found = None;
-    let read = each_line(list, &mut [], |line| {
-        let is_below = line.mapping.end <= address;
-        if is_below {
-            found = Some(line.mapping);
-        }
-        !is_below
-    });
-    read.ok()?;
-    found
 }
 
 /// The starts of the readable mappings of the file that is mapped at `address`, up to that one, in ascending order: those between

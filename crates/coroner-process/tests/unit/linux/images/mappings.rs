@@ -91,3 +91,23 @@ fn what_lies_around_an_address() {
     assert_eq!(around(stack)[0].1, b"[stack]");
     mappings.close();
 }
+
+#[test]
+fn the_kept_descriptor_is_used_only_while_it_is_ours() {
+    let mappings = Mappings::open().unwrap();
+    let number = mappings.kept().unwrap();
+    let here = lines_of_the_maps_file as *const () as u64;
+    // Something else is at its number by now: the answer comes from a fresh descriptor.
+    let other = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: replaces a descriptor that this test alone uses.
+    assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) }, number);
+    assert_eq!(mappings.kept(), None);
+    assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
+    // Nor is it another process's.
+    let of_parent = Mappings { pid: mappings.pid + 1, ..Mappings::open().unwrap() };
+    assert_eq!(of_parent.kept(), None);
+    of_parent.close();
+    mappings.close();
+    // SAFETY: the number that `close` left, since the file behind it is not ours.
+    unsafe { libc::close(number) };
+}
