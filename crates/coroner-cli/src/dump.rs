@@ -36,7 +36,7 @@ pub(crate) struct DumpArguments {
     /// Which threads to show: a number, `crashed` (the first one, here) or `all`
     #[arg(long, default_value = "all", value_name = "N|crashed|all")]
     thread: ThreadFilter,
-    /// Show each frame: without it, one line stands for several functions of a runtime
+    /// Show each frame: without it, one line stands for several functions of a runtime, and for the rounds of a recursion after the second
     #[arg(long)]
     all_frames: bool,
     #[command(flatten)]

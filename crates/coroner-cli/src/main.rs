@@ -211,7 +211,8 @@ By which rules is said in docs/grouping.md.
         /// Which threads to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
-        /// Show each frame: without it, one line stands for several functions of a runtime
+        /// Show each frame: without it, one line stands for several functions of a runtime, for the rounds of a recursion after the second, and
+        /// for what the runtime called to throw
         #[arg(long)]
         all_frames: bool,
         /// Show what the app wrote as it was, with its secrets, and of an event id what the crash left instead of what was delivered

@@ -7,7 +7,7 @@ use std::path::Path;
 use anstyle::{AnsiColor, Style};
 use coroner::{Report, otlp};
 use coroner_explain::{Explanation, ImageFiles, explain};
-use coroner_report::text::{self, TextOptions, ThreadFilter};
+use coroner_report::text::{self, Folding, TextOptions, ThreadFilter};
 use coroner_symbols::Symbolizer;
 
 use crate::explained;
@@ -115,7 +115,8 @@ pub(crate) fn print(
     }
     let all = threads == ThreadFilter::All;
     let Layout { all_frames, width } = layout;
-    let options = TextOptions { threads, images: all, all_frames, short_paths: true, width, ..TextOptions::default() };
+    let folding = if all_frames { Folding::None } else { Folding::Runtime };
+    let options = TextOptions { threads, images: all, folding, short_paths: true, width, ..TextOptions::default() };
     let mut painter = Painter { out, width, column: 0, error: None };
     let explained = explanation.map_or(Ok(()), |explanation| explained::write(explanation, &mut painter));
     let explained = explained.and_then(|()| explained::write_profile(report, &mut painter));

@@ -5,6 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+#[path = "desk/edges.rs"]
+mod edges;
+
 struct Bench {
     folder: tempfile::TempDir,
 }

@@ -1,6 +1,6 @@
 //! Stacks as text: a line for each frame and for each function that is inlined into it.
 
-use super::Style;
+use super::{Folding, Style};
 use super::report::{Writer, count};
 use super::source_path::{short_function, short_path};
 use crate::model::{Frame, Skipped, is_runtime_code};
@@ -66,7 +66,10 @@ impl Writer<'_> {
             }
             functions.any(|(function, file)| !is_runtime_code(function, file))
         };
-        let first = frames.iter().position(is_of_app).unwrap_or(0);
+        let first = match self.options.folding {
+            Folding::None => 0,
+            _ => frames.iter().position(is_of_app).unwrap_or(0),
+        };
         let first = if skipped.iter().any(|skipped| skipped.after < first) { 0 } else { first };
         if first > 0 {
             self.line(Style::Faint, &format!("     … {} of the runtime …\n", count(first as u64, "frame")))?;
@@ -94,9 +97,13 @@ impl Writer<'_> {
         self.run_of_frames(number, &frames[begin..], width)
     }
 
-    /// Frames without a gap between them. Of a recursion the first two rounds are shown.
+    /// Frames without a gap between them. Of a recursion the first two rounds are shown, unless all are asked for.
     fn run_of_frames(&mut self, number: u64, frames: &[Frame], width: usize) -> fmt::Result {
         let mut lines: Vec<Line<'_>> = Vec::new();
+        if self.options.folding == Folding::None {
+            lines.extend((number..).zip(frames).flat_map(|(number, frame)| Line::of(number, frame)));
+            return self.lines(&lines, width);
+        }
         for step in steps(frames) {
             match step {
                 Step::Frame(place) => lines.extend(Line::of(number + place as u64, &frames[place])),
@@ -114,7 +121,7 @@ impl Writer<'_> {
     fn lines(&mut self, mut lines: &[Line<'_>], width: usize) -> fmt::Result {
         while let Some(first) = lines.first() {
             let is_innermost = first.number == 0 && first.inlined.is_none_or(|index| index == 0);
-            let folded = match self.options.all_frames || is_innermost {
+            let folded = match self.options.folding < Folding::Runtime || is_innermost {
                 true => 0,
                 false => lines.iter().take_while(|line| line.is_runtime()).count(),
             };

@@ -101,6 +101,19 @@ impl ThreadFilter {
     }
 }
 
+/// Which frames of a stack have no line of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Folding {
+    /// None: each frame has its line.
+    None,
+    /// The rounds of a recursion after the second, and what a C++ or Rust runtime called to throw.
+    #[default]
+    Repeats,
+    /// Those, and where several functions of a runtime are one after the other
+    /// ([`is_runtime_code`](crate::model::is_runtime_code)).
+    Runtime,
+}
+
 /// What to show.
 #[derive(Clone, Copy, Debug)]
 pub struct TextOptions {
@@ -112,9 +125,8 @@ pub struct TextOptions {
     pub images: bool,
     /// Breadcrumbs, tags and contexts.
     pub scope: bool,
-    /// Each frame has its line. Otherwise one line stands for several functions of a runtime, one after the other
-    /// ([`is_runtime_code`](crate::model::is_runtime_code)).
-    pub all_frames: bool,
+    /// Which frames one line stands for.
+    pub folding: Folding,
     /// Source paths are shortened ([`short_path`]).
     pub short_paths: bool,
     /// The columns that a line of a stack should fit into: long names are shortened, and the source has a line of its own.
@@ -128,7 +140,7 @@ impl Default for TextOptions {
             registers: true,
             images: true,
             scope: true,
-            all_frames: true,
+            folding: Folding::Repeats,
             short_paths: false,
             width: None,
         }
