@@ -19,7 +19,7 @@ pub(crate) struct Filter {
     /// Of this release or version
     #[arg(long, value_name = "RELEASE")]
     release: Option<String>,
-    /// Of this signal or Mach exception, such as SIGSEGV
+    /// That died of this signal or Mach exception, such as SIGSEGV; of SIGABRT exceptions that nobody caught do, too
     #[arg(long, value_name = "NAME")]
     signal: Option<String>,
     /// With this in the name of one of the functions that it is known by

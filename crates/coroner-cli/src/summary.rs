@@ -7,6 +7,7 @@ use std::path::Path;
 use coroner::Report;
 use coroner_report::model::{CrashFlag, InApp, InAppRules, Timestamp, is_runtime_code};
 use coroner_report::signature::Signature;
+use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -21,7 +22,7 @@ pub(crate) struct Summary {
     pub(crate) release: Option<String>,
     /// What happened, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
     pub(crate) what: String,
-    /// The signal's name, or that of a Mach exception.
+    /// The name of the signal that it died of, or of the Mach exception.
     pub(crate) signal: Option<String>,
     /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
@@ -51,8 +52,6 @@ impl Summary {
         let facts = report.run.as_ref().map(|run| &run.app);
         let app = facts.and_then(|app| app.name.clone().or_else(|| app.id.clone()));
         let crash = report.crash.as_ref();
-        let signal = crash.and_then(|crash| crash.signal.as_ref()?.name);
-        let mach = crash.and_then(|crash| crash.mach.as_ref()?.name);
         let release = report.run.as_ref().and_then(|run| run.release.clone());
         Self {
             event_id: report.header.event_id.to_string(),
@@ -61,7 +60,7 @@ impl Summary {
             version: facts.and_then(|app| app.version.clone()).unwrap_or_default(),
             release: release.or_else(|| facts.and_then(|app| app.release.clone())),
             what: what(report),
-            signal: signal.or(mach).map(ToOwned::to_owned),
+            signal: died_of(report).map(ToOwned::to_owned),
             function: function(report),
             signature: Signature::of(report),
             tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
@@ -77,6 +76,28 @@ impl Summary {
             None => self.what.clone(),
         }
     }
+}
+
+/// The signal or Mach exception that ended the process. An exception that nobody caught and a panic that can't unwind end it by `abort()`, of which
+/// their report, written before that, has no signal.
+fn died_of(report: &Report) -> Option<&'static str> {
+    let crash = report.crash.as_ref()?;
+    let signal = crash.signal.as_ref().and_then(|signal| signal.name);
+    let named = signal.or_else(|| crash.mach.as_ref()?.name);
+    // What a log says of a panic is not by which strategy its program was built.
+    let is_own = !report.header.run_id.is_nil();
+    let aborts = match crash.monitor {
+        _ if crash.has(CrashFlag::NotFatal) => false,
+        Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION => true,
+        // Of `panic` the program's main thread may have unwound: it then exits with 101.
+        Monitor::PANIC => {
+            let kind = report.exceptions.first().and_then(|exception| exception.type_name.as_deref());
+            let on_main = report.threads.iter().any(|thread| thread.tid == crash.tid && thread.main);
+            is_own && (kind.is_some_and(|kind| kind != "panic") || !on_main)
+        }
+        _ => false,
+    };
+    named.or(aborts.then_some("SIGABRT"))
 }
 
 fn what(report: &Report) -> String {

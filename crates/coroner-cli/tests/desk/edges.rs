@@ -22,3 +22,39 @@ fn all_frames_are_all() {
     assert_eq!((lines("0x0000000000001010 paint::fill"), lines("__cxa_throw")), (9, 1), "{all}");
     assert!(all.contains("\n   8 paint") && !all.contains('…'), "{all}");
 }
+
+/// What the report was written for before the process aborted has no signal in it.
+#[test]
+fn a_signal_finds_what_died_of_it() {
+    let bench = Bench::new();
+    let folder = folder(&bench, 70);
+    let ends = |number: u32, monitor: &str, kind: &str, fatal: bool| {
+        let text = report(number, |report| {
+            report["header"]["run_id"] = json!(format!("{number:032x}"));
+            report["crash"].as_object_mut().unwrap().remove("signal");
+            report["crash"]["monitor"] = json!(monitor);
+            report["crash"]["flags"] = json!(if fatal { vec![] } else { vec!["not_fatal"] });
+            report["threads"][0]["main"] = json!(true);
+            report["exceptions"] = json!([{"type_name": kind, "tid": 7}]);
+        });
+        std::fs::write(folder.join(format!("{number}.json")), text.to_string()).unwrap();
+    };
+    ends(100, "cpp_exception", "std::runtime_error", true);
+    ends(101, "nsexception", "NSRangeException", true);
+    ends(102, "panic", "panic in a function that cannot unwind", true);
+    // One that ended its thread, one that was handled, and one after which the program exits with 101.
+    ends(103, "panic", "panic that ended its thread", false);
+    ends(104, "user", "ParseError", true);
+    ends(105, "panic", "panic", true);
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    let died = |signal: &str| -> Vec<u64> {
+        let list = bench.run(&["list", "reports", "--format", "json", "--signal", signal]).json();
+        let id = |entry: &Value| u64::from_str_radix(entry["event_id"].as_str().unwrap(), 16).unwrap() - 1;
+        list.as_array().unwrap().iter().map(id).collect()
+    };
+    // From the files, and from the index.
+    for _ in 0..2 {
+        assert_eq!((died("SIGABRT"), died("abrt")), (vec![100, 101, 102], vec![100, 101, 102]));
+        assert_eq!(died("SIGSEGV").len(), 70);
+    }
+}
