@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::summary::Summary;
-use crate::terminal::{self, Output, cut};
+use crate::terminal::{self, COLUMN, Output, cut};
 use crate::{Format, StoreArgument, list, reports};
 
 /// What a person gives.
@@ -173,16 +173,17 @@ fn print(groups: &[Group], all: usize, reports: usize) -> Result<(), Failure> {
     let cyan = Style::new().fg_color(Some(AnsiColor::Cyan.into()));
     let digits = groups.iter().map(|group| group.count.to_string().len()).max().unwrap_or(1);
     for group in groups {
-        let room = |used: usize| width.map(|width| width.saturating_sub(used).max(16));
+        let room = |used: usize| Some(width.map_or(COLUMN, |width| width.saturating_sub(used).max(16)));
         writeln!(out, "{bold}{:>digits$}{bold:#}  {}", group.count, cut(&group.title, room(digits + 2)))?;
         let day = |time: Timestamp| time.to_string().chars().take(16).collect::<String>().replace('T', " ");
-        let mut seen = format!("{} to {}", day(group.first_seen), day(group.last_seen));
+        let newest = group.reports.last().map_or("", |id| id.get(..8).unwrap_or(id));
+        // What one copies comes first: a line is cut at its end.
+        let seen = format!("{} to {}", day(group.first_seen), day(group.last_seen));
+        let mut line = format!("{}  newest {newest}, {seen}", group.id);
         if !group.releases.is_empty() {
             let releases: Vec<&str> = group.releases.iter().map(String::as_str).collect();
-            seen = format!("{seen}, {}", releases.join(", "));
+            line = format!("{line}, {}", releases.join(", "));
         }
-        let newest = group.reports.last().map_or("", |id| id.get(..8).unwrap_or(id));
-        let line = format!("{}  {seen}, newest {newest}", group.id);
         writeln!(out, "{:digits$}  {dim}{}{dim:#}", "", cut(&line, room(digits + 2)))?;
         writeln!(out, "{:digits$}  {cyan}{}{cyan:#}", "", cut(&group.signature.to_string(), room(digits + 2)))?;
         let near = group.because.iter().filter(|reason| reason.similarity < 1.0).count();

@@ -15,7 +15,7 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::reports::{Texts, Watch};
 use crate::summary::State;
-use crate::terminal::{self, Output, cut};
+use crate::terminal::{self, COLUMN, Output, cut};
 
 /// Lists the reports of the store or folder at `path` that the filter lets through.
 pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
@@ -138,7 +138,7 @@ impl Lines {
         // A run that is not readable has none.
         out.extend(std::iter::repeat_n(b' ', digits.saturating_sub(id.len()) + 2));
         self.set_text(&[app, if version.is_empty() { "" } else { " " }, version]);
-        let app = cut(&self.text, width.map(|width| width / 4));
+        let app = cut(&self.text, Some(width.map_or(COLUMN, |width| width / 4)));
         self.put(Style::new().bold(), &app, out);
         out.extend(b"  ");
         let note = match state {
@@ -151,7 +151,7 @@ impl Lines {
             width.saturating_sub(before + note.chars().count()).max(16)
         });
         self.set_text(&[what, if function.is_some() { " in " } else { "" }, function.unwrap_or_default()]);
-        out.extend(cut(&self.text, room).as_bytes());
+        out.extend(cut(&self.text, room.or(Some(COLUMN))).as_bytes());
         let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
         match state {
             State::Stored => {}
@@ -159,7 +159,7 @@ impl Lines {
             State::Broken(why) => {
                 self.put(colour(AnsiColor::Red), note, out);
                 out.extend(b"\n    ");
-                self.put(colour(AnsiColor::Red), &cut(why, width.map(|width| width.saturating_sub(4))), out);
+                self.put(colour(AnsiColor::Red), &cut(why, Some(width.map_or(COLUMN, |width| width.saturating_sub(4)))), out);
                 out.extend(b"\n    ");
                 out.extend(cut(&listed.path(), None).as_bytes());
             }

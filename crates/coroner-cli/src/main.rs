@@ -139,6 +139,7 @@ limits of time and memory. No core dump is kept.
   coroner list --watch                             and each new one as it comes, until Ctrl-C
 
 What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read.
+A column has at most 400 characters, on a terminal what it has room for; JSON has all of each text.
 
 {EXIT_CODES}"))]
     List {
@@ -164,7 +165,8 @@ What a folder's reports are is remembered in the user's folder for caches, so th
   coroner group /srv/reports --since 7d
   coroner group --format json | jq '.[0].signature'
 
-By which rules is said in docs/grouping.md.
+By which rules is said in docs/grouping.md. A line has at most 400 characters, on a terminal what it has
+room for; JSON has all of each text.
 
 {EXIT_CODES}"))]
     Group {

@@ -126,6 +126,9 @@ impl Drop for Pager {
     }
 }
 
+/// Most characters of a column where there is no terminal: whoever wrote a report chose the length of its names.
+pub(crate) const COLUMN: usize = 400;
+
 /// A text of one line in at most `width` columns; `…` stands for what is left out at its end.
 pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));

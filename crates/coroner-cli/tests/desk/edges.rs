@@ -58,3 +58,23 @@ fn a_signal_finds_what_died_of_it() {
         assert_eq!(died("SIGSEGV").len(), 70);
     }
 }
+
+#[test]
+fn no_line_of_a_list_is_longer_than_its_columns() {
+    let bench = Bench::new();
+    let long = |letter: &str| letter.repeat(10_000);
+    let named = report(1, |report| {
+        report["threads"][0]["frames"][0]["function"] = json!(long("f"));
+        report["run"]["app"] = json!({"name": long("n"), "version": long("v"), "release": long("r")});
+        report["exceptions"] = json!([{"type_name": long("t"), "message": long("m")}]);
+    });
+    std::fs::create_dir(bench.path("reports")).unwrap();
+    std::fs::write(bench.path("reports/1.json"), named.to_string()).unwrap();
+    for command in ["list", "group", "top"] {
+        let text = bench.run(&[command, "reports"]).out;
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!((400..=900).contains(&widest), "{command}: {widest}");
+        let json = bench.run(&[command, "reports", "--format", "json"]).out;
+        assert!(json.contains(&long("f")) && json.contains(&long("t")), "{command}");
+    }
+}
