@@ -148,26 +148,52 @@ struct Painter<'a, W> {
 /// Where a line goes on that is wider than the terminal.
 const INDENT: usize = 8;
 
+/// Fewest hexadecimal digits of an id, of an event or a build: people copy it.
+const ID: usize = 32;
+
 impl<W: Write> Painter<'_, W> {
-    /// The text with a line break where a line has no more columns.
+    /// The text with a line break where a line has no more columns: between words, and in those that are longer than a line. An id stays whole.
     fn wrap(&mut self, text: &str) -> String {
-        let width = self.width.unwrap_or(usize::MAX);
         let mut wrapped = String::with_capacity(text.len());
-        for character in text.chars() {
-            // What a report has in a name is not for the terminal to act on.
-            let character = if is_control(character) { '\u{fffd}' } else { character };
-            if character == '\n' {
-                self.column = 0;
-            } else if self.column >= width {
-                wrapped.push('\n');
-                wrapped.extend(std::iter::repeat_n(' ', INDENT));
-                self.column = INDENT + 1;
-            } else {
-                self.column += 1;
+        for word in text.split_inclusive(char::is_whitespace) {
+            let bare = word.trim_end_matches(char::is_whitespace);
+            self.put(bare, &mut wrapped);
+            for space in word.get(bare.len()..).unwrap_or_default().chars() {
+                if space == '\n' {
+                    self.column = 0;
+                } else if self.column >= self.width.unwrap_or(usize::MAX) {
+                    // The line ends here.
+                    continue;
+                } else {
+                    self.column += 1;
+                }
+                // What a report has in a name is not for the terminal to act on.
+                wrapped.push(if is_control(space) { '\u{fffd}' } else { space });
             }
-            wrapped.push(character);
         }
         wrapped
+    }
+
+    fn put(&mut self, word: &str, wrapped: &mut String) {
+        let width = self.width.unwrap_or(usize::MAX);
+        let length = word.chars().count();
+        let is_digit = |character: char| character.is_ascii_hexdigit() || character == '-';
+        let is_id = word.split(|character| !is_digit(character)).any(|digits| digits.len() >= ID);
+        let next_line = |column: &mut usize, indent: usize, wrapped: &mut String| {
+            wrapped.push('\n');
+            wrapped.extend(std::iter::repeat_n(' ', indent));
+            *column = indent;
+        };
+        if self.column + length > width && self.column > INDENT && (is_id || INDENT + length <= width) {
+            next_line(&mut self.column, INDENT.min(width.saturating_sub(length)), wrapped);
+        }
+        for character in word.chars() {
+            if self.column >= width && !is_id {
+                next_line(&mut self.column, INDENT, wrapped);
+            }
+            wrapped.push(if is_control(character) { '\u{fffd}' } else { character });
+            self.column += 1;
+        }
     }
 }
 

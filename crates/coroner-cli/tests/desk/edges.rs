@@ -78,3 +78,24 @@ fn no_line_of_a_list_is_longer_than_its_columns() {
         assert!(json.contains(&long("f")) && json.contains(&long("t")), "{command}");
     }
 }
+
+#[test]
+fn an_id_stays_whole_on_a_narrow_terminal() {
+    let bench = Bench::new();
+    let (id, build) = (format!("{:032x}", 8), "0123456789abcdef0123456789abcdef01234567");
+    let text = report(7, |report| {
+        report["images"][0]["build_id"] = json!(build);
+        report["problems"] = json!([{"offset": 0, "what": format!("no file with the build id ({build}) was found")}]);
+    });
+    std::fs::write(bench.path("one.json"), text.to_string()).unwrap();
+    for columns in ["40", "44", "60"] {
+        let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "one.json"]);
+        let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
+        assert!(narrow.contains(&id) && narrow.contains(build), "{columns}: {narrow}");
+        let (words, columns) = (narrow.split_whitespace(), columns.parse::<usize>().unwrap());
+        assert!(words.filter(|word| word.len() == columns).count() <= 1, "words are not cut: {narrow}");
+        // Only an id with its parentheses has more.
+        let widest = narrow.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
+        assert!(widest <= columns.max(build.len() + 2), "{widest}: {narrow}");
+    }
+}
