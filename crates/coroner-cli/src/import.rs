@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use coroner::Report;
 use coroner_apple_report::AppleReport;
@@ -89,7 +91,8 @@ pub(crate) struct ImportArguments {
     /// all core dumps, minidumps and reports of apport are taken in
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// A log, of whose lines each report of AddressSanitizer and each panic of Go and Rust is taken in; may be given more than once
+    /// A log, of whose lines each report of AddressSanitizer and each panic of Go and Rust is taken in; `-` is standard input. A pipe must have
+    /// somebody who writes to it. May be given more than once
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
     /// The folder to write to, instead of the store's
@@ -156,15 +159,40 @@ fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Id,
     Ok(report.header.event_id)
 }
 
+/// The bytes of a log, and when it was last written to; of `-`, those of standard input. A pipe is read to its end, up to what a log may have; one
+/// that nobody writes to has no end.
+fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
+    let mut bytes = Vec::new();
+    let most = MAX_LOG_BYTES as u64 + 1;
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
+        return Ok((bytes, Some(Timestamp::from(SystemTime::now()))));
+    }
+    // To open a pipe otherwise waits for who writes to it, and so does the first read that finds one.
+    let mut file = reports::open_regular(path)?;
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_fifo() {
+        let mut first = [0; 1];
+        match file.read(&mut first) {
+            Ok(0) => {
+                let why = "it is a pipe that nobody writes to (`-` is standard input)";
+                return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, why));
+            }
+            Ok(read) => bytes.extend(&first[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags.difference(rustix::fs::OFlags::NONBLOCK))?;
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok((bytes, metadata.modified().ok().map(Timestamp::from)))
+}
+
 /// Takes in each death that a log has.
 fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Vec<Id>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
-    let file = File::open(path).context(doing())?;
-    let metadata = file.metadata().context(doing())?;
-    // A pipe is read to its end, up to what a log may have.
-    let mut bytes = Vec::new();
-    file.take(MAX_LOG_BYTES as u64 + 1).read_to_end(&mut bytes).context(doing())?;
-    let modified = metadata.modified().ok().map(Timestamp::from);
+    let (bytes, modified) = read_log(path).context(doing())?;
     let mut reports = coroner_import::read_log(&bytes, modified).context(doing())?;
     for report in &mut reports {
         for problem in &report.problems {

@@ -249,6 +249,7 @@ system's.
   coroner import tombstone_00 anr_2026 -o reports
   coroner import App-2026-11-21-101112.ips --symbols App.dSYM
   coroner import --log server.log          reports of AddressSanitizer, panics of Go and Rust
+  journalctl -u shop | coroner import --log -
 
 Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders
 of --symbols. `coroner show FILE` shows such a file without taking it in.

@@ -99,3 +99,36 @@ fn an_id_stays_whole_on_a_narrow_terminal() {
         assert!(widest <= columns.max(build.len() + 2), "{widest}: {narrow}");
     }
 }
+
+const PANIC: &str = "thread 'main' panicked at src/main.rs:4:5:\nout of cheese\n";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_log_is_a_pipe_that_somebody_writes_to() {
+    use std::io::Write;
+    let bench = Bench::new();
+    let pipe = bench.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o600), 0).unwrap();
+    let arguments = ["import", "--log", "pipe", "-o", "imported"];
+    let none = bench.run(&arguments);
+    assert!(none.code == 1 && none.err.contains("a pipe that nobody writes to"), "{none:?}");
+    let import = |arguments: &[&str]| {
+        let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    // One that is open, and written to later: both ends, so that opening it waits for nobody.
+    let mut writer = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let child = import(&arguments);
+    writer.write_all(PANIC.as_bytes()).unwrap();
+    while rustix::io::ioctl_fionread(&writer).unwrap() > 0 {
+        std::thread::yield_now();
+    }
+    drop(writer);
+    let imported = said(&child.wait_with_output().unwrap());
+    assert!(imported.code == 0 && imported.out.contains("  pipe"), "{imported:?}");
+    // Standard input.
+    let mut child = import(&["import", "--log", "-", "-o", "imported"]);
+    child.stdin.take().unwrap().write_all(PANIC.as_bytes()).unwrap();
+    let imported = said(&child.wait_with_output().unwrap());
+    assert!(imported.code == 0 && imported.out.ends_with("  -\n"), "{imported:?}");
+}
