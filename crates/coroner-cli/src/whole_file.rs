@@ -1,6 +1,6 @@
 //! A file that is there whole or not at all: Ctrl-C and a full disk leave no half one.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::failure::{Context, Failure};
@@ -14,10 +14,30 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     // A link stays one.
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".coroner-").tempfile_in(folder).context(doing())?;
-    file.write_all(bytes).context(doing())?;
+    match std::fs::metadata(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let what = format!("{}: there is no folder `{}`", doing(), folder.display());
+            return Err(Failure::new(what));
+        }
+        Ok(metadata) if !metadata.is_dir() => {
+            return Err(Failure::new(format!("{}: `{}` is no folder", doing(), folder.display())));
+        }
+        _ => {}
+    }
+    let made = tempfile::Builder::new().prefix(".coroner-").tempfile_in(folder);
+    let mut file = made.map_err(|error| without_path(&error)).context(doing())?;
+    file.write_all(bytes).map_err(|error| without_path(&error)).context(doing())?;
     let permissions = std::fs::metadata(&path).map(|metadata| metadata.permissions());
     let permissions = permissions.unwrap_or_else(|_| std::os::unix::fs::PermissionsExt::from_mode(0o600));
     file.as_file().set_permissions(permissions).context(doing())?;
-    file.persist(&path).map(drop).context(doing())
+    file.persist(&path).map(drop).map_err(|failed| without_path(&failed.error)).context(doing())
+}
+
+/// The system's error alone: the name of a file on its way is nobody's.
+fn without_path(error: &io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.source()).and_then(|source| source.downcast_ref::<io::Error>());
+    match inner.unwrap_or(error).raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::from(error.kind()),
+    }
 }

@@ -132,3 +132,19 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
     let imported = said(&child.wait_with_output().unwrap());
     assert!(imported.code == 0 && imported.out.ends_with("  -\n"), "{imported:?}");
 }
+
+#[test]
+fn an_error_names_the_file_that_was_asked_for() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
+    let failed = bench.run(&["show", "one.json", "--html", "-o", "no/page.html"]);
+    assert!(
+        failed.code == 1 && failed.err.contains("can't write `no/page.html`: there is no folder `no`"),
+        "{failed:?}"
+    );
+    let failed = bench.run(&["show", "one.json", "-o", "one.json/page.txt"]);
+    assert!(failed.code == 1 && failed.err.contains("`one.json` is no folder"), "{failed:?}");
+    let name = "n".repeat(300);
+    let failed = bench.run(&["show", "one.json", "-o", &name]);
+    assert!(failed.code == 1 && failed.err.contains(&name) && !failed.err.contains(".coroner-"), "{failed:?}");
+}
