@@ -29,13 +29,14 @@ pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) ->
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Lists the reports that are there, and each that comes, until the process is ended or nobody reads any more. Each is one write, so that no line
-/// is cut off by that.
+/// is cut off by that. A store that goes away meanwhile may come back; that it went is said once.
 pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
     let mut watch = Watch::new(path, texts);
     let mut names = names();
+    let mut new = watch.look(&mut names)?;
+    let mut is_gone = false;
     loop {
         let began = Instant::now();
-        let mut new = watch.look(&mut names)?;
         filter.apply_to_new(&mut new);
         for summary in &new {
             let mut line = Vec::new();
@@ -51,6 +52,19 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
             out.flush()?;
         }
         std::thread::sleep(INTERVAL.max(began.elapsed() * 10));
+        new = match watch.look(&mut names) {
+            Ok(new) => {
+                is_gone = false;
+                new
+            }
+            Err(failure) => {
+                if !is_gone {
+                    failure.advice("the list goes on when it is there again; Ctrl-C ends it").print();
+                }
+                is_gone = true;
+                Vec::new()
+            }
+        };
     }
 }
 
@@ -159,7 +173,11 @@ impl Lines {
             State::Broken(why) => {
                 self.put(colour(AnsiColor::Red), note, out);
                 out.extend(b"\n    ");
-                self.put(colour(AnsiColor::Red), &cut(why, Some(width.map_or(COLUMN, |width| width.saturating_sub(4)))), out);
+                self.put(
+                    colour(AnsiColor::Red),
+                    &cut(why, Some(width.map_or(COLUMN, |width| width.saturating_sub(4)))),
+                    out,
+                );
                 out.extend(b"\n    ");
                 out.extend(cut(&listed.path(), None).as_bytes());
             }

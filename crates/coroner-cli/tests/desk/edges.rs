@@ -148,3 +148,31 @@ fn an_error_names_the_file_that_was_asked_for() {
     let failed = bench.run(&["show", "one.json", "-o", &name]);
     assert!(failed.code == 1 && failed.err.contains(&name) && !failed.err.contains(".coroner-"), "{failed:?}");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_list_that_is_watched_outlives_its_store() {
+    use std::io::{BufRead, BufReader};
+    let bench = Bench::new();
+    let folder = folder(&bench, 1);
+    let mut command =
+        bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports", "--watch", "--format", "json"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("{:032x}", 1)), "{line}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("`reports`") && said.contains("goes on"), "{said}");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("1.json"), report(5, |_| {}).to_string()).unwrap();
+    line.clear();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("{:032x}", 6)), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,8 +1,8 @@
 //! Stacks as text: a line for each frame and for each function that is inlined into it.
 
-use super::{Folding, Style};
 use super::report::{Writer, count};
 use super::source_path::{short_function, short_path};
+use super::{Folding, Style};
 use crate::model::{Frame, Skipped, is_runtime_code};
 use crate::wire::FoundBy;
 use std::borrow::Cow;
