@@ -226,14 +226,14 @@ room for; JSON has all of each text.
         store: StoreArgument,
     },
     /// Open a report in the browser, as a page
-    #[command(after_help = format!("Examples:
+    #[command(after_help = "Examples:
   coroner open
   coroner open 4f1c
 
-The page is one file in a folder for temporary files that is the user's own; it asks no network for anything. Which browser: $BROWSER, or the
-system's.
+The page is one file, in `coroner` in $XDG_RUNTIME_DIR or in `coroner/pages` in the user's folder for caches; its path is printed. It asks
+no network for anything. The browser is $BROWSER, or the system's. One that still runs after five seconds is taken to show it.
 
-{EXIT_CODES}"))]
+Exit codes: 0 done, 1 failed, also where no browser could be started or it failed, 2 wrong usage.")]
     Open {
         /// A report file, the directory of a run, or the beginning of an event id; without it, the newest report of the store
         report: Option<String>,

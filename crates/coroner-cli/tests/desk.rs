@@ -478,6 +478,10 @@ fn a_page_says_all_and_lets_nothing_in() {
     let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
     let none = said(&open.env("BROWSER", "/no/such/browser").output().unwrap());
     assert!(none.code == 1 && none.err.contains("$BROWSER"), "{none:?}");
+    let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
+    let failed = said(&open.env("BROWSER", "false").output().unwrap());
+    assert!(failed.code == 1 && failed.err.contains("`false` failed: exit status: 1"), "{failed:?}");
+    assert!(Path::new(failed.out.trim()).is_file(), "{failed:?}");
 }
 
 #[test]

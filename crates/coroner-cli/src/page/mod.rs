@@ -16,6 +16,7 @@ mod wait_graph;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use coroner::Report;
@@ -112,18 +113,35 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
     println!("{}", path.display());
     let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
     let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());
+    show_in(&browser, &path).map_err(|why| {
+        Failure::new(format!("no browser shows the page ({why})"))
+            .advice("it is written: open the path above in a browser, or name one in $BROWSER")
+    })
+}
+
+/// How long a browser may take to fail.
+const START: Duration = Duration::from_secs(5);
+
+/// Starts a browser with the page, and says why it has failed, if it did at once.
+fn show_in(browser: &str, path: &Path) -> Result<(), String> {
     let mut words = browser.split_whitespace();
     let program = words.next().unwrap_or("xdg-open");
     let started = Command::new(program)
         .args(words)
-        .arg(&path)
+        .arg(path)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    match started {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::new(format!("no browser could be started (`{program}`: {error})"))
-            .advice("the page is written: open the path above in a browser, or name one in $BROWSER")),
+    let mut child = started.map_err(|error| format!("`{program}` can't be started: {error}"))?;
+    let began = Instant::now();
+    while began.elapsed() < START {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("`{browser}` failed: {status}")),
+            Ok(None) => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => return Ok(()),
+        }
     }
+    Ok(())
 }
