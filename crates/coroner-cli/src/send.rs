@@ -48,10 +48,18 @@ pub(crate) struct SendArguments {
     #[arg(long, value_name = "PATH")]
     ca_file: Option<PathBuf>,
     /// How many seconds sending one may take
-    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: u64,
     #[command(flatten)]
     symbols: SymbolArguments,
+}
+
+/// Most that one may take: a day.
+const MAX_SECONDS: u64 = 24 * 60 * 60;
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| format!("it is a number of seconds from 1 to {MAX_SECONDS}"))
 }
 
 /// Sends reports, one after the other, and says what became of each.

@@ -176,3 +176,13 @@ fn a_list_that_is_watched_outlives_its_store() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn no_time_to_send_is_wrong_usage() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
+    for seconds in ["0", "-1", "18446744073709551615", "soon"] {
+        let none = bench.run(&["send", "one.json", "--dsn", "http://key@127.0.0.1:9/1", "--timeout", seconds]);
+        assert!(none.code == 2 && none.err.contains("'--timeout <SECONDS>': it is a number of seconds from 1"), "{none:?}");
+    }
+}
