@@ -5,7 +5,7 @@
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
@@ -34,7 +34,13 @@ struct Death {
 static DEATH: LazyLock<Death> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let core = core_of_a_death(folder.path());
+    Death { _folder: folder, core }
+});
+
+/// The core dump of a program that is built and dies in `folder`.
+fn core_of_a_death(folder: &Path) -> Option<Vec<u8>> {
+    let path = |name: &str| folder.join(name);
     std::fs::write(path("cart.c"), PROGRAM).unwrap();
     let built = Command::new("cc").args(["-g", "-O1", "-o"]).args([path("cart"), path("cart.c")]).output().unwrap();
     assert!(built.status.success(), "{built:?}");
@@ -43,15 +49,15 @@ static DEATH: LazyLock<Death> = LazyLock::new(|| {
         true => "exec gdb -q -nx -batch -ex run -ex 'gcore core' ./cart",
         false => "ulimit -c unlimited; exec ./cart",
     };
-    let _ = Command::new("sh").args(["-c", command]).current_dir(folder.path()).output().unwrap();
-    let mut files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let _ = Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap();
+    let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let core = files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
     let core = core.map(|path| std::fs::read(path).unwrap());
     if core.is_none() {
         eprintln!("skipped: core dumps of this system go to `{}`, and there is no gdb", pattern.trim());
     }
-    Death { _folder: folder, core }
-});
+    core
+}
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -301,4 +307,28 @@ fn what_has_no_end_is_refused() {
         assert!(matches!(output.status.code(), Some(1 | 2)), "{part}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("it has no end"), "{part}: {output:?}");
     }
+}
+
+#[test]
+fn a_program_that_was_built_again_is_said_to_be_another() {
+    let bench = Bench::new();
+    let Some(core) = core_of_a_death(bench.folder.path()) else { return };
+    bench.write("died.core", &core);
+    let report = || bench.json(&["show", "died.core", "--format", "json"]);
+    let before = report();
+    let images = before["images"].as_array().unwrap();
+    let id = images.iter().find(|image| image["is_main"] == true).unwrap()["build_id"].as_str().unwrap();
+    assert!(functions(&before).contains(&"pay") && !before["problems"].to_string().contains("another build"));
+    let other = "0123456789abcdef0123456789abcdef01234567";
+    let option = format!("-Wl,--build-id=0x{other}");
+    let built = bench.folder.path().join("cart");
+    let built = Command::new("cc").args(["-g", "-O1", &option, "-o"]).args([built, bench.path("cart.c")]).output();
+    assert!(built.unwrap().status.success());
+    let after = report();
+    let said = after["problems"].to_string();
+    assert!(
+        said.contains("cart` is of another build than cart") && said.contains(id) && said.contains(other),
+        "{said}"
+    );
+    assert!(!functions(&after).contains(&"pay"), "{after}");
 }

@@ -6,7 +6,7 @@ use coroner_process::registers::Arch as Machine;
 use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers, StackMemory};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
-use coroner_symbols::{Arch, ImageKey, SnapshotImages, Symbolizer};
+use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
 use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
 
 /// Most frames of a thread: of a recursion without end, the first.
@@ -16,6 +16,9 @@ const READS: u64 = 1 << 22;
 
 /// Words of a stack that are searched for return addresses.
 const SCANNED: u32 = 512;
+
+/// Most files of other builds that are named.
+const OTHERS: usize = 16;
 
 /// Most bytes of a stack that are kept in the report, and of all.
 const KEPT: usize = 64 << 10;
@@ -95,11 +98,26 @@ pub(crate) fn walk_threads(
     let mut images = SnapshotImages::new();
     images.add_memory(mapped);
     let mut without: Vec<String> = Vec::new();
+    let mut others = Vec::new();
     for image in &report.images {
-        let data = images.add(symbolizer.files(&ImageKey::of_image(image, arch)), image.load_address.0);
-        if !data.has_code && !data.debug_frame && image.path.starts_with('/') {
-            without.push(described(image));
+        let key = ImageKey::of_image(image, arch);
+        let data = images.add(symbolizer.files(&key), image.load_address.0);
+        if data.has_code || data.debug_frame || !image.path.starts_with('/') {
+            continue;
         }
+        match &symbolizer.status(&key).matched {
+            Match::Mismatched { path, found } => others.push((described(image), path.clone(), found.clone())),
+            _ => without.push(described(image)),
+        }
+    }
+    for (image, path, found) in others.iter().take(OTHERS) {
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let has = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        let what = format!(
+            "`{}` is of another build than {image}: its build id is {has}, so its names and unwind data are not used",
+            path.display()
+        );
+        report.problems.push(Problem { section: None, offset: 0, what });
     }
     if !without.is_empty() {
         let what = format!(
@@ -108,7 +126,7 @@ pub(crate) fn walk_threads(
         );
         report.problems.push(Problem { section: None, offset: 0, what });
     }
-    let scan = if without.is_empty() { 0 } else { SCANNED };
+    let scan = if without.is_empty() && others.is_empty() { 0 } else { SCANNED };
     let mut cache = Box::new(RuleCache::new());
     for thread in &mut report.threads {
         let Some(registers) = &thread.registers else { continue };
