@@ -10,13 +10,13 @@ use coroner::Report;
 use coroner_apple_report::AppleReport;
 use coroner_import::{Form, MAX_LOG_BYTES, Noted};
 use coroner_report::model::{Id, Timestamp};
-use coroner_symbols::Symbolizer;
+use coroner_symbols::{ImageKey, Symbolizer};
 use coroner_tombstone::TombstoneError;
 
 use crate::failure::{Context, Failure};
 use crate::report_files::JSON;
 use crate::reports::{self, REPORTS, Texts};
-use crate::symbol_search::SymbolArguments;
+use crate::symbol_search::{SymbolArguments, keys};
 use crate::whole_file;
 
 /// Reads what Android or an Apple system wrote of a death: which form it is, its content says. `None` if it is none that is known.
@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
     let folder =
         folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
-    let mut failed = 0;
+    let (mut failed, mut images) = (0, Vec::new());
     let mut all: Vec<(PathBuf, bool)> = Vec::new();
     for path in arguments.files {
         match path.is_dir() {
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
     for (path, is_log) in &all {
         let imported = match is_log {
             true => import_log(path, &folder, &mut symbolizer),
-            false => import(path, &folder, &mut symbolizer).map(|id| vec![id]),
+            false => import(path, &folder, &mut symbolizer, &mut images).map(|id| vec![id]),
         };
         match imported {
             Ok(ids) => ids.iter().for_each(|id| println!("{id}  {}", path.display())),
@@ -129,6 +129,9 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
                 failure.print();
             }
         }
+    }
+    if !images.is_empty() {
+        arguments.symbols.are_of(&images);
     }
     match (failed, all.len()) {
         (0, _) => Ok(()),
@@ -149,13 +152,14 @@ fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
-fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Id, Failure> {
+fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer, images: &mut Vec<ImageKey>) -> Result<Id, Failure> {
     let mut report = match form_of(path) {
         Some(_) => without_memory(path, symbolizer)?,
         None => reports::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
     };
     report.scrub(&coroner::hide_secrets);
     keep(&report, folder)?;
+    images.extend(keys(&report));
     Ok(report.header.event_id)
 }
 

@@ -271,7 +271,8 @@ of --symbols. `coroner show FILE` shows such a file without taking it in.
 Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard
 error.
 
-Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, 2 wrong usage."))]
+Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, or files were named with --symbols and none is
+of the report (their ids are said), 2 wrong usage."))]
     Symbolicate {
         /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id; without it, the newest
         /// report of the store

@@ -12,7 +12,7 @@ use coroner_symbols::Symbolizer;
 
 use crate::explained;
 use crate::failure::Failure;
-use crate::symbol_search::SymbolArguments;
+use crate::symbol_search::{self, SymbolArguments};
 use crate::terminal::{self, Output};
 use crate::{ReportFormat, markdown, page, reports, whole_file};
 
@@ -36,6 +36,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
     let report = reports::open_one(what, store, view.texts, Some(&mut symbolizer))?;
+    symbols.are_of(&symbol_search::keys(&report));
     present(report, &mut symbolizer, view)
 }
 

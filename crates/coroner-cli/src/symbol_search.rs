@@ -1,12 +1,13 @@
 //! Where the commands look for symbols, what they say while they look, and what came of it.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
-use coroner::SymbolSearch;
-use coroner_symbols::{Debuginfod, ImageKey, ImageSymbols, Match, Options, SymbolError, Symbolizer};
+use coroner::{Report, SymbolSearch};
+use coroner_symbols::{Arch, DebugId, Debuginfod, ImageKey, ImageSymbols, Match, Options, SymbolFile, Symbolizer};
 use indicatif::ProgressBar;
 
 use crate::failure::{Context, Failure};
@@ -43,6 +44,31 @@ impl SymbolArguments {
         }
         let index_cache = self.cache_file(&paths);
         Ok(SymbolSearch { paths, index_cache })
+    }
+
+    /// Says of each file that was named, and of no image of a report, whose id it has instead. False if files were named, and none is of it; what is in
+    /// folders may be of anything.
+    pub(crate) fn are_of(&self, images: &[ImageKey]) -> bool {
+        let (mut matched, mut others) = (0, 0);
+        for path in &self.paths {
+            let files = crate::symbols::files(path).unwrap_or_default();
+            if files.is_empty() {
+                matched += 1;
+            }
+            for path in files {
+                // What is broken is said where it is read.
+                let parts = SymbolFile::open(&path).unwrap_or_default();
+                // Parts of debug information that others name (dwp, dwz) are of no image.
+                if parts.iter().any(|part| images.iter().any(|image| part.is_of(image))) {
+                    matched += 1;
+                } else if parts.iter().any(SymbolFile::can_name) {
+                    others += 1;
+                    let ids: Vec<DebugId> = parts.iter().filter_map(|part| part.debug_id().cloned()).collect();
+                    warn(&of_no_image(&path, &ids, images));
+                }
+            }
+        }
+        matched > 0 || others == 0
     }
 
     /// A symbolizer that asks no server.
@@ -84,6 +110,11 @@ impl SymbolArguments {
         search.hash(&mut hash);
         Some(folder.join(format!("symbols-{:016x}.index", hash.finish())))
     }
+}
+
+/// The images of a report.
+pub(crate) fn keys(report: &Report) -> Vec<ImageKey> {
+    report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect()
 }
 
 /// `coroner` in the folder that the system has for caches.
@@ -160,14 +191,39 @@ fn why(matched: &Match, image: &ImageSymbols) -> String {
         Match::Matched if image.lines > 0 => format!("what has its {id} names no more"),
         Match::Matched => format!("symbols without source lines ({id})"),
         Match::Unverified => "the image has no id: what is at its path may be another build".to_owned(),
-        Match::Mismatched { path, .. } => format!("`{}` is of another build, not of {id}", path.display()),
+        Match::Mismatched { path, found } => {
+            format!("`{}` is of another build: it has {}, the report's {id}", path.display(), ids(found))
+        }
         Match::NoSymbols => format!("what has its {id} has no symbols"),
         _ if key.debug_id.is_none() => "the report does not say its id: no file is known to be of it".to_owned(),
         _ => format!("no symbols with its {id} were found"),
     }
 }
 
-fn warn(problem: &SymbolError) {
+/// One id, or those of several architectures.
+fn ids(ids: &[DebugId]) -> String {
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    if ids.is_empty() { "no id".to_owned() } else { format!("id {}", ids.join(", ")) }
+}
+
+/// `libpaint.so.debug`, `libpaint.so` and `libpaint.sym` are names of one library.
+pub(crate) fn stem(path: &Path) -> String {
+    let name = name_of(path);
+    name.trim_end_matches(".debug").trim_end_matches(".sym").trim_end_matches(".so").to_owned()
+}
+
+/// The ids of a symbol file that is of no image, with the images that could be meant: those of its name, or else the program.
+fn of_no_image(path: &Path, ids_of_file: &[DebugId], images: &[ImageKey]) -> String {
+    let id = |image: &ImageKey| ids(image.debug_id.as_slice());
+    let meant: Vec<&ImageKey> = images.iter().filter(|image| stem(&image.path) == stem(path)).collect();
+    let mut said = format!("`{}` has {} and is of none of the report's images", path.display(), ids(ids_of_file));
+    for image in if meant.is_empty() { images.get(..1).unwrap_or_default().iter().collect() } else { meant } {
+        said.push_str(&format!("; `{}` has {}", name_of(&image.path), id(image)));
+    }
+    said
+}
+
+fn warn(problem: &impl Display) {
     let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
     anstream::eprintln!("{yellow}warning{yellow:#}: {problem}");
 }

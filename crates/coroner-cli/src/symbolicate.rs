@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use coroner::Report;
-use coroner_apple_report::AppleReport;
+use coroner_apple_report::{AppleImage, AppleReport};
 use coroner_report::text::ThreadFilter;
 use coroner_report::wire::FILE_PREFIX;
+use coroner_symbols::ImageKey;
 
 use crate::Format;
 use crate::failure::{Context, Failure};
@@ -76,7 +77,8 @@ fn name_apple(what: &str, bytes: &[u8], symbols: &SymbolArguments, output: &Outp
     let named = report.symbolicate(&mut symbolizer, &mut |image, frames| naming.about_to(image, frames));
     drop(naming);
     output.write(&named.bytes)?;
-    Ok(symbol_search::tell(&mut symbolizer, &named.images, None))
+    let keys: Vec<ImageKey> = report.images().iter().map(AppleImage::key).collect();
+    Ok(symbol_search::tell(&mut symbolizer, &named.images, None) & symbols.are_of(&keys))
 }
 
 fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
@@ -113,5 +115,6 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
         }
     }
     let program = report.images.iter().find(|image| image.is_main).map(|image| Path::new(&image.path));
-    Ok(symbol_search::tell(&mut symbolizer, &images, program))
+    let named = symbol_search::tell(&mut symbolizer, &images, program);
+    Ok(named & symbols.are_of(&symbol_search::keys(&report)))
 }

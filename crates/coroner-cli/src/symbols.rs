@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use coroner_apple_report::AppleReport;
-use coroner_symbols::{Arch, ImageKey, SymbolFile};
+use coroner_symbols::{ImageKey, SymbolFile};
 use serde::Serialize;
 
 use crate::Format;
 use crate::failure::{Context, Failure};
-use crate::symbol_search::name_of;
+use crate::symbol_search::{keys, stem};
 use crate::{reports, symbolicate};
 
 /// The folder of a dSYM bundle in which its files are.
@@ -84,7 +84,7 @@ pub(crate) fn run(
 }
 
 /// The file itself; those of a dSYM bundle.
-fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -108,7 +108,7 @@ fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
         return Ok(report.images().iter().map(coroner_apple_report::AppleImage::key).collect());
     }
     let report = reports::open_one(Some(what), store, reports::Texts::Scrubbed, None)?;
-    Ok(report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect())
+    Ok(keys(&report))
 }
 
 fn describe(file: &SymbolFile, images: Option<&[ImageKey]>) -> Description {
@@ -142,12 +142,6 @@ fn relations(file: &SymbolFile, images: &[ImageKey]) -> Vec<Relation> {
     }
     let same_name = images.iter().filter(|image| stem(&image.path) == stem(file.path()));
     same_name.map(|image| relation(image, false)).collect()
-}
-
-/// `libpaint.so.debug`, `libpaint.so` and `libpaint.sym` are names of one library.
-fn stem(path: &Path) -> String {
-    let name = name_of(path);
-    name.trim_end_matches(".debug").trim_end_matches(".sym").trim_end_matches(".so").to_owned()
 }
 
 fn print(description: &Description, out: &mut impl Write) -> Result<(), Failure> {

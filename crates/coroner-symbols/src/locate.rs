@@ -61,6 +61,9 @@ impl Locator {
         for path in places {
             take_matching(&path, key, &mut found, &mut seen);
         }
+        if found.files.is_empty() && found.mismatched.is_none() && key.debug_id.is_some() {
+            found.mismatched = self.index().with_name(&key.path);
+        }
         #[cfg(feature = "debuginfod")]
         self.take_from_server(key, &mut found, &mut seen);
         if let Some(id) = &key.debug_id

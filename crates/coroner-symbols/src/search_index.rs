@@ -94,6 +94,17 @@ impl SearchIndex {
         path.file_name().and_then(|name| self.without_id.get(name)).map_or(&[], Vec::as_slice)
     }
 
+    /// A file of the image's name, and all of its ids.
+    pub(crate) fn with_name(&self, path: &Path) -> Option<(PathBuf, Vec<DebugId>)> {
+        let name = bare_name(path)?;
+        let named = self.by_id.iter().flat_map(|(id, paths)| paths.iter().map(move |path| (path, id)));
+        let mut named: Vec<_> = named.filter(|(path, _)| bare_name(path) == Some(name)).collect();
+        named.sort_unstable_by_key(|(path, id)| (*path, id.to_string()));
+        let (first, _) = *named.first()?;
+        let ids = named.iter().take_while(|(path, _)| *path == first).map(|(_, id)| (*id).clone());
+        Some((first.clone(), ids.collect()))
+    }
+
     /// The shared cache that has an image, and the image's address in it.
     pub(crate) fn in_shared_cache(&self, id: &DebugId) -> Option<&(PathBuf, u64)> {
         self.in_shared_caches.get(id)
@@ -119,6 +130,12 @@ impl SearchIndex {
             }
         }
     }
+}
+
+/// `libpaint.so` of `libpaint.so.debug`, too.
+fn bare_name(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    Some(name.strip_suffix(".debug").unwrap_or(name))
 }
 
 struct Walk<'a> {

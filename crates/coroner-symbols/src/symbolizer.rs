@@ -78,9 +78,10 @@ pub enum Match {
     Matched,
     /// The image of the report has no id, nor has the file at its path: used, but it may have changed since.
     Unverified,
-    /// The file at the image's path has another id, so it wasn't used: the app or library was replaced.
+    /// The file at the image's path has another id, so it wasn't used: the app or library was replaced. Or there is none, and one of its name
+    /// in the folders of [`Options::search`] has another id.
     Mismatched {
-        /// What was found there.
+        /// What was found.
         path: PathBuf,
         /// Its ids: one, or one per architecture; none where it has no id at all, and was changed since the image was loaded.
         found: Vec<DebugId>,

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::{Context, Failure};
 use crate::summary::{State, Summary};
-use crate::symbol_search::{SymbolArguments, default_cache};
+use crate::symbol_search::{SymbolArguments, default_cache, keys};
 use crate::{reports, whole_file};
 
 /// The page of a report.
@@ -96,6 +96,7 @@ fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
     let report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbolizer))?;
+    symbols.are_of(&keys(&report));
     let explanation = coroner_explain::explain(&report, &ImageFiles::of(&report, &mut symbolizer));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("coroner"));
     let cache = || default_cache().map(|folder| folder.join("pages"));

@@ -183,6 +183,57 @@ fn no_time_to_send_is_wrong_usage() {
     std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
     for seconds in ["0", "-1", "18446744073709551615", "soon"] {
         let none = bench.run(&["send", "one.json", "--dsn", "http://key@127.0.0.1:9/1", "--timeout", seconds]);
-        assert!(none.code == 2 && none.err.contains("'--timeout <SECONDS>': it is a number of seconds from 1"), "{none:?}");
+        assert!(
+            none.code == 2 && none.err.contains("'--timeout <SECONDS>': it is a number of seconds from 1"),
+            "{none:?}"
+        );
     }
+}
+
+/// A program is a symbol file of its own, and has a build id where the linker gives one.
+#[test]
+#[cfg(target_os = "linux")]
+fn symbols_of_another_build_are_said_to_be() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("paint.c"), "int fill(int n) { return n; } int main(void) { return fill(0); }").unwrap();
+    let built = |id: &str, to: &str| {
+        let option = format!("-Wl,--build-id=0x{id}");
+        let built = bench.command(Path::new("cc"), &["-g", &option, "-o", to, "paint.c"]).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+    };
+    let (own, other) = ("0a".repeat(20), "0b".repeat(20));
+    built(&own, "own");
+    std::fs::create_dir(bench.path("new")).unwrap();
+    built(&other, "new/paint");
+    built(&other, "another");
+    let text = |named: bool| {
+        report(1, |report| {
+            report["images"][0]["build_id"] = json!(own);
+            report["images"][0]["load_address"] = json!("0x0");
+            report["images"][0]["size"] = json!(1 << 20);
+            for frame in report["threads"][0]["frames"].as_array_mut().unwrap() {
+                frame["address"] = json!("0x1130");
+                if !named {
+                    frame.as_object_mut().unwrap().remove("function");
+                }
+            }
+        })
+        .to_string()
+    };
+    std::fs::write(bench.path("named.json"), text(true)).unwrap();
+    std::fs::write(bench.path("bare.json"), text(false)).unwrap();
+    for report in ["named.json", "bare.json"] {
+        for file in ["another", "new/paint"] {
+            let said = bench.run(&["symbolicate", report, "--symbols", file]);
+            let both = said.err.contains(&format!("{file}` has id {other} and is of none of the report's images"));
+            assert!(both && said.err.contains(&format!("`paint` has id {own}")) && said.code == 1, "{said:?}");
+        }
+        let said = bench.run(&["symbolicate", report, "--symbols", "own", "--symbols", "another"]);
+        assert!(said.code == 0 && said.err.contains("another` has id"), "one of them is of it: {said:?}");
+    }
+    // Of a folder it is said of the image.
+    let said = bench.run(&["symbolicate", "bare.json", "--symbols", "new"]);
+    let of_folder = format!("new/paint` is of another build: it has id {other}, the report's id {own}");
+    assert!(said.code == 1 && said.err.contains(&of_folder), "{said:?}");
+    assert!(bench.run(&["show", "bare.json", "--symbols", "another"]).err.contains(&other));
 }
