@@ -237,3 +237,24 @@ fn symbols_of_another_build_are_said_to_be() {
     assert!(said.code == 1 && said.err.contains(&of_folder), "{said:?}");
     assert!(bench.run(&["show", "bare.json", "--symbols", "another"]).err.contains(&other));
 }
+
+#[test]
+fn frames_of_go_are_no_frames_of_java() {
+    let bench = Bench::new();
+    let log = "panic: out of cheese\n\ngoroutine 1 [running]:\nmain.(*Cart).Total(...)\n\t/home/shop/main.go:10\nmain.lost()\n\
+        runtime.goexit({})\n\t/usr/local/go/src/runtime/asm_amd64.s:1650 +0x1\n";
+    std::fs::write(bench.path("shop.log"), log).unwrap();
+    std::fs::write(bench.path("rust.log"), format!("{PANIC}stack backtrace:\n   0: paint::fill\n   1: paint::main\n"))
+        .unwrap();
+    for (log, language, frames) in [("shop.log", "go", 3), ("rust.log", "rust", 2)] {
+        let imported = bench.run(&["import", "--log", log]);
+        assert_eq!(imported.code, 0, "{imported:?}");
+        let id = &imported.out[..32];
+        let lines = bench.run(&["show", id, "--thread", "all"]).out;
+        assert_eq!(lines.matches("java").count(), 0, "{lines}");
+        let event = bench.run(&["convert", id, "--to", "sentry"]).json();
+        let stack = event["exception"]["values"][0]["stacktrace"]["frames"].as_array().unwrap();
+        assert_eq!(stack.len(), frames, "{event:#}");
+        assert!(stack.iter().all(|frame| frame["platform"] == language), "{stack:#?}");
+    }
+}

@@ -111,6 +111,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         match function(text) {
             Some(function) if current.frames.len() < MAX_FRAMES => current.frames.push(Frame {
                 found_by: FoundBy::MANAGED,
+                // Where other frames have an image.
+                module: Some(Language::GO.to_string()),
                 function: Some(function.to_owned()),
                 ..Frame::default()
             }),

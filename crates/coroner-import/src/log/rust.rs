@@ -148,7 +148,10 @@ fn numbered(text: &str) -> Option<Frame> {
 fn named(name: &str, address: Address) -> Frame {
     let name = name.trim_end();
     let name = without_hashes(name);
+    // Without an address there is no image either.
+    let module = (address.0 == 0).then(|| Language::RUST.to_string());
     Frame {
+        module,
         address,
         found_by: if address.0 == 0 { FoundBy::MANAGED } else { FoundBy::CFI },
         address_kind: if address.0 == 0 { AddressKind::INSTRUCTION } else { AddressKind::RETURN },
