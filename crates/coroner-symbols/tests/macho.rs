@@ -487,6 +487,10 @@ fn a_dsym_of_another_build_is_not_used() {
     let mut symbolizer = Symbolizer::new(Options { search: vec![fixture("")], ..Options::default() });
     let mut key = program_key(Arch::Aarch64);
     key.debug_id = Some("00112233445566778899aabbccddeeff".parse().unwrap());
+    // One of its name is in the folder.
+    let status = symbolizer.status(&key);
+    assert!(matches!(&status.matched, Match::Mismatched { found, .. } if found.len() == 2), "{status:?}");
+    key.path = "/A/another.dylib".into();
     assert_eq!(symbolizer.status(&key).matched, Match::Missing);
     key.path = fixture("program.dylib");
     let status = symbolizer.status(&key);
