@@ -10,6 +10,7 @@ use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
 use crate::bad_operand::NEAR_NULL;
 use crate::machine;
 use crate::mapped;
+use crate::pointer_authentication::is_of_code;
 
 /// Lower bits lead to memory nearby, where a wrong offset leads, too.
 const LOWEST: u32 = 24;
@@ -44,7 +45,7 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     if access.is_some_and(is_odd) {
         return Vec::new();
     }
-    // A tag of arm64 (MTE, pointer authentication) is not the address.
+    // A tag of arm64 (MTE) is not the address.
     let highest = match arch {
         Arch::X86_64 => 63,
         Arch::Aarch64 => 55,
@@ -71,7 +72,8 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
     };
-    let mut all: Vec<(bool, BitFlip)> = (LOWEST..=highest).filter_map(good).collect();
+    let mut all: Vec<(bool, BitFlip)> =
+        (LOWEST..=highest).filter(|bit| !is_of_code(arch, *bit)).filter_map(good).collect();
     // Beside another register is likelier.
     all.sort_by_key(|(is_alone, _)| *is_alone);
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }

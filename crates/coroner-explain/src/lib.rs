@@ -42,6 +42,7 @@ mod mapped;
 mod notice;
 mod origin;
 mod pattern;
+mod pointer_authentication;
 mod profile;
 mod program_end;
 mod recursion;
@@ -78,6 +79,7 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, &ran));
     explanation.bit_flips = bit_flip::candidates(report, &explanation);
     explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
+    explanation.facts.extend(pointer_authentication::sentence(report, &explanation));
     explanation.code_change = comparison::compare(report, code);
     explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
     origin::add(report, &ran, &mut explanation);

@@ -399,6 +399,39 @@ fn one_bit_from_a_good_address() {
 }
 
 #[test]
+fn a_pointer_that_failed_its_authentication() {
+    // ldr w0, [x3, #16]
+    let code = words(&[0xb940_1060]);
+    let good = 0x7ff0_0000_8010_u64;
+    let said = |os: Os, bad: u64| {
+        let mut report = arm64(maperr(), Some(bad + 16), &[(3, bad)]);
+        report.threads[0].stack = Some((Address(0x7ff0_0000_0000), Address(0x7ff0_0010_0000)));
+        report.header.os = os;
+        let said = explain(&report, &code);
+        let is_named = said.facts.iter().find(|fact| fact.starts_with("possible pointer authentication failure"));
+        (is_named.cloned(), said.bit_flips.len())
+    };
+    for (bit, key) in [(53, "key A"), (54, "key B")] {
+        let (fact, flips) = said(Os::LINUX, good | 1 << bit);
+        let fact = fact.unwrap();
+        assert!(
+            fact.contains("0x7ff000008010 with") && fact.contains(key) && fact.contains("stack of thread 7"),
+            "{fact}"
+        );
+        assert_eq!(flips, 0);
+    }
+    // With the tag of memory in the top byte.
+    assert!(said(Os::LINUX, good | 1 << 53 | 0xb4 << 56).0.is_some());
+    // Elsewhere the top byte is none of the address; on Darwin it is of a pointer to code.
+    assert!(said(Os::MACOS, good | 1 << 62).0.unwrap().contains("key B in bits 62 and 61"));
+    assert!(said(Os::LINUX, good | 1 << 62).0.is_none());
+    // No code, both bits, other bits beside it.
+    assert!(said(Os::LINUX, good ^ 1 << 41).0.is_none());
+    assert!(said(Os::LINUX, good | 3 << 53).0.is_none());
+    assert!(said(Os::LINUX, good | 1 << 53 | 1 << 50).0.is_none());
+}
+
+#[test]
 fn what_is_mapped_at_the_address() {
     // str x1, [x2, #8]
     let code = words(&[0xf900_0441]);

@@ -386,7 +386,10 @@ fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
     let mut changed = report.clone();
     let pc = report.crashed_thread()?.registers.as_ref()?.pc()?;
     // What is no code of an image has nothing to be compared with.
-    report.image_at(pc)?;
+    let segments = &report.image_at(pc)?.segments;
+    segments
+        .iter()
+        .find(|segment| pc.0.wrapping_sub(segment.address.0) < segment.size && segment.protection & 1 != 0)?;
     let piece = changed.code.iter_mut().find(|piece| piece.address == pc)?;
     let bit = pc.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61;
     let place = (pc.0 >> 4) as usize % piece.bytes.0.len().min(16);

@@ -44,7 +44,8 @@ pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     session.seal(SectionKind::CODE, length)
 }
 
-/// Writes the mapping that the fault's address lies in, or the nearest; of other crashes those at the program counter.
+/// Writes the mapping that the fault's address lies in, or the nearest; of other crashes those at the program counter. And of a stack pointer
+/// that leads to no memory, the one that the stack is in.
 pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     let address = context.address.filter(|_| context.is_memory_fault).unwrap_or(context.registers.pc);
@@ -52,7 +53,11 @@ pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);
     encoder.begin_array();
+    let mut last = None;
     let mut write = |mapping: &coroner_process::images::Mapping, name: &[u8]| {
+        if last.replace(mapping.start) == Some(mapping.start) {
+            return;
+        }
         let allowed = mapping.permissions;
         let bits = [(allowed.execute, 1), (allowed.write, 2), (allowed.read, 4), (allowed.shared, 8)];
         Mapping {
@@ -66,6 +71,10 @@ pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     };
     let mut name = [0; 512];
     images.mappings.around(address, &mut name, &mut write);
+    // A frame that is larger than what its stack has left may reach beyond other mappings.
+    if session.is_bad_stack_pointer && workspace.ring.first_cfa != 0 {
+        images.mappings.around(workspace.ring.first_cfa.wrapping_sub(8), &mut name, &mut write);
+    }
     // What the bad address was, if a bit of it flipped; the processor does not say one that none can be.
     let is_open = context.is_memory_fault && address >= NEAR_NULL && images.mappings.at(address) == Ok(None);
     let said = Some(address).filter(|_| is_open);

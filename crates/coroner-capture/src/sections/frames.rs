@@ -20,6 +20,8 @@ pub(crate) const LAST: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Ring {
     frames: [Frame; LAST],
+    /// The canonical frame address of the innermost frame, 0 if it is not known.
+    pub(super) first_cfa: u64,
 }
 
 /// How much of a stack is kept and how far it is walked.
@@ -70,11 +72,15 @@ impl<'w> Walk<'w> {
         let Walk { ring, images, cache, mut names } = self;
         let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
         let mut walker = coroner_walk::walker(registers, memory, images, cache, options);
+        ring.first_cfa = 0;
         let mut walked = 0_usize;
         // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
         let last = NonZeroUsize::new(depth.last.min(LAST)).unwrap_or(NonZeroUsize::MIN);
         walker.for_each(|frame| {
             let frame = wire(frame);
+            if walked == 0 {
+                ring.first_cfa = frame.cfa.unwrap_or(0);
+            }
             if walked < depth.first {
                 thread.frame(&frame);
                 if let Some(names) = &mut names {

@@ -1,0 +1,54 @@
+//! Pointers of arm64 that failed their authentication.
+//!
+//! The processor leaves an error code in such a pointer, so that its first use faults (Arm's reference manual, `Auth` of the shared pseudocode): 01 of
+//! key A, 10 of key B, in bits 54 and 53 where the top byte is ignored, in bits 62 and 61 elsewhere. The first is so on Linux and of data on Darwin, the
+//! second of code on Darwin. Processors with FEAT_FPAC fault at the authentication itself, and leave none.
+//!
+//! One flipped bit of memory makes the same value: which of the two it was can't be known, and the rarer one ([`crate::bit_flip`]) is not claimed.
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, Explanation, FaultKind};
+use coroner_report::wire::Os;
+
+use crate::bad_operand::NEAR_NULL;
+use crate::mapped;
+
+/// Where the lower bit of an error code is.
+const TOP_BYTE_IGNORED: u32 = 53;
+const TOP_BYTE_USED: u32 = 61;
+
+/// Whether a bit of an address is one of an error code, where the top byte is none of it.
+pub(crate) fn is_of_code(arch: Arch, bit: u32) -> bool {
+    arch == Arch::Aarch64 && (bit == TOP_BYTE_IGNORED || bit == TOP_BYTE_IGNORED + 1)
+}
+
+/// What is said of a bad pointer that has an error code.
+pub(crate) fn sentence(report: &Report, explanation: &Explanation) -> Option<String> {
+    let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
+    let registers = report.crashed_thread()?.registers.as_ref()?;
+    if !is_open || registers.arch != Some(Arch::Aarch64) {
+        return None;
+    }
+    let value = explanation.operand.as_ref()?.value?.0;
+    let uses_top_byte = matches!(report.header.os, Os::MACOS | Os::IOS);
+    [(TOP_BYTE_IGNORED, 0xff << 48, true), (TOP_BYTE_USED, 0xffff << 48, uses_top_byte)].into_iter().find_map(
+        |(shift, upper, is_possible): (u32, u64, bool)| {
+            let key = match value >> shift & 3 {
+                1 => "A",
+                2 => "B",
+                _ => return None,
+            };
+            let good = value & !(3 << shift);
+            if !is_possible || good & upper != 0 || good & !upper < NEAR_NULL {
+                return None;
+            }
+            let place = mapped::place(report, Address(good)).map_or_else(String::new, |place| format!(": {place}"));
+            let (high, good) = (shift + 1, Address(good));
+            Some(format!(
+                "possible pointer authentication failure: {} is {good} with the error code of key {key} in bits {high} and {shift}{place}",
+                Address(value)
+            ))
+        },
+    )
+}
