@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use coroner_explain::{Certainty, Explanation, FaultKind, ImageFiles, NoCode, explain};
-use coroner_report::Report;
 use coroner_report::model::Address;
 use coroner_report::wire::Access;
+use coroner_report::{Report, RunFacts};
 use coroner_symbols::{Options, Symbolizer};
 
 // Builds the library that the programs are linked with.
@@ -197,6 +197,52 @@ fn real_crashes_are_explained() {
         });
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A shell is process 1 of a namespace, as a service manager is of its system: it ends a service that gives no sign of life by SIGABRT.
+#[test]
+fn the_watchdog_of_a_service_manager() {
+    /// The signal is sent by process 1, or by a child of it.
+    const MANAGER: &str = r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; kill -ABRT $!; wait"#;
+    const SOMEBODY: &str =
+        r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; (exec kill -ABRT $!); wait"#;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
+    let program = build(folder.path(), "-O1");
+    let said = |name: &str, script: &str, watchdog: &[(&str, &str)]| {
+        let store = folder.path().join(name);
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]);
+        command.arg(&program).arg(&store).arg("waits");
+        command.env_remove("LD_LIBRARY_PATH").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
+        command.env("OUT", folder.path().join(format!("{name}.out"))).envs(watchdog.iter().copied());
+        let done = command.output().unwrap();
+        if String::from_utf8_lossy(&done.stderr).contains("unshare failed") {
+            println!("no namespace can be made here: {done:?}");
+            return None;
+        }
+        let runs = std::fs::read_dir(store.join("runs")).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+        let run = runs.map(|run| run.unwrap().path()).next().unwrap();
+        let mut report = Report::read_file(run.join("report")).unwrap();
+        report.stitch(RunFacts::read_file(run.join("state")).unwrap());
+        Some(explain(&report, &NoCode).headline)
+    };
+    let wanted = "SIGABRT, sent by process 1, the service manager, as its watchdog does when a service gives no sign of life for 3 s";
+    let has_watchdog = ("WATCHDOG_USEC", "3000000");
+    let Some(by_manager) = said("manager", MANAGER, &[has_watchdog]) else { return };
+    assert!(by_manager.starts_with(wanted), "{by_manager}");
+    // What only looks like it: a service without a watchdog, a child of one that has it, a signal of another process.
+    for (name, script, watchdog) in [
+        ("none", MANAGER, &[][..]),
+        ("inherited", MANAGER, &[has_watchdog, ("WATCHDOG_PID", "1")]),
+        ("somebody", SOMEBODY, &[has_watchdog]),
+    ] {
+        let headline = said(name, script, watchdog).unwrap();
+        assert!(
+            headline.starts_with("SIGABRT, sent by process ") && !headline.contains("watchdog"),
+            "{name}: {headline}"
+        );
+    }
 }
 
 /// Whether `blind` is a kind that `seeing` is one of.
