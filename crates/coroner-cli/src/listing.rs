@@ -238,8 +238,8 @@ impl Listing {
         let progress = reports::bar(stored.len(), "reading reports");
         let summaries = in_parallel(stored.len(), SHARE, |number| {
             // Of one that changes while it is read, the older stamp is remembered, and it is read again.
-            let (now, stamp) = (SystemTime::now(), stored[number].stamp());
-            let summary = reports::summarize(&stored[number], texts, None);
+            let now = SystemTime::now();
+            let (stamp, summary) = reports::summarize(&stored[number], texts, None);
             progress.inc(1);
             Some((stamp.filter(|stamp| is_settled(*stamp, now)), summary))
         });
@@ -255,7 +255,7 @@ impl Listing {
                 // What the crash left has no names that need a look at symbol files, which may come later.
                 Ok(summary) if !stored.forms.has_json && summary.function.is_none() => {
                     stamp = None;
-                    match names.as_deref_mut().map(|names| reports::summarize(stored, texts, Some(names))) {
+                    match names.as_deref_mut().map(|names| reports::summarize(stored, texts, Some(names)).1) {
                         Some(Ok(summary)) => summary,
                         Some(Err(_)) => continue,
                         None => summary,

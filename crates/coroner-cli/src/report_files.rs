@@ -69,7 +69,7 @@ impl Stamp {
     }
 
     #[allow(clippy::unnecessary_cast)] // Their types differ from system to system.
-    fn of(stat: &Stat) -> Stamp {
+    pub(crate) fn of(stat: &Stat) -> Stamp {
         let time =
             |seconds: i64, nanoseconds: u64| (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
         Stamp {

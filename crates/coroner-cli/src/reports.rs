@@ -121,6 +121,37 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
+/// A file of a folder of reports, with its stamp as it was before it was read. The folder's list says already that it is a regular one.
+fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
+    use std::io::Read;
+    let doing = || format!("can't read `{}`", path.display());
+    let mut file = open_regular(path).context(doing())?;
+    let status = rustix::fs::fstat(&file).map_err(std::io::Error::from).context(doing())?;
+    let stamp = Stamp::of(&status);
+    let is_regular = rustix::fs::FileType::from_raw_mode(status.st_mode).is_file();
+    if !is_regular || stamp.size == 0 || stamp.size > LARGEST {
+        return Err(Failure::new(doing()));
+    }
+    // Room for more than it had: a read that leaves some of it has seen the end.
+    let mut bytes = vec![0; usize::try_from(stamp.size).unwrap_or(0).saturating_add(1)];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read(&mut bytes[filled..]) {
+            Ok(count) => {
+                let is_end = count < bytes.len() - filled;
+                filled += count;
+                if is_end {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).context(doing()),
+        }
+    }
+    bytes.truncate(filled);
+    Ok((stamp, bytes))
+}
+
 /// The bytes of a regular file: what is of the kernel (`/proc`) says that it is empty, and may have no end.
 pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
@@ -273,7 +304,7 @@ fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> 
         }
     }
     for stored in unsaid {
-        let id = summarize(&stored, Texts::AsTheyWere, None).map(|summary| summary.event_id);
+        let id = summarize(&stored, Texts::AsTheyWere, None).1.map(|summary| summary.event_id);
         found.extend(id.ok().filter(|id| id.starts_with(digits)).map(|id| (id, Place::Stored(stored))));
     }
     for run in runs {
@@ -291,7 +322,7 @@ fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> 
 fn newest(store: &Path) -> Result<Place, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut stored = folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)?;
-    let time = |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).map_or(0, |summary| summary.time.0);
+    let time = |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).1.map_or(0, |summary| summary.time.0);
     // A folder sink's names begin with their times; of others the time is in the file.
     let is_said = stored.iter().all(|report| report.id_in_name().is_some());
     let newest = match is_said {
@@ -312,7 +343,7 @@ fn newest(store: &Path) -> Result<Place, Failure> {
     };
     let time = newest
         .as_ref()
-        .and_then(|stored| summarize(stored, Texts::AsTheyWere, None).ok())
+        .and_then(|stored| summarize(stored, Texts::AsTheyWere, None).1.ok())
         .map_or(0, |summary| summary.time.0);
     let pending = runs.iter().rev().flat_map(|run| {
         let reports = open_run(&run.path, Texts::AsTheyWere, None).unwrap_or_default();
@@ -413,7 +444,7 @@ impl Watch {
             if !self.files.insert((stored.listed(), stamp)) {
                 continue;
             }
-            match summarize(&stored, self.texts, Some(names)) {
+            match summarize(&stored, self.texts, Some(names)).1 {
                 Ok(summary) => new.push(summary),
                 Err(_) if stamp.is_none() => {}
                 Err(failure) => failure.print(),
@@ -432,22 +463,24 @@ impl Watch {
     }
 }
 
-/// One line of a report of a folder, from as little of it as that needs.
+/// One line of a report of a folder, from as little of it as that needs, and the stamp of the file that a list reads, as it was before.
 pub(crate) fn summarize(
     stored: &StoredReport,
     texts: Texts,
     names: Option<&mut Symbolizer>,
-) -> Result<Summary, Failure> {
+) -> (Option<Stamp>, Result<Summary, Failure>) {
     let path = stored.path();
-    if let (Texts::Scrubbed, Some(json)) | (Texts::AsTheyWere, Some(json)) = (texts, stored.json())
+    if let Some(json) = stored.json()
         && (texts == Texts::Scrubbed || !stored.forms.has_raw)
-        && let Ok(mut report) = read(&json).and_then(|bytes| Ok(Report::head_from_json(&bytes)?))
+        && let Ok((stamp, bytes)) = read_listed(&json)
+        && let Ok(mut report) = Report::head_from_json(&bytes)
     {
         texts.apply(&mut report);
-        return Ok(Summary::of(&report, &path, State::Stored));
+        return (Some(stamp), Ok(Summary::of(&report, &path, State::Stored)));
     }
-    let report = open_stored(stored, texts, None)?;
-    Ok(Summary::of(&with_names(report, names), &path, State::Stored))
+    let stamp = stored.stamp();
+    let report = open_stored(stored, texts, None);
+    (stamp, report.map(|report| Summary::of(&with_names(report, names), &path, State::Stored)))
 }
 
 /// The report with names for the stack that a summary looks at, where it has none: only from symbol tables, and a
