@@ -63,12 +63,15 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
     }
     // It may hold what users typed, and is asked for with the minidump alone.
     report.stack_memory.clear();
+    let mut kept = Ok(());
     if let Some(store) = store {
         let folder = store.join(REPORTS);
-        import::keep(&report, &folder)?;
-        let dimmed = Style::new().dimmed();
-        let id = report.header.event_id.to_string();
-        anstream::eprintln!("{dimmed}stored in {}: coroner show {}{dimmed:#}", folder.display(), &id[..8]);
+        kept = import::keep(&report, &folder);
+        if kept.is_ok() {
+            let dimmed = Style::new().dimmed();
+            let id = report.header.event_id.to_string();
+            anstream::eprintln!("{dimmed}stored in {}: coroner show {}{dimmed:#}", folder.display(), &id[..8]);
+        }
     }
     let view = show::View {
         format: arguments.format,
@@ -77,7 +80,8 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
         all_frames: arguments.all_frames,
         output: arguments.output.as_deref(),
     };
-    show::present(report, &mut symbolizer, &view)
+    // What a store does not take is shown all the same.
+    show::present(report, &mut symbolizer, &view).and(kept)
 }
 
 fn read_core(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {

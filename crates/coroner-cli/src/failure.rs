@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
@@ -50,18 +50,24 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
+        // Nobody is told that nobody reads what went wrong.
+        let _ = self.write(&mut anstream::stderr());
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let red = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-        anstream::eprintln!("{red}error{red:#}: {}", plain(&self.message));
+        writeln!(out, "{red}error{red:#}: {}", plain(&self.message))?;
         let mut cause = self.source.as_deref().and_then(|error| error.source());
         while let Some(error) = cause {
             // Errors of this project say their cause in their own message.
             if !self.message.contains(&error.to_string()) {
-                anstream::eprintln!("  because: {}", plain(&error.to_string()));
+                writeln!(out, "  because: {}", plain(&error.to_string()))?;
             }
             cause = error.source();
         }
-        if let Some(advice) = &self.advice {
-            anstream::eprintln!("  {}", plain(advice));
+        match &self.advice {
+            Some(advice) => writeln!(out, "  {}", plain(advice)),
+            None => Ok(()),
         }
     }
 }

@@ -124,6 +124,21 @@ fn a_report_that_the_store_does_not_take_is_kept_elsewhere_and_that_is_said() {
     assert!(kept.len() == 1 && shown.out.starts_with("Null pointer"), "{kept:?} {shown:?}");
 }
 
+/// `coroner run … 2>&1 | head -1`.
+#[test]
+fn a_report_whose_text_nobody_reads_is_kept() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    // A pipe whose other end is closed by the time that the program has ended.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command.stderr(writer).status().unwrap();
+    assert_eq!(status.signal(), Some(11), "{status:?}");
+    let list = bench.run(&["list"]);
+    assert!(list.out.lines().count() == 1 && list.out.contains("SIGSEGV"), "{list:?}");
+}
+
 /// As in a container whose root is read-only.
 #[test]
 fn without_a_folder_for_temporary_files_there_is_shared_memory() {

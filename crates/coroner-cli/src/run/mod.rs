@@ -1,6 +1,7 @@
 //! `coroner run`: a program that does not know of Coroner, with the shared library preloaded, and the reports of its crashes.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -127,55 +128,86 @@ fn tell(
             false => "the library was not loaded into it",
         };
         let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
-        anstream::eprintln!("{yellow}warning{yellow:#}: the program crashed, and there is no report: {why}");
+        let _ = writeln!(
+            anstream::stderr(),
+            "{yellow}warning{yellow:#}: the program crashed, and there is no report: {why}\n  \
+             with `ulimit -c unlimited` it may leave a core dump, which `coroner show` reads"
+        );
     }
     // The program's own crash is what one looks for.
     reports.sort_by_key(|report| (report.header.pid != pid, report.crash.as_ref().map(|crash| crash.time)));
+    let folder = store.map(|store| store.join(REPORTS));
+    // All are kept before the first is looked at: that may take long, and nobody may read what is shown.
+    let kept: Vec<Kept> = reports.iter().map(|report| keep(report, folder.as_deref())).collect();
+    let shown = show_all(&mut reports, &kept, arguments, pid);
+    // Who has had enough of the text is not told more.
+    shown.or_else(|failure| if failure.is_closed_pipe() { Ok(()) } else { Err(failure) })
+}
+
+fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid: u32) -> Result<(), Failure> {
     let mut symbolizer = if reports.is_empty() { return Ok(()) } else { arguments.symbols.symbolizer()? };
     let bold = Style::new().bold();
-    let folder = store.map(|store| store.join(REPORTS));
-    for (index, report) in reports.iter_mut().enumerate() {
+    let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
+    let mut out = anstream::stderr();
+    for (index, (report, kept)) in reports.iter_mut().zip(kept).enumerate() {
         name(report, &mut symbolizer);
+        if let Some(folder) = &kept.folder {
+            // With names. Without, it is there.
+            let _ = import::keep(report, folder);
+        }
         if report.header.pid != pid {
             let name = &report.header.process_name;
-            anstream::eprintln!("{bold}Process {} ({name}), which it started, crashed:{bold:#}", report.header.pid);
+            writeln!(out, "{bold}Process {} ({name}), which it started, crashed:{bold:#}", report.header.pid)?;
         }
         if index < SHOWN {
             let code = coroner_explain::ImageFiles::of(report, &mut symbolizer);
             let explanation = coroner_explain::explain(report, &code);
             let threads = coroner_report::text::ThreadFilter::Crashed;
-            let mut out = anstream::stderr().lock();
             show::print(report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
         } else {
-            anstream::eprintln!("  {}", Summary::of(report, Path::new(""), State::Stored).title());
+            writeln!(out, "  {}", Summary::of(report, Path::new(""), State::Stored).title())?;
         }
-        keep(report, folder.as_deref())?;
+        kept.failures.iter().for_each(Failure::print);
+        let id = report.header.event_id.to_string();
+        match &kept.folder {
+            Some(folder) if kept.failures.is_empty() => {
+                writeln!(out, "{green}Stored{green:#} in {}: coroner show {}", folder.display(), &id[..8])?;
+            }
+            Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", shown(folder))?,
+            None => {}
+        }
     }
     Ok(())
 }
 
+/// Where a report was kept.
+struct Kept {
+    folder: Option<PathBuf>,
+    /// Why not in the store, and why nowhere.
+    failures: Vec<Failure>,
+}
+
 /// Keeps a report in the store; where there is none, or it can't be written, in a folder of its own for temporary files.
-fn keep(report: &Report, folder: Option<&Path>) -> Result<(), Failure> {
-    let id = report.header.event_id.to_string();
-    let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
-    let kept = match folder {
-        Some(folder) => import::keep(report, folder),
-        None => Err(Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to keep the report in")
-            .advice("name a store with `--store DIR`")),
-    };
-    match (kept, folder) {
-        (Ok(()), Some(folder)) => {
-            anstream::eprintln!("{green}Stored{green:#} in {}: coroner show {}", folder.display(), &id[..8]);
-        }
-        (Ok(()), None) => {}
-        (Err(failure), _) => {
-            failure.print();
-            let other = temporary_folder()?;
-            import::keep(report, other.path())?;
-            anstream::eprintln!("{green}Stored{green:#} in {} instead", shown(&other.keep()));
+fn keep(report: &Report, folder: Option<&Path>) -> Kept {
+    let mut failures = Vec::new();
+    match folder {
+        Some(folder) => match import::keep(report, folder) {
+            Ok(()) => return Kept { folder: Some(folder.to_owned()), failures },
+            Err(failure) => failures.push(failure),
+        },
+        None => failures.push(
+            Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to keep the report in")
+                .advice("name a store with `--store DIR`"),
+        ),
+    }
+    let other = temporary_folder().and_then(|other| import::keep(report, other.path()).map(|()| other.keep()));
+    match other {
+        Ok(other) => Kept { folder: Some(other), failures },
+        Err(failure) => {
+            failures.push(failure);
+            Kept { folder: None, failures }
         }
     }
-    Ok(())
 }
 
 /// All reports of deaths in the stores of the processes.
