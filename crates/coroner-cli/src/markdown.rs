@@ -72,7 +72,7 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
     }
     let others = report.threads.len().saturating_sub(1);
     if others > 0 {
-        writeln!(out, "\n{others} other threads are not shown.")?;
+        writeln!(out, "\n{others} other {} not shown.", if others == 1 { "thread is" } else { "threads are" })?;
     }
     let Some(run) = &report.run else { return Ok(()) };
     if !run.tags.is_empty() {

@@ -141,7 +141,7 @@ pub(crate) fn function(report: &Report) -> Option<String> {
     let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {
         Some(frames) => frames,
-        None => &report.crashed_thread()?.frames,
+        None => report.crashed_frames(),
     };
     let location = exception.and_then(|exception| exception.location.clone());
     let rules = InAppRules::default();

@@ -297,6 +297,9 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<St
         }
         FaultKind::Abort | FaultKind::Panic | FaultKind::Exception if crash.location.is_some() => None,
         FaultKind::Exception if is_thrown => Some(format!(", thrown by {}", in_app(report, frames)?)),
+        FaultKind::SentSignal if report.crashed_frames().len() < frames.len() => {
+            Some(format!(", in a handler that interrupted {}", in_app(report, report.crashed_frames())?))
+        }
         FaultKind::Abort | FaultKind::Exception | FaultKind::SentSignal | FaultKind::Unknown => caller(frames),
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
         _ => {

@@ -106,7 +106,7 @@ impl Signature {
         let kind = report.crash.as_ref().map_or_else(|| "unknown".to_owned(), |crash| kind(report, crash));
         let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
         let stack = match thrown {
-            [] => report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default(),
+            [] => report.crashed_frames(),
             thrown => thrown,
         };
         let mut frames = own_frames(stack, &in_app);

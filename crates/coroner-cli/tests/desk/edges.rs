@@ -258,3 +258,32 @@ fn frames_of_go_are_no_frames_of_java() {
         assert!(stack.iter().all(|frame| frame["platform"] == language), "{stack:#?}");
     }
 }
+
+/// Redis and others say what they have to say of a fault, and then send its signal again.
+#[test]
+fn of_a_fault_that_was_sent_again_it_is_said_what_was_interrupted() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("reports")).unwrap();
+    let again = |number: u32, signal: u32| {
+        let text = report(number, |report| {
+            report["header"]["pid"] = json!(7);
+            report["crash"]["signal"] = json!({"number": signal, "code": -6, "sender_pid": 7});
+            let frame = |function: &str, found_by: &str| json!({"address": "0x1010", "module": "/opt/paint/paint", "function": function, "found_by": found_by});
+            let frames =
+                [frame("paint::report", "context"), frame("__restore_rt", "cfi"), frame("paint::fill", "signal_frame")];
+            report["threads"][0]["frames"] = json!(frames);
+        });
+        std::fs::write(bench.path(&format!("reports/{number}.json")), text.to_string()).unwrap();
+    };
+    again(0, 11);
+    // An abort may be what the handler is about.
+    again(1, 6);
+    let list = bench.run(&["list", "reports", "--format", "json"]).json();
+    assert_eq!((&list[0]["function"], &list[1]["function"]), (&json!("paint::fill"), &json!("paint::report")));
+    assert_eq!(list[0]["signature"]["frames"], json!(["paint::fill"]));
+    let shown = bench.run(&["show", "reports/0.json"]).out;
+    assert!(
+        shown.starts_with("SIGSEGV, sent by the process itself, in a handler that interrupted paint::fill\n"),
+        "{shown}"
+    );
+}

@@ -54,7 +54,7 @@ pub use termination::{Termination, TerminationCertainty, TerminationReason, Vita
 pub use thread::{CpuTime, Frame, FutexWait, InlinedFrame, Registers, Skipped, Thread};
 pub use value::{Extra, Value};
 
-use crate::wire::SectionKind;
+use crate::wire::{FoundBy, SectionKind};
 use serde::{Deserialize, Serialize};
 
 /// One report of one death (or of a handled error or a hang).
@@ -177,6 +177,20 @@ impl Report {
             .iter()
             .find(|thread| thread.crashed && Some(thread.tid) == tid)
             .or_else(|| self.threads.iter().find(|thread| thread.crashed))
+    }
+
+    /// The frames of the crashed thread that the crash is about: all, but where the program's own handler of a fault's signal sent that signal again
+    /// once it had said what it says. Then it is what the handler interrupted.
+    pub fn crashed_frames(&self) -> &[Frame] {
+        let frames = self.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
+        let signal = self.crash.as_ref().and_then(|crash| crash.signal.as_ref());
+        let sent = signal.is_some_and(|signal| {
+            let is_fault =
+                matches!(signal.name, Some("SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGTRAP" | "SIGSYS"));
+            is_fault && signal.code <= 0 && signal.sender_pid.is_none_or(|pid| pid == self.header.pid)
+        });
+        let interrupted = frames.iter().position(|frame| frame.found_by == FoundBy::SIGNAL_FRAME);
+        interrupted.filter(|_| sent).and_then(|at| frames.get(at..)).unwrap_or(frames)
     }
 
     /// The id of its event: of one that does not say, its run's.
