@@ -50,7 +50,7 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
-        // Nobody is told that nobody reads what went wrong.
+        // Where nobody reads it, there is nobody to say that to.
         let _ = self.write(&mut anstream::stderr());
     }
 

@@ -140,7 +140,7 @@ fn tell(
     // All are kept before the first is looked at: that may take long, and nobody may read what is shown.
     let kept: Vec<Kept> = reports.iter().map(|report| keep(report, folder.as_deref())).collect();
     let shown = show_all(&mut reports, &kept, arguments, pid);
-    // Who has had enough of the text is not told more.
+    // Who has had enough of the text gets no more.
     shown.or_else(|failure| if failure.is_closed_pipe() { Ok(()) } else { Err(failure) })
 }
 
