@@ -116,7 +116,8 @@ fn what(report: &Report) -> String {
     } else if let Some(mach) = &crash.mach {
         mach.name.map_or_else(|| format!("Mach exception {}", mach.exception), ToOwned::to_owned)
     } else {
-        crash.monitor.to_string()
+        // What the app or a dump calls it.
+        crash.exception_type.clone().unwrap_or_else(|| crash.monitor.to_string())
     };
     if let Some(address) = crash.address.filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, " at {address}");

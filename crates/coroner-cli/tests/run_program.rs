@@ -291,6 +291,8 @@ int main(void) {
         dumped.out.contains("waits_for_customers") && dumped.out.contains("Dump of a running process"),
         "{dumped:?}"
     );
+    let list = bench.run(&["list"]);
+    assert!(list.out.contains("dump of a running process in waits_for_customers"), "{list:?}");
     // It goes on.
     shop.stdin.take().unwrap().write_all(b"x").unwrap();
     let mut rest = String::new();
