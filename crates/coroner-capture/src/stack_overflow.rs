@@ -9,15 +9,18 @@ use crate::crash_context::CrashContext;
 /// compilers that know of stack overflows at all.)
 const FRAME: u64 = 1 << 20;
 
-/// How far above its lowest page a full stack's stack pointer may still be: the frame that did not fit, where the stack
-/// pointer is moved only after the probe.
-const LEFT: u64 = 64 << 10;
+/// How far above the stack pointer a frame that does not fit is used first.
+const ABOVE: u64 = 64 << 10;
+
+/// How far below the stack pointer a function uses its stack: by a call or a push, by a pair of arm64's registers with the move of the
+/// stack pointer (1,024 bytes at most), in the red zone. What lies further below is another's memory: a buffer that is overrun or used
+/// too late, next to a small stack.
+const BELOW: u64 = 1024;
 
 /// The kernel keeps this much free below a stack that grows, `stack_guard_gap`, 256 pages by default.
 const GAP: u64 = 256 * 4096;
 
-/// Whether the thread ran out of stack: it read or wrote near its stack pointer, in a guard page or below all memory that
-/// its stack has, and the memory above is nearly used up.
+/// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
 ///
 /// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
 pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
@@ -26,7 +29,11 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
         return false;
     }
     let sp = context.registers.sp();
-    if address > sp.saturating_add(LEFT) || address < sp.saturating_sub(FRAME) {
+    if address > sp.saturating_add(ABOVE) || address < sp.saturating_sub(BELOW) {
+        return false;
+    }
+    // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well.
+    if sp < address && matches!(mappings.at(sp), Ok(Some(own)) if own.permissions.write) {
         return false;
     }
     let Ok(Some(at)) = mappings.at_or_after(address) else { return false };
@@ -40,8 +47,5 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     } else {
         return false;
     };
-    stack.permissions.read
-        && stack.permissions.write
-        && stack.start.saturating_sub(address) <= FRAME.max(GAP)
-        && sp < stack.start.saturating_add(LEFT)
+    stack.permissions.read && stack.permissions.write && stack.start.saturating_sub(address) <= FRAME.max(GAP)
 }

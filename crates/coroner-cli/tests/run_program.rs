@@ -234,6 +234,30 @@ fn a_program_that_ends_well_is_left_alone() {
 }
 
 #[test]
+fn a_child_by_fork_that_crashes_is_reported_though_its_parent_ends_well() {
+    const PARENT: &str = r#"
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int ended;
+    if (fork() == 0) return *(volatile int *)16;
+    wait(&ended);
+    if (argc > 1) exit(3);
+    return 0;
+}
+"#;
+    let bench = Bench::new();
+    let parent = bench.program("parent", PARENT, &[]);
+    let parent = parent.to_str().unwrap();
+    for (arguments, code) in [(&["run", "--", parent][..], 0), (&["run", "--", parent, "exit"][..], 3)] {
+        let said = bench.run(arguments);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(said.err.contains("(parent), which it started, crashed") && said.err.contains("0x10"), "{said:?}");
+    }
+}
+
+#[test]
 fn what_takes_no_library_is_refused() {
     let bench = Bench::new();
     let program = bench.program("alone", CART, &["-static"]);
@@ -300,6 +324,55 @@ int main(void) {
     assert_eq!((rest.as_str(), shop.wait().unwrap().code()), ("x", Some(0)));
     let gone = bench.run(&["dump", &pid]);
     assert!(gone.code == Some(1) && gone.err.contains("there is no process"), "{gone:?}");
+}
+
+/// Its locks know their owners by numbers that other threads have here, or none.
+#[test]
+fn of_a_process_in_another_pid_namespace_no_owner_of_a_lock_is_said() {
+    const WAITS: &str = r#"
+#include <pthread.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+int main(void) { pthread_mutex_lock(&mutex); pthread_mutex_lock(&mutex); return 0; }
+"#;
+    let bench = Bench::new();
+    let program = bench.program("waits", WAITS, &["-lpthread"]);
+    let waits_in = |command: &mut Command| {
+        let mut started = command.stderr(Stdio::piped()).spawn().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let is_it = |pid: &u32| {
+            let (name, call) = (format!("/proc/{pid}/comm"), format!("/proc/{pid}/syscall"));
+            let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+            read(name).trim() == "waits" && read(call).starts_with(&libc::SYS_futex.to_string())
+        };
+        let id = started.id();
+        let children = || {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+            children.split_whitespace().filter_map(|child| child.parse().ok()).chain([id]).collect::<Vec<u32>>()
+        };
+        let pid = loop {
+            if let Some(pid) = children().into_iter().find(is_it) {
+                break pid;
+            }
+            if started.try_wait().unwrap().is_some() || std::time::Instant::now() > until {
+                let _ = started.kill();
+                println!("no such process can be made here: {:?}", started.wait_with_output());
+                return None;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        let said = bench.run(&["dump", &pid.to_string()]);
+        // SAFETY: a process that this test has started.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        let _ = started.wait();
+        assert_eq!(said.code, Some(0), "{said:?}");
+        Some(said.out)
+    };
+    let here = waits_in(&mut Command::new(&program)).unwrap();
+    assert!(here.contains("deadlock"), "{here}");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]).arg(&program);
+    let Some(elsewhere) = waits_in(&mut unshare) else { return };
+    assert!(!elsewhere.contains("deadlock") && !elsewhere.contains("waits for thread"), "{elsewhere}");
 }
 
 /// Only who has CAP_CHECKPOINT_RESTORE may (proc(5)); without it a library that was deleted is lost, and a program is not.

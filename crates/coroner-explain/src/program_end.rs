@@ -29,8 +29,9 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
     Some(Explanation { kind, certainty: Certainty::Certain, ..Explanation::default() })
 }
 
-/// Whether another process sent the signal: `SI_USER` or `SI_QUEUE`, and not by the process itself, as `abort` does.
+/// Whether the signal is not from the process itself, as `abort` sends it: another process sent it, or the kernel did for a timer, a message or input
+/// (`SI_TIMER`, `SI_MESGQ`, `SI_ASYNCIO`, `SI_SIGIO`).
 fn is_from_elsewhere(report: &Report, crash: &Crash) -> bool {
-    let signal = crash.signal.as_ref().filter(|signal| matches!(signal.code, 0 | -1));
-    signal.and_then(|signal| signal.sender_pid).is_some_and(|pid| pid != report.header.pid)
+    let Some(signal) = &crash.signal else { return false };
+    matches!(signal.code, -5..=-2) || signal.sender_pid.is_some_and(|pid| pid != report.header.pid)
 }

@@ -1,10 +1,12 @@
 /* Crashes whose cause is known: `program STORE ACT`. */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "coroner.h"
@@ -83,8 +85,60 @@ static char page_without_file(void)
     return ((const volatile char *)bytes)[4096];
 }
 
+/* A small stack between guards of 64 KiB. */
+static char *fiber_stack(size_t size)
+{
+    const size_t guard = 1 << 16;
+    char *memory = mmap(NULL, size + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(memory + guard, size, PROT_READ | PROT_WRITE);
+    /* What lies above the upper guard is a stack as well. */
+    mmap(memory + size + 2 * guard, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    return memory + guard;
+}
+
+static void on_fiber(void (*function)(void), size_t size)
+{
+    static ucontext_t fiber, back;
+    getcontext(&fiber);
+    fiber.uc_stack.ss_sp = fiber_stack(size);
+    fiber.uc_stack.ss_size = size;
+    fiber.uc_link = &back;
+    makecontext(&fiber, function, 0);
+    swapcontext(&back, &fiber);
+}
+
+static void writes_up(void)
+{
+    volatile char local[64];
+    /* Not on the stack, which is written over. */
+    static volatile char *volatile at;
+    at = pointer((uintptr_t)local);
+    for (;;)
+        *at++ = 1;
+}
+
+static void writes_far_below(void)
+{
+    volatile char local[64];
+    *(volatile char *)pointer((uintptr_t)local - (40 << 10)) = 1;
+}
+
+static void deeper(void)
+{
+    volatile char local[256];
+    local[0] = 1;
+    deeper();
+    local[1] = 1;
+}
+
 static long act_of(const char *act)
 {
+    if (strcmp(act, "fiber-up") == 0)
+        on_fiber(writes_up, 32 << 10);
+    if (strcmp(act, "fiber-far-below") == 0)
+        on_fiber(writes_far_below, 32 << 10);
+    if (strcmp(act, "fiber-overflow") == 0)
+        on_fiber(deeper, 32 << 10);
     if (strcmp(act, "waits") == 0) { /* for a signal */
         write(1, "installed\n", 10);
         return pause();

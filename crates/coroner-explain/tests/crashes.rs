@@ -85,6 +85,9 @@ const ROWS: &[Row] = &[
     assembly(row("bad-opcode", FaultKind::IllegalInstruction, "Illegal instruction")),
     assembly(row("abort", FaultKind::Abort, "Abort, called by act_of (crashes.c:")),
     row("overflow", FaultKind::StackOverflow, "calls itself"),
+    row("fiber-overflow", FaultKind::StackOverflow, "calls itself"),
+    row("fiber-up", FaultKind::GuardPage, "write of 1 byte"),
+    row("fiber-far-below", FaultKind::GuardPage, "write of 1 byte"),
     row("truncated", FaultKind::TruncatedMapping, "read of 1 byte"),
 ];
 

@@ -61,10 +61,15 @@ static OURS: OnceLock<(u32, PathBuf)> = OnceLock::new();
 
 /// Behind all that the program has to do at its end: it has ended well, and a build with thousands of processes has thousands of stores.
 extern "C" fn at_exit() {
-    // A child by fork has the parent's handlers, and another store.
+    // A child by fork has the parent's function, too.
     if let Some((_, store)) = OURS.get().filter(|(process, _)| *process == std::process::id()) {
-        let _ = std::panic::catch_unwind(|| std::fs::remove_dir_all(store));
+        let _ = std::panic::catch_unwind(|| remove_unused(store));
     }
+}
+
+/// Removes a store that has nothing but the run of this process: another one is of a child by fork, which has crashed.
+fn remove_unused(store: &Path) -> std::io::Result<()> {
+    if std::fs::read_dir(store.join("runs"))?.count() <= 1 { std::fs::remove_dir_all(store) } else { Ok(()) }
 }
 
 /// Whether the program is Node.js, or something that embeds it: as it starts, it gives each signal its default action, since its parent may

@@ -193,7 +193,8 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     // A signal of code 0 or below was sent; SIGILL, SIGFPE, SIGSEGV, SIGBUS and SIGTRAP of the kernel have an address.
     let has_address = signal.code > 0 && signal.code != 0x80 && matches!(signal.number, 4 | 5 | 7 | 8 | 11);
     let address = has_address.then_some(Address(signal.value));
-    let sent = (signal.code <= 0).then_some(signal.value);
+    // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have the number of a timer there, or what is ready.
+    let sent = matches!(signal.code, 0 | -1 | -3 | -6).then_some(signal.value);
     let images = images(&found.files, &found.auxiliary, memory);
     let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {

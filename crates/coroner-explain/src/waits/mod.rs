@@ -107,7 +107,7 @@ fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
         let what = what.replace("the end of a thread of ", "the end of ");
         text.push_str(&format!(" waits for {what}{}", named(report, owner)));
         text.push_str(match wait.owner_is {
-            OwnerIs::Gone => ", which has ended and never lets it go",
+            OwnerIs::Gone => ", no thread of this process any more, which never lets it go",
             OwnerIs::Elsewhere => ", which is not of this process",
             OwnerIs::NotInReport => ", which is not in the report",
             _ => "",

@@ -84,7 +84,9 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let read = |(start, end): (u64, u64)| read(&memory, start, end);
     let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
     let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
-    for thread in &mut stopped.threads {
+    // Locks know their owners by the numbers of the process's own namespace, which are not those of its threads here.
+    let has_numbers = !is_in_inner_namespace(pid);
+    for thread in stopped.threads.iter_mut().filter(|_| has_numbers) {
         let registers = thread.registers.as_ref();
         thread.futex = registers.and_then(|registers| futex(registers, thread.system_call, ProcessMemory(&memory)));
     }
@@ -181,6 +183,13 @@ fn state(letter: char) -> Option<ThreadState> {
         'Z' | 'X' => Some(ThreadState::ENDED),
         _ => None,
     }
+}
+
+/// Whether the process is of a pid namespace within this one: it has a number in each (`NSpid` of proc_pid_status(5)).
+fn is_in_inner_namespace(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
 /// A number of `/proc/PID/status`.

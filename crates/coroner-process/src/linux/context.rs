@@ -332,9 +332,12 @@ impl SignalInfo {
         self.fields[0] = address;
     }
 
-    /// The sender's process and user ids, for signals that a process sent.
+    /// The sender's process and user ids, for signals that a process sent. Those of a timer or of input that is ready have other numbers in
+    /// their place (sigaction(2)).
     pub fn sender(&self) -> Option<(i32, u32)> {
-        (!self.is_fault()).then_some((self.fields[0] as i32, (self.fields[0] >> 32) as u32))
+        const SI_MESGQ: i32 = -3;
+        let is_sent = matches!(self.code, libc::SI_USER | libc::SI_QUEUE | SI_MESGQ | libc::SI_TKILL);
+        (is_sent && !self.is_fault()).then_some((self.fields[0] as i32, (self.fields[0] >> 32) as u32))
     }
 
     /// The value that came with a timer's or a queued signal (`si_value`).
