@@ -3,7 +3,7 @@
 use coroner_report::Report;
 use coroner_report::model::{Crash, Frame, InApp, InAppRules};
 use coroner_report::text::short_function;
-use coroner_report::wire::Access;
+use coroner_report::wire::{Access, FoundBy};
 
 use crate::{mapped, shadow_stack};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
@@ -16,8 +16,8 @@ const NAME: usize = 100;
 /// Frames in which the caller with a line is looked for.
 const CALLERS: usize = 24;
 
-/// The sentence of an explanation whose other parts are known.
-pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> String {
+/// The sentence of an explanation whose other parts are known. `is_alone`: of the crashed thread the innermost frame alone is certain.
+pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> String {
     let what = match explanation.kind {
         FaultKind::Abort
         | FaultKind::Panic
@@ -29,7 +29,7 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation) -> S
         | FaultKind::Unknown => said(report, crash, explanation.kind),
         _ => fault(report, explanation),
     };
-    let place = place(report, crash, explanation).unwrap_or_default();
+    let place = place(report, crash, explanation, is_alone).unwrap_or_default();
     let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
     sentence.push_str(&place);
     // Of a thread that somebody's signal found in its wait, and of one that does not answer.
@@ -263,14 +263,20 @@ fn recursed(recursion: &Recursion) -> String {
 }
 
 /// The function in which it happened; of a jump to where no code is, its caller.
-pub(crate) fn function(report: &Report, explanation: &Explanation) -> Option<String> {
-    let frames = &report.crashed_thread()?.frames;
+pub(crate) fn function(report: &Report, explanation: &Explanation, is_alone: bool) -> Option<String> {
+    let frames = certain(&report.crashed_thread()?.frames, is_alone);
     if explanation.kind == FaultKind::BadReturn && is_jump(explanation, frames.first()?) {
         return None;
     }
     let frame = frames.get(usize::from(is_jump(explanation, frames.first()?)))?;
     let (name, ..) = innermost(frame);
     name.map(|name| short_function(name, NAME).into_owned())
+}
+
+/// The frames before the first that was found by searching the stack: what stands there need not have been called.
+fn certain(frames: &[Frame], is_alone: bool) -> &[Frame] {
+    let found = frames.iter().position(|frame| frame.found_by == FoundBy::SCAN).unwrap_or(frames.len());
+    frames.get(..if is_alone { found.min(1) } else { found }).unwrap_or_default()
 }
 
 /// Whether the innermost frame is the address of a jump, and no function.
@@ -281,10 +287,11 @@ fn is_jump(explanation: &Explanation, first: &Frame) -> bool {
 }
 
 /// ` in save (notes.c:27)`.
-fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<String> {
+fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let is_thrown = thrown.is_some();
-    let frames = thrown.or_else(|| report.crashed_thread().map(|thread| &thread.frames))?;
+    let of_thread = || report.crashed_thread().map(|thread| certain(&thread.frames, is_alone));
+    let frames = thrown.map(|frames| certain(frames, false)).or_else(of_thread)?;
     let first = frames.first()?;
     let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
     match explanation.kind {
@@ -297,8 +304,11 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation) -> Option<St
         }
         FaultKind::Abort | FaultKind::Panic | FaultKind::Exception if crash.location.is_some() => None,
         FaultKind::Exception if is_thrown => Some(format!(", thrown by {}", in_app(report, frames)?)),
-        FaultKind::SentSignal if report.crashed_frames().len() < frames.len() => {
-            Some(format!(", in a handler that interrupted {}", in_app(report, report.crashed_frames())?))
+        FaultKind::SentSignal
+            if report.crashed_frames().len() < report.crashed_thread().map_or(0, |thread| thread.frames.len()) =>
+        {
+            let interrupted = certain(report.crashed_frames(), false);
+            Some(format!(", in a handler that interrupted {}", in_app(report, interrupted)?))
         }
         FaultKind::Abort | FaultKind::Exception | FaultKind::SentSignal | FaultKind::Unknown => caller(frames),
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,

@@ -1,15 +1,24 @@
 //! Where a jump or a return to no code came from.
 
 use coroner_process::registers::Arch;
+use coroner_report::Report;
 use coroner_report::model::{Address, Frame, Thread};
-use coroner_report::wire::{AddressKind, FoundBy};
+use coroner_report::wire::{Access, AddressKind, FoundBy};
 
 use crate::code_source::CodeSource;
-use crate::decoded::{Class, State};
+use crate::decoded::{Class, Decoded, State};
+use crate::last_set::{Function, Setter};
+use crate::step::{self, Base, Effect, Register};
 use crate::{machine, pattern};
 use coroner_report::model::{BadOperand, Explanation, Instruction};
 
-/// Fills in the call that led to `pc`, if the caller's code says one alone.
+/// Bytes of a procedure linkage table's entry.
+const LINKAGE: usize = 32;
+/// Loads, copies and sums that are followed.
+const MAX_STEPS: usize = 4;
+
+/// Fills in the call that led to `pc`, if it is proved that it went there: what it was called by had the address. A call that went elsewhere, to a function
+/// whose last instruction was a jump to `pc`, has the same return address.
 pub(crate) fn from(
     thread: &Thread,
     arch: Arch,
@@ -23,26 +32,107 @@ pub(crate) fn from(
         return;
     }
     let calls = machine::calls_before(arch, caller.address, code, state);
-    // A register that still has the address is what was called by.
+    if calls.iter().any(|(_, call)| call.class == Class::OtherBranch) {
+        return;
+    }
     let mask = machine::address_mask(arch);
     let is_there = |value: u64| (value ^ pc.0) & mask == 0;
-    let by_register: Vec<_> =
-        calls.iter().filter(|(_, call)| matches!(call.class, Class::Branch { value, .. } if is_there(value))).collect();
-    let chosen = match (by_register.as_slice(), calls.as_slice()) {
-        ([one], _) => *one,
-        ([], [one]) if one.1.class == Class::BranchByMemory => one,
-        _ => return,
+    let leads_there = |address: Address, call: &Decoded| {
+        let before = Before { arch, call: address, state, function: Function::at(arch, address, code) };
+        match call.class {
+            Class::Branch { register, value } => match before.register(register) {
+                Some(held) => is_there(held),
+                // What it held may have been lost, and zero is what registers are set to most.
+                None => is_there(value) && pc.0 != 0,
+            },
+            Class::BranchByMemory => before.target(call).is_some_and(is_there),
+            _ => false,
+        }
     };
-    let (address, call) = chosen;
+    let mut all = calls.iter().filter(|(address, call)| leads_there(*address, call));
+    let (Some((address, call)), None) = (all.next(), all.next()) else { return };
     explanation.call = Some(Instruction { address: *address, text: call.text.clone() });
-    if let Class::Branch { register, value } = call.class {
+    if let Class::Branch { register, .. } = call.class {
         explanation.operand = Some(BadOperand {
             text: register.to_owned(),
             register: Some(register.to_owned()),
-            value: Some(Address(value)),
-            pattern: pattern::of(value).map(str::to_owned),
+            value: Some(pc),
+            pattern: pattern::of(pc.0).map(str::to_owned),
             ..BadOperand::default()
         });
+    }
+}
+
+/// What registers held at a call, by what functions keep for their callers and by the saved stacks.
+struct Before<'a> {
+    arch: Arch,
+    call: Address,
+    state: &'a State<'a>,
+    function: Option<Function>,
+}
+
+impl Before<'_> {
+    fn register(&self, name: &str) -> Option<u64> {
+        self.held(step::number(self.arch, name)?, self.call, MAX_STEPS)
+    }
+
+    fn held(&self, register: Register, at: Address, left: usize) -> Option<u64> {
+        let left = left.checked_sub(1)?;
+        let is_kept =
+            || at == self.call || self.function.as_ref().is_some_and(|all| all.is_kept(register, at, self.call));
+        if step::is_preserved(self.arch, register) && is_kept() {
+            let name = step::name(self.arch, register)?;
+            let pushed = if matches!(name, "rsp" | "sp") { machine::pushed_by_call(self.arch) } else { 0 };
+            return Some(self.state.register(name)?.1.wrapping_add(pushed));
+        }
+        let Setter::Instruction(setter) = self.function.as_ref()?.setter(register, at)? else { return None };
+        let before = Address(setter.address);
+        match setter.effect(register)? {
+            Effect::Load { base: Base::Register(base), displacement, width } => {
+                self.state.saved(self.held(base, before, left)?.wrapping_add(displacement as u64), width)
+            }
+            Effect::Copy(from) => self.held(from, before, left),
+            Effect::Sum(from, number) => Some(self.held(from, before, left)?.wrapping_add(number as u64)),
+            Effect::Constant(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The address that a call takes from memory.
+    fn target(&self, call: &Decoded) -> Option<u64> {
+        let operand = call.memory.iter().find(|operand| operand.access == Some(Access::READ))?;
+        let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
+        self.state.saved(self.register(base)?.wrapping_add(operand.displacement as u64), 8)
+    }
+}
+
+/// Whether the innermost frame's caller is one by a link register (arm64) that a call may have left there which returned: that call does not lead to the
+/// function of the innermost frame.
+pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
+    /// Arm's reference manual: BL, and the 26 bits of its offset.
+    const BL: u32 = 0x9400_0000;
+    let Some([first, caller, ..]) = report.crashed_thread().map(|thread| thread.frames.as_slice()) else {
+        return false;
+    };
+    let arch =
+        report.crashed_thread().and_then(|thread| thread.registers.as_ref()).and_then(|registers| registers.arch);
+    if arch != Some(Arch::Aarch64) || caller.found_by != FoundBy::LINK_REGISTER {
+        return false;
+    }
+    let Some(at) = caller.address.0.checked_sub(4).map(Address) else { return false };
+    let call = code.code(at, 4).and_then(|code| Some(u32::from_le_bytes(*code.bytes.first_chunk()?)));
+    let Some(call) = call else { return false };
+    let target = (call & 0xfc00_0000 == BL).then(|| at.0.wrapping_add((i64::from((call << 6) as i32) >> 4) as u64));
+    let extent = code.function(first.address).map(|(start, end)| start.0..end.0);
+    match (target, extent) {
+        (Some(target), Some(extent)) => {
+            let may_lead_elsewhere =
+                !extent.contains(&at.0) && machine::is_linkage(Arch::Aarch64, target, code, LINKAGE);
+            !extent.contains(&target) && !may_lead_elsewhere
+        }
+        (None, Some(extent)) => extent.contains(&at.0),
+        (Some(_), None) => report.image_at(first.address).is_none(),
+        (None, None) => false,
     }
 }
 

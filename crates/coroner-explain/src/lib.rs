@@ -89,7 +89,8 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
         .extend(explanation.last_set.as_ref().zip(register).map(|(set, register)| origin::sentence(set, register)));
     waits::add(report, &mut explanation);
     explanation.spent = profile::sentence(report);
-    explanation.function = headline::function(report, &explanation);
-    explanation.headline = headline::of(report, crash, &explanation);
+    let is_alone = jump::is_left_over(report, &ran);
+    explanation.function = headline::function(report, &explanation, is_alone);
+    explanation.headline = headline::of(report, crash, &explanation, is_alone);
     explanation
 }

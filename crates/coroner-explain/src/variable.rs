@@ -135,10 +135,10 @@ impl Names<'_> {
         let offset = u64::try_from(pointer.added.checked_add(displacement)?).ok()?;
         let Pointee { of, is_reference } = self.source.pointee(pointer.of?)?;
         let part = self.source.part(of, offset, width.map(u64::from)).or_else(|| {
-            // An element of an array that the pointer leads to.
+            // An element of an array that the pointer leads to; a field behind a structure is as well one of a larger structure that the pointer was cast to.
             let size = self.source.size_of(of).filter(|size| *size > 0 && offset >= *size)?;
-            let part = self.source.part(of, offset % size, width.map(u64::from))?;
-            Some(coroner_symbols::Part { path: format!("[{}]{}", offset / size, part.path), ..part })
+            let part = self.source.part(of, offset % size, width.map(u64::from)).filter(|part| part.path.is_empty())?;
+            Some(coroner_symbols::Part { path: format!("[{}]", offset / size), ..part })
         })?;
         let path = match part.path.strip_prefix('.') {
             Some(field) if self.variables.by_dot || is_reference => format!("{}.{field}", pointer.path),

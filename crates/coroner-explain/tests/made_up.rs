@@ -4,8 +4,8 @@ use coroner_explain::{Certainty, Code, CodeChangeKind, CodeSource, Explanation, 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Bytes, Code as CodePiece, Crash, CrashFlag, Frame, Image, Mach, Mapping, Registers, Segment, Signal,
-    Skipped, StackMemory, Thread,
+    Address, Bytes, Code as CodePiece, Crash, CrashFlag, Frame, Image, Mach, Mapping, Registers, RelativeAddress,
+    Segment, Signal, Skipped, StackMemory, Thread,
 };
 use coroner_report::wire::{Access, AddressKind, FoundBy, Os};
 
@@ -166,15 +166,92 @@ fn traps_on_arm64() {
 
 #[test]
 fn a_call_of_null_on_arm64() {
-    // nop; blr x8; the return address is behind it.
-    let code = words(&[0xd503_201f, 0xd63f_0100]);
-    let mut report = arm64(maperr(), Some(0), &[(8, 0), (32, 0)]);
+    // nop; blr x19; the return address is behind it.
+    let code = words(&[0xd503_201f, 0xd63f_0260]);
+    let mut report = arm64(maperr(), Some(0), &[(19, 0), (32, 0)]);
     let said = explain(&report, &code);
-    assert_eq!((said.kind, operand(&said).0), (FaultKind::JumpToNull, Some("x8")), "{said:#?}");
-    assert_eq!(said.call.unwrap().text, "blr x8");
+    assert_eq!((said.kind, operand(&said).0), (FaultKind::JumpToNull, Some("x19")), "{said:#?}");
+    assert_eq!(said.call.unwrap().text, "blr x19");
     // A caller that was found by searching the stack is none.
     report.threads[0].frames[1].found_by = FoundBy::SCAN;
-    assert!(explain(&report, &code).call.is_none());
+    let said = explain(&report, &code);
+    assert!(said.call.is_none() && said.function.is_none(), "{said:#?}");
+    assert_eq!(said.headline, "Call of a null pointer");
+}
+
+#[test]
+fn a_call_that_may_have_gone_elsewhere() {
+    // nop; blr x8. A function that jumps to null as its last act may have set x8 to null; to no other address that is no code.
+    let code = words(&[0xd503_201f, 0xd63f_0100]);
+    let said = |pc: u64| explain(&arm64(maperr(), Some(pc), &[(8, pc), (32, pc)]), &code);
+    assert!(said(0).call.is_none() && said(0).operand.is_none(), "{:#?}", said(0));
+    assert_eq!(operand(&said(0x7000_0010_0000)).0, Some("x8"));
+    // bl; it went to where it says.
+    assert!(explain(&arm64(maperr(), Some(0), &[(32, 0)]), &words(&[0xd503_201f, 0x9400_0100])).call.is_none());
+    // The same of x86_64: call rax, call rbx, call [rdi+8], call [rbx+8], and a direct call.
+    let x86 = |before: &[u8], rbx: u64| {
+        let mut general = vec![0; 18];
+        (general[3], general[7]) = (rbx, 0x7ffe_0000);
+        let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
+        let mut report = report(registers, maperr(), Some(0));
+        let bytes = [0x40_2000_u64.to_le_bytes(), [0; 8]].concat().into();
+        report.stack_memory =
+            vec![StackMemory { tid: 7, address: Address(0x7ffe_0008), bytes, ..StackMemory::default() }];
+        let mut code = vec![0x90; 8 - before.len()];
+        code.extend(before);
+        let said = explain(&report, &At(PC, code));
+        assert_eq!(said.kind, FaultKind::JumpToNull, "{said:#?}");
+        said.call.map(|call| call.text)
+    };
+    assert_eq!(x86(&[0xff, 0xd0], 1), None);
+    assert_eq!(x86(&[0xff, 0xd3], 0).as_deref(), Some("call rbx"));
+    assert_eq!(x86(&[0xff, 0xd3], 1), None);
+    assert_eq!(x86(&[0xff, 0x57, 0x08], 1), None);
+    assert_eq!(x86(&[0xff, 0x53, 0x08], 0x7ffe_0008).as_deref(), Some("call qword ptr [rbx+0x8]"));
+    assert_eq!(x86(&[0xff, 0x53, 0x08], 0x7ffe_0000), None);
+    assert_eq!(x86(&[0xff, 0x53, 0x08], 0x1000), None);
+    assert_eq!(x86(&[0xe8, 0, 1, 0, 0], 0), None);
+}
+
+/// Code in which functions begin and end at the addresses.
+struct Functions(At, [u64; 3]);
+
+impl CodeSource for Functions {
+    fn code(&self, address: Address, length: usize) -> Option<Code> {
+        self.0.code(address, length)
+    }
+
+    fn function(&self, address: Address) -> Option<(Address, Address)> {
+        let extents = [(self.1[0], self.1[1]), (self.1[1], self.1[2])];
+        let (start, end) = extents.into_iter().find(|(start, end)| (*start..*end).contains(&address.0))?;
+        Some((Address(start), Address(end)))
+    }
+}
+
+#[test]
+fn a_link_register_that_was_left_over_is_no_caller() {
+    // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register leads behind the call.
+    let said = |call: u32, pc: u64, found_by: FoundBy| {
+        let code = words(&[0xd503_201f, call, 0xb940_1060, 0xd65f_03c0, 0xb940_1060]);
+        let mut report = arm64(maperr(), Some(16), &[(3, 0), (32, pc), (30, PC + 8)]);
+        let frames = &mut report.threads[0].frames;
+        (frames[1].found_by, frames[1].in_app) = (found_by, Some(true));
+        let library = (None, Some("libc.so.6".to_owned()), Some(RelativeAddress(8)));
+        (frames[0].function, frames[0].module, frames[0].module_offset) = library;
+        explain(&report, &Functions(code, [PC, PC + 16, PC + 32])).headline.contains("called by main")
+    };
+    let (to_other, to_elsewhere, by_register) = (0x9400_0003, 0x9400_1000, 0xd63f_0100);
+    for call in [to_other, to_elsewhere, by_register] {
+        // It returned: its caller goes on.
+        assert!(!said(call, PC + 8, FoundBy::LINK_REGISTER), "{call:#x}");
+        assert!(said(call, PC + 8, FoundBy::CFI), "{call:#x}");
+        assert!(!said(call, PC + 16, FoundBy::SCAN), "{call:#x}");
+    }
+    assert!(said(to_other, PC + 16, FoundBy::LINK_REGISTER));
+    assert!(said(by_register, PC + 16, FoundBy::LINK_REGISTER));
+    assert!(!said(to_elsewhere, PC + 16, FoundBy::LINK_REGISTER));
+    // Of a jump to where no code is, a call of a function that is known by its address proves nothing.
+    assert!(!said(to_other, 0x10, FoundBy::LINK_REGISTER));
 }
 
 #[test]
