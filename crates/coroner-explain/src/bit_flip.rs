@@ -25,6 +25,11 @@ const BESIDE: u64 = 0x1000;
 const BESIDE_LOW: u64 = 0x400;
 /// Compilers align what they access to its size, up to this one.
 const ALIGNED: u32 = 8;
+/// An index of 2^32 - 1 is a 0 from which 1 was taken: so many elements lead, from an array of elements of one byte to eight, to one of these bits from what lies
+/// an element before it.
+const OF_INDEX: std::ops::RangeInclusive<u32> = 32..=35;
+/// Elements that the array may have been before.
+const ELEMENTS: u64 = 16;
 /// More candidates than these are none.
 const MAX_CANDIDATES: usize = 2;
 
@@ -68,6 +73,13 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         } else {
             beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
         };
+        let is_by_index = || {
+            let size = 1_u64 << (bit % 32);
+            let is_array =
+                |value: u64| value.checked_sub(address.0).is_some_and(|far| (size..=size * ELEMENTS).contains(&far));
+            others().any(|(_, value)| is_array(value)) || saved_words(report).any(is_array)
+        };
+        let place = place.filter(|_| !(OF_INDEX.contains(&bit) && is_by_index()));
         let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < reach);
         let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))

@@ -2,7 +2,7 @@
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{Address, Crash, CrashFlag, Segment, Thread};
+use coroner_report::model::{Address, Crash, CrashFlag, Frame, Segment, Thread};
 use coroner_report::wire::Access;
 
 use crate::bad_operand::{self, NEAR_NULL};
@@ -149,8 +149,13 @@ fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
 }
 
 /// A return led to where no code is.
-fn returned(explanation: &mut Explanation) {
+fn returned(thread: &Thread, explanation: &mut Explanation) {
     explanation.kind = FaultKind::BadReturn;
+    // Of a stack without callers (as of `makecontext`, which begins with a return) it may have been the first.
+    let is_start = |frame: &Frame| frame.function.as_deref() == Some("__start_context");
+    if thread.frames.iter().skip(1).all(is_start) {
+        return;
+    }
     let fact =
         "the return address was overwritten, by a write beyond a variable on the stack, or the stack pointer was wrong";
     explanation.facts.push(fact.to_owned());
@@ -256,7 +261,7 @@ impl Fault<'_> {
         explanation.access = Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(self.pc) });
         if let Some(operand) = jump::returned_by(self.thread, self.arch, self.pc, &self.state) {
             explanation.operand = Some(operand);
-            return returned(explanation);
+            return returned(self.thread, explanation);
         }
         jump::from(self.thread, self.arch, self.pc, self.source, &self.state, explanation);
         if explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some()) {
@@ -342,7 +347,7 @@ impl Fault<'_> {
             (explanation.kind, explanation.certainty) = (by_value(value), self.by_code());
             self.bad_target(operand.text.clone(), None, value, explanation);
             if decoded.class == Class::Return {
-                returned(explanation);
+                returned(self.thread, explanation);
             }
         } else if let Some(operand) = bad_operand::unaligned(decoded) {
             self.name_operand(operand, explanation);

@@ -29,12 +29,22 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
         _ => return,
     };
     let Some((instruction, _)) = machine::decode(arch, at, source, &state) else { return };
+    // Those that repeat have moved their registers by what was done before.
+    if instruction.text.starts_with("rep") {
+        return;
+    }
     // A call's address that memory has is loaded by the call itself.
     let by_memory = instruction.class == Class::BranchByMemory && explanation.operand.is_none();
     let operand = explanation.operand.as_ref();
-    let register = match (by_memory, operand) {
-        (true, _) => None,
-        (false, Some(operand)) => operand.register.as_deref().and_then(|name| step::number(arch, name)),
+    let (register, part) = match (by_memory, operand) {
+        (true, _) => (None, None),
+        (false, Some(operand)) => match operand.register.as_deref() {
+            Some(name) => {
+                let Some((whole, part)) = machine::whole_of(arch, name) else { return };
+                (step::number(arch, whole), part)
+            }
+            None => (None, None),
+        },
         (false, None) => return,
     };
     let function = Function::at(arch, at, source).filter(|function| function.is_verified);
@@ -56,7 +66,12 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
     explanation.variable = match register {
         Some(register) => {
             let value = operand.and_then(|operand| operand.value).unwrap_or_default();
-            let named = names.of_register(register, at);
+            // Of what is larger than the part of the register that was used the rest may be another.
+            let is_whole = |named: &Named| {
+                let size = named.of.and_then(|of| source.size_of(of));
+                part.is_none_or(|part| size.is_some_and(|size| size <= part) && named.added == 0)
+            };
+            let named = names.of_register(register, at).filter(is_whole);
             named.map(|named| {
                 let is_plain = operand.is_some_and(|operand| operand.index.is_none());
                 let is_jump = explanation.access.is_some_and(|access| access.kind == Some(Access::EXECUTE));

@@ -7,7 +7,7 @@ use iced_x86::{
 };
 
 use crate::decoded::{Class, Decoded, Divisor, MemoryOperand, State};
-use crate::trap;
+use crate::{machine, trap};
 
 /// Longest instruction.
 const MAX_LENGTH: usize = 15;
@@ -51,7 +51,7 @@ fn text(instruction: &Instruction) -> String {
     text
 }
 
-/// The value of a register, or of the part of it that is named, with the name of the whole.
+/// The value of a register, or of the part of it that is named, with the name.
 fn value(register: Register, state: &State<'_>) -> Option<(&'static str, u64)> {
     if !register.is_gpr() {
         return None;
@@ -59,7 +59,7 @@ fn value(register: Register, state: &State<'_>) -> Option<(&'static str, u64)> {
     let (name, value) = state.register(&format!("{:?}", register.full_register()).to_lowercase())?;
     let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
     let shifted = if high { value >> 8 } else { value };
-    Some((name, shifted & width_mask(register.size())))
+    Some((machine::part_name(name, register.size(), high), shifted & width_mask(register.size())))
 }
 
 fn width_mask(bytes: usize) -> u64 {

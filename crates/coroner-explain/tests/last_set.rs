@@ -94,6 +94,19 @@ fn a_load_before_it_on_x86_64() {
 }
 
 #[test]
+fn a_repeated_instruction_has_moved_its_registers() {
+    // mov rdi, [rsi+8]; rep stosb; ret. And stosb alone.
+    let said = |repeated: bool| {
+        let mut code = vec![0x48, 0x8b, 0x7e, 0x08];
+        code.extend([0xf3, 0xaa, 0xc3].iter().skip(usize::from(!repeated)));
+        explained(Arch::X86_64, code, 4, 0)
+    };
+    assert_eq!(set(&said(false)), Some((0, "mov rdi, [rsi+0x8]")), "{:#?}", said(false));
+    let repeated = said(true);
+    assert!(repeated.instruction.is_some() && repeated.operand.is_some() && set(&repeated).is_none(), "{repeated:#?}");
+}
+
+#[test]
 fn any_code_is_no_panic() {
     let mut state = 7_u64;
     for round in 0..20_000 {

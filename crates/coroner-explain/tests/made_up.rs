@@ -263,6 +263,15 @@ fn a_return_to_where_no_code_is() {
     let said = explain(&report, &NoCode);
     assert_eq!((said.kind, said.certainty, operand(&said).0), (FaultKind::BadReturn, Certainty::Certain, Some("lr")));
     assert_eq!(said.headline, "Return to an address that is no code: 0x414141414141");
+    // A stack may begin with a return, as that of `makecontext` does: with no caller behind it, nothing need have been overwritten.
+    let facts = |name: &str| {
+        let mut report = report.clone();
+        let function = Some(name.to_owned());
+        report.threads[0].frames.push(Frame { found_by: FoundBy::SCAN, function, ..Frame::default() });
+        explain(&report, &NoCode).facts
+    };
+    assert!(explain(&report, &NoCode).facts.is_empty() && facts("__start_context").is_empty());
+    assert!(facts("main")[0].starts_with("the return address was overwritten"), "{:?}", facts("main"));
     // The walk found a caller in the link register, or on top of the stack: it was called.
     let mut called = arm64(maperr(), Some(nowhere), &[(30, PC + 8), (32, nowhere)]);
     called.threads[0].frames[1].found_by = FoundBy::LINK_REGISTER;
@@ -328,6 +337,30 @@ fn a_division_by_a_saved_stack_slot() {
     assert_eq!(explain(&report, &code).kind, FaultKind::DivisionByZero);
     report.stack_memory = saved([0xff; 4]);
     assert_eq!(explain(&report, &code).kind, FaultKind::DivisionOverflow);
+}
+
+#[test]
+fn parts_of_registers_are_named_as_they_are() {
+    // div esi; div sil; div r9b; div ah; div rsi.
+    let rows: [(&[u8], &str, u64); 5] = [
+        (&[0xf7, 0xf6], "esi", 0),
+        (&[0x40, 0xf6, 0xf6], "sil", 0),
+        (&[0x41, 0xf6, 0xf1], "r9b", 7),
+        (&[0xf6, 0xf4], "ah", 3),
+        (&[0x48, 0xf7, 0xf6], "rsi", 1 << 32),
+    ];
+    let mut general = vec![0; 18];
+    (general[0], general[4], general[9], general[16]) = (0x300, 1 << 32, 0x107, PC);
+    let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
+    for (code, name, value) in rows {
+        let code = At(PC, [code, &[0x90; 16]].concat());
+        let said = explain(&report(registers.clone(), signal("SIGFPE", "FPE_INTDIV", 1), Some(PC)), &code);
+        assert_eq!(operand(&said), (Some(name), Some(value), None), "{said:#?}");
+    }
+    // mov eax, [esi]
+    let code = At(PC, [&[0x67, 0x8b, 0x06][..], &[0x90; 16]].concat());
+    let said = explain(&report(registers, maperr(), Some(0)), &code);
+    assert_eq!(operand(&said), (Some("esi"), Some(0), None), "{said:#?}");
 }
 
 #[test]
@@ -466,6 +499,11 @@ fn one_bit_from_a_good_address() {
     let beside = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
     assert_eq!(beside.iter().map(|flip| flip.bit).collect::<Vec<_>>(), [33]);
     assert!(beside[0].place.contains("x5"), "{beside:?}");
+    // An array begins up to 16 elements behind it, of two bytes for bit 33: an index of 0 - 1 leads there, too.
+    for (behind, count) in [(2, 0), (8, 0), (32, 0), (34, 1), (0, 1)] {
+        let by_index = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1010 + behind)]);
+        assert_eq!(by_index.len(), count, "{behind}: {by_index:?}");
+    }
     // Within 4 GiB, beside nothing; where a page begins.
     assert!(flips(0x7ff0_0000_8010 ^ 1 << 27, &[]).is_empty());
     assert!(flips(0x7ff0_0000_8000 ^ 1 << 41, &[]).is_empty());
