@@ -9,6 +9,8 @@ use crate::code_source::CodeSource;
 /// Pieces of code that a report has, and bytes of each: what has more is not of a crash.
 const MAX_PIECES: usize = 16;
 const MAX_PIECE: usize = 4096;
+/// More bytes of addresses than these are not in the code of a crash.
+const MAX_RELOCATED: usize = 256;
 
 /// Compares the code of the report with a file's. `None` if they are the same, or if it is not known that the file is the one that ran.
 pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeChange> {
@@ -22,6 +24,9 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
         all.extend(
             different.map(|(at, (found, expected))| (piece.address.0.wrapping_add(at as u64), *found, *expected)),
         );
+    }
+    if all.len() <= MAX_RELOCATED {
+        all.retain(|(at, ..)| !is_relocated(report, *at));
     }
     // Pieces may have the same bytes.
     all.sort_unstable();
@@ -38,6 +43,16 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
     let ran = |at: u64| byte(report, at);
     let expected = |at: u64| files.code(Address(at), 1)?.bytes.first().copied();
     Some(CodeChange { address: Address(first), kind, found: bytes(&ran), expected: bytes(&expected) })
+}
+
+/// Whether a byte is one of an address in an image: the dynamic linker writes those also into code, where a library is linked so (`DT_TEXTREL`).
+fn is_relocated(report: &Report, at: u64) -> bool {
+    (at.saturating_sub(7)..=at).any(|start| {
+        let word = (0..8)
+            .rev()
+            .try_fold(0, |word, place| Some(word << 8 | u64::from(byte(report, start.checked_add(place)?)?)));
+        word.is_some_and(|word| report.image_at(Address(word)).is_some())
+    })
 }
 
 fn byte(report: &Report, at: u64) -> Option<u8> {

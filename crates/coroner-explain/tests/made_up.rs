@@ -4,8 +4,8 @@ use coroner_explain::{Certainty, Code, CodeChangeKind, CodeSource, Explanation, 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Bytes, Code as CodePiece, Crash, CrashFlag, Frame, Image, Mach, Mapping, Registers, RelativeAddress,
-    Segment, Signal, Skipped, StackMemory, Thread,
+    Address, Annotation, Bytes, Code as CodePiece, Crash, CrashFlag, Frame, Image, Mach, Mapping, Registers,
+    RelativeAddress, Segment, Signal, Skipped, StackMemory, Thread,
 };
 use coroner_report::wire::{Access, AddressKind, FoundBy, Os};
 
@@ -479,6 +479,38 @@ fn code_that_is_not_what_was_shipped() {
     assert!(said.headline.ends_with("; the code there is not what was shipped, one bit differs"), "{said:#?}");
     assert_eq!(change(0xd420_0000).code_change.unwrap().kind, CodeChangeKind::Breakpoint);
     assert_eq!(change(0x1400_0010).code_change.unwrap().kind, CodeChangeKind::Other);
+
+    // An address that the dynamic linker has written into code.
+    let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
+    report.header.arch = Some(Arch::Aarch64);
+    report.images = vec![Image { load_address: Address(0x7f00_1234_0000), size: 0x1_0000, ..Image::default() }];
+    let mut word = |word: u64| {
+        report.code =
+            vec![CodePiece { address: Address(PC), bytes: Bytes(word.to_le_bytes().to_vec()), ..CodePiece::default() }];
+        explain(&report, &words(&[0, 0])).code_change
+    };
+    assert_eq!(word(0x7f00_1234_5678), None);
+    assert!(word(0x7f00_1235_5678).is_some());
+}
+
+/// The C library keeps what it said of an abort that the program survived.
+#[test]
+fn an_earlier_message_is_not_of_this_abort() {
+    let said = |caller: &str, function: &str| {
+        let mut report = arm64(signal("SIGABRT", "SI_TKILL", -6), None, &[]);
+        let frame = |module: &str, function: &str| Frame {
+            module: Some(module.to_owned()),
+            function: Some(function.to_owned()),
+            ..Frame::default()
+        };
+        report.threads[0].frames =
+            vec![frame("/lib/libc.so.6", "raise"), frame("/lib/libc.so.6", "abort"), frame(caller, function)];
+        let text = "cart.c:8: main: Assertion `total' failed.".to_owned();
+        report.annotations = vec![Annotation { source: "libc.so.6".to_owned(), text, ..Annotation::default() }];
+        explain(&report, &NoCode).headline
+    };
+    assert!(said("/lib/libc.so.6", "__assert_fail").contains("Assertion"));
+    assert!(!said("/opt/cart", "main").contains("Assertion"));
 }
 
 #[test]

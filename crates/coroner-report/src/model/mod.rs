@@ -208,7 +208,21 @@ impl Report {
         // Others have notes of the system's: of a tombstone, of ART.
         let of_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("lib"));
         let mut said = self.annotations.iter().filter(|annotation| aborts && of_library(&annotation.source));
-        said.next().map(|annotation| annotation.text.trim())
+        let said = said.next().filter(|annotation| self.is_of_this_abort(&annotation.source))?;
+        Some(said.text.trim())
+    }
+
+    /// Whether glibc itself called `abort`, as it does when it has something to say: what it said before may be of an abort that the program survived.
+    /// True where the stack does not show it, and of other libraries.
+    fn is_of_this_abort(&self, source: &str) -> bool {
+        const GLIBC: &str = "libc.so.6";
+        let is_glibc = |path: &str| path.rsplit('/').next() == Some(GLIBC);
+        let frames = self.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
+        // Its debug information has the name that it uses itself.
+        let is_abort = |frame: &Frame| matches!(frame.function.as_deref(), Some("abort" | "__GI_abort"));
+        let abort = frames.iter().position(is_abort);
+        let caller = abort.and_then(|at| frames.get(at + 1)).and_then(|frame| frame.module.as_deref());
+        !is_glibc(source) || caller.is_none_or(is_glibc)
     }
 
     /// The image whose memory holds `address`. For many addresses make an [`ImageIndex`].
