@@ -37,27 +37,26 @@ pub(crate) fn from(
     }
     let mask = machine::address_mask(arch);
     let is_there = |value: u64| (value ^ pc.0) & mask == 0;
-    let leads_there = |address: Address, call: &Decoded| {
+    // What the call went to, if that is the bad address.
+    let target = |address: Address, call: &Decoded| {
         let before = Before { arch, call: address, state, function: Function::at(arch, address, code) };
-        match call.class {
-            Class::Branch { register, value } => match before.register(register) {
-                Some(held) => is_there(held),
-                // What it held may have been lost, and zero is what registers are set to most.
-                None => is_there(value) && pc.0 != 0,
-            },
-            Class::BranchByMemory => before.target(call).is_some_and(is_there),
-            _ => false,
-        }
+        let target = match call.class {
+            // What it held may have been lost, and zero is what registers are set to most.
+            Class::Branch { register, value } => before.register(register).or((pc.0 != 0).then_some(value)),
+            Class::BranchByMemory => before.target(call),
+            _ => None,
+        };
+        target.filter(|target| is_there(*target))
     };
-    let mut all = calls.iter().filter(|(address, call)| leads_there(*address, call));
-    let (Some((address, call)), None) = (all.next(), all.next()) else { return };
+    let mut all = calls.iter().filter_map(|(address, call)| Some((address, call, target(*address, call)?)));
+    let (Some((address, call, target)), None) = (all.next(), all.next()) else { return };
     explanation.call = Some(Instruction { address: *address, text: call.text.clone() });
     if let Class::Branch { register, .. } = call.class {
         explanation.operand = Some(BadOperand {
             text: register.to_owned(),
             register: Some(register.to_owned()),
-            value: Some(pc),
-            pattern: pattern::of(pc.0).map(str::to_owned),
+            value: Some(Address(target)),
+            pattern: pattern::of(target).map(str::to_owned),
             ..BadOperand::default()
         });
     }

@@ -330,8 +330,9 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     let registers = report.crashed_thread().and_then(|thread| thread.registers.as_ref());
     let named = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?.0)));
     let is_held = |(name, value): (&str, u64)| {
+        let whole = whole_register(name);
         registers.is_some_and(|registers| {
-            registers.named().any(|(known, held)| known == name && held & mask(value) == value)
+            registers.named().any(|(known, held)| known == whole && held & mask(value) == value)
         })
     };
     named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
@@ -351,6 +352,21 @@ fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
 
 fn operand_register(said: &Explanation) -> Option<&str> {
     said.operand.as_ref().and_then(|operand| operand.register.as_deref())
+}
+
+/// The register that a name of a part is of: `esi`, `sil`, `r9d`, `w3`.
+fn whole_register(name: &str) -> String {
+    let numbered =
+        |name: &str| name.strip_prefix('r').is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()));
+    match (name.strip_prefix('e'), name.strip_prefix('w'), name.strip_suffix(['d', 'w', 'b'])) {
+        (_, _, Some(whole)) if numbered(whole) => whole.to_owned(),
+        (Some(rest), ..) if rest.len() == 2 => format!("r{rest}"),
+        (_, Some(number), _) if number.parse::<u8>().is_ok() => format!("x{number}"),
+        _ => match name.strip_suffix('l') {
+            Some(rest) if rest.len() == 2 => format!("r{rest}"),
+            _ => name.to_owned(),
+        },
+    }
 }
 
 /// A part of a register has the low bytes of the whole.
@@ -377,7 +393,9 @@ fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
 fn alone(report: &Report, said: &Explanation) -> Option<String> {
     let blind = explain(report, &NoCode);
     let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
-    let is_same = blind.kind == said.kind && register(&blind) == register(said);
+    // Without the code of the callers it may know less of a call.
+    let is_same = blind.kind == said.kind
+        && (register(&blind) == register(said) || (said.call.is_some() && blind.call.is_none()));
     (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
 }
 
