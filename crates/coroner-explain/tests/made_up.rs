@@ -186,6 +186,12 @@ fn a_call_that_may_have_gone_elsewhere() {
     let said = |pc: u64| explain(&arm64(maperr(), Some(pc), &[(8, pc), (32, pc)]), &code);
     assert!(said(0).call.is_none() && said(0).operand.is_none(), "{:#?}", said(0));
     assert_eq!(operand(&said(0x7000_0010_0000)).0, Some("x8"));
+    // The program counter has no tag; the register does.
+    let freed = explain(
+        &arm64(maperr(), Some(0x5a_5a5a_5a5a_5a5a), &[(8, u64::from_ne_bytes([0x5a; 8])), (32, 0x5a_5a5a_5a5a_5a5a)]),
+        &code,
+    );
+    assert_eq!((freed.kind, operand(&freed).1), (FaultKind::PoisonedPointer, Some(u64::from_ne_bytes([0x5a; 8]))));
     // bl; it went to where it says.
     assert!(explain(&arm64(maperr(), Some(0), &[(32, 0)]), &words(&[0xd503_201f, 0x9400_0100])).call.is_none());
     // The same of x86_64: call rax, call rbx, call [rdi+8], call [rbx+8], and a direct call.
