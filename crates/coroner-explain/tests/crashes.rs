@@ -211,7 +211,7 @@ fn the_watchdog_of_a_service_manager() {
     /// The signal is sent by process 1, or by a child of it.
     const MANAGER: &str = r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; kill -ABRT $!; wait"#;
     const SOMEBODY: &str =
-        r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; (exec kill -ABRT $!); wait"#;
+        r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; sh -c "kill -ABRT $!"; wait"#;
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
     let program = build(folder.path(), "-O1");
