@@ -14,13 +14,15 @@
 //! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
 //! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |
 //! | 8 | names for the report's addresses, image by image: of all images, or of those whose files were replaced | names of that image |
-//! | 9 | the end: what is missing, how long each step took | a report without end: readable |
+//! | 9 | the app's memory, what the crashed thread's registers point to | that section |
+//! | 10 | the end: what is missing, how long each step took | a report without end: readable |
 //!
 //! The caller's duties (the system's own part, `linux/crash_entry.rs` and `darwin/crash_entry.rs`): a stack with room, a handler
 //! that calls [`crate::recrash`] for faults of this thread. Nothing here allocates, locks, formats or panics; memory that the
 //! crash may have touched is read by [`coroner_process::memory::LoadGuarded`] only.
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use coroner_process::memory::LoadGuarded;
@@ -64,6 +66,8 @@ pub(crate) struct CrashSession<'c> {
     pub concurrent_written: usize,
     pub is_overflow: bool,
     pub is_bad_stack_pointer: bool,
+    /// Addresses of the crashed thread's stack that the report has.
+    pub stack_kept: Range<u64>,
 }
 
 /// What the report's end says of elements.
@@ -128,6 +132,7 @@ impl<'c> CrashSession<'c> {
             concurrent_written: 0,
             is_overflow: false,
             is_bad_stack_pointer: false,
+            stack_kept: 0..0,
         })
     }
 

@@ -4,6 +4,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Registers, StackMemory};
 use coroner_report::wire::Access;
 
+use crate::machine;
 use crate::trap::Meaning;
 
 /// An instruction.
@@ -83,12 +84,12 @@ impl MemoryOperand {
 /// What the thread had when it crashed.
 pub(crate) struct State<'a> {
     pub(crate) registers: &'a Registers,
-    stack: Vec<&'a StackMemory>,
+    memory: &'a [StackMemory],
 }
 
 impl<'a> State<'a> {
     pub(crate) fn of(report: &'a Report, registers: &'a Registers) -> Self {
-        Self { registers, stack: report.stack_memory.iter().collect() }
+        Self { registers, memory: &report.stack_memory }
     }
 
     /// The value of a general register, by the name that the report has for it, with that name.
@@ -96,11 +97,12 @@ impl<'a> State<'a> {
         self.registers.named().find(|(known, _)| *known == name)
     }
 
-    /// `width` bytes (at most 8) of the saved stacks, as a little-endian number.
+    /// `width` bytes (at most 8) of the saved stacks and of what the registers pointed to, as a little-endian number.
     pub(crate) fn saved(&self, address: u64, width: u32) -> Option<u64> {
         let width = usize::try_from(width).ok().filter(|width| (1..=8).contains(width))?;
-        self.stack.iter().find_map(|piece| {
-            let from = usize::try_from(address.checked_sub(piece.address.0)?).ok()?;
+        let mask = self.registers.arch.map_or(u64::MAX, machine::address_mask);
+        self.memory.iter().find_map(|piece| {
+            let from = usize::try_from((address & mask).checked_sub(piece.address.0 & mask)?).ok()?;
             let bytes = piece.bytes.get(from..from.checked_add(width)?)?;
             Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
         })

@@ -436,7 +436,8 @@ pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config
     unsafe { change(config, |config| config.reports_per_hour(reports)) }
 }
 
-/// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
+/// Sets how many bytes of the crashed thread's stack are in a report. With them come 256 to 512 bytes around each address that is in
+/// one of its registers. They may hold what users typed. Default: 2048; 0 for
 /// none.
 ///
 /// # Safety

@@ -142,8 +142,8 @@ config! {
         alternate_stacks: AlternateStacks,
         /// Whether all threads are in a report, or only the crashed one. Default: all.
         all_threads: bool,
-        /// How many bytes of the crashed thread's stack, from its stack pointer up, are in a report. They may hold what users
-        /// typed. Default: 2048; 0 for none.
+        /// How many bytes of the crashed thread's stack, from its stack pointer up, are in a report. With them come 256 to 512 bytes around each
+        /// address that is in one of its registers. They may hold what users typed. Default: 2048; 0 for neither.
         stack_memory: u32,
         /// Whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump
         /// made of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together.

@@ -13,6 +13,7 @@ pub(crate) mod frames;
 mod header;
 mod images;
 pub(crate) mod other_threads;
+mod register_memory;
 pub(crate) mod stack_memory;
 pub(crate) mod symbol_names;
 
@@ -116,6 +117,7 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
     symbol_names::write_all(session);
     session.phases.end(Phase::SYMBOL_NAMES);
     app_memory::write_all(session);
+    section(session, SectionKind::STACK_MEMORY, tid, register_memory::write);
     // Before the end, which says how long all of it took.
     if session.context.pid == session.installed.run.pid {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));

@@ -1,5 +1,7 @@
 //! The stacks' memory, each from a little below its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
 
+use core::ops::Range;
+
 use coroner_process::{memory::Memory as _, memory::first_readable, shadow_stack};
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
@@ -45,7 +47,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) {
     let wanted = if options.stack_memory_all { CRASHED } else { (options.stack_memory as usize).min(PIECE) };
     let (tid, context) = (session.context.tid as u64, session.context);
     if context.hung.is_none() {
-        write_stack(session, tid, context.registers.sp(), wanted);
+        session.stack_kept = write_stack(session, tid, context.registers.sp(), wanted);
     }
     if let Some(pointer) = shadow_stack::at_signal(context.shadow_stack, &mut memory()) {
         write_piece(session, tid, pointer & !(STEP as u64 - 1), SHADOW_STACK);
@@ -78,22 +80,23 @@ fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     }
 }
 
-/// Writes a stack from below its stack pointer on, as far as it can be read, by pieces.
-fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize) {
+/// Writes a stack from below its stack pointer on, as far as it can be read, by pieces. Returns what is written.
+fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize) -> Range<u64> {
     if wanted == 0 || RECRASH.is_expired() {
-        return;
+        return 0..0;
     }
     let below = (wanted as u64 / 4 & !15).min(RED_ZONE);
-    let Some(start) = first_readable(&mut memory(), sp & !15, below) else { return };
+    let Some(start) = first_readable(&mut memory(), sp & !15, below) else { return 0..0 };
     let mut written = 0;
     while written < wanted {
         let piece = (wanted - written).min(PIECE);
         let filled = write_piece(session, tid, start.wrapping_add(written as u64), piece);
         written += filled;
         if filled < piece {
-            return;
+            break;
         }
     }
+    start..start.wrapping_add(written as u64)
 }
 
 /// Writes so many bytes of a stack, or as many as can be read; returns how many, 0 where the report has no room.

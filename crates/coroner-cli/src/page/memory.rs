@@ -1,6 +1,7 @@
 //! Registers and memory.
 
 use coroner::Report;
+use coroner_report::model::StackMemory;
 use maud::{Markup, html};
 
 use super::shut;
@@ -8,7 +9,7 @@ use super::shut;
 /// Most bytes of a piece of a stack that are shown.
 const SHOWN: usize = 4096;
 /// Most pieces.
-const PIECES: usize = 8;
+const PIECES: usize = 64;
 const ROW: usize = 16;
 
 pub(super) fn registers(report: &Report) -> Markup {
@@ -34,13 +35,23 @@ pub(super) fn stacks(report: &Report) -> Markup {
     let content = html! {
         @for piece in report.stack_memory.iter().take(PIECES) {
             @let label = format!("Memory of thread {} at {}", piece.tid, piece.address);
-            h3 { "Thread " (piece.tid) ", " (piece.bytes.len()) " bytes at " code { (piece.address) } }
+            @let pointers = pointers(report, piece);
+            h3 { "Thread " (piece.tid) ", " (piece.bytes.len()) " bytes at " code { (piece.address) } @if !pointers.is_empty() { ": " (pointers) } }
             pre tabindex="0" role="group" aria-label=(label) { (dump(piece.address.0, &piece.bytes)) }
             @if piece.bytes.len() > SHOWN { p.faint { (piece.bytes.len() - SHOWN) " bytes more are in the report." } }
         }
         @if report.stack_memory.len() > PIECES { p.faint { (report.stack_memory.len() - PIECES) " pieces more are in the report." } }
     };
-    shut("Memory", "near the stack pointers", &content)
+    shut("Memory", "near the stack pointers and the registers' addresses", &content)
+}
+
+/// The registers of the crashed thread that point into this piece.
+fn pointers(report: &Report, piece: &StackMemory) -> String {
+    let thread = report.crashed_thread().filter(|thread| thread.tid == piece.tid);
+    let registers = thread.and_then(|thread| thread.registers.as_ref());
+    let named = registers.into_iter().flat_map(|registers| registers.named());
+    let inside = named.filter(|(_, value)| value.wrapping_sub(piece.address.0) < piece.bytes.len() as u64);
+    inside.map(|(name, _)| name).collect::<Vec<&str>>().join(", ")
 }
 
 /// Rows of an address, 16 bytes and what of them is ASCII.

@@ -6,6 +6,11 @@ use mach2::vm::mach_vm_read_overwrite;
 
 use crate::memory::{Memory, Unreadable};
 
+/// Whether the page that `address` lies in is in memory: not asked here, so always true.
+pub fn is_resident(_address: u64, _page_size: u32) -> bool {
+    true
+}
+
 /// The kernel's copy, `mach_vm_read_overwrite`, of this process's own memory.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCopy {

@@ -23,6 +23,16 @@ pub fn is_accessible(address: u64, write: bool) -> bool {
     answer.is_ok() || matches!(answer, Err(Errno(libc::EAGAIN | libc::ETIMEDOUT)))
 }
 
+/// Whether the page of `page_size` bytes that `address` lies in is in memory, by mincore(2): to read it neither waits for a file, a swap device or a
+/// server of page faults, nor reaches a device's registers. Also true of pages of files that this process may not write (Linux 5.2).
+pub fn is_resident(address: u64, page_size: u32) -> bool {
+    let page = address & !u64::from(page_size.wrapping_sub(1));
+    let mut answer = 0_u8;
+    // SAFETY: the kernel writes one byte, of one page. Async-signal-safe: one system call.
+    let asked = unsafe { syscall!(libc::SYS_mincore, page, 1_usize, &raw mut answer) };
+    asked.is_ok() && answer & 1 != 0
+}
+
 /// The kernel's copy, process_vm_readv(2), of this process's own memory.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCopy {

@@ -193,7 +193,7 @@ pub struct UnwindSection {
     pub size: u64,
 }
 
-/// A piece of a thread's stack.
+/// A piece of a thread's memory: of its stack, of its shadow stack, or of what the crashed thread's registers pointed to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]

@@ -83,7 +83,7 @@ pub struct Report {
     pub threads: Vec<Thread>,
     /// The loaded images.
     pub images: Vec<Image>,
-    /// Pieces of stacks.
+    /// Pieces of stacks, and of what the crashed thread's registers pointed to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack_memory: Vec<StackMemory>,
     /// The code that the crashed thread ran, as it was in memory: before and after the program counter or, where that is at no code, before what

@@ -5,7 +5,7 @@ use super::encoder::Encoder;
 use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory};
 use super::numbers::{Phase, SectionKind};
 
-/// A piece of a thread's stack.
+/// A piece of a thread's memory: of its stack, of its shadow stack, or of what the crashed thread's registers point to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StackMemory<'a> {
     /// The thread.

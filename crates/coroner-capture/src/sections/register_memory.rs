@@ -1,0 +1,54 @@
+//! What the crashed thread's registers point to, as pieces of its memory beside those of its stack.
+
+use coroner_process::memory::{Memory as _, is_resident};
+use coroner_report::wire::{Encoder, SectionKind, StackMemory};
+
+use super::SectionResult;
+use crate::recrash::RECRASH;
+use crate::session::{CrashSession, memory};
+use coroner_run::ReportWriter;
+
+/// Bytes of a block: memory is kept by whole ones, at multiples of their size, so that each is in one page and none is kept twice.
+const BLOCK: u64 = 256;
+/// Bytes from a register's address on that are kept at least.
+const LEAST: u64 = 128;
+/// Below it nothing is mapped.
+const NEAR_NULL: u64 = 0x1_0000;
+/// The bits of an address: with arm64's tags and without the kernel's half.
+const ADDRESS: u64 = if cfg!(target_arch = "aarch64") { !(0xff << 56) } else { u64::MAX };
+
+/// Writes the blocks that the general registers' values lie in, with the next one where a value is near the end of its own. Not those of pages
+/// that are not in memory: a file or a server of page faults may never answer.
+pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+    let (context, options) = (session.context, &session.installed.options);
+    if context.hung.is_some() || (options.stack_memory == 0 && !options.stack_memory_all) {
+        return SectionResult::Empty;
+    }
+    let registers = context.registers.general();
+    let blocks = |value: u64| [value, value.wrapping_add(LEAST)].map(|address| address & ADDRESS & !(BLOCK - 1));
+    let stack = session.stack_kept.clone();
+    let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
+    encoder.begin_array();
+    for (number, value) in registers.iter().enumerate() {
+        let earlier = registers.get(..number).unwrap_or_default();
+        let [first, second] = blocks(*value);
+        for (block, is_repeated) in [(first, false), (second, second == first)] {
+            let is_kept = block < stack.end && block.wrapping_add(BLOCK) > stack.start;
+            let is_repeated = is_repeated || earlier.iter().any(|value| blocks(*value).contains(&block));
+            if block < NEAR_NULL || is_kept || is_repeated || RECRASH.is_expired() {
+                continue;
+            }
+            encode(&mut encoder, context.tid as u64, block, session.installed.run.page_size);
+        }
+    }
+    encoder.end();
+    let length = encoder.position();
+    session.seal(SectionKind::STACK_MEMORY, length)
+}
+
+fn encode(encoder: &mut Encoder<'_>, tid: u64, address: u64, page_size: u32) {
+    let mut bytes = [0; BLOCK as usize];
+    if is_resident(address, page_size) && memory().read(address, &mut bytes).is_ok() {
+        StackMemory { tid, address, bytes: &bytes }.encode(encoder);
+    }
+}
