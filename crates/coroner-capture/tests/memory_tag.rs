@@ -65,9 +65,9 @@ fn crash_as_asked() {
     let store = CString::new(store.as_bytes()).unwrap();
     coroner_capture::install(&store, &InstallOptions::DEFAULT).unwrap();
     println!("page: {page:#x}");
-    let pointer = (page | OF_POINTER << 56) as *mut u8;
-    // SAFETY: none; the fault is what is wanted.
-    unsafe { pointer.write_volatile(1) };
+    let (pointer, good) = (page | OF_POINTER << 56, page | OF_MEMORY << 56);
+    // SAFETY: the first store is to the page's own memory; the second one is the fault that is wanted.
+    unsafe { asm!("str {good}, [{good}]", "strb wzr, [{pointer}]", good = in(reg) good, pointer = in(reg) pointer) };
 }
 
 fn crash(store: &Path) -> std::process::Output {
@@ -104,4 +104,8 @@ fn the_tag_is_kept_and_the_address_found_without_it() {
     assert_eq!(crash.address.unwrap().0, page);
     let text = report.to_text(&coroner_report::text::TextOptions::default());
     assert!(text.contains("by a pointer with the tag 0x05"), "{text}");
+    // What the registers point to is read all the same, once.
+    let kept: Vec<_> = report.stack_memory.iter().filter(|piece| piece.address.0 == page).collect();
+    assert_eq!(kept.len(), 1, "{:#x?}", report.stack_memory);
+    assert_eq!(kept[0].bytes.0[..8], (page | OF_MEMORY << 56).to_le_bytes());
 }

@@ -64,8 +64,8 @@ use linux as os;
 pub use linux::proc_text;
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 pub use linux::{
-    abort_message, context, deadline, images, memory_use, mounts, process, shared_handlers, signal_frame, signals,
-    stop_the_world, syscall, threads, tracer, vitals,
+    abort_message, context, deadline, images, memory_tags, memory_use, mounts, process, shared_handlers, signal_frame,
+    signals, stop_the_world, syscall, threads, tracer, vitals,
 };
 
 #[cfg(all(supported, target_vendor = "apple"))]

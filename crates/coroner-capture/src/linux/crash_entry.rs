@@ -220,6 +220,8 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     let entering = unsafe { &mut *entering.cast::<Entering<'_>>() };
     let Entering { installed, source, interrupted, ids, started, next, number, time_ns, .. } = *entering;
     let Some(owner) = entering.owner.take() else { return };
+    // What has tags is read by addresses without them.
+    let _unchecked = installed.platform.memory_tags.unchecked();
     // Faults of the crash path are handled on a stack of their own.
     // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
     let before = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) }.ok();

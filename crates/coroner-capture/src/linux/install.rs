@@ -1,6 +1,7 @@
 //! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
 
 use coroner_process::abort_message::AbortMessage;
+use coroner_process::memory_tags::MemoryTags;
 use coroner_process::signals::{bit, block_exactly, take_pending};
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
@@ -58,6 +59,7 @@ impl PlatformState {
             stopper,
             tasks,
             tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
+            memory_tags: MemoryTags::of_this_machine(),
             stack,
             fault_stack: Stack::map(FAULT_STACK, page, FAULT_STACK).map_err(InstallError::Memory)?,
         })

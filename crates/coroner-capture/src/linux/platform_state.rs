@@ -1,6 +1,7 @@
 //! What crash time needs on Linux besides what all systems have: stopping threads, listing and tracing them, stacks.
 
 use coroner_process::abort_message::AbortMessage;
+use coroner_process::memory_tags::MemoryTags;
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::ThreadStopper;
 use coroner_process::threads::TaskDirectory;
@@ -18,6 +19,7 @@ pub(crate) struct PlatformState {
     pub stopper: ThreadStopper,
     pub tasks: TaskDirectory,
     pub tracer: Tracer,
+    pub memory_tags: MemoryTags,
     /// Where the report is written; its owner alone uses it.
     pub stack: Stack,
     /// Where faults of the crash path itself are handled.

@@ -10,6 +10,7 @@ pub(crate) mod files;
 pub(crate) mod identity;
 pub mod images;
 pub(crate) mod memory;
+pub mod memory_tags;
 pub mod memory_use;
 pub mod mounts;
 mod proc;
