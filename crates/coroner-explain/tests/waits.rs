@@ -86,6 +86,19 @@ fn mutexes_of_glibc() {
 }
 
 #[test]
+fn functions_of_the_app_are_none_of_the_c_librarys() {
+    for function in ["sem_hold_and_wait", "pthread_mutex_lock", "pthread_join_all"] {
+        let mut report = report("/app/app", function, futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
+        report.images.push(Image { path: GLIBC.to_owned(), ..Image::default() });
+        let waits = explain(&report, &NoCode).waits;
+        assert!(
+            waits.iter().all(|wait| wait.kind == WaitKind::Futex && wait.owner.is_none()),
+            "{function}: {waits:#?}"
+        );
+    }
+}
+
+#[test]
 fn a_shared_lock_may_be_another_processes() {
     let shared = futex(0, 2, 0, &[2, 0, 99, 1, 128]);
     assert_eq!(wait(GLIBC, "pthread_mutex_lock", shared).owner_is, OwnerIs::Elsewhere);

@@ -397,6 +397,10 @@ NOINLINE static long corrupts_a_list(void)
 }
 AS_WRITTEN static long handled(struct picture *picture, int number) { return picture->handler(number) + picture->width; }
 NOINLINE static long of_handler(void) { return handled(a_picture(), 3) + 1; }
+/* Cast to another structure than the parameter is declared to lead to. */
+struct small { int number; };
+AS_WRITTEN static long cast(struct small *small) { return ((struct picture *)small)->next != NULL; }
+NOINLINE static long of_cast(void) { return cast((struct small *)pointer(0)) + 1; }
 AS_WRITTEN static int each(int sum, int count) { return sum / count; }
 NOINLINE static long of_count(void) { return each(HIDDEN(int, 9), HIDDEN(int, 0)) + 1; }
 

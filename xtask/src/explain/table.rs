@@ -255,6 +255,7 @@ pub(super) const ROWS: &[Row] = &[
     with(reads("frees_what_is_not", Kind::NearNull, 8, 0, 8), JEMALLOC),
     with(reads("frees_what_is_not", Kind::Unmapped, 0x1234_0000_0000, 0x100, 8), MIMALLOC),
     named_alone(row("of_handler", Kind::JumpToNull), "picture->handler"),
+    named_alone(reads("of_cast", Kind::NullPointer, 0, 24, 8), "small"),
     named_alone(row("of_count", Kind::DivisionByZero), "count"),
     arm64(row("tagged_null", Kind::NearNull)),
     arm64(row("rust_abort", Kind::Trap)),

@@ -107,7 +107,11 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
                 return Some((kind, Some(library)));
             }
             if let Some(kind) = of_pthread(name) {
-                return Some((kind, library_of(report, frame).or(inner)));
+                let library = library_of(report, frame);
+                // A function of the app may be called so, too. A static program has the C library's.
+                if library.is_some() || is_static(report) {
+                    return Some((kind, library.or(inner)));
+                }
             }
         }
     }
@@ -120,9 +124,24 @@ fn names(frame: &Frame) -> impl Iterator<Item = &str> {
     inlined.chain(frame.function.as_deref().or(frame.raw_function.as_deref()))
 }
 
+/// Whether no C library was loaded.
+fn is_static(report: &Report) -> bool {
+    !report.images.iter().any(|image| by_path(report, &image.path).is_some())
+}
+
 /// The C library that has the function: by the image's name; of a static program by what the app recorded.
 fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     let path = frame.module.as_deref()?;
+    if let Some(library) = by_path(report, path) {
+        return Some(library);
+    }
+    let is_main = is_static(report) && report.images.iter().any(|image| image.is_main && image.path == path);
+    let recorded = report.run.as_ref().and_then(|run| run.app.runtime_name.as_deref()).filter(|_| is_main)?;
+    [Library::Glibc, Library::Musl, Library::Bionic].into_iter().find(|library| library.name() == recorded)
+}
+
+/// By the name of the library's file.
+fn by_path(report: &Report, path: &str) -> Option<Library> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if starts(&["libc.so.6", "libpthread.so.0", "libc-2.", "libpthread-2."]) {
@@ -134,9 +153,7 @@ fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     if name == "libc.so" {
         return Some(if report.header.os == Os::ANDROID { Library::Bionic } else { Library::Musl });
     }
-    let is_main = report.images.iter().any(|image| image.is_main && image.path == path);
-    let recorded = report.run.as_ref().and_then(|run| run.app.runtime_name.as_deref()).filter(|_| is_main)?;
-    [Library::Glibc, Library::Musl, Library::Bionic].into_iter().find(|library| library.name() == recorded)
+    None
 }
 
 /// A C library by its own inner function, of which the others have none.
