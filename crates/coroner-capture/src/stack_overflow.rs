@@ -1,9 +1,11 @@
 //! Whether a memory fault is a stack that is full.
 
-use coroner_process::images::Mappings;
-use coroner_report::wire::Access;
+use coroner_process::images::{Mapping, Mappings};
+use coroner_process::memory::Memory as _;
+use coroner_report::wire::{Access, Signal};
 
 use crate::crash_context::CrashContext;
+use crate::session::memory;
 
 /// The most that one function's frame reaches below what was touched before. (Larger frames are probed page by page, by
 /// compilers that know of stack overflows at all.)
@@ -20,6 +22,15 @@ const BELOW: u64 = 1024;
 /// The kernel keeps this much free below a stack that grows, `stack_guard_gap`, 256 pages by default.
 const GAP: u64 = 256 * 4096;
 
+/// Whether a guard was made within a mapping that can be read and written (`MADV_GUARD_INSTALL`, Linux 6.13; threads' stacks have it since glibc
+/// 2.42): the kernel says of it that nothing is mapped there.
+fn is_guard_within(context: &CrashContext) -> bool {
+    /// `SEGV_MAPERR` of asm-generic/siginfo.h.
+    const NOT_MAPPED: i32 = 1;
+    let is_so = |signal: Signal| (signal.number, signal.code) == (libc::SIGSEGV, NOT_MAPPED);
+    cfg!(not(target_vendor = "apple")) && context.signal.is_some_and(is_so)
+}
+
 /// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
 ///
 /// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
@@ -32,8 +43,9 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     if address > sp.saturating_add(ABOVE) || address < sp.saturating_sub(BELOW) {
         return false;
     }
-    // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well.
-    if sp < address && matches!(mappings.at(sp), Ok(Some(own)) if own.permissions.write) {
+    // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well. (A guard may be within a mapping.)
+    let is_well = |own: Mapping| own.permissions.write && memory().read_u64(sp).is_ok();
+    if sp < address && matches!(mappings.at(sp), Ok(Some(own)) if is_well(own)) {
         return false;
     }
     let Ok(Some(at)) = mappings.at_or_after(address) else { return false };
@@ -44,6 +56,8 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
             Ok(Some(above)) if above.start == at.end => above,
             _ => return false,
         }
+    } else if is_guard_within(context) {
+        at
     } else {
         return false;
     };

@@ -24,7 +24,10 @@ const MAY_ALL: u8 = 7;
 
 /// Explains a fault.
 pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
-    let notice = notice::of(crash);
+    let notice = match notice::of(crash) {
+        Notice::Unmapped if is_guard_within(report, crash) => Notice::Denied,
+        notice => notice,
+    };
     let thread = report.crashed_thread();
     // Registers that are not those of the instruction say nothing of it.
     let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
@@ -83,6 +86,10 @@ fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
     if let Some(address) = crash.address.filter(|_| is_about_memory(notice)) {
         explanation.access = Some(MemoryAccess { kind: said_access(crash), width: None, address: Some(address) });
         explanation.facts.extend(mapped::place(report, address));
+        if is_guard_within(report, crash) {
+            let fact = "the page is a guard within that mapping (MADV_GUARD_INSTALL), or was mapped after the fault";
+            explanation.facts.push(fact.to_owned());
+        }
     }
     if crash.has(CrashFlag::StackOverflow) {
         explanation.recursion = report.crashed_thread().and_then(recursion::of);
@@ -133,8 +140,18 @@ pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
     mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
 }
 
+/// Whether the kernel said that nothing is mapped where a mapping is that can be accessed: a guard was made within it (Linux's
+/// `MADV_GUARD_INSTALL`), or it was mapped after the fault.
+fn is_guard_within(report: &Report, crash: &Crash) -> bool {
+    let is_open = |address| report.mappings.iter().any(|at| at.contains(address) && at.protection & MAY_ALL != 0);
+    crash.mach.is_none() && notice::of(crash) == Notice::Unmapped && crash.address.is_some_and(is_open)
+}
+
 /// The kind of an access that memory did not allow.
 fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
+    if is_guard_within(report, crash) {
+        return (FaultKind::GuardPage, Certainty::Possible);
+    }
     let rights = crash.address.and_then(|address| rights(report, address));
     let lacks = |bit: u8| rights.is_some_and(|rights| rights & bit == 0);
     let is_mapping_known =

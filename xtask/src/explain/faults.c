@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <pthread.h>
 #include <assert.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -250,6 +251,26 @@ NOINLINE static long odd(volatile long *depth)
     return even(&local[0]) + local[0];
 }
 NOINLINE static long overflow_of_two(void) { volatile long depth = 0; return even(&depth); }
+
+/* A guard within a mapping, as the C library makes those of threads' stacks since glibc 2.42 (Linux 6.13); one of its own before. */
+static char *with_guard(size_t size)
+{
+    const int guard_install = 102; /* MADV_GUARD_INSTALL of asm-generic/mman-common.h */
+    char *memory = (char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (madvise(memory, 0x4000, guard_install) != 0) mprotect(memory, 0x4000, PROT_NONE);
+    return memory;
+}
+NOINLINE static long guard_within(void) { return ((volatile struct row *)pointer((uintptr_t)with_guard(0x10000)))->number; }
+static void *overflows(void *nothing) { return overflow() != 0 ? nothing : NULL; }
+NOINLINE static long overflow_into_guard(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, with_guard(0x40000), 0x40000);
+    pthread_create(&thread, &attributes, overflows, NULL);
+    return pthread_join(thread, NULL);
+}
 
 NOINLINE static long large_frame(void)
 {
