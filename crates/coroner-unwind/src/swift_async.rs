@@ -4,8 +4,8 @@
 //! the top four bits `0001`, the return address. A context begins with its parent's address and the address where the
 //! parent resumes. This is as in `gen/thread_stack_pcs.c` of Apple's Libc, the walk behind `backtrace_async`.
 
+use crate::cold_path;
 use crate::frame::End;
-use core::hint::cold_path;
 use coroner_process::memory::{Memory, Unreadable};
 
 /// Whether marks of async frames are followed.

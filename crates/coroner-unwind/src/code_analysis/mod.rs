@@ -231,21 +231,19 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                     None => (!seen(&mut visited, &mut visits, target)).then_some(target),
                 }
             }
-            Effect::IndirectJump
-                if let Some(target) = outlined::through_veneer::<A, M>(cursor.memory, at)
-                    && (path.entered > 0
-                        || outlined::is_outlined::<A, M>(cursor.memory, target, &mut outlined_budget)) =>
-            {
-                Some(target)
-            }
             Effect::IndirectJump => {
-                if path.has_unwound::<A>()
-                    && let Some(row) = path.at_return::<A>(start, return_link)
-                {
-                    return Ok(Followed { reached: Reached::Return(row), parts });
+                let veneer = outlined::through_veneer::<A, M>(cursor.memory, at).filter(|target| {
+                    path.entered > 0 || outlined::is_outlined::<A, M>(cursor.memory, *target, &mut outlined_budget)
+                });
+                if veneer.is_none() {
+                    if path.has_unwound::<A>()
+                        && let Some(row) = path.at_return::<A>(start, return_link)
+                    {
+                        return Ok(Followed { reached: Reached::Return(row), parts });
+                    }
+                    jump = jump.or(Some((at, path)));
                 }
-                jump = jump.or(Some((at, path)));
-                None
+                veneer
             }
             Effect::Jump(target) => (!seen(&mut visited, &mut visits, target)).then_some(target),
             Effect::Branch(target) => {

@@ -8,12 +8,12 @@
 use super::cache_miss::{CacheFiller, Uncached};
 use super::{BudgetedMemory, Walker, is_far};
 use crate::arch::Architecture;
+use crate::cold_path;
 use crate::frame::{AddressKind, Frame};
 use crate::image::Images;
 use crate::registers::RegisterFile;
 use crate::rule_cache::{Base, EntryIndex, RuleCache};
 use crate::swift_async::{SwiftAsync, is_marked};
-use core::hint::cold_path;
 use core::ops::ControlFlow;
 use coroner_process::memory::Memory;
 

@@ -336,10 +336,13 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         let interrupted = self.interrupted();
         let lookup = self.frame().lookup_address();
         let mut rule = NO_RULE;
-        match self.cached {
-            Some(place) => rule = self.cache.at(place),
-            None if let Some(frame) = self.outlined.take() => return self.step_from_outlined(frame),
-            None => match self.find_rule(lookup, interrupted, &mut rule) {
+        if let Some(place) = self.cached {
+            rule = self.cache.at(place);
+        } else {
+            if let Some(frame) = self.outlined.take() {
+                return self.step_from_outlined(frame);
+            }
+            match self.find_rule(lookup, interrupted, &mut rule) {
                 Ok(true) => {
                     if let Some(frame) = self.outlined.take() {
                         return self.step_from_outlined(frame);
@@ -350,7 +353,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                     self.note(problem);
                     return self.without_rule(problem.into());
                 }
-            },
+            }
         }
         match self.execute(&rule, lookup) {
             Ok(cfa) => {
@@ -364,10 +367,12 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 Rule::Row(row) if row.cfa_register == A::SP => self.step_by_code().map(Some).ok_or(End::EndOfStack),
                 _ => Err(End::EndOfStack),
             },
-            Err(End::BadReturnAddress { address }) if let Some(cfa) = self.step_to_unloaded(&rule, address) => {
-                Ok(Some(cfa))
-            }
             Err(end) => {
+                if let End::BadReturnAddress { address } = end
+                    && let Some(cfa) = self.step_to_unloaded(&rule, address)
+                {
+                    return Ok(Some(cfa));
+                }
                 if let End::BadUnwindData { what, address } = end
                     && !is_lost_link::<A>(end)
                 {

@@ -331,9 +331,9 @@ impl Backtrace {
     /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread, those
     /// that a signal interrupted, and those of signal trampolines.
     pub fn addresses(&self) -> &[u64] {
-        let addresses = &self.addresses[..self.length];
-        // SAFETY: the first `length` ones were written.
-        unsafe { addresses.assume_init_ref() }
+        let addresses = &raw const self.addresses[..self.length];
+        // SAFETY: the first `length` ones were written, and each is laid out as its word is.
+        unsafe { &*(addresses as *const [u64]) }
     }
 
     /// The address to look frame `index` up with: inside the call, where the frame's address is that after a call.
