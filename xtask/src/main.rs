@@ -16,6 +16,8 @@ mod desk;
 mod dist;
 #[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
+mod front_door;
 mod fuzz;
 mod header;
 #[cfg(target_os = "linux")]
@@ -56,6 +58,9 @@ enum Command {
     /// Make the archive that apps in C and C++ take: libraries, header, files for pkg-config and CMake
     #[cfg(target_os = "linux")]
     Dist(dist::Arguments),
+    /// Seven apps by the documents' own words, of what is packaged: built, stripped, crashed, and their reports read (Linux)
+    #[cfg(target_os = "linux")]
+    FrontDoor(front_door::Arguments),
     /// Reports at a desk: pages in a browser, long lists, groups of known causes, core dumps beside gdb's stacks (Linux)
     #[cfg(target_os = "linux")]
     Desk(desk::Arguments),
@@ -102,6 +107,8 @@ fn main() -> anyhow::Result<()> {
         Command::Aar(arguments) => aar::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Dist(arguments) => dist::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::FrontDoor(arguments) => front_door::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::Android(arguments) => android::run(&arguments),
         #[cfg(target_os = "linux")]

@@ -81,6 +81,8 @@ const STEPS: &[(&str, When, Step)] = &[
         ["report_lock", "run_state", "two_threads"].iter().try_for_each(|only| chore(&["miri", "--only", only]))
     }),
     ("tests on arm64", Always, arm64),
+    // The apps in C, C++ and Python, by the documents' words. Those in Rust (`cargo xtask front-door`) are built once more from packages.
+    ("front door", Always, |_| chore(&["front-door", "--short"])),
     ("archive for C", Whole, |_| chore(&["dist", "--profile", "dev", "--check"])),
     ("Android library", Always, |_| chore(&["aar", "--profile", "dev", "--run"])),
     ("Android", Always, |whole| chore(if whole { &["android"] } else { &["android", "--short"] })),

@@ -2,9 +2,10 @@
 //!
 //! The words and what to say instead are data ([`WORDS`]); real uses are data, too, each with its reason ([`ALLOWED`]). A use is
 //! found in every spelling (`make_good`, `MakeGood`, "made good") and across the end of a line of a comment. An entry of the
-//! allow-list that allows nothing fails. Links of Markdown files and names of sources in comments that lead to no file fail as
-//! well, so that `docs/architecture.md` stays true.
+//! allow-list that allows nothing fails. Links of Markdown files that lead to no file or to no heading of one, and names of sources in
+//! comments that lead to no file, fail as well, so that `docs/architecture.md` stays true. So does a document that the book's list leaves out.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -95,7 +96,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             root.join(said).exists() || files.iter().any(|file| file.ends_with(said))
         }));
         if file.extension().is_some_and(|end| end == "md") {
-            findings.extend(broken_links(&text, path.parent().unwrap_or(&root)));
+            findings.extend(broken_links(&text, &path));
+        }
+        if name == "docs/SUMMARY.md" {
+            findings.extend(missing_in_book(&text, &files));
         }
         for finding in findings {
             let allowed = ALLOWED.iter().position(|(place, word, _)| name.starts_with(place) && *word == finding.word);
@@ -206,19 +210,60 @@ fn uses(text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Links of a Markdown file to files that are not there.
-fn broken_links(text: &str, folder: &Path) -> Vec<Finding> {
+/// Links of the Markdown file `path` to files that are not there, and to headings that a file does not have.
+fn broken_links(text: &str, path: &Path) -> Vec<Finding> {
+    let folder = path.parent().unwrap_or(path);
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        for rest in line.split("](").skip(1) {
-            let target = rest.split([')', '#']).next().unwrap_or_default();
-            if !target.is_empty() && !target.contains(':') && !folder.join(target).exists() {
-                let instead = "the path of a file that exists";
-                findings.push(Finding { line: number + 1, said: target.to_owned(), instead, word: "" });
+        // What is code is no link.
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        for rest in prose.split("](").skip(1) {
+            let link = rest.split(')').next().unwrap_or_default();
+            let (target, heading) = link.split_once('#').unwrap_or((link, ""));
+            if target.contains(':') {
+                continue;
+            }
+            let file = if target.is_empty() { path.to_owned() } else { folder.join(target) };
+            let mut broken =
+                |instead| findings.push(Finding { line: number + 1, said: link.to_owned(), instead, word: "" });
+            if !file.exists() {
+                broken("the path of a file that exists");
+            } else if !heading.is_empty() && file.extension().is_some_and(|end| end == "md") {
+                let text = if target.is_empty() {
+                    text.to_owned()
+                } else {
+                    std::fs::read_to_string(&file).unwrap_or_default()
+                };
+                if !anchors(&text).contains(heading) {
+                    broken("a heading that the file has");
+                }
             }
         }
     }
     findings
+}
+
+/// What links to a text's headings end with, as forges and mdBook make it of them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let (mut found, mut in_code) = (BTreeSet::new(), false);
+    for line in text.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        if line.starts_with('#') && !in_code {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            found.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+        }
+    }
+    found
+}
+
+/// The documents that the book's list (`docs/SUMMARY.md`) leaves out.
+fn missing_in_book(summary: &str, files: &[PathBuf]) -> Vec<Finding> {
+    let documents = files.iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
+    let documents = documents.filter_map(|file| file.strip_prefix("docs").ok()?.to_str());
+    let documents = documents.filter(|name| *name != "SUMMARY.md");
+    let missing = documents.filter(|name| !summary.contains(&format!("({name})")));
+    missing.map(|name| Finding { line: 1, said: name.to_owned(), instead: "it in the book's list", word: "" }).collect()
 }
 
 /// Names of Rust sources in backquotes, with or without folders, that do not exist.
@@ -269,9 +314,18 @@ mod tests {
     #[test]
     fn links_lead_to_files() {
         let here = tools::workspace_root();
-        let text = "[a](README.md#test-it) [b](https://example.com/x)\n[c](no-such-file.md)";
-        let found: Vec<_> = broken_links(text, &here).into_iter().map(|finding| (finding.line, finding.said)).collect();
-        assert_eq!(found, [(2, "no-such-file.md".to_owned())]);
+        let text = "## It's `a::b`, too\n[a](README.md#quick-start) [b](https://example.com/x) [e](#its-ab-too) `f](g)`\n\
+                    [c](no-such-file.md) [d](README.md#no-such-heading)";
+        let found = broken_links(text, &here.join("CHANGELOG.md"));
+        let found: Vec<_> = found.into_iter().map(|finding| (finding.line, finding.said)).collect();
+        assert_eq!(found, [(3, "no-such-file.md".to_owned()), (3, "README.md#no-such-heading".to_owned())]);
+    }
+
+    #[test]
+    fn the_book_has_each_document() {
+        let files = ["docs/SUMMARY.md", "docs/a.md", "docs/b.md", "README.md"].map(PathBuf::from);
+        let found = missing_in_book("* [A](a.md)", &files);
+        assert_eq!(found.into_iter().map(|finding| finding.said).collect::<Vec<_>>(), ["b.md"]);
     }
 
     #[test]

@@ -51,16 +51,8 @@ struct Row {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let host = host()?;
     let target = arguments.target.clone().unwrap_or_else(|| host.clone());
-    let name = format!("coroner-{}-{target}", env!("CARGO_PKG_VERSION"));
-    let place = tools::target_dir().join("dist");
-    let folder = place.join(&name);
-    if folder.is_dir() {
-        fs::remove_dir_all(&folder)?;
-    }
-    build(arguments, &target)?;
-    lay_out(&folder, &libraries(arguments, &target), &target)?;
-    let archive = place.join(format!("{name}.tar.gz"));
-    pack(&folder, &name, &archive)?;
+    let name = name(&target);
+    let (folder, archive) = make(arguments, &target)?;
 
     let mut rows: Vec<Row> = Vec::new();
     for file in files_of(&folder)? {
@@ -81,6 +73,39 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     report(arguments, &rows, &archive)
+}
+
+/// An archive's name on that target, without its ending.
+pub(crate) fn name(target: &str) -> String {
+    format!("coroner-{}-{target}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The archive as it is shipped for this machine, unpacked below `prefix`; where it lies there.
+///
+/// # Errors
+/// It can't be built or unpacked.
+pub(crate) fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
+    let target = host()?;
+    let arguments =
+        Arguments { profile: "ship".to_owned(), target: None, features: None, prefix: None, check: false, json: false };
+    let (_, archive) = make(&arguments, &target)?;
+    unpack(&archive, prefix)?;
+    Ok(prefix.join(name(&target)))
+}
+
+/// Builds the libraries, and packs what belongs to them; the folder and the archive.
+fn make(arguments: &Arguments, target: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let name = name(target);
+    let place = tools::target_dir().join("dist");
+    let folder = place.join(&name);
+    if folder.is_dir() {
+        fs::remove_dir_all(&folder)?;
+    }
+    build(arguments, target)?;
+    lay_out(&folder, &libraries(arguments, target), target)?;
+    let archive = place.join(format!("{name}.tar.gz"));
+    pack(&folder, &name, &archive)?;
+    Ok((folder, archive))
 }
 
 fn report(arguments: &Arguments, rows: &[Row], archive: &Path) -> anyhow::Result<()> {
@@ -107,7 +132,10 @@ fn report(arguments: &Arguments, rows: &[Row], archive: &Path) -> anyhow::Result
 }
 
 /// This machine's target, as rustc calls it.
-fn host() -> anyhow::Result<String> {
+///
+/// # Errors
+/// rustc can't be run.
+pub(crate) fn host() -> anyhow::Result<String> {
     let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
     let text = String::from_utf8(said.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
@@ -142,7 +170,11 @@ fn system_libraries(target: &str) -> &'static str {
     if target.contains("apple") { "" } else { "-lpthread -ldl -lm" }
 }
 
-fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::Result<()> {
+/// Puts `libraries` and what belongs to them into `folder`, as in an archive.
+///
+/// # Errors
+/// A file can't be read or written.
+pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let (lib, include) = (folder.join("lib"), folder.join("include"));
     let (pkg_config, cmake) = (lib.join("pkgconfig"), lib.join("cmake/coroner"));
