@@ -66,6 +66,8 @@ mod session;
 mod signal_owners;
 mod stack_overflow;
 mod workspace;
+#[cfg(any(target_vendor = "apple", test))]
+pub mod zombies;
 
 pub use coroner_process::alternate_stack::{attach as attach_current_thread, interposes as interposes_thread_creation};
 pub use coroner_process::exception_set::ExceptionSet;

@@ -9,7 +9,7 @@
 //! | 2 | header, what happened, all registers of the crashed thread | the record makes a report at the next launch |
 //! | 3 | the deadline; all other threads are asked to stop (nobody waits) | no deadline; no other threads |
 //! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
-//! | 4a | the code around the program counter, the mappings around the fault's address | that section |
+//! | 4a | the code around the program counter, the mappings around the fault's address, deallocated objects | that section |
 //! | 5 | the images | |
 //! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
 //! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |

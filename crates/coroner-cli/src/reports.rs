@@ -173,7 +173,9 @@ fn is_json(bytes: &[u8]) -> bool {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     // Apple's `.ips` is a line of JSON, and more behind it.
     let is_one_line = bytes.trim_ascii().iter().all(|byte| *byte != b'\n');
-    if !is_one_line && coroner_apple_report::AppleReport::is_likely(bytes) {
+    if (!is_one_line && coroner_apple_report::AppleReport::is_likely(bytes))
+        || coroner_import::is_swift_crash_log(bytes)
+    {
         return false;
     }
     bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
@@ -373,8 +375,16 @@ pub(crate) struct Contents {
 /// Whether a directory is a store: it has one of the directories of one, or the note of the last run.
 fn is_store(path: &Path) -> bool {
     ["runs", "broken"].iter().any(|name| path.join(name).is_dir())
-        || path.join("last_run.json").is_file()
+        || has_note(path)
         || (path.join(REPORTS).is_dir() && report_files::in_folder(path).is_ok_and(|reports| reports.is_empty()))
+}
+
+/// Whether an app has noted there how its last run ended.
+fn has_note(path: &Path) -> bool {
+    let names = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .any(|name| name.starts_with("last_run-") && name.ends_with(".json"))
 }
 
 /// Looks into a store, or into a folder with reports.

@@ -197,7 +197,7 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
     let noted = serde_json::json!({
         "outcome": "unknown", "run": null, "event_id": null, "began": null, "ran_for": null, "signals_taken": taken,
     });
-    std::fs::write(bench.store().join("last_run.json"), noted.to_string()).unwrap();
+    std::fs::write(bench.store().join("last_run-0123456789abcdef.json"), noted.to_string()).unwrap();
     assert!(bench.run(&["doctor"]).out.contains(taken));
 
     // A store that can't be: a file stands in its place.

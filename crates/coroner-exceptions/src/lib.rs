@@ -4,6 +4,7 @@
 //!   does so for an `NSException`.
 //! * The stack of a C++ throw is taken when it is thrown: `__cxa_throw` and `__cxa_rethrow` come by Coroner (features
 //!   `interpose-cxa-throw` and `wrap-cxa-throw`).
+//! * Objective-C objects are remembered when they are deallocated, on request, so that a report says what a message was sent to.
 //!
 //! # The caller's duties
 //! [`install`] after [`coroner_capture::install`], [`uninstall`] before [`coroner_capture::uninstall`].
@@ -13,7 +14,7 @@
 //! stopped. No lock is taken and nothing is allocated but by `mmap`. Exceptions go on as if Coroner were not there.
 //!
 //! # Limits
-//! See the modules `terminate`, `objective_c` and `throws`.
+//! See the modules `terminate`, `objective_c`, `zombies` and `throws`.
 #![no_std]
 #![deny(missing_docs)]
 #![cfg(all(
@@ -32,6 +33,8 @@ mod terminate;
 // Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.
 #[cfg_attr(not(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")), allow(dead_code))]
 mod throws;
+#[cfg(target_vendor = "apple")]
+mod zombies;
 
 pub use throws::{ThrowStacks, throws_captured};
 
@@ -45,6 +48,9 @@ pub struct Options {
     /// Exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`), as ones that the process survives
     /// (macOS; without effect elsewhere). It replaces that method.
     pub appkit: bool,
+    /// Objective-C objects that are deallocated are remembered by address and class, so that a report says what a register led to
+    /// (Apple's systems; without effect elsewhere). It replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException`.
+    pub zombies: bool,
     /// How long the app's own code (`what()`) may take, in milliseconds, if that is less than two seconds.
     pub deadline_ms: u32,
     /// Is called after a report of an exception that the process survives.
@@ -53,7 +59,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { cpp: true, objc: true, appkit: false, deadline_ms: 5000, on_survived: None }
+        Options { cpp: true, objc: true, appkit: false, zombies: false, deadline_ms: 5000, on_survived: None }
     }
 }
 
@@ -76,12 +82,18 @@ pub fn install(options: &Options) -> ThrowStacks {
     if options.objc {
         objective_c::install(options.appkit, options.on_survived);
     }
+    #[cfg(target_vendor = "apple")]
+    if options.zombies {
+        zombies::install();
+    }
     stacks
 }
 
 /// Gives the places back that nobody else took since, and captures no throws any more (not async-signal-safe).
 pub fn uninstall() {
     ON.store(false, Ordering::Release);
+    #[cfg(target_vendor = "apple")]
+    zombies::uninstall();
     #[cfg(target_vendor = "apple")]
     objective_c::uninstall();
     terminate::uninstall();

@@ -5,7 +5,7 @@ use coroner_report::model::{Crash, Frame, InApp, InAppRules};
 use coroner_report::text::short_function;
 use coroner_report::wire::{Access, FoundBy};
 
-use crate::{mapped, shadow_stack};
+use crate::{mapped, shadow_stack, zombie};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 use coroner_report::model::{CodeChangeKind, FaultKind};
 
@@ -27,7 +27,10 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
         | FaultKind::Hang
         | FaultKind::Requested
         | FaultKind::Unknown => said(report, crash, explanation.kind),
-        _ => fault(report, explanation),
+        _ => match zombie::claim(report, explanation) {
+            Some(claim) => format!("{claim}: {}", fault(report, explanation)),
+            None => fault(report, explanation),
+        },
     };
     let place = place(report, crash, explanation, is_alone).unwrap_or_default();
     let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));

@@ -56,6 +56,7 @@ mod waits;
 mod x86_64;
 #[cfg(feature = "decode")]
 mod x86_64_step;
+mod zombie;
 
 pub use code_source::{Code, CodeSource, ImageFiles, NoCode};
 pub use coroner_report::model::{
@@ -87,6 +88,7 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     explanation
         .facts
         .extend(explanation.last_set.as_ref().zip(register).map(|(set, register)| origin::sentence(set, register)));
+    zombie::add(report, &mut explanation);
     waits::add(report, &mut explanation);
     explanation.spent = profile::sentence(report);
     let is_alone = jump::is_left_over(report, &ran);

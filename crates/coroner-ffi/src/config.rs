@@ -376,6 +376,29 @@ pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Confi
     unsafe { change(config, |config| config.appkit_exceptions(report)) }
 }
 
+/// Sets whether Objective-C objects that are deallocated are remembered, by address and class, so that a report says of what class an object was
+/// that the crashed thread used after that, and which message was sent to it (macOS, iOS; nothing elsewhere). No object is kept. It replaces
+/// `-dealloc` of `NSObject`, `NSProxy` and `NSException`, and takes 576 KiB of memory. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_zombies(config: *mut Config, remember: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.zombies(remember)) }
+}
+
+/// Sets whether a thread is started whose stack says the run's id, so that what MetricKit says of this process's death is known to be of this run (macOS,
+/// iOS; nothing elsewhere). The thread waits for ever and costs some tens of KiB of memory. Default: no.
+///
+/// # Safety
+/// `config` is from `coroner_config_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, start: bool) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { change(config, |config| config.run_id_thread(start)) }
+}
+
 /// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
 /// are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
 /// hold what users typed. Default: no.

@@ -20,6 +20,7 @@ fn sections(report: &Report) -> usize {
         + report.code.len()
         + report.mappings.len()
         + report.app_memory.len()
+        + report.zombies.len()
         + usize::from(!report.symbol_names.is_empty())
         + report.images.iter().filter(|image| image.replaced).count()
         + report.annotations.len()

@@ -40,6 +40,8 @@ pub struct CleanRun {
     pub began: u64,
     /// Its [`Scalar::CLEAN_EXIT_NOTED`].
     pub is_noted: bool,
+    /// Its [`Scalar::APP`].
+    pub app: u64,
     /// Its [`Scalar::MACHINE`].
     pub machine: u64,
     /// What its facts began with.
@@ -297,6 +299,7 @@ impl RunFiles {
             id: before.run_id(),
             began: before.scalar(Scalar::SESSION_STARTED),
             is_noted: before.scalar(Scalar::CLEAN_EXIT_NOTED) == 1,
+            app: before.scalar(Scalar::APP),
             machine: before.scalar(Scalar::MACHINE),
             facts: [0; 512],
             machine_facts: before.scalar(Scalar::MACHINE_FACTS) as usize,

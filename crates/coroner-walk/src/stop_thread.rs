@@ -60,7 +60,7 @@ mod linux {
 
 #[cfg(target_vendor = "apple")]
 mod darwin {
-    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts, is_exception_receiver};
+    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts, is_left_out};
 
     /// Why another thread was not captured.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ mod darwin {
     pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {
         let Ok(list) = ThreadList::take() else { return false };
         let tids = list.ports().iter().filter_map(|port| facts(*port)).map(|facts| facts.tid);
-        tids.filter(|tid| !is_exception_receiver(*tid)).for_each(each);
+        tids.filter(|tid| !is_left_out(*tid)).for_each(each);
         true
     }
 }

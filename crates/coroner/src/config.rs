@@ -174,6 +174,15 @@ config! {
         /// Whether exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`) are reported, as ones that the
         /// process survives (macOS). It replaces that method by one that reports and goes on in it. Default: no.
         appkit_exceptions: bool = false,
+        /// Whether Objective-C objects that are deallocated are remembered, by address and class, so that a report says of what class an object was
+        /// that the crashed thread used after that, and which message was sent to it; and what the `NSException` said that was deallocated last (macOS, iOS). No
+        /// object is kept. It replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException` by one that notes and goes on in it, and takes 576 KiB
+        /// of memory; it needs the feature `exceptions`. Default: no.
+        zombies: bool = false,
+        /// Whether a thread is started whose stack says the run's id, so that what MetricKit, or the system's crash report, says of this process's death is
+        /// known to be of this run (macOS, iOS): by the process id and the time it is known less well, and before iOS 17 and macOS 14 not at
+        /// all. The thread waits for ever and costs some tens of KiB of memory; neither reports nor live backtraces have it. Default: no.
+        run_id_thread: bool = false,
         /// How long writing a report may take before the process is ended with what there is. Default: 5 s.
         deadline: Duration = Duration::from_secs(5),
         /// How many reports, and runs without one, the store keeps of those that can't be delivered, how old, and how large together.

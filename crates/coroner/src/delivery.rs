@@ -25,7 +25,7 @@ use coroner_report::run_state::{ProcessIdentity, RunState};
 
 use crate::bundle;
 use crate::config::{BeforeDeliver, Config, OnCrashedLastRun, Scrub};
-use crate::last_run::LastRun;
+use crate::last_run::{LastRun, app_number};
 use crate::naming::{self, Naming, NamingBudget};
 use crate::outcome::{Outcome, crashes, is_of_child, outcome};
 use crate::processing;
@@ -46,7 +46,9 @@ pub(crate) struct Deliverer {
     store: Store,
     /// This process's own run, which is not looked at.
     own: Id,
-    /// Its run state.
+    /// The number of this process's app ([`app_number`]).
+    pub(crate) app: u64,
+    /// The state of its own run.
     own_state: Option<RunState<'static>>,
     /// The process whose own run that is; 0 without one.
     pid: i32,
@@ -134,6 +136,7 @@ impl Deliverer {
         Self {
             store,
             own,
+            app: app_number(&config.app),
             own_state: None,
             pid: 0,
             lives: config.deliver_at_install,
@@ -446,12 +449,15 @@ impl Deliverer {
         let raw = run.raw().ok()?;
         let was_launch = !is_of_child(&raw);
         run.progress.notified = true;
-        if was_launch {
-            let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
+        let app = self.app_of(&raw);
+        if was_launch && app != self.app {
+            self.note_of_other(app, &run, &raw);
+        } else if was_launch {
+            let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root, app));
             let known = locked(&self.state).last_run.clone().filter(|last_run| last_run.run == Some(run.id));
             let last_run = outcome(run.id, run.began, &raw).following(&known.unwrap_or(noted));
             let is_last = self.previous.as_ref().is_none_or(|previous| previous.began < last_run.began);
-            if is_last && let Err(error) = self.store.root().and_then(|root| last_run.write(&root)) {
+            if is_last && let Err(error) = self.store.root().and_then(|root| last_run.write(&root, app)) {
                 log::warn!("coroner: the last run's outcome can't be recorded: {error}");
             }
             if last_run.termination.is_some() {
@@ -469,6 +475,24 @@ impl Deliverer {
         }
         self.record(&run);
         Some(was_launch)
+    }
+
+    /// Whose run it is, by the number of its app: this process's, where the run does not say.
+    fn app_of(&self, raw: &RawRun) -> u64 {
+        let app = RunFacts::read(&raw.state).ok().and_then(|facts| facts.app.id).filter(|id| !id.is_empty());
+        app.map_or(self.app, |id| app_number(&id))
+    }
+
+    /// Notes how a run of another app ended that has this store, for that app's next launch: this one is not notified of it.
+    fn note_of_other(&self, app: u64, run: &EndedRun, raw: &RawRun) {
+        let noted = self.store.root().and_then(|root| {
+            let noted = LastRun::read(&root, app);
+            let last_run = outcome(run.id, run.began, raw).following(&noted);
+            if noted.began <= last_run.began { last_run.write(&root, app) } else { Ok(()) }
+        });
+        if let Err(error) = noted {
+            log::warn!("coroner: how another app's run ended can't be recorded: {error}");
+        }
     }
 
     /// Delivers the reports of one run. Returns how many have to stay for another time.
@@ -562,7 +586,7 @@ impl Deliverer {
         }
         if raw.reports.iter().any(|report| bundle::is_written(report))
             && let Ok(facts) = RunFacts::read(&raw.state)
-            && let Err(error) = system_report::note_reported(&self.store, &facts)
+            && let Err(error) = system_report::note_reported(&self.store, id, &facts)
         {
             log::warn!("coroner: that run {id} had a report can't be noted: {error}");
         }

@@ -21,7 +21,7 @@ use crate::delivery::{Deliverer, own_run};
 use crate::facts;
 use crate::hang::Watchdog;
 use crate::install_error::InstallError;
-use crate::last_run::LastRun;
+use crate::last_run::{LastRun, app_number};
 use crate::outcome::Outcome;
 use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
@@ -60,6 +60,9 @@ struct Inner {
     notes_end: Option<SystemTime>,
     /// Taken out by `uninstall`.
     watchdog: Mutex<Option<Watchdog>>,
+    /// And this.
+    #[cfg(target_vendor = "apple")]
+    run_id_thread: Mutex<Option<crate::run_id_stack::thread::RunIdThread>>,
 }
 
 static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
@@ -89,6 +92,7 @@ fn report_exceptions(config: &Config, deadline_ms: u32) {
         cpp: config.cpp_exceptions,
         objc: config.objc_exceptions,
         appkit: config.appkit_exceptions,
+        zombies: config.zombies,
         deadline_ms,
         on_survived: Some(own_run::survived),
     });
@@ -179,6 +183,8 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     crate::sink::beside_sentry_client(config.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")));
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
+    #[cfg(target_vendor = "apple")]
+    let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();
     let deliver = config.deliver_at_install;
     let said = std::mem::take(&mut config.system_reports);
     // The store has `runs` and, where files are used again, had `clean`: who counted them counts well.
@@ -190,24 +196,35 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     }
     let pending = !is_alone && store.has_other_runs(id);
     let hurry = deliver && pending && store.crashed_within(STARTUP, id);
-    let previous = run.previous.map(|clean| {
-        let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
-        LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH }
-    });
+    let app = app_number(&config.app);
     let mut is_noted = false;
-    if let Some(previous) = &previous {
+    let previous = run.previous.and_then(|clean| {
+        let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
+        let last = LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH };
+        if clean.app != app {
+            // The files were those of another app that has this store: it is that one's last run.
+            if !clean.is_noted
+                && let Err(error) = last.write_in_place(&directory, clean.app)
+            {
+                log::warn!("coroner: the end of another app's run can't be noted: {error}");
+            }
+            return None;
+        }
         // For another process of the app that starts while this one runs, and finds neither that run nor its files. If there was
         // none since the last note that a run ended by itself, that one says the same.
-        is_noted = run.previous.is_some_and(|clean| clean.is_noted) && !pending;
-        is_noted = is_noted || previous.write_in_place(&directory).is_ok() && !pending;
+        is_noted = clean.is_noted && !pending;
+        is_noted = is_noted || last.write_in_place(&directory, app).is_ok() && !pending;
         scope.set_clean_exit_noted(is_noted);
-    }
+        Some(last)
+    });
     let deliverer = Deliverer::new(store, id, sinks, config).announcing(run.state, run.pid).after(previous, pending);
     let deliverer = Arc::new(deliverer);
     own_run::activate(&deliverer);
     let watchdog = Mutex::new(watchdog);
     let is_on_disk = !run.limits.in_memory;
     let inner = Inner {
+        #[cfg(target_vendor = "apple")]
+        run_id_thread: Mutex::new(run_id_thread),
         run: id,
         limits: run.limits,
         store: directory,
@@ -407,7 +424,7 @@ impl Coroner {
             if notes_end.is_some() && renamed.is_ok() {
                 let (outcome, began) = (Outcome::CleanExit, *notes_end);
                 let last = LastRun { outcome, run: Some(*run), began, ..LastRun::FIRST_LAUNCH };
-                scope.set_clean_exit_noted(last.write_in_place(store).is_ok());
+                scope.set_clean_exit_noted(last.write_in_place(store, deliverer.app).is_ok());
             }
         }
     }
@@ -468,6 +485,8 @@ impl Coroner {
             coroner_exceptions::uninstall();
             #[cfg(supported)]
             coroner_capture::uninstall();
+            #[cfg(target_vendor = "apple")]
+            drop(self.inner.run_id_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
             *installed = None;
         }
     }

@@ -1,5 +1,6 @@
 //! The last run and its outcome, as the app is notified of it and as the store remembers it. `outcome.rs` decides the outcome.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 
-/// How the last run ended: of the runs that have ended and that no launch has looked at before, the one that began last. If
+/// How the last run of the app ended, by its identifier ([`Config::new`](crate::Config::new)): of the runs that have ended and that no launch has looked at before, the one that began last. If
 /// there is none (two processes of one app were started at once), what an earlier launch found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -61,8 +62,22 @@ pub(crate) const MAX_CRASHES: usize = 8;
 /// The tag of a run that says who has taken a crash signal from Coroner.
 pub(crate) const SIGNALS_TAKEN: &str = "coroner.signals_taken";
 
-/// In the store, how the last run that was looked at ended.
-const FILE: &str = "last_run.json";
+/// In the store, how the last run that was looked at ended, of the app with that number ([`app_number`]).
+fn file_of(app: u64) -> OsString {
+    format!("last_run-{app:016x}.json").into()
+}
+
+/// Whether that is the name of such a file.
+fn is_note(name: &str) -> bool {
+    name.strip_prefix("last_run-").and_then(|rest| rest.strip_suffix(".json")).is_some_and(|number| number.len() == 16)
+}
+
+/// Another number for each app by its identifier: those that have one store (an app and its extensions) have a last run each. Not 0.
+pub(crate) fn app_number(app: &str) -> u64 {
+    app.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        .max(1)
+}
 
 impl LastRun {
     pub(crate) const FIRST_LAUNCH: LastRun = LastRun {
@@ -113,19 +128,27 @@ impl LastRun {
     }
 
     /// Reads what an earlier launch noted. Without it, or with one that can't be understood, this is the first launch.
-    pub(crate) fn read(store: &Directory) -> LastRun {
-        let noted = store.read(FILE.as_ref(), 1 << 16).ok();
+    pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
+        let noted = store.read(&file_of(app), 1 << 16).ok();
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
+    /// What was noted of the apps that have the store: of the run that began last.
+    pub(crate) fn read_latest(store: &Directory) -> LastRun {
+        let is_note = |name: &OsString| is_note(&name.to_string_lossy());
+        let names = store.names().unwrap_or_default().into_iter().filter(is_note);
+        let read = |name: OsString| serde_json::from_slice::<LastRun>(&store.read(&name, 1 << 16).ok()?).ok();
+        names.filter_map(read).max_by_key(|noted| noted.began).unwrap_or(Self::FIRST_LAUNCH)
+    }
+
     /// Writes it, and does not wait for the disk: after a power failure this is the first launch.
-    pub(crate) fn write(&self, store: &Directory) -> io::Result<()> {
-        store.write_quickly(FILE.as_ref(), &self.to_bytes()?)
+    pub(crate) fn write(&self, store: &Directory, app: u64) -> io::Result<()> {
+        store.write_quickly(&file_of(app), &self.to_bytes()?)
     }
 
     /// As [`write`](Self::write), in the file that is there, with a few system calls: for every launch. Who reads it in
     /// the same instant, or after a power failure, may find nothing.
-    pub(crate) fn write_in_place(&self, store: &Path) -> io::Result<()> {
+    pub(crate) fn write_in_place(&self, store: &Path, app: u64) -> io::Result<()> {
         /// No note is longer, so that what is behind this one is blank.
         const LENGTH: usize = 1024;
         let mut bytes = self.to_bytes()?;
@@ -137,7 +160,7 @@ impl LastRun {
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600),
             libc::O_NOFOLLOW,
         );
-        options.open(store.join(FILE))?.write_all(&bytes)
+        options.open(store.join(file_of(app)))?.write_all(&bytes)
     }
 
     fn to_bytes(&self) -> io::Result<Vec<u8>> {

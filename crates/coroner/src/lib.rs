@@ -49,6 +49,8 @@ mod outcome;
 #[cfg(all(feature = "panics", supported))]
 mod panic;
 mod processing;
+#[cfg(supported)]
+mod run_id_stack;
 mod scope;
 #[cfg(supported)]
 mod signal_owners;
@@ -76,11 +78,11 @@ pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits};
 pub use coroner_sentry as sentry;
 pub use data_dir::default_store_dir;
 pub use exception::{
-    HandledException, Language, ManagedException, report_error, report_exception, report_managed_exception,
-    report_uncaught_exception,
+    CodedError, HandledException, Language, ManagedException, report_coded_error, report_error, report_exception,
+    report_managed_exception, report_uncaught_exception,
 };
 #[doc(hidden)]
-pub use exception::{current_registers, report_exception_above};
+pub use exception::{current_registers, report_coded_error_above, report_exception_above};
 pub use feedback::{Feedback, feedback};
 #[doc(hidden)]
 pub use foreign_exception::report_foreign_exception_above;

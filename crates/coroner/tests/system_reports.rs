@@ -133,6 +133,11 @@ impl Bench {
 
     /// What MetricKit says of a process that has just crashed: a stack of so many frames, and one of another thread.
     fn metric_kit(&self, pid: u32, frames: u64) -> String {
+        self.metric_kit_of(Some(pid), frames, None)
+    }
+
+    /// The same, with or without a process id, and with the thread that says the run's id.
+    fn metric_kit_of(&self, pid: Option<u32>, frames: u64, run: Option<&str>) -> String {
         let frame = |index: u64, inner: Option<Value>| {
             let mut frame = serde_json::json!({
                 "binaryUUID": "C42F630F-A71A-3EDC-9225-CF2C231A6669", "binaryName": "shop", "sampleCount": 1,
@@ -150,19 +155,30 @@ impl Bench {
             stack = format!("{},\"subFrames\":[{stack}]}}", outer.strip_suffix('}').unwrap());
         }
         let other = frame(0x100, Some(frame(0x200, None)));
+        let saying = run.map_or_else(String::new, |run| {
+            let digits: Vec<u64> = run.chars().map(|digit| digit.to_digit(16).unwrap().into()).collect();
+            let sum = digits.chunks(2).fold(0x5a_u8, |sum, pair| sum.rotate_left(3) ^ (pair[0] * 16 + pair[1]) as u8);
+            let all = [0, 15, 0, 15].into_iter().chain(digits).chain([u64::from(sum >> 4), u64::from(sum & 15)]);
+            // Below them the wait, above them where the thread begins.
+            let places = [0x9_0000, 0x1000].into_iter().chain(all.map(|digit| 0x2009 + digit * 16)).chain([0x9_1000]);
+            let places: Vec<u64> = places.collect();
+            let stack = places.into_iter().rev().fold(None, |outer, place| Some(frame(place, outer))).unwrap();
+            format!(r#"{{"threadAttributed":false,"callStackRootFrames":[{stack}]}},"#)
+        });
+        let said_pid = pid.map_or_else(String::new, |pid| format!(r#""pid":{pid},"#));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let now = coroner_report::model::Timestamp(now as u64).to_string();
         let time = now[..19].replace('T', " ");
         let json = format!(
             r#"{{"timeStampBegin":"{time}","timeStampEnd":"{time}","hangDiagnostics":[{{}}],"crashDiagnostics":[{{"version":"1.0.0",
-            "callStackTree":{{"callStackPerThread":true,"callStacks":[
+            "callStackTree":{{"callStackPerThread":true,"callStacks":[{saying}
                 {{"threadAttributed":false,"callStackRootFrames":[{other}]}},
                 {{"threadAttributed":true,"callStackRootFrames":[{stack}]}}]}},
-            "diagnosticMetaData":{{"pid":{pid},"exceptionType":1,"exceptionCode":2,"signal":9,"platformArchitecture":"arm64e",
+            "diagnosticMetaData":{{{said_pid}"exceptionType":1,"exceptionCode":2,"signal":9,"platformArchitecture":"arm64e",
                 "terminationReason":"Namespace FRONTBOARD, Code 0x8badf00d","osVersion":"iPhone OS 18.0 (22A300)",
                 "appVersion":"1.0"}}}}]}}"#
         );
-        let path = self.0.path().join(format!("metrickit-{pid}"));
+        let path = self.0.path().join(format!("metrickit-{}", pid.unwrap_or(0)));
         std::fs::write(&path, json).unwrap();
         format!("{METRIC_KIT}{}", path.display())
     }
@@ -337,6 +353,40 @@ fn of_a_crash_that_coroner_reported_metric_kit_makes_no_second_report() {
     let (_, signal, _) = bench.start("late", &bench.metric_kit(4_194_001, 3));
     assert_eq!(signal, None);
     bench.deliver("");
+    assert_eq!(bench.reports().len(), 2);
+}
+
+/// The run's id goes before process id and time: there may be none, or they may be those of another run.
+#[test]
+fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
+    let bench = Bench::new();
+    let ids = || -> Vec<String> {
+        let entries = std::fs::read_dir(bench.0.path().join("store/runs")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit())).collect()
+    };
+    let (_, signal, _) = bench.start("killed", "");
+    assert_eq!(signal, Some(libc::SIGKILL));
+    let first = ids();
+    let [first] = &first[..] else { panic!("{first:?}") };
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(bench.deliver(&bench.metric_kit_of(None, 3, Some(first))), "Crashed true");
+    let reports = bench.reports();
+    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
+    assert_eq!(report["header"]["run_id"], first.as_str());
+    assert_eq!(report["run"]["tags"]["kind"], "test");
+    // The thread that says it is none of the app's.
+    let threads = report["threads"].as_array().unwrap();
+    assert_eq!(threads.iter().map(|thread| thread["frames"].as_array().unwrap().len()).collect::<Vec<_>>(), [2, 3]);
+    // One that Coroner has reported and delivered; the process id is another's.
+    let (_, signal, _) = bench.start("crash", "");
+    assert_eq!(signal, Some(libc::SIGABRT));
+    let second = ids();
+    let [second] = &second[..] else { panic!("{second:?}") };
+    bench.deliver("");
+    assert_eq!(bench.reports().len(), 2);
+    std::thread::sleep(Duration::from_millis(1100));
+    bench.deliver(&bench.metric_kit_of(Some(4_194_002), 3, Some(second)));
     assert_eq!(bench.reports().len(), 2);
 }
 

@@ -106,7 +106,11 @@ fn remove_store() {
     }
     // What it has, by name, and nothing else.
     std::fs::remove_dir_all(store.join("runs")).expect("the store has runs");
-    let _ = std::fs::remove_file(store.join("last_run.json"));
+    for entry in std::fs::read_dir(store).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("last_run-") {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
     let _ = std::fs::remove_dir(store);
 }
 

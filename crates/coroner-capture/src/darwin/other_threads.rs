@@ -96,7 +96,7 @@ impl OtherThreads {
                     continue;
                 }
                 let Some(facts) = threads::facts(*port) else { continue };
-                if threads::is_exception_receiver(facts.tid) {
+                if threads::is_left_out(facts.tid) {
                     continue;
                 }
                 // Of a hang, its thread is one of them, and that which noticed it waits here.

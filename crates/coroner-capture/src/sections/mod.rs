@@ -16,6 +16,8 @@ pub(crate) mod other_threads;
 mod register_memory;
 pub(crate) mod stack_memory;
 pub(crate) mod symbol_names;
+#[cfg(target_vendor = "apple")]
+mod zombies;
 
 use coroner_process::identity::start_and_memory;
 use coroner_process::memory_use::available;
@@ -87,6 +89,8 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         section(session, SectionKind::THREADS, tid, crashed_thread::write);
         section(session, SectionKind::CODE, None, fault_place::write_code);
         section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
+        #[cfg(target_vendor = "apple")]
+        section(session, SectionKind::ZOMBIES, None, zombies::write);
     }
     write_fault(session);
     session.phases.end(Phase::CRASHED_THREAD);

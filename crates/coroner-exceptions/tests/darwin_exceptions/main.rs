@@ -11,17 +11,45 @@ mod expect;
 #[cfg(target_os = "macos")]
 #[path = "../../../coroner-capture/tests/support/mod.rs"]
 mod support;
+#[cfg(target_os = "macos")]
+mod zombies;
 
 #[cfg(target_os = "macos")]
 fn main() {
     if let Ok(case) = std::env::var(support::CASE) {
-        return cases::run(&case);
+        return if case.starts_with("zombie") { zombies::run(&case) } else { cases::run(&case) };
     }
     if std::env::var_os(cases::THROWS).is_none() {
         println!("skipped: {} names no library; cargo xtask darwin builds it", cases::THROWS);
         return;
     }
-    support::check_all(cases::CASES, |case| case.name, expect::check)
+    let exceptions = cases::CASES.iter().map(Any::Exception);
+    let all: Vec<Any> = exceptions.chain(zombies::CASES.iter().map(Any::Zombie)).collect();
+    support::check_all(&all, Any::name, Any::check)
+}
+
+/// A case.
+#[cfg(target_os = "macos")]
+enum Any {
+    Exception(&'static cases::Case),
+    Zombie(&'static zombies::Case),
+}
+
+#[cfg(target_os = "macos")]
+impl Any {
+    fn name(&self) -> &str {
+        match self {
+            Any::Exception(case) => case.name,
+            Any::Zombie(case) => case.name,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Any::Exception(case) => expect::check(case),
+            Any::Zombie(case) => zombies::check(case),
+        }
+    }
 }
 
 #[cfg(not(target_os = "macos"))]

@@ -179,14 +179,27 @@ pub fn set_exception_receivers(threads: [Tid; 2]) {
 }
 
 /// Whether that thread is one of [`set_exception_receivers`].
-pub fn is_exception_receiver(tid: Tid) -> bool {
+fn is_exception_receiver(tid: Tid) -> bool {
     tid != 0 && RECEIVERS.iter().any(|receiver| receiver.load(Ordering::Acquire) == tid)
 }
 
+/// A thread of Coroner's that says nothing of the app; 0 for none.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Names a thread that reports and backtraces leave out; 0 for none.
+pub fn leave_out(thread: Tid) {
+    LEFT_OUT.store(thread, Ordering::Release);
+}
+
+/// Whether reports and backtraces have nothing of that thread: it is one of [`set_exception_receivers`], or that of [`leave_out`].
+pub fn is_left_out(tid: Tid) -> bool {
+    is_exception_receiver(tid) || (tid != 0 && LEFT_OUT.load(Ordering::Acquire) == tid)
+}
+
 /// Suspends another thread, of which the kernel said this; each call is undone by one [`resume`]. False for one that has ended, and for one
-/// of [`set_exception_receivers`].
+/// that [`is_left_out`].
 pub fn suspend(thread: mach_port_t, facts: &Facts) -> bool {
-    !is_exception_receiver(facts.tid) && stop(thread)
+    !is_left_out(facts.tid) && stop(thread)
 }
 
 /// Suspends one of [`set_exception_receivers`]: for the other one alone, which makes no guarded load meanwhile.

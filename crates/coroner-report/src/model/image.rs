@@ -243,6 +243,43 @@ pub struct AppMemory {
     pub extra: Extra,
 }
 
+/// An Objective-C object that was deallocated before the crash, and whose address a register of the crashed thread holds; or the
+/// `NSException` that was deallocated last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Zombie {
+    /// Where it was.
+    pub address: Address,
+    /// Its class.
+    pub class: String,
+    /// The register that holds its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub register: Option<String>,
+    /// The message that was being sent to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The class of the object that is there now, empty where its name is not known. `None`: its memory is no object any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_now: Option<String>,
+    /// Of an `NSException`: its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Of an `NSException`: its reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Keys of a later version.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+}
+
+impl Zombie {
+    /// Whether another object is at its address since.
+    pub fn is_replaced(&self) -> bool {
+        self.class_now.as_ref().is_some_and(|now| *now != self.class)
+    }
+}
+
 /// A mapping of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -37,7 +37,7 @@ pub use explanation::{
 };
 pub use fault_kind::FaultKind;
 pub use image::{
-    AppMemory, Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection,
+    AppMemory, Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection, Zombie,
 };
 pub use in_app::{Function, InApp, InAppRules};
 pub use lock_wait::{LockWait, OwnerIs, WaitKind};
@@ -96,6 +96,10 @@ pub struct Report {
     /// Memory that the app registered, and what its crash callback wrote.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub app_memory: Vec<AppMemory>,
+    /// Deallocated Objective-C objects that the crashed thread's registers lead to; and the `NSException` that was deallocated last. Only where the
+    /// app asked for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub zombies: Vec<Zombie>,
     /// Names found in the process itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub symbol_names: Vec<SymbolName>,

@@ -7,7 +7,7 @@ use crate::model::{
     Address, Annotation, AppMemory, Bytes, Code, ConcurrentCrash, CpuTime, Crash, CrashFlag, End, Exception, Extra,
     Fault, Frame, FutexWait, Hang, Header, Id, Image, Mach, Mapping, PhaseDuration, Problem, Registers, Report,
     RunFacts, SectionCount, Segment, Signal, Skipped, StackMemory, SymbolName, TextRange, Thread, Timestamp,
-    UnknownSection, UnwindSection, Value, signal_name, system_call_name,
+    UnknownSection, UnwindSection, Value, Zombie, signal_name, system_call_name,
 };
 use crate::wire::{
     Access, AddressKind, CaptureMethod, CrashFlags, ExtraRegister, FORMAT_VERSION, FoundBy, ImageKind, Language,
@@ -125,6 +125,7 @@ impl<'a> Builder<'a> {
             SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
             SectionKind::CODE => self.list(section, |report| &mut report.code, code),
             SectionKind::APP_MEMORY => self.list(section, |report| &mut report.app_memory, app_memory),
+            SectionKind::ZOMBIES => self.list(section, |report| &mut report.zombies, zombie),
             SectionKind::MAPPINGS => self.list(section, |report| &mut report.mappings, mapping),
             SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
             SectionKind::REPLACED_IMAGES => self.elements(section, Self::replaced_image),
@@ -758,6 +759,19 @@ fn app_memory(fields: &mut Fields) -> AppMemory {
         bytes: fields.bytes(keys::app_memory::BYTES).unwrap_or_default(),
         address: fields.address(keys::app_memory::ADDRESS),
         size: fields.u64(keys::app_memory::SIZE),
+        extra: fields.rest(),
+    }
+}
+
+fn zombie(fields: &mut Fields) -> Zombie {
+    Zombie {
+        address: fields.address(keys::zombies::ADDRESS).unwrap_or_default(),
+        class: fields.text(keys::zombies::CLASS).unwrap_or_default(),
+        register: fields.text(keys::zombies::REGISTER),
+        selector: fields.text(keys::zombies::SELECTOR),
+        class_now: fields.text(keys::zombies::CLASS_NOW),
+        name: fields.text(keys::zombies::NAME),
+        reason: fields.text(keys::zombies::REASON),
         extra: fields.rest(),
     }
 }

@@ -154,6 +154,8 @@ open_numbers! {
         LOCK_FILE = 51 "lock_file",
         /// When the process started, nanoseconds since the Unix epoch, as it read when it crashed (Linux); 0: it did not.
         PROCESS_STARTED = 52 "process_started",
+        /// Another number for each app that has the store; 0: not noted.
+        APP = 53 "app",
         /// The name of [`EXIT_SENDER`](Self::EXIT_SENDER): its first 8 bytes, little-endian.
         EXIT_SENDER_NAME = 54 "exit_sender_name",
         /// The 8 bytes behind them.

@@ -163,6 +163,17 @@ keys! {
         ADDRESS = 2,
         SIZE = 3,
     }
+    /// An element of a zombies section.
+    zombies {
+        ADDRESS = 0,
+        CLASS = 1,
+        ;
+        REGISTER = 2,
+        SELECTOR = 3,
+        CLASS_NOW = 4,
+        NAME = 5,
+        REASON = 6,
+    }
     /// An element of a mappings section.
     mappings {
         START = 0,

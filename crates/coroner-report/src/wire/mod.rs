@@ -42,6 +42,6 @@ pub use numbers::{
     Access, AddressKind, CaptureMethod, ExtraRegister, FoundBy, ImageKind, Language, Monitor, NotCaptured, Os, Phase,
     SectionKind, ThreadState, UnwindKind, WalkEnd,
 };
-pub use outcome::{Annotation, AppMemory, Code, Dropped, End, Fault, Mapping, PhaseDuration, StackMemory};
+pub use outcome::{Annotation, AppMemory, Code, Dropped, End, Fault, Mapping, PhaseDuration, StackMemory, Zombie};
 pub use profile::{Profile, ProfileEnd, ProfileNode};
 pub use thread::{Frame, Registers, Thread, ThreadEncoder, ThreadFlags};

@@ -40,6 +40,8 @@ open_numbers! {
         MAPPINGS = 15 "mappings",
         /// A batch of [`AppMemory`](super::AppMemory), an array: what the app wanted to be kept of its memory.
         APP_MEMORY = 16 "app_memory",
+        /// A batch of [`Zombie`](super::Zombie)s, an array: deallocated Objective-C objects that the crashed thread's registers lead to.
+        ZOMBIES = 17 "zombies",
         /// The samples of a hang: [`Profile`](super::Profile), behind the end. Of several the last one counts.
         PROFILE = 20 "profile",
     }

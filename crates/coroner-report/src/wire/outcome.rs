@@ -2,7 +2,7 @@
 
 use super::crash::{optional_int, optional_text, optional_uint};
 use super::encoder::Encoder;
-use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory};
+use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory, zombies};
 use super::numbers::{Phase, SectionKind};
 
 /// A piece of a thread's memory: of its stack, of its shadow stack, or of what the crashed thread's registers point to.
@@ -73,6 +73,42 @@ impl AppMemory<'_> {
             encoder.bytes(self.bytes);
             optional_uint(encoder, app_memory::ADDRESS, self.address);
             optional_uint(encoder, app_memory::SIZE, self.size);
+            encoder.end();
+        })
+    }
+}
+
+/// An Objective-C object that was deallocated before the crash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Zombie<'a> {
+    /// Where it was (avma).
+    pub address: u64,
+    /// Its class.
+    pub class: &'a [u8],
+    /// The register of the crashed thread that holds its address. `None` of the exception that was deallocated last.
+    pub register: Option<&'a [u8]>,
+    /// The message that was being sent to it, where the thread was in `objc_msgSend`.
+    pub selector: Option<&'a [u8]>,
+    /// The class of the object that is there now, empty where its name is not known. `None`: its memory is no object any more.
+    pub class_now: Option<&'a [u8]>,
+    /// Of an `NSException`: its name.
+    pub name: Option<&'a [u8]>,
+    /// Of an `NSException`: its reason.
+    pub reason: Option<&'a [u8]>,
+}
+
+impl Zombie<'_> {
+    /// Encodes one element of a zombies section; `false` (and nothing written) if it does not fit.
+    pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
+        encoder.element(|encoder| {
+            encoder.begin_map();
+            encoder.uint_pair(zombies::ADDRESS, self.address);
+            encoder.text_pair(zombies::CLASS, self.class);
+            optional_text(encoder, zombies::REGISTER, self.register);
+            optional_text(encoder, zombies::SELECTOR, self.selector);
+            optional_text(encoder, zombies::CLASS_NOW, self.class_now);
+            optional_text(encoder, zombies::NAME, self.name);
+            optional_text(encoder, zombies::REASON, self.reason);
             encoder.end();
         })
     }

@@ -9,7 +9,7 @@ use coroner_report::wire::{
     Encoder, End, Exception, ExtraRegister, FORMAT_VERSION, Fault, FoundBy, Frame, Hang, Header, Image, ImageKind,
     Language, Mach, Mapping, Monitor, NotCaptured, Os, Phase, PhaseDuration, Profile, ProfileEnd, ProfileNode,
     Registers, ReplacedImage, SectionKind, Segment, Signal, StackMemory, SymbolName, Thread, ThreadEncoder,
-    ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd,
+    ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd, Zombie,
 };
 
 /// A report file being made.
@@ -285,6 +285,16 @@ pub fn full_report() -> File {
         .list(SectionKind::APP_MEMORY, |encoder| {
             let log = AppMemory { name: b"log", bytes: b"one\ntwo\n", address: Some(0x5555_0000), size: Some(4096) };
             assert!(log.encode(encoder));
+        })
+        .list(SectionKind::ZOMBIES, |encoder| {
+            let sent = Zombie {
+                address: 0x6000_0123_4560,
+                class: b"ShopOrder",
+                register: Some(b"rdi"),
+                selector: Some(b"total"),
+                ..Zombie::default()
+            };
+            assert!(sent.encode(encoder));
         })
         .list(SectionKind::ANNOTATIONS, |encoder| {
             assert!(Annotation { source: b"libsystem_c.dylib", text: b"abort() called" }.encode(encoder));

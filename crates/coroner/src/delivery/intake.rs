@@ -147,7 +147,7 @@ impl Deliverer {
         if let Some(last_run) = &locked(&self.state).last_run {
             return Some(last_run.clone());
         }
-        let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root));
+        let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root, self.app));
         let mut newest: Option<LastRun> = None;
         let (mut is_read, mut is_whole) = (false, false);
         for listed in runs.iter().rev().filter(|listed| !listed.progress.notified) {
@@ -181,11 +181,11 @@ impl Deliverer {
         Some(last_run)
     }
 
-    /// How a run ended; `None` if it can't be read, or was no launch of the app.
+    /// How a run ended; `None` if it can't be read, or was no launch of this app.
     fn outcome_of(&self, run: &EndedRun) -> Option<LastRun> {
         let _mark = self.mark(run.id);
         let raw = run.raw().ok()?;
-        (!is_of_child(&raw)).then(|| outcome(run.id, run.began, &raw))
+        (!is_of_child(&raw) && self.app_of(&raw) == self.app).then(|| outcome(run.id, run.began, &raw))
     }
 
     /// Counts this launch for a run that was stored early. How long it is to wait for the delivery thread, if too many were too short
@@ -216,6 +216,10 @@ impl Deliverer {
                 return true;
             }
             intake.removed = true;
+            let app = self.app_of(&raw);
+            if app != self.app && !run.progress.notified && !is_of_child(&raw) {
+                self.note_of_other(app, &run, &raw);
+            }
             return !self.remove_unused(run);
         }
         let (mut is_stored, mut is_whole) = (!self.sinks.is_empty(), false);
@@ -245,7 +249,8 @@ impl Deliverer {
             return false;
         }
         let last_run = locked(&self.state).last_run.clone().filter(|last_run| last_run.run == Some(run.id));
-        let noted = last_run.is_none_or(|last_run| self.store.root().and_then(|root| last_run.write(&root)).is_ok());
+        let write = |last_run: LastRun| self.store.root().and_then(|root| last_run.write(&root, self.app)).is_ok();
+        let noted = last_run.is_none_or(write);
         noted && self.store.remove(run).is_ok()
     }
 }

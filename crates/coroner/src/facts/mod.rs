@@ -11,6 +11,7 @@ use coroner_capture::Run;
 use coroner_report::run_state::{Fact, FactsEncoder, Limits, Scalar};
 
 use crate::config::Config;
+use crate::last_run::app_number;
 
 #[cfg(target_vendor = "apple")]
 mod info_plist;
@@ -52,6 +53,7 @@ pub(crate) fn write(run: &Run, config: &Config) {
         os::runtime(facts);
         facts.text(Fact::DEVICE_LOCALE, &locale());
     });
+    state.set_scalar(Scalar::APP, app_number(&config.app));
     if let Err(error) = written {
         log::warn!("coroner: the facts of app and system could not be written: {error}");
     }

@@ -12,7 +12,7 @@
 //!   runs/<run id>/live.json      what sinks said of its reports while its process went on
 //!   clean/                       the directory of a run that ended by itself and left nothing, for the next run to use
 //!   broken/<run id>/             a run that could not be processed, as it was, with `why.txt`
-//!   last_run.json                how the last run that was looked at ended
+//!   last_run-<number>.json       how the last run that was looked at ended, of each app that has the store
 //!   system_reports.json          up to which time what the system says is known
 //!   reported_processes.json      the last processes whose death had a report
 //!   evicted                      how many reports the limits removed, until a report says so
@@ -249,7 +249,7 @@ impl Store {
                 let mut facts = RunFacts::read(&RawRun::read(&run.path).ok()?.state).ok()?;
                 facts.tags.remove(crate::last_run::SIGNALS_TAKEN)
             }
-            None => LastRun::read(&self.root().ok()?).signals_taken,
+            None => LastRun::read_latest(&self.root().ok()?).signals_taken,
         }
     }
 

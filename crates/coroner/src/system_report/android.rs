@@ -101,6 +101,7 @@ impl From<ExitInfo> for SystemReport {
             details.insert("description".to_owned(), info.description.clone());
         }
         SystemReport {
+            run_id: None,
             source: SOURCE.to_owned(),
             pid: info.pid,
             // Beyond it a clock could not add.

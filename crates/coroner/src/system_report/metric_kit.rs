@@ -2,7 +2,7 @@
 //! the watchdog, for memory, by the code signature.
 //!
 //! The app hands over what `MXDiagnosticPayload.jsonRepresentation()` gives. A crash is put to the run of its process: of iOS 17 and macOS 14 on the
-//! metadata have the process id (`pid`). Diagnostics without one are left out, since a second report of a death that Coroner has
+//! metadata have the process id (`pid`); a thread may say the run's ([`run_id_stack`]). Diagnostics without either are left out, since a second report of a death that Coroner has
 //! recorded could not be distinguished from a first; so are those of hangs, processor time and disk writes, which are not ends of processes.
 //!
 //! Source of the form: MetricKit's documentation of the three `jsonRepresentation()`. Of a crash each thread is a chain of frames, the innermost
@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, Frame, Header, Image, Mach, Report, Signal, Thread, mach_code_name,
+    Address, Annotation, Bytes, Crash, Frame, Header, Id, Image, Mach, Report, Signal, Thread, mach_code_name,
     mach_exception_name, signal_name,
 };
 use coroner_report::wire::{AddressKind, CaptureMethod, FORMAT_VERSION, FoundBy, ImageKind, Monitor, Os};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{SystemEnd, SystemReport};
+use crate::run_id_stack;
 
 /// Who says it, in every report.
 const SOURCE: &str = "MetricKit";
@@ -85,6 +86,19 @@ struct CallStackTree {
 struct CallStack {
     thread_attributed: bool,
     call_stack_root_frames: Vec<MetricFrame>,
+}
+
+impl CallStack {
+    /// The run's id, if it is the stack of the thread that says it.
+    fn run_id(&self) -> Option<Id> {
+        let mut addresses = Vec::new();
+        let mut next = self.call_stack_root_frames.first();
+        while let Some(frame) = next {
+            addresses.push(frame.address);
+            next = frame.sub_frames.first();
+        }
+        run_id_stack::read(&addresses)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -174,8 +188,8 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
 
 /// The crashes that an `MXDiagnosticPayload` of MetricKit says of, from its `jsonRepresentation()`:
 /// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports) takes them, those of all payloads that come at one time at once: what is
-/// older than what was handed over before, or as old, is taken for known. Those without a process id (before iOS 17 and macOS 14), and
-/// diagnostics of other kinds, are left out.
+/// older than what was handed over before, or as old, is taken for known. Those without a process id (before iOS 17 and macOS 14) and without the
+/// stack that says the run's ([`Config::run_id_thread`](crate::Config::run_id_thread)), and diagnostics of other kinds, are left out.
 ///
 /// # Errors
 /// [`MetricKitError`]: the bytes are none, or too many, or say no time.
@@ -188,15 +202,16 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
         let time = time_of(&payload.time_stamp_end).ok_or(MetricKitError::NoTime(payload.time_stamp_end))?;
         let mut reports = Vec::new();
         for diagnostic in payload.crash_diagnostics {
-            let Diagnostic { diagnostic_meta_data: meta, .. } = deep(diagnostic.get().as_bytes())?;
-            let Some(pid) = meta.pid else {
-                log::debug!("coroner: a diagnostic of MetricKit has no process id, and is left out");
+            let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = deep(diagnostic.get().as_bytes())?;
+            let run_id = call_stack_tree.call_stacks.iter().find_map(CallStack::run_id);
+            let Some(pid) = meta.pid.or(run_id.map(|_| 0)) else {
+                log::debug!("coroner: a diagnostic of MetricKit has neither a process id nor a run's, and is left out");
                 continue;
             };
             let trace = serde_json::to_vec(&Trace { metric_kit_crash: diagnostic })?;
             let details = details(&meta);
             let end = SystemEnd::Crashed;
-            reports.push(SystemReport { source: SOURCE.to_owned(), pid, time, end, details, trace });
+            reports.push(SystemReport { source: SOURCE.to_owned(), pid, run_id, time, end, details, trace });
         }
         Ok(reports)
     })?
@@ -272,7 +287,9 @@ fn report_of(diagnostic: Diagnostic) -> Report {
     };
     let mut images: BTreeMap<u64, Image> = BTreeMap::new();
     let is_any_attributed = call_stack_tree.call_stacks.iter().any(|stack| stack.thread_attributed);
-    for (index, stack) in call_stack_tree.call_stacks.into_iter().enumerate() {
+    // The thread that says the run's id is none of the app's.
+    let is_shown = |(_, stack): &(usize, CallStack)| stack.thread_attributed || stack.run_id().is_none();
+    for (index, stack) in call_stack_tree.call_stacks.into_iter().enumerate().filter(is_shown) {
         let crashed = stack.thread_attributed || !is_any_attributed && index == 0;
         // MetricKit gives threads no ids: they are counted.
         let tid = index as u64 + 1;

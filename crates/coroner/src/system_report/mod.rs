@@ -2,7 +2,8 @@
 //!
 //! A source makes [`SystemReport`]s of what its system hands over ([`ExitInfo`] of Android, [`metric_kit_reports`] of Apple's systems); a new
 //! one is a file beside `android.rs`. What is handed over ([`Config::system_report`](crate::Config::system_report),
-//! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports)) is put to the run that it is of, by process id and time:
+//! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports)) is put to the run that it is of, by the run's id where the system's account has it
+//! ([`Config::run_id_thread`](crate::Config::run_id_thread)), else by process id and time:
 //!
 //! * the run's outcome is completed by it, where the run itself left no trace of its end;
 //! * a report that the run left of its death takes in what it says: one death, one report;
@@ -102,8 +103,11 @@ impl SystemEnd {
 pub struct SystemReport {
     /// Who says it, such as `ApplicationExitInfo`: the same at each launch.
     pub source: String,
-    /// The process.
+    /// The process; 0 if the system does not say.
     pub pid: u32,
+    /// The run, where what the system says has its id ([`Config::run_id_thread`](crate::Config::run_id_thread)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<Id>,
     /// When it ended.
     pub time: SystemTime,
     /// How.
@@ -136,8 +140,11 @@ impl SystemReport {
         matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && trace::is_known(&self.trace)
     }
 
-    /// The run that it is of where there is none: the same each time.
+    /// The run that it is of where the store has none: the same each time.
     fn run(&self) -> Id {
+        if let Some(id) = self.run_id {
+            return id;
+        }
         let hash = |seed: u64| {
             let text = format!("{}\0{}\0{}", self.source, self.pid, Timestamp::from(self.time).0);
             text.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash: u64, byte| {
@@ -196,8 +203,8 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         if let Ok(Claim::Taken(run)) = store.claim(listed.id, &process)
             && let Ok(facts) = run.raw().map(|raw| RunFacts::read(&raw.state))
             && let Ok(facts) = facts
-            && let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid)
         {
+            let pid = facts.process.map(|process| process.pid).or(facts.app.pid);
             let installed = facts.app.installed.map_or(run.began, |time| UNIX_EPOCH + Duration::from_nanos(time.0));
             ended.push((pid, installed, listed.id));
         }
@@ -205,7 +212,10 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     let reported = reported(&root);
     for report in reports {
         let until = report.time + SLACK;
-        let of_it = ended.iter().filter(|(pid, installed, _)| *pid == report.pid && *installed <= until);
+        let of_it = ended.iter().filter(|(pid, installed, id)| match report.run_id {
+            Some(run) => run == *id,
+            None => *pid == Some(report.pid) && *installed <= until,
+        });
         let found = of_it.max_by_key(|(_, installed, _)| *installed).map(|(_, _, id)| *id);
         let bytes = report.to_bytes()?;
         if let Some(id) = found {
@@ -223,8 +233,14 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen).map_err(io::Error::other)?)
 }
 
-/// A process whose death had a report: its id, and when Coroner was installed in it, nanoseconds since 1970.
-type ReportedProcess = (u32, u64);
+/// A process whose death had a report.
+#[derive(Serialize, Deserialize)]
+struct ReportedProcess {
+    pid: u32,
+    /// When Coroner was installed in it, nanoseconds since 1970.
+    installed: u64,
+    run: Option<Id>,
+}
 
 fn reported(store: &Directory) -> Vec<ReportedProcess> {
     let noted = store.read(OsStr::new(REPORTED), 1 << 16).ok();
@@ -233,15 +249,19 @@ fn reported(store: &Directory) -> Vec<ReportedProcess> {
 
 fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime) -> bool {
     let until = Timestamp::from(until).0;
-    reported.iter().any(|(pid, installed)| *pid == report.pid && *installed <= until)
+    reported.iter().any(|process| match report.run_id {
+        Some(_) => process.run == report.run_id,
+        None => process.pid == report.pid && process.installed <= until,
+    })
 }
 
 /// Notes that the death of a run's process had a report, which is delivered: what the system says of it later is no other death.
-pub(crate) fn note_reported(store: &Store, facts: &RunFacts) -> io::Result<()> {
+pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Result<()> {
     let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid) else { return Ok(()) };
     let root = store.root()?;
     let mut reported = reported(&root);
-    reported.push((pid, facts.app.installed.map_or(0, |time| time.0)));
+    let installed = facts.app.installed.map_or(0, |time| time.0);
+    reported.push(ReportedProcess { pid, installed, run: Some(run) });
     let excess = reported.len().saturating_sub(REPORTED_KEPT);
     reported.drain(..excess);
     root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported).map_err(io::Error::other)?)

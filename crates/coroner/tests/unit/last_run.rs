@@ -4,7 +4,8 @@ use super::*;
 fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     let folder = tempfile::tempdir().unwrap();
     let store = Directory::open(folder.path()).unwrap();
-    assert_eq!(LastRun::read(&store), LastRun::FIRST_LAUNCH);
+    assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
+    assert_eq!(LastRun::read_latest(&store), LastRun::FIRST_LAUNCH);
     let last = LastRun {
         outcome: Outcome::Crashed,
         run: Some(Id([9; 16])),
@@ -19,10 +20,14 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
             MAX_CRASHES
         ],
     };
-    last.write(&store).unwrap();
-    assert_eq!(LastRun::read(&store), last);
-    store.write_atomically(FILE.as_ref(), b"{\"outcome\":").unwrap();
-    assert_eq!(LastRun::read(&store), LastRun::FIRST_LAUNCH);
+    last.write(&store, 7).unwrap();
+    assert_eq!(LastRun::read(&store, 7), last);
+    // Another app of the store has its own.
+    assert_eq!(LastRun::read(&store, 8), LastRun::FIRST_LAUNCH);
+    LastRun { began: Some(SystemTime::UNIX_EPOCH), ..LastRun::FIRST_LAUNCH }.write(&store, 8).unwrap();
+    assert_eq!(LastRun::read_latest(&store), last);
+    store.write_atomically(&file_of(7), b"{\"outcome\":").unwrap();
+    assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
 }
 
 /// A crash of run `run`, of that signature.

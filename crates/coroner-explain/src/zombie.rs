@@ -1,0 +1,49 @@
+//! Objective-C objects that were deallocated before the crash, as far as the app had them remembered ([`Report::zombies`]).
+
+use coroner_report::Report;
+use coroner_report::model::{Explanation, Zombie};
+
+/// Adds what is known of each object.
+pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
+    explanation.facts.extend(report.zombies.iter().map(sentence));
+}
+
+fn sentence(zombie: &Zombie) -> String {
+    let class = &zombie.class;
+    let Some(register) = &zombie.register else {
+        let said = [&zombie.name, &zombie.reason].into_iter().flatten().filter(|text| !text.is_empty());
+        let said: Vec<&str> = said.map(String::as_str).collect();
+        let class = if class.is_empty() { "NSException" } else { class };
+        return format!("the {class} that was deallocated last: {}", said.join(": "));
+    };
+    match &zombie.class_now {
+        None => format!("{register} is the address of a deallocated {class}"),
+        Some(now) if !zombie.is_replaced() => {
+            format!("{register} is the address of a deallocated {class}, unless another {now} is there since")
+        }
+        Some(now) if now.is_empty() => {
+            format!("{register} is the address of an object; it was that of a {class} before")
+        }
+        Some(now) => format!("{register} is the address of an object of {now}; it was that of a {class} before"),
+    }
+}
+
+/// What the thread did with an object that is no more, for the headline. Nothing is claimed of memory that is an object now.
+pub(crate) fn claim(report: &Report, explanation: &Explanation) -> Option<String> {
+    /// The first argument's.
+    const FIRST: [&str; 2] = ["rdi", "x0"];
+    let mut gone = report.zombies.iter().filter(|zombie| zombie.register.is_some() && zombie.class_now.is_none());
+    if let Some(Zombie { class, selector: Some(selector), .. }) =
+        report.zombies.first().filter(|zombie| zombie.class_now.is_none())
+    {
+        return Some(format!("`{selector}` was sent to a deallocated {class}"));
+    }
+    let bad = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());
+    // `objc_retain`, `objc_release` and their like.
+    let is_of_runtime = explanation.function.as_ref().is_some_and(|function| function.starts_with("objc_"));
+    let used = gone.find(|zombie| {
+        let register = zombie.register.as_deref();
+        (bad.is_some() && bad == register) || (is_of_runtime && register.is_some_and(|name| FIRST.contains(&name)))
+    })?;
+    Some(format!("a deallocated {} was used", used.class))
+}

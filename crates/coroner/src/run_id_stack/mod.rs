@@ -1,0 +1,69 @@
+//! A run's id as a stack: a thread that waits for ever has a call stack that says the id, so that who sees nothing of the process but
+//! its stacks (MetricKit, the system's crash reports) says which run it was.
+//!
+//! The stack is calls of sixteen pieces of code that lie one behind the other, of one size ([`thread`]): each frame is a digit, by which piece its return address
+//! is in. Read from the innermost frame on: the mark `0 15 0 15`, 32 digits, two of a checksum. The mark says where the pieces lie and how large they are, so
+//! that nothing but the differences of addresses is needed: neither symbols, nor the app's file, nor that the app that reads is the one that wrote.
+
+#[cfg(target_vendor = "apple")]
+pub(crate) mod thread;
+
+#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+use coroner_report::model::Id;
+
+/// What a stack begins with.
+#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+const MARK: [u8; 4] = [0, 15, 0, 15];
+#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+const LENGTH: usize = MARK.len() + 32 + 2;
+/// What ends [`calls`]: no digit.
+#[cfg(any(target_vendor = "apple", test))]
+const END: u8 = 0xff;
+
+/// The digits of an id, the innermost frame's first.
+#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+fn digits(id: Id) -> [u8; LENGTH] {
+    let mut digits = [0; LENGTH];
+    let sum = id.0.iter().fold(0x5a_u8, |sum, byte| sum.rotate_left(3) ^ byte);
+    let bytes = id.0.iter().chain([&sum]).flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.iter_mut().zip(MARK.into_iter().chain(bytes)).for_each(|(to, digit)| *to = digit);
+    digits
+}
+
+/// The calls that make the stack, the outermost first, and the end.
+#[cfg(any(target_vendor = "apple", test))]
+fn calls(id: Id) -> [u8; LENGTH + 1] {
+    let mut calls = [END; LENGTH + 1];
+    calls.iter_mut().zip(digits(id).into_iter().rev()).for_each(|(to, digit)| *to = digit);
+    calls
+}
+
+/// The id that a stack says, given as the addresses of its frames, from either end.
+#[cfg(feature = "system-reports")]
+pub(crate) fn read(addresses: &[u64]) -> Option<Id> {
+    let innermost_first = addresses.windows(LENGTH).find_map(|frames| read_at(frames.iter().copied()));
+    innermost_first.or_else(|| addresses.windows(LENGTH).find_map(|frames| read_at(frames.iter().rev().copied())))
+}
+
+#[cfg(feature = "system-reports")]
+fn read_at(mut frames: impl Iterator<Item = u64> + Clone) -> Option<Id> {
+    let (first, last) = frames.clone().next().zip(frames.clone().nth(1))?;
+    let size = last.checked_sub(first).filter(|span| *span > 0 && span.is_multiple_of(15))? / 15;
+    let digit = |address: u64| {
+        let offset = address.checked_sub(first)?;
+        u8::try_from(offset / size).ok().filter(|digit| offset.is_multiple_of(size) && *digit < 16)
+    };
+    let mut found = [0; LENGTH];
+    for place in &mut found {
+        *place = digit(frames.next()?)?;
+    }
+    let mut id = Id::default();
+    for (byte, pair) in id.0.iter_mut().zip(found[MARK.len()..].chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    (digits(id) == found).then_some(id)
+}
+
+#[cfg(all(test, feature = "system-reports"))]
+#[path = "../../tests/unit/run_id_stack.rs"]
+mod tests;

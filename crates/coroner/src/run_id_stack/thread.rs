@@ -1,0 +1,168 @@
+//! The thread: it calls itself into the stack, and waits at a semaphore of the kernel's that nobody signals before the uninstall. It has no wake-ups, all signals blocked, and of its
+//! stack two pages are touched. Neither reports nor live backtraces have it.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use coroner_process::threads;
+use coroner_report::model::Id;
+use mach2::kern_return::{KERN_ABORTED, KERN_SUCCESS};
+use mach2::semaphore::{semaphore_create, semaphore_destroy, semaphore_signal, semaphore_wait};
+use mach2::sync_policy::SYNC_POLICY_FIFO;
+use mach2::traps::mach_task_self;
+
+use super::{LENGTH, calls};
+
+/// Bytes of the thread's stack: the least that all Apple's systems allow.
+const STACK: usize = 16 << 10;
+
+/// What the thread calls.
+static CALLS: [AtomicU8; LENGTH + 1] = [const { AtomicU8::new(super::END) }; LENGTH + 1];
+/// What it waits at.
+static SEMAPHORE: AtomicU32 = AtomicU32::new(0);
+
+// `coroner_run_id(calls)`: each call takes the next digit and goes to that piece of code, which makes a frame record and calls again; what is no digit
+// goes to `wait`. One symbol, so that no linker tears the pieces apart.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".p2align 4",
+    ".private_extern _coroner_run_id",
+    "_coroner_run_id:",
+    ".cfi_startproc",
+    "movzx eax, byte ptr [rdi]",
+    "inc rdi",
+    "cmp eax, 16",
+    "jae {wait}",
+    "shl eax, 4",
+    "lea rcx, [rip + Lcoroner_run_id_pieces]",
+    "add rax, rcx",
+    "jmp rax",
+    ".p2align 4",
+    "Lcoroner_run_id_pieces:",
+    ".rept 16",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "call _coroner_run_id",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    ".cfi_restore rbp",
+    "ret",
+    ".p2align 4",
+    ".endr",
+    ".cfi_endproc",
+    wait = sym wait,
+);
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".p2align 5",
+    ".private_extern _coroner_run_id",
+    "_coroner_run_id:",
+    ".cfi_startproc",
+    "ldrb w9, [x0], #1",
+    "cmp w9, #16",
+    "b.lo Lcoroner_run_id_digit",
+    "b {wait}",
+    "Lcoroner_run_id_digit:",
+    "adr x10, Lcoroner_run_id_pieces",
+    "add x10, x10, x9, lsl #5",
+    "br x10",
+    ".p2align 5",
+    "Lcoroner_run_id_pieces:",
+    ".rept 16",
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset w29, -16",
+    ".cfi_offset w30, -8",
+    "mov x29, sp",
+    ".cfi_def_cfa w29, 16",
+    "bl _coroner_run_id",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_def_cfa wsp, 0",
+    ".cfi_restore w29",
+    ".cfi_restore w30",
+    "ret",
+    ".p2align 5",
+    ".endr",
+    ".cfi_endproc",
+    wait = sym wait,
+);
+
+unsafe extern "C" {
+    fn coroner_run_id(calls: *const AtomicU8);
+}
+
+/// The innermost function of the stack's that is ours.
+extern "C" fn wait() {
+    let semaphore = SEMAPHORE.load(Ordering::Acquire);
+    // SAFETY: a semaphore of this task, or the name of none, which is an error.
+    while unsafe { semaphore_wait(semaphore) } == KERN_ABORTED {}
+}
+
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    // SAFETY: a name that ends in NUL; the calls end with what is no digit.
+    unsafe {
+        libc::pthread_setname_np(c"coroner.run_id".as_ptr());
+        coroner_run_id(CALLS.as_ptr());
+    }
+    std::ptr::null_mut()
+}
+
+/// The thread while it waits. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct RunIdThread {
+    thread: libc::pthread_t,
+    semaphore: u32,
+}
+
+impl RunIdThread {
+    /// Starts it. `None` if the system has no thread or no semaphore to give. There is one at a time: it belongs to the install.
+    pub(crate) fn start(id: Id) -> Option<Self> {
+        let mut semaphore = 0;
+        // SAFETY: the kernel writes a name.
+        let made = unsafe { semaphore_create(mach_task_self(), &raw mut semaphore, SYNC_POLICY_FIFO, 0) };
+        if made != KERN_SUCCESS {
+            return None;
+        }
+        CALLS.iter().zip(calls(id)).for_each(|(to, digit)| to.store(digit, Ordering::Release));
+        SEMAPHORE.store(semaphore, Ordering::Release);
+        // SAFETY: all zero is fit to be initialised; the attributes and the sets of signals are local.
+        let thread = unsafe {
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut attributes);
+            libc::pthread_attr_setstacksize(&raw mut attributes, STACK.max(libc::PTHREAD_STACK_MIN));
+            let (mut thread, mut all, mut before) = (0, 0, 0);
+            libc::sigfillset(&raw mut all);
+            // It inherits the mask.
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            let answer = libc::pthread_create(&raw mut thread, &raw const attributes, run, std::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+            libc::pthread_attr_destroy(&raw mut attributes);
+            (answer == 0).then_some(thread)
+        };
+        let Some(thread) = thread else {
+            // SAFETY: made above, and nobody's.
+            unsafe { semaphore_destroy(mach_task_self(), semaphore) };
+            return None;
+        };
+        // SAFETY: a thread that has not been joined.
+        let facts = threads::facts(unsafe { libc::pthread_mach_thread_np(thread) });
+        threads::leave_out(facts.map_or(0, |facts| facts.tid));
+        Some(Self { thread, semaphore })
+    }
+}
+
+impl Drop for RunIdThread {
+    fn drop(&mut self) {
+        // SAFETY: ours; the thread ends when it is signalled, and is joined once. In a child of fork, where it is not, the name is that of none.
+        unsafe {
+            if semaphore_signal(self.semaphore) == KERN_SUCCESS {
+                libc::pthread_join(self.thread, std::ptr::null_mut());
+            }
+            semaphore_destroy(mach_task_self(), self.semaphore);
+        }
+        threads::leave_out(0);
+    }
+}
