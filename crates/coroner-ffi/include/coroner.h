@@ -222,6 +222,16 @@ typedef struct {
     size_t trace_length;
 } coroner_exit_info;
 
+// An error of a system that has domains and codes: `NSError`, or what Swift makes one of.
+typedef struct {
+    // Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
+    const char *domain;
+    // Its code in that domain.
+    int64_t code;
+    // What it says of itself, or NULL.
+    const char *description;
+} coroner_coded_error;
+
 // A frame of an exception of a language whose runtime walks its own stacks.
 typedef struct {
     // The function; may be NULL.
@@ -563,6 +573,23 @@ coroner_status coroner_config_set_objc_exceptions(coroner_config *config,
 coroner_status coroner_config_set_appkit_exceptions(coroner_config *config,
                                                     bool report);
 
+// Sets whether Objective-C objects that are deallocated are remembered, by address and class, so that a report says of what class an object was
+// that the crashed thread used after that, and which message was sent to it (macOS, iOS; nothing elsewhere). No object is kept. It replaces
+// `-dealloc` of `NSObject`, `NSProxy` and `NSException`, and takes 576 KiB of memory. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_zombies(coroner_config *config,
+                                          bool remember);
+
+// Sets whether a thread is started whose stack says the run's id, so that what MetricKit says of this process's death is known to be of this run (macOS,
+// iOS; nothing elsewhere). The thread waits for ever and costs some tens of KiB of memory. Default: no.
+//
+// The caller sees to it that:
+// `config` is from `coroner_config_new`.
+coroner_status coroner_config_set_run_id_thread(coroner_config *config,
+                                                bool start);
+
 // Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
 // are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
 // hold what users typed. Default: no.
@@ -660,6 +687,16 @@ coroner_status coroner_set_consent(bool given);
 coroner_status coroner_report_exception(int32_t language,
                                         const char *kind,
                                         const char *message);
+
+// Reports an error of Objective-C or Swift that was handled, with the errors below it as its causes: the first of `count` is the one that was handled, each other
+// one is the cause of the one before (`NSUnderlyingErrorKey`). At most eight are reported. As coroner_report_exception otherwise. `coroner_apple.h` has a function
+// that makes them of an `NSError`.
+//
+// The caller sees to it that:
+// `errors` points to `count` errors, whose domains are texts that end with a NUL, and whose descriptions are, or NULL.
+coroner_status coroner_report_coded_error(int32_t language,
+                                          const coroner_coded_error *errors,
+                                          size_t count);
 
 // Reports an exception of JavaScript, C#, Dart, Lua, Python, Ruby or PHP with the `count` frames that its runtime has, innermost first, and the native stack of
 // the calling thread. With `all_threads` the other threads stand still for some milliseconds, and their stacks are in the report.

@@ -66,6 +66,49 @@ pub unsafe extern "C" fn coroner_report_exception(
     })
 }
 
+/// An error of a system that has domains and codes: `NSError`, or what Swift makes one of.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CodedError {
+    /// Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
+    pub domain: *const c_char,
+    /// Its code in that domain.
+    pub code: i64,
+    /// What it says of itself, or NULL.
+    pub description: *const c_char,
+}
+
+/// Reports an error of Objective-C or Swift that was handled, with the errors below it as its causes: the first of `count` is the one that was handled, each other
+/// one is the cause of the one before (`NSUnderlyingErrorKey`). At most eight are reported. As coroner_report_exception otherwise. `coroner_apple.h` has a function
+/// that makes them of an `NSError`.
+///
+/// # Safety
+/// `errors` points to `count` errors, whose domains are texts that end with a NUL, and whose descriptions are, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *const CodedError, count: usize) -> Status {
+    let registers = coroner::current_registers();
+    guarded(|| {
+        let Ok(language @ (2 | 4)) = u8::try_from(language) else {
+            return Err(no_language(language));
+        };
+        if errors.is_null() || count == 0 {
+            return Err(fail(Status::InvalidArgument, "there are no `errors`"));
+        }
+        // SAFETY: not null, and so many as the caller promises.
+        let given = unsafe { std::slice::from_raw_parts(errors, count) };
+        let mut errors = Vec::with_capacity(count.min(8));
+        for error in given.iter().take(8) {
+            // SAFETY: as the caller promises.
+            let (domain, description) =
+                unsafe { (text(error.domain, "domain")?, optional(error.description, "description")?) };
+            let description = description.unwrap_or_default();
+            errors.push(coroner::CodedError { domain, code: error.code, description });
+        }
+        installed()?;
+        if coroner::report_coded_error_above(Language(language), &errors, &registers) { Ok(()) } else { Err(no_room()) }
+    })
+}
+
 /// A frame of an exception of a language whose runtime walks its own stacks.
 #[repr(C)]
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use coroner_ffi::config::{
     coroner_config_set_version,
 };
 use coroner_ffi::exception::{
-    ExceptionFrame, ExceptionLanguage, coroner_report_exception, coroner_report_foreign_exception,
+    CodedError, ExceptionFrame, ExceptionLanguage, coroner_report_coded_error, coroner_report_exception,
+    coroner_report_foreign_exception,
 };
 use coroner_ffi::hang::{coroner_hang_beat, coroner_hang_idle};
 use coroner_ffi::install::{coroner_install, coroner_last_run, coroner_uninstall};
@@ -133,6 +134,26 @@ fn the_app_reports_a_foreign_exception() {
     // SAFETY: null is allowed where there are no frames.
     let none = unsafe { coroner_report_foreign_exception(9, c"error".as_ptr(), null(), null(), 1, false, false) };
     assert_eq!((none, last_error().as_str()), (Status::InvalidArgument, "`frames` is NULL"));
+}
+
+#[inline(never)]
+fn the_app_reports_a_coded_error() {
+    let file = CodedError {
+        domain: c"NSCocoaErrorDomain".as_ptr(),
+        code: 257,
+        description: c"The file can't be opened.".as_ptr(),
+    };
+    let system = CodedError { domain: c"NSPOSIXErrorDomain".as_ptr(), code: -13, description: null() };
+    // SAFETY: all texts end with a NUL, and there are as many errors as is said, or none that is looked at.
+    unsafe {
+        let errors = [file, system];
+        assert_eq!(coroner_report_coded_error(2, errors.as_ptr(), 2), Status::Ok, "{}", last_error());
+        assert_eq!(coroner_report_coded_error(1, errors.as_ptr(), 2), Status::InvalidArgument, "C++ has none");
+        assert_eq!(coroner_report_coded_error(4, null(), 2), Status::InvalidArgument);
+        assert_eq!(coroner_report_coded_error(4, errors.as_ptr(), 0), Status::InvalidArgument);
+        let nameless = [CodedError { domain: null(), code: 1, description: null() }];
+        assert_eq!(coroner_report_coded_error(4, nameless.as_ptr(), 1), Status::InvalidArgument);
+    }
 }
 
 /// A thread beats, and then no more: there is a report of it. (The other test of this program that installs waits for its turn.)
@@ -278,6 +299,25 @@ fn install_once_at_a_time() {
         assert_eq!(exception.frames[0].function.as_deref(), Some("abi::the_app_reports_an_exception"));
 
         the_app_reports_a_foreign_exception();
+
+        the_app_reports_a_coded_error();
+        let run = std::fs::read_dir(folder.path().join("store/runs")).unwrap().next().unwrap().unwrap().path();
+        let reports = std::fs::read_dir(run)
+            .unwrap()
+            .filter_map(|file| coroner_report::Report::read_file(&file.unwrap().path()).ok());
+        let chain = |report: coroner_report::Report| {
+            let said = |thrown: coroner_report::model::Exception| {
+                Some((thrown.type_name?, thrown.message?, thrown.frames.len()))
+            };
+            report.exceptions.into_iter().map(said).collect::<Option<Vec<_>>>()
+        };
+        let coded = reports.filter_map(chain).find(|chain| chain.len() == 2).expect("its chain");
+        let said: Vec<_> = coded.iter().map(|(kind, message, _)| (kind.as_str(), message.as_str())).collect();
+        assert_eq!(
+            said,
+            [("NSCocoaErrorDomain", "The file can't be opened. (Code: 257)"), ("NSPOSIXErrorDomain", "Code: -13")]
+        );
+        assert!(coded[0].2 > 1 && coded[1].2 == 0, "the stack is the handled error's");
 
         let mut last = std::mem::MaybeUninit::uninit();
         assert_eq!(coroner_last_run(last.as_mut_ptr()), Status::Ok);

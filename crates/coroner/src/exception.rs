@@ -93,6 +93,53 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     survive(&registers, &all)
 }
 
+/// An error of a system that has domains and codes, for [`report_coded_error`]: `NSError`, or what Swift makes one of.
+#[derive(Debug, Clone, Copy)]
+pub struct CodedError<'a> {
+    /// Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
+    pub domain: &'a str,
+    /// Its code in that domain.
+    pub code: i64,
+    /// What it says of itself; may be empty.
+    pub description: &'a str,
+}
+
+impl CodedError<'_> {
+    /// As sentry-cocoa writes it.
+    fn message(&self) -> String {
+        match self.description {
+            "" => format!("Code: {}", self.code),
+            description => format!("{description} (Code: {})", self.code),
+        }
+    }
+}
+
+/// Reports an error that was handled, with the errors below it as its causes, each that of the one before, up to eight. `language` is Objective-C or
+/// Swift. Like [`report_exception`]; nothing is reported of no error.
+///
+/// ```no_run
+/// let file = coroner::CodedError { domain: "NSCocoaErrorDomain", code: 257, description: "The file couldn’t be opened." };
+/// let system = coroner::CodedError { domain: "NSPOSIXErrorDomain", code: 13, description: "" };
+/// coroner::report_coded_error(coroner::Language::OBJC, &[file, system]);
+/// ```
+#[inline(never)]
+pub fn report_coded_error(language: Language, errors: &[CodedError<'_>]) -> bool {
+    report_coded_error_above(language, errors, &current_registers())
+}
+
+/// For bindings, as [`report_exception_above`].
+#[doc(hidden)]
+pub fn report_coded_error_above(language: Language, errors: &[CodedError<'_>], registers: &Registers) -> bool {
+    let messages: Vec<String> = errors.iter().take(8).map(CodedError::message).collect();
+    let frames = frames_above(registers);
+    let chain = errors.iter().zip(&messages).enumerate().map(|(index, (error, message))| {
+        let handled = HandledException { language, kind: error.domain, message, location: None };
+        wire(&handled, if index == 0 { &frames } else { &[] })
+    });
+    let chain: Vec<Exception<'_>> = chain.collect();
+    !chain.is_empty() && survive(registers, &chain)
+}
+
 /// The name with which a derived `Debug` begins: a word in camel case, and then nothing or its fields. No more than that is written.
 fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
     struct Beginning(String);

@@ -185,6 +185,9 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
         fs::copy(from, &to).map(|_| ()).with_context(|| format!("{} to {}", from.display(), to.display()))
     };
     copy(&root.join("crates/coroner-ffi/include/coroner.h"), include.join("coroner.h"))?;
+    if target.contains("apple") {
+        copy(&root.join("crates/coroner-ffi/include/coroner_apple.h"), include.join("coroner_apple.h"))?;
+    }
     copy(&root.join("LICENSE-MIT"), folder.join("LICENSE-MIT"))?;
     copy(&root.join("LICENSE-APACHE"), folder.join("LICENSE-APACHE"))?;
     copy(&root.join("docs/c.md"), folder.join("README.md"))?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use coroner_report::model::{Crash, Exception as Thrown, Report, RunFacts, TerminationReason};
 use coroner_report::run_state::Foreground;
-use coroner_report::wire::{Access, Monitor};
+use coroner_report::wire::{Access, Language, Monitor};
 use serde::{Deserialize, Serialize};
 
 use super::stacktrace::{Stacks, Stacktrace};
@@ -34,7 +34,7 @@ pub struct Exception {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
     /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`], `generic` for what the
-    /// app reported; `chained` for what caused another.
+    /// app reported, `NSError` if that was one; `chained` for what caused another.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether the app went on.
@@ -72,6 +72,30 @@ pub struct MechanismMeta {
     /// The error number that came with the signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<Errno>,
+    /// An error of Cocoa's or Swift's that the app handled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_error: Option<NsError>,
+}
+
+/// An `NSError`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NsError {
+    /// Its domain.
+    pub domain: String,
+    /// Its code in that domain.
+    pub code: i64,
+}
+
+impl NsError {
+    /// The error that an exception of a report is, which the app reported as one with a domain and a code.
+    fn of(crash: &Crash, thrown: &Thrown) -> Option<Self> {
+        if crash.monitor != Monitor::USER || ![Language::OBJC, Language::SWIFT].contains(&thrown.language) {
+            return None;
+        }
+        let (before, code) = thrown.message.as_deref()?.rsplit_once("Code: ")?;
+        let code = if before.is_empty() { code } else { code.strip_suffix(')').filter(|_| before.ends_with(" ("))? };
+        Some(Self { domain: thrown.type_name.clone()?, code: code.parse().ok()? })
+    }
 }
 
 /// A POSIX signal.
@@ -127,6 +151,13 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
         let mut mechanism = if place == 0 { mechanism(report, crash) } else { chained(report, place) };
         if report.exceptions.len() > 1 {
             mechanism.exception_id = Some(place as u64);
+        }
+        if let Some(error) = NsError::of(crash, thrown) {
+            // As sentry-cocoa calls it.
+            if place == 0 {
+                mechanism.kind = "NSError".to_owned();
+            }
+            mechanism.meta.get_or_insert_default().ns_error = Some(error);
         }
         if let Some(location) = &thrown.location {
             mechanism.data.insert("location".to_owned(), location.as_str().into());
@@ -235,6 +266,7 @@ fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
         note("syscall", signal.syscall.map(name));
     }
     let meta = MechanismMeta {
+        ns_error: None,
         signal: crash.signal.as_ref().map(|signal| SignalMeta {
             number: signal.number.into(),
             code: signal.code.into(),

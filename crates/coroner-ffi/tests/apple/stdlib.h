@@ -1,0 +1,1 @@
+// What `coroner.h` includes and does not use.
