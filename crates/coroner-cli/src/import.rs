@@ -19,13 +19,15 @@ use crate::reports::{self, REPORTS, Texts};
 use crate::symbol_search::{SymbolArguments, keys};
 use crate::whole_file;
 
-/// Reads what Android or an Apple system wrote of a death: which form it is, its content says. `None` if it is none that is known.
+/// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
     match coroner_tombstone::read(bytes) {
         Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
             Some(coroner_apple_report::read_report(bytes).map_err(|error| error.to_string()))
         }
-        Err(TombstoneError::NotATombstone) => None,
+        Err(TombstoneError::NotATombstone) => {
+            Some(coroner_import::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
+        }
         read => Some(read.map_err(|error| error.to_string())),
     }
 }
@@ -87,7 +89,7 @@ fn noted_of(_: &Path) -> Option<Noted> {
 /// What a person gives.
 #[derive(clap::Args)]
 pub(crate) struct ImportArguments {
-    /// Core dumps, minidumps, apport's .crash, Apple's .ips and .crash, Android tombstones and ANR traces, reports of Coroner; or folders, of which
+    /// Core dumps, minidumps, apport's .crash, Apple's .ips and .crash, Android tombstones and ANR traces, Swift's crash logs (SWIFT_BACKTRACE=format=json), reports of Coroner; or folders, of which
     /// all core dumps, minidumps and reports of apport are taken in
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,

@@ -8,7 +8,7 @@
 //! ([`read_core_stream`]), only as much is kept as a walk needs.
 //!
 //! A process that still runs is read the same way (`read_process`, Linux). What programs wrote to logs of their own ends has stacks
-//! already ([`read_log`]).
+//! already ([`read_log`]), and so have the crash logs of Swift's runtime ([`read_swift_crash_log`]).
 //!
 //! ```no_run
 //! use coroner_symbols::{Options, Symbolizer};
@@ -32,6 +32,7 @@ mod live_process;
 mod log;
 mod minidump_file;
 mod noted;
+mod swift_crash_log;
 #[cfg(target_os = "linux")]
 mod systemd_coredump;
 mod walk;
@@ -40,6 +41,7 @@ mod walk;
 pub use live_process::{ProcessError, read_process};
 pub use log::{LogError, MAX_DEATHS, MAX_LOG_BYTES, read_log};
 pub use noted::Noted;
+pub use swift_crash_log::{SwiftCrashLogError, is_swift_crash_log, read_swift_crash_log};
 #[cfg(target_os = "linux")]
 pub use systemd_coredump::noted_by_systemd;
 
