@@ -146,6 +146,7 @@ pub(crate) fn class_now(memory: &mut impl Memory, address: u64) -> Option<u64> {
 }
 
 /// Whether reports look for deallocated objects.
+#[cfg(target_vendor = "apple")]
 pub(crate) fn is_on() -> bool {
     ISA_MASK.load(Ordering::Acquire) != 0
 }
@@ -192,7 +193,9 @@ struct Text {
 }
 
 impl Text {
-    const EMPTY: Text = Text { words: [const { AtomicU64::new(0) }; MAX_TEXT / 8], length: AtomicU32::new(0) };
+    const fn empty() -> Text {
+        Text { words: [const { AtomicU64::new(0) }; MAX_TEXT / 8], length: AtomicU32::new(0) }
+    }
 
     fn set(&self, text: &[u8]) {
         let (mut words, mut length) = ([[0_u8; 8]; MAX_TEXT / 8], 0_u32);
@@ -218,8 +221,8 @@ static LAST: LastException = LastException {
     version: AtomicU32::new(0),
     address: AtomicU64::new(0),
     class: AtomicU64::new(0),
-    name: Text::EMPTY,
-    reason: Text::EMPTY,
+    name: Text::empty(),
+    reason: Text::empty(),
 };
 
 /// Notes what an `NSException` that is being deallocated said; where another thread does that at the same moment, its is kept.
