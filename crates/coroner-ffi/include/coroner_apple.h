@@ -12,9 +12,11 @@
 #ifndef CORONER_APPLE_H
 #define CORONER_APPLE_H
 
-#import <Foundation/Foundation.h>
-
 #include "coroner.h"
+
+/* In C it is `coroner.h`. */
+#ifdef __OBJC__
+#import <Foundation/Foundation.h>
 
 /* Errors of a chain that are reported. */
 #define CORONER_MAX_ERRORS 8
@@ -36,4 +38,5 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
     return coroner_report_coded_error(CORONER_EXCEPTION_LANGUAGE_OBJ_C, chain, count);
 }
 
+#endif
 #endif

@@ -32,6 +32,27 @@ fn an_error_of_cocoa_is_reported_by_one_call() {
     }
 }
 
+/// The example for a Mac, as far as it can be looked at here: its C by the parser, with the header that its Swift imports as Objective-C; its manifest names
+/// folders that there are.
+#[test]
+fn the_example_for_a_mac_is_whole() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/macos");
+    let faults = example.join("Sources/CFaults");
+    for (target, language, file) in [
+        (TARGETS[0], "c", faults.join("faults.c")),
+        (TARGETS[1], "c", faults.join("faults.c")),
+        (TARGETS[1], "objective-c", faults.join("include/CFaults.h")),
+    ] {
+        let include = format!("-I{}", faults.join("include").display());
+        let said = parse(target, language, &include, &std::fs::read_to_string(&file).unwrap());
+        assert!(said.status.success(), "{target} {}: {}", file.display(), String::from_utf8_lossy(&said.stderr));
+    }
+    let manifest = std::fs::read_to_string(example.join("Package.swift")).unwrap();
+    let names = manifest.split("arget(").skip(1).map(|target| target.split('"').nth(1).unwrap());
+    let folders: Vec<_> = names.map(|name| example.join("Sources").join(name)).collect();
+    assert!(folders.len() == 2 && folders.iter().all(|folder| folder.is_dir()), "{folders:?}");
+}
+
 /// The parser would say what is wrong.
 #[test]
 fn what_is_no_error_is_refused() {
