@@ -634,7 +634,8 @@ coroner_status coroner_config_set_hang_threshold(coroner_config *config,
 coroner_status coroner_config_set_reports_per_hour(coroner_config *config,
                                                    uint32_t reports);
 
-// Sets how many bytes of the crashed thread's stack are in a report. They may hold what users typed. Default: 2048; 0 for
+// Sets how many bytes of the crashed thread's stack are in a report. With them come 256 to 512 bytes around each address that is in
+// one of its registers. They may hold what users typed. Default: 2048; 0 for
 // none.
 //
 // The caller sees to it that:
