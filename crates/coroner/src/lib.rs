@@ -49,7 +49,6 @@ mod outcome;
 #[cfg(all(feature = "panics", supported))]
 mod panic;
 mod processing;
-#[cfg(supported)]
 mod run_id_stack;
 mod scope;
 #[cfg(supported)]
