@@ -61,7 +61,7 @@ fn app(kit: &Kit) -> anyhow::Result<()> {
 /// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.
 fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
-    command.args(["--test", "next_launch"]);
+    command.args(["--test", "next_launch", "--test", "shared_store"]);
     if kit.arch.emulated() && !all {
         command.args(["--", "--exact"]).args(LAUNCHES_UNDER_AN_EMULATOR);
     }
@@ -71,6 +71,7 @@ fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
 /// Live backtraces, with libraries that come and go.
 fn backtraces(kit: &Kit) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
+    command.args(["--test", "run_id_thread"]);
     command.args(["--test", "backtrace", "--test", "all_threads"]).env("CORONER_TEST_CC", kit.compiler_words());
     succeed(kit.one_by_one(&mut command))
 }
