@@ -14,10 +14,10 @@ const FRAME: u64 = 1 << 20;
 /// How far above the stack pointer a frame that does not fit is used first.
 const ABOVE: u64 = 64 << 10;
 
-/// How far below the stack pointer a function uses its stack: by a call or a push, by a pair of arm64's registers with the move of the
-/// stack pointer (1,024 bytes at most), in the red zone. What lies further below is another's memory: a buffer that is overrun or used
-/// too late, next to a small stack.
-const BELOW: u64 = 1024;
+/// How far below the stack pointer a function uses its stack: by a call or a push, in the red zone (x86_64: 128 bytes), by a pair of arm64's
+/// registers with the move of the stack pointer (1,024 bytes at most). What lies further below is another's memory: a buffer that is overrun
+/// or used too late, next to a small stack.
+const BELOW: u64 = if cfg!(target_arch = "x86_64") { 128 } else { 1024 };
 
 /// The kernel keeps this much free below a stack that grows, `stack_guard_gap`, 256 pages by default.
 const GAP: u64 = 256 * 4096;

@@ -314,19 +314,36 @@ impl Fault<'_> {
                 // An emulator of arm64 on x86_64 (qemu-user) hands on that processor's faults, which have no address where that can be none.
                 return self.general_protection(explanation);
             }
-            // The code that is known is not what said the address.
-            explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
+            explanation.certainty = Certainty::Possible;
+            // The code that is known is not what said the address. (By fs or gs, or of a gather, no operand is known.)
+            let mask = machine::address_mask(self.arch);
+            if !decoded.memory.is_empty() && !decoded.memory.iter().any(|operand| operand.has(address.0, mask)) {
+                explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
+            }
             return;
         };
+        let is_null_itself = operand.base.is_none() && operand.index.is_none() && address.0 == 0;
         let value = explanation.operand.as_ref().and_then(|named| named.value);
+        let value = value.or(is_null_itself.then_some(address));
         let offset = address.0.min(operand.displacement.unsigned_abs());
         explanation.kind = of_address(Some((value.map(|value| value.0), self.arch, offset)), address);
         explanation.certainty = self.by_code();
+        if self.is_cleared_code() {
+            explanation.certainty = Certainty::Possible;
+            explanation.facts.push("the code there is zeros: it was cleared, or never written".to_owned());
+        }
         if value.is_some_and(|value| value.0 >= ERRORS) {
             explanation
                 .facts
                 .push("the register holds a small negative number: an error result, such as MAP_FAILED".to_owned());
         }
+    }
+
+    /// Whether the instruction is made of zeros, and in no image: `add [rax], al` on x86_64.
+    fn is_cleared_code(&self) -> bool {
+        const ZEROS: usize = 8;
+        let is_zero = |code: &Code| code.bytes.iter().take(ZEROS).all(|byte| *byte == 0);
+        self.report.image_at(self.pc).is_none() && self.found.as_ref().is_some_and(|(_, code)| is_zero(code))
     }
 
     /// The processor did not say what kind of access it was: the instruction does.
@@ -432,7 +449,9 @@ impl Fault<'_> {
         match &decoded.class {
             Class::Trap(meaning) => {
                 explanation.kind = if meaning.is_control_flow { FaultKind::ControlFlow } else { FaultKind::Trap };
-                explanation.facts.push(meaning.what.to_owned());
+                // Elsewhere no compiler put it, or one of those that make code as the program runs.
+                let is_of_image = self.report.image_at(self.pc).is_some();
+                explanation.facts.extend(is_of_image.then(|| meaning.what.to_owned()));
             }
             Class::Privileged => explanation.kind = FaultKind::PrivilegedInstruction,
             _ if said_privileged => explanation.kind = FaultKind::PrivilegedInstruction,

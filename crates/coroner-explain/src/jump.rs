@@ -41,8 +41,8 @@ pub(crate) fn from(
     let target = |address: Address, call: &Decoded| {
         let before = Before { arch, call: address, state, function: Function::at(arch, address, code) };
         let target = match call.class {
-            // What it held may have been lost, and zero is what registers are set to most.
-            Class::Branch { register, value } => before.register(register).or((pc.0 != 0).then_some(value)),
+            // What it holds now proves nothing: a function that was called may have jumped on by the same register.
+            Class::Branch { register, .. } => before.register(register),
             Class::BranchByMemory => before.target(call),
             _ => None,
         };
@@ -146,6 +146,8 @@ pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &Stat
         return None;
     }
     let (text, register, value) = match arch {
+        // A function without calls keeps its variables below the stack pointer, where its frame pointer leads to, too: it may have jumped by one.
+        Arch::X86_64 if state.register("rbp").map(|(_, value)| Address(value)) == state.registers.sp() => return None,
         Arch::X86_64 => ("[rsp-8]", None, state.saved(state.registers.sp()?.0.checked_sub(8)?, 8)?),
         Arch::Aarch64 => {
             let (_, value) = state.register("lr")?;

@@ -29,7 +29,9 @@ pub(crate) const TRAP: Meaning = Meaning::new(
     "the compiler put it where the program must not go on: __builtin_trap, Rust's abort, a failed check of Swift",
 );
 /// `int3`, and arm64's `brk #0xf000`.
-pub(crate) const BREAKPOINT: Meaning = Meaning::new("__builtin_debugtrap, or a debugger's that is gone");
+pub(crate) const BREAKPOINT: Meaning = Meaning::new(
+    "an abort of the program's own (__builtin_debugtrap, V8's and GLib's), or a breakpoint that is left of a debugger",
+);
 
 /// UBSan's checks, by their number in traps (Clang's `LIST_SANITIZER_CHECKS`). Newer ones are at the end.
 const CHECKS: &[&str] = &[

@@ -181,15 +181,19 @@ fn a_call_of_null_on_arm64() {
 
 #[test]
 fn a_call_that_may_have_gone_elsewhere() {
-    // nop; blr x8. A function that jumps to null as its last act may have set x8 to null; to no other address that is no code.
-    let code = words(&[0xd503_201f, 0xd63f_0100]);
-    let said = |pc: u64| explain(&arm64(maperr(), Some(pc), &[(8, pc), (32, pc)]), &code);
-    assert!(said(0).call.is_none() && said(0).operand.is_none(), "{:#?}", said(0));
-    assert_eq!(operand(&said(0x7000_0010_0000)).0, Some("x8"));
+    // nop; blr x8, or blr x19. What was called may have jumped on by x8, as its last act; x19 it has to have given back first.
+    let said = |pc: u64, call: u32| {
+        explain(&arm64(maperr(), Some(pc), &[(8, pc), (19, pc), (32, pc)]), &words(&[0xd503_201f, call]))
+    };
+    for pc in [0, 0x7000_0010_0000] {
+        let by_lost = said(pc, 0xd63f_0100);
+        assert!(by_lost.call.is_none() && by_lost.operand.is_none(), "{by_lost:#?}");
+        assert_eq!(operand(&said(pc, 0xd63f_0260)).0, Some("x19"));
+    }
     // The program counter has no tag; the register does.
     let freed = explain(
-        &arm64(maperr(), Some(0x5a_5a5a_5a5a_5a5a), &[(8, u64::from_ne_bytes([0x5a; 8])), (32, 0x5a_5a5a_5a5a_5a5a)]),
-        &code,
+        &arm64(maperr(), Some(0x5a_5a5a_5a5a_5a5a), &[(19, u64::from_ne_bytes([0x5a; 8])), (32, 0x5a_5a5a_5a5a_5a5a)]),
+        &words(&[0xd503_201f, 0xd63f_0260]),
     );
     assert_eq!((freed.kind, operand(&freed).1), (FaultKind::PoisonedPointer, Some(u64::from_ne_bytes([0x5a; 8]))));
     // bl; it went to where it says.

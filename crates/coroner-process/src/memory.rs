@@ -163,7 +163,7 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 #[cfg(supported)]
 pub use crate::{
     loads::{LoadGuarded, recover_guarded_load},
-    os::memory::{KernelCopy, is_resident},
+    os::memory::{KernelCopy, PresentPages},
 };
 
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]

@@ -372,9 +372,14 @@ impl<'r, 'a> Reader<'r, 'a> {
 
     /// How many elements an array has, of all its dimensions.
     fn count(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<u64> {
+        self.dimensions(unit, of)?.into_iter().try_fold(1, u64::checked_mul)
+    }
+
+    /// How many elements each dimension of an array has, the outermost first. `None` if the type does not say it.
+    fn dimensions(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<Vec<u64>> {
         let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
         let mut children = tree.root().ok()?.children();
-        let mut count: Option<u64> = None;
+        let mut counts = Vec::new();
         for _ in 0..MAX_REFERENCES {
             let Ok(Some(child)) = children.next() else { break };
             let entry = child.entry();
@@ -387,9 +392,9 @@ impl<'r, 'a> Reader<'r, 'a> {
                 (None, Some(last)) => last.checked_add(1)?,
                 (None, None) => return None,
             };
-            count = Some(count.unwrap_or(1).checked_mul(own)?);
+            counts.push(own);
         }
-        count
+        (!counts.is_empty()).then_some(counts)
     }
 
     /// What lies at an offset of a value of a type, of which `width` bytes are used (`None`: nobody knows how many). `None` where that is not one thing.
@@ -426,8 +431,20 @@ impl<'r, 'a> Reader<'r, 'a> {
                 let element =
                     self.with_entry(bare, |_, entry| self.referred(bare.unit, entry.attr_value(gimli::DW_AT_type)))?;
                 let size = self.size(element).filter(|size| *size > 0)?;
+                let unit = self.unit(bare.unit)?;
+                let dimensions = self.dimensions(unit.unit_ref(self.sections), bare)?;
+                let mut number = offset / size;
+                let mut indexes = String::new();
+                for count in dimensions.iter().rev() {
+                    indexes.insert_str(0, &format!("[{}]", number.checked_rem(*count)?));
+                    number /= count;
+                }
+                // Beyond its end lies something else.
+                if number != 0 {
+                    return None;
+                }
                 let inner = self.part_within(element, offset % size, width, left)?;
-                Some(Part { path: format!("[{}]{}", offset / size, inner.path), of: inner.of })
+                Some(Part { path: indexes + &inner.path, of: inner.of })
             }
             gimli::DW_TAG_union_type => None,
             _ => {

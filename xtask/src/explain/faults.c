@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "coroner.h"
@@ -418,6 +419,72 @@ NOINLINE static long corrupts_a_list(void)
 }
 AS_WRITTEN static long handled(struct picture *picture, int number) { return picture->handler(number) + picture->width; }
 NOINLINE static long of_handler(void) { return handled(a_picture(), 3) + 1; }
+/* Arrays: of two dimensions; a variable that lies behind one. */
+static struct row *volatile grid[3][4];
+NOINLINE static long of_dimensions(void) { return grid[2][1]->number; }
+static struct row *volatile lone;
+static struct row *volatile pair[2];
+static struct row *volatile other;
+NOINLINE static long behind_array(void) { return lone->number + (other == pair[1]); }
+
+/* What is called jumps on, as its last act, by the register by which it was called. */
+struct listener { long (*call)(struct listener *); };
+AS_WRITTEN static long hears(struct listener *of) { return of->call(of); }
+static long (*volatile heard[2])(struct listener *) = { hears, hears };
+AS_WRITTEN static long tells(struct listener *of, int number) { return heard[number](of) + 1; }
+NOINLINE static long jumped_on(void)
+{
+    static struct listener of;
+    of.call = (long (*)(struct listener *))pointer(0x123400000000);
+    return tells(&of, HIDDEN(int, 1));
+}
+/* A jump, by a variable of a function that calls nothing. */
+NOINLINE static long goes_by(void *to)
+{
+    void *target = to;
+    if ((uintptr_t)to == 1) target = &&first;
+    if ((uintptr_t)to == 2) target = &&second;
+    goto *target;
+first: return 1;
+second: return 2;
+}
+NOINLINE static long goes_to(void) { return goes_by(pointer(0x123400000000)) + 1; }
+
+/* A stack that is unmapped as code runs on it, below other memory; an array that is written downwards from a stack's last bytes on. */
+static char *contexts_stack;
+static void unmaps(void) { munmap(contexts_stack, 0x20000); }
+NOINLINE static long stack_unmapped(void)
+{
+    static ucontext_t context, back;
+    contexts_stack = (char *)mmap(NULL, 0x40000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    getcontext(&context);
+    context.uc_stack.ss_sp = contexts_stack;
+    context.uc_stack.ss_size = 0x20000;
+    context.uc_link = &back;
+    makecontext(&context, unmaps, 0);
+    return swapcontext(&back, &context);
+}
+NOINLINE static void *near_the_end(void *stack)
+{
+    volatile char *at = (volatile char *)__builtin_frame_address(0);
+    size_t left = (size_t)(at - (volatile char *)stack - 0x1000) - 900;
+    volatile char *room = (volatile char *)__builtin_alloca(left);
+    for (size_t i = 1; i < 0x1000; i++) room[0 - i] = 7;
+    return (void *)room;
+}
+static long on_stack(void *(*act)(void *))
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    char *stack = (char *)mmap(NULL, 0x40000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(stack, 0x1000, PROT_NONE);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, 0x20000);
+    pthread_create(&thread, &attributes, act, stack);
+    return pthread_join(thread, NULL);
+}
+NOINLINE static long below_the_stack(void) { return on_stack(near_the_end); }
+
 /* Cast to another structure than the parameter is declared to lead to. */
 struct small { int number; };
 AS_WRITTEN static long cast(struct small *small) { return ((struct picture *)small)->next != NULL; }

@@ -20,6 +20,7 @@ pub(crate) mod symbol_names;
 mod zombies;
 
 use coroner_process::identity::start_and_memory;
+use coroner_process::memory::Memory as _;
 use coroner_process::memory_use::available;
 use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Encoder, Phase, SectionKind};
@@ -28,7 +29,7 @@ use crate::concurrent_crashes::CONCURRENT;
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
 use crate::os::other_threads::OtherThreads;
-use crate::session::{CrashSession, guarded};
+use crate::session::{CrashSession, guarded, memory};
 use crate::stack_overflow;
 use coroner_run::ReportWriter;
 
@@ -87,6 +88,12 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         }
     } else {
         section(session, SectionKind::THREADS, tid, crashed_thread::write);
+        // A stack that is full has its caller's frame; one that was unmapped has nothing.
+        let own = match session.workspace.ring.first_cfa {
+            0 => session.context.registers.sp(),
+            cfa => cfa.wrapping_sub(8),
+        };
+        session.is_overflow &= memory().read_u64(own).is_ok();
         section(session, SectionKind::CODE, None, fault_place::write_code);
         section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
         #[cfg(target_vendor = "apple")]

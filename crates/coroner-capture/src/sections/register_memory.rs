@@ -1,6 +1,6 @@
 //! What the crashed thread's registers point to, as pieces of its memory beside those of its stack.
 
-use coroner_process::memory::{Memory as _, is_resident};
+use coroner_process::memory::{Memory as _, PresentPages};
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::SectionResult;
@@ -27,6 +27,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let registers = context.registers.general();
     let blocks = |value: u64| [value, value.wrapping_add(LEAST)].map(|address| address & ADDRESS & !(BLOCK - 1));
     let stack = session.stack_kept.clone();
+    let pages = PresentPages::open(session.installed.run.page_size);
     let mut encoder = ReportWriter::payload(&mut session.workspace.buffer);
     encoder.begin_array();
     for (number, value) in registers.iter().enumerate() {
@@ -38,7 +39,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
             if block < NEAR_NULL || is_kept || is_repeated || RECRASH.is_expired() {
                 continue;
             }
-            encode(&mut encoder, context.tid as u64, block, session.installed.run.page_size);
+            encode(&mut encoder, context.tid as u64, block, &pages);
         }
     }
     encoder.end();
@@ -46,9 +47,9 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     session.seal(SectionKind::STACK_MEMORY, length)
 }
 
-fn encode(encoder: &mut Encoder<'_>, tid: u64, address: u64, page_size: u32) {
+fn encode(encoder: &mut Encoder<'_>, tid: u64, address: u64, pages: &PresentPages) {
     let mut bytes = [0; BLOCK as usize];
-    if is_resident(address, page_size) && memory().read(address, &mut bytes).is_ok() {
+    if pages.contains(address) && memory().read(address, &mut bytes).is_ok() {
         StackMemory { tid, address, bytes: &bytes }.encode(encoder);
     }
 }

@@ -26,6 +26,11 @@ pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Known> {
     }
 }
 
+/// Whether the word may be that of a robust mutex. (pthread_mutex_init.c gives each the bit of those that processes share.)
+pub(super) fn is_robust(futex: &FutexWait) -> bool {
+    futex.at(16).is_some_and(|kind| kind & ROBUST != 0 && kind & !KINDS == 0)
+}
+
 /// `__lock`, `__count`, `__owner`, `__nusers`, `__kind`.
 fn mutex(futex: &FutexWait) -> Option<Known> {
     let (lock, owner, users, kind) = (futex.word()?, futex.at(8)?, futex.at(12)?, futex.at(16)?);

@@ -4,7 +4,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Thread, WaitKind};
 
 use super::{bionic, glibc, musl};
-use coroner_report::wire::Os;
+use coroner_report::wire::{AddressKind, Os};
 
 /// `FUTEX_CMD_MASK`, `FUTEX_PRIVATE_FLAG`, `FUTEX_TID_MASK`, `FUTEX_OWNER_DIED` of linux/futex.h.
 const COMMAND: u32 = 127;
@@ -54,6 +54,11 @@ pub(super) fn is_private(futex: &FutexWait) -> bool {
     futex.operation & PRIVATE != 0
 }
 
+/// Whether other processes may have the lock. (Robust mutexes of glibc look so, too, if they are of one process.)
+pub(super) fn is_of_processes(futex: &FutexWait) -> bool {
+    !is_private(futex) && !glibc::is_robust(futex)
+}
+
 /// The command of the call, without its flags.
 pub(super) fn command(futex: &FutexWait) -> u32 {
     futex.operation & COMMAND
@@ -96,7 +101,11 @@ pub(super) struct Known {
 fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Library>)> {
     let mut inner = None;
     let mut searched = 0;
-    for frame in &thread.frames {
+    for (number, frame) in thread.frames.iter().enumerate() {
+        // A signal interrupted the functions from here on: its handler waits.
+        if number > 0 && frame.address_kind == AddressKind::INSTRUCTION {
+            return None;
+        }
         for name in names(frame) {
             searched += 1;
             if searched > FUNCTIONS {
@@ -113,9 +122,33 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
                     return Some((kind, library.or(inner)));
                 }
             }
+            // Another function waits by itself: what called it waits for nothing.
+            if number > 0 && !is_of_waiting(name) && library_of(report, frame).is_none() {
+                return None;
+            }
         }
     }
     None
+}
+
+/// Whether a function may stand between one that waits and its system call: of Rust's standard library, of the crates by which its locks
+/// make the call, of the C library's own in a static program.
+fn is_of_waiting(name: &str) -> bool {
+    let bare = name.trim_start_matches(['<', '&']);
+    let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| bare.starts_with(prefix));
+    is_of(&[
+        "std::",
+        "core::",
+        "parking_lot",
+        "linux_futex",
+        "libc::",
+        "syscall",
+        "__",
+        "futex_",
+        "lll_",
+        "pthread_",
+        "timedwait",
+    ])
 }
 
 /// The names of the functions at a frame, innermost first.

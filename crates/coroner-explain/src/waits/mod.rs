@@ -8,7 +8,7 @@ mod musl;
 use std::collections::{HashMap, HashSet};
 
 use coroner_report::Report;
-use coroner_report::model::{Explanation, LockWait, OwnerIs, Thread};
+use coroner_report::model::{Explanation, FutexWait, LockWait, OwnerIs, Thread};
 
 /// The longest chain of threads that a sentence has.
 const CHAIN: usize = 6;
@@ -37,7 +37,10 @@ fn of(report: &Report) -> Vec<LockWait> {
     let is_whole = has_all_threads(report);
     let waiting = report.threads.iter().filter_map(|thread| Some((thread, thread.futex.as_ref()?)));
     let waits = waiting.map(|(thread, futex)| {
-        let found = lock::of(report, thread, futex);
+        let mut found = lock::of(report, thread, futex);
+        if found.owner.map(u64::from) == Some(thread.tid) && lock::is_of_processes(futex) {
+            found.owner = None;
+        }
         let owner_is = match found.owner {
             None => OwnerIs::Unknown,
             Some(owner) if tids.contains(&owner.into()) => OwnerIs::InReport,
@@ -69,7 +72,13 @@ fn has_all_threads(report: &Report) -> bool {
 
 /// The cycles of the graph: in each a thread waits for the next, and the last for the first. Waits that end by themselves are in none.
 fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
-    let lasting = waits.iter().filter(|wait| !wait.timed);
+    // A lock that processes share has a number that another pid namespace may have given.
+    let futexes: HashMap<u64, &FutexWait> =
+        report.threads.iter().filter_map(|thread| Some((thread.tid, thread.futex.as_ref()?))).collect();
+    let is_private = |wait: &&LockWait| {
+        !wait.kind.is_lock() || futexes.get(&wait.tid).is_none_or(|futex| !lock::is_of_processes(futex))
+    };
+    let lasting = waits.iter().filter(|wait| !wait.timed).filter(is_private);
     let edges: HashMap<u64, u64> = lasting.filter_map(|wait| Some((wait.tid, wait.owner_in_report()?))).collect();
     let reported = report.crash.as_ref().map(|crash| crash.tid);
     // The thread that the report is about first, if it is in one.

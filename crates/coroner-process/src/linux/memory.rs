@@ -1,6 +1,7 @@
 //! Copies of this process's own memory that the kernel makes: a bad address is an error of the system call and no fault.
 
 use super::syscall::{Errno, Result, syscall};
+use crate::files::{close, open, read_at};
 use crate::memory::{Memory, Unreadable};
 
 /// Whether this process may read, or write, the byte at `address` now. Nothing changes: the kernel is asked to compare the word with a
@@ -23,14 +24,37 @@ pub fn is_accessible(address: u64, write: bool) -> bool {
     answer.is_ok() || matches!(answer, Err(Errno(libc::EAGAIN | libc::ETIMEDOUT)))
 }
 
-/// Whether the page of `page_size` bytes that `address` lies in is in memory, by mincore(2): to read it neither waits for a file, a swap device or a
-/// server of page faults, nor reaches a device's registers. Also true of pages of files that this process may not write (Linux 5.2).
-pub fn is_resident(address: u64, page_size: u32) -> bool {
-    let page = address & !u64::from(page_size.wrapping_sub(1));
-    let mut answer = 0_u8;
-    // SAFETY: the kernel writes one byte, of one page. Async-signal-safe: one system call.
-    let asked = unsafe { syscall!(libc::SYS_mincore, page, 1_usize, &raw mut answer) };
-    asked.is_ok() && answer & 1 != 0
+/// Which pages of this process are in its page tables, by `/proc/self/pagemap` (Documentation/admin-guide/mm/pagemap.rst): to read one that is
+/// neither waits for a file, a swap device or a server of page faults, nor reaches a device's registers. (mincore(2) would say the same of
+/// files that are not in memory, if the process may not write them.)
+#[derive(Debug)]
+pub struct PresentPages {
+    file: i32,
+    page_size: u64,
+}
+
+impl PresentPages {
+    /// Opens the file. Nothing is present where it can't be opened. Async-signal-safe.
+    pub fn open(page_size: u32) -> PresentPages {
+        let file = open(libc::AT_FDCWD, c"/proc/self/pagemap", libc::O_RDONLY, 0).unwrap_or(-1);
+        PresentPages { file, page_size: page_size.into() }
+    }
+
+    /// Whether the page that `address` lies in is.
+    pub fn contains(&self, address: u64) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        let mut entry = [0; 8];
+        let at = address.checked_div(self.page_size).unwrap_or(0).saturating_mul(8);
+        read_at(self.file, &mut entry, at) == Ok(8) && u64::from_ne_bytes(entry) & PRESENT != 0
+    }
+}
+
+impl Drop for PresentPages {
+    fn drop(&mut self) {
+        if self.file >= 0 {
+            close(self.file);
+        }
+    }
 }
 
 /// The kernel's copy, process_vm_readv(2), of this process's own memory.

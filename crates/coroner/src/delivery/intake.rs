@@ -248,9 +248,10 @@ impl Deliverer {
         if self.follows_runs() {
             return false;
         }
-        let last_run = locked(&self.state).last_run.clone().filter(|last_run| last_run.run == Some(run.id));
+        // There was no time yet to find out how the last run ended, and it may be this one.
+        let Some(last_run) = locked(&self.state).last_run.clone() else { return false };
         let write = |last_run: LastRun| self.store.root().and_then(|root| last_run.write(&root, self.app)).is_ok();
-        let noted = last_run.is_none_or(write);
+        let noted = last_run.run != Some(run.id) || write(last_run);
         noted && self.store.remove(run).is_ok()
     }
 }
