@@ -4,6 +4,7 @@
 
 use std::arch::asm;
 use std::ffi::{CString, c_int};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -39,10 +40,14 @@ fn crash_as_asked() {
     let untouched = map(libc::PROT_READ, anonymous, -1);
     let file = tempfile::tempfile().unwrap();
     let beyond_the_end = map(libc::PROT_READ, 0, file.as_raw_fd());
+    // Its pages are in the page cache, and in no page table of this process: as those of a server that does not answer may be.
+    let mut unread = tempfile::tempfile().unwrap();
+    unread.write_all(&[7; PAGE]).unwrap();
+    let unread = map(libc::PROT_READ, 0, unread.as_raw_fd());
     let store = CString::new(store.as_bytes()).unwrap();
     let stack_memory = if std::env::var_os(NO_MEMORY).is_some() { 0 } else { 2048 };
     coroner_capture::install(&store, &InstallOptions { stack_memory, ..InstallOptions::DEFAULT }).unwrap();
-    println!("pages: {readable:x} {guard:x} {untouched:x} {beyond_the_end:x}");
+    println!("pages: {readable:x} {guard:x} {untouched:x} {beyond_the_end:x} {unread:x}");
     let values = (readable + IN_PAGE, guard + 0x400, untouched + 0x400, beyond_the_end + 0x400);
     // SAFETY: none; the fault is what is wanted.
     unsafe {
@@ -50,13 +55,13 @@ fn crash_as_asked() {
         asm!(
             "mov dword ptr [rax], 1",
             in("rax") 0, in("r12") values.0, in("r13") values.1, in("r14") values.2, in("r15") values.3,
-            in("rdx") values.0 + 8,
+            in("rdx") values.0 + 8, in("rsi") unread + 0x400,
         );
         #[cfg(target_arch = "aarch64")]
         asm!(
             "str wzr, [x0]",
             in("x0") 0, in("x20") values.0, in("x21") values.1, in("x22") values.2, in("x23") values.3,
-            in("x24") values.0 + 8,
+            in("x24") values.0 + 8, in("x25") unread + 0x400,
         );
     }
 }

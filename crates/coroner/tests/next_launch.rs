@@ -335,6 +335,21 @@ fn app() {
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert!(libc::WIFSIGNALED(status));
         }
+        "fork-children-crash" => {
+            install(config);
+            for _ in 0..3 {
+                // SAFETY: the child does nothing but crash; the parent waits for it.
+                unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        store_to_null();
+                    }
+                    libc::waitpid(child, std::ptr::null_mut(), 0);
+                }
+            }
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
         #[cfg(not(target_vendor = "apple"))]
         "fork-child-goes-on" => {
             install(config.deliver_at_install(false));
@@ -775,6 +790,13 @@ fn a_crash_of_a_fork_child_is_its_own_and_leaves_the_parent_alone() {
     assert_eq!(reports.len(), 1);
     assert_eq!(functions(&reports[0])[0], "next_launch::store_to_null");
     assert_eq!(reports[0]["crash"]["flags"][0], "fork_child");
+}
+
+#[test]
+fn a_run_whose_children_crashed_is_kept_until_its_end_is_known() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("fork-children-crash").signal(), Some(libc::SIGKILL));
+    assert_eq!(bench.outcome(), "Unknown", "the runs of the children are newer, and no launches");
 }
 
 #[test]
