@@ -3,7 +3,7 @@
 use coroner_explain::{LockWait, NoCode, OwnerIs, WaitKind, explain};
 use coroner_report::Report;
 use coroner_report::model::{Address, Bytes, Crash, Frame, FutexWait, Image, Thread};
-use coroner_report::wire::Os;
+use coroner_report::wire::{AddressKind, Os};
 
 const WAIT: u32 = 0x80;
 const WAIT_BITSET: u32 = 0x89;
@@ -24,7 +24,8 @@ fn futex(operation: u32, expected: u32, before: u64, words: &[u32]) -> FutexWait
 }
 
 fn frame(module: &str, function: &str) -> Frame {
-    Frame { module: Some(module.to_owned()), function: Some(function.to_owned()), ..Frame::default() }
+    let address_kind = AddressKind::RETURN;
+    Frame { module: Some(module.to_owned()), function: Some(function.to_owned()), address_kind, ..Frame::default() }
 }
 
 /// Thread 10 waits like that in a function of an image; 20 and 30 are there, too.
@@ -96,6 +97,22 @@ fn functions_of_the_app_are_none_of_the_c_librarys() {
             "{function}: {waits:#?}"
         );
     }
+}
+
+#[test]
+fn what_a_function_waits_for_is_not_what_called_it_waits_for() {
+    let with = |inner: Frame| {
+        let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
+        report.images.push(Image { path: GLIBC.to_owned(), ..Image::default() });
+        report.threads[0].frames.insert(1, inner);
+        let [wait] = <[LockWait; 1]>::try_from(explain(&report, &NoCode).waits).unwrap();
+        (wait.kind, wait.owner)
+    };
+    assert_eq!(with(frame(GLIBC, "__lll_lock_wait")), (WaitKind::Mutex, Some(20)));
+    // A function of the app that makes the call itself; a signal's handler, behind the frame that the kernel made.
+    assert_eq!(with(frame("/app/app", "my_wait")), (WaitKind::Futex, None));
+    let interrupted = Frame { address_kind: AddressKind::INSTRUCTION, ..frame(GLIBC, "__restore_rt") };
+    assert_eq!(with(interrupted), (WaitKind::Futex, None));
 }
 
 #[test]
