@@ -16,7 +16,7 @@ fn main() {
     let folder = if store == "-" {
         std::env::temp_dir().join(format!("session-program-{}", std::process::id()))
     } else {
-        let config = coroner::Config::new("session-program").version("1.0").store_dir(&store);
+        let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
         if let Err(error) = coroner::install(config.no_sinks().symbolicate(false)) {
             panic!("not installed: {error}");
         }

@@ -285,11 +285,12 @@ fn use_small_signal_stack() {
     // SAFETY: the stack stays mapped, and nobody else uses it.
     unsafe {
         let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 320;
-        let pages =
-            libc::mmap(std::ptr::null_mut(), 4 * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
+        let room = size.next_multiple_of(PAGE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+        let pages = libc::mmap(std::ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
         assert!(pages != libc::MAP_FAILED, "memory");
         let above = pages.add(PAGE);
-        assert_eq!(libc::mprotect(above, 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
+        assert_eq!(libc::mprotect(above, room, libc::PROT_READ | libc::PROT_WRITE), 0);
         let stack = libc::stack_t { ss_sp: above, ss_flags: 0, ss_size: size };
         assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
     }

@@ -88,12 +88,9 @@ pub(crate) fn write_rest(session: &mut CrashSession<'_>) {
         }
     } else {
         section(session, SectionKind::THREADS, tid, crashed_thread::write);
-        // A stack that is full has its caller's frame; one that was unmapped has nothing.
-        let own = match session.workspace.ring.first_cfa {
-            0 => session.context.registers.sp(),
-            cfa => cfa.wrapping_sub(8),
-        };
-        session.is_overflow &= memory().read_u64(own).is_ok();
+        if session.is_overflow {
+            guarded(session, SectionKind::CRASH, None, confirm_overflow);
+        }
         section(session, SectionKind::CODE, None, fault_place::write_code);
         section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
         #[cfg(target_vendor = "apple")]
@@ -154,8 +151,16 @@ fn classify(session: &mut CrashSession<'_>) {
     if let Some(images) = &session.workspace.images {
         session.is_overflow = stack_overflow::is_overflow(session.context, &images.mappings);
     }
-    use coroner_process::memory::Memory as _;
-    session.is_bad_stack_pointer = crate::session::memory().read_u64(session.context.registers.sp()).is_err();
+    session.is_bad_stack_pointer = memory().read_u64(session.context.registers.sp()).is_err();
+}
+
+/// A stack that is full has its caller's frame; of one that was unmapped nothing can be read.
+fn confirm_overflow(session: &mut CrashSession<'_>) {
+    let own = match session.workspace.ring.first_cfa {
+        0 => session.context.registers.sp(),
+        cfa => cfa.wrapping_sub(8),
+    };
+    session.is_overflow = memory().read_u64(own).is_ok();
 }
 
 /// Writes down a fault of the crash path, if there was one.
