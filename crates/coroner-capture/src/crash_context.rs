@@ -160,12 +160,16 @@ impl CrashContext {
 }
 
 /// The address that a signal is about, without a pointer's tag, if it is known. `SI_KERNEL` says of a memory fault that it is not (Linux on x86_64: a
-/// non-canonical address, a privileged instruction).
+/// non-canonical address, a privileged instruction); `BUS_ADRALN` has none there (arch/x86/kernel/traps.c, exc_alignment_check).
 pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
     /// asm-generic/siginfo.h. No `si_code` of Darwin's.
     const SI_KERNEL: i32 = 0x80;
+    const BUS_ADRALN: i32 = 1;
     let of_fault = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
-    (info.is_fault() && of_fault && info.code != SI_KERNEL).then(|| info.untagged_address())
+    let is_unaligned = info.signo == libc::SIGBUS && info.code == BUS_ADRALN;
+    let is_unsaid =
+        info.code == SI_KERNEL || cfg!(all(target_arch = "x86_64", not(target_vendor = "apple"))) && is_unaligned;
+    (info.is_fault() && of_fault && !is_unsaid).then(|| info.untagged_address())
 }
 
 /// So many of [`extra`] are known. Linux has no number of the exception on arm64.

@@ -31,6 +31,14 @@ fn is_guard_within(context: &CrashContext) -> bool {
     cfg!(not(target_vendor = "apple")) && context.signal.is_some_and(is_so)
 }
 
+/// Whether the instruction that accessed memory is one of arm64 whose address is not the stack pointer's: below that, functions use their stack by it alone.
+///
+/// All loads and stores have their base register in bits 5 to 9, 31 of which is the stack pointer (Arm's reference manual, C4.1, Loads and Stores).
+fn is_by_another_register(pc: u64) -> bool {
+    let mut bytes = [0; 4];
+    cfg!(target_arch = "aarch64") && memory().read(pc, &mut bytes).is_ok() && u32::from_le_bytes(bytes) >> 5 & 31 != 31
+}
+
 /// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
 ///
 /// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
@@ -41,6 +49,9 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     }
     let sp = context.registers.sp();
     if address > sp.saturating_add(ABOVE) || address < sp.saturating_sub(BELOW) {
+        return false;
+    }
+    if address < sp && is_by_another_register(context.registers.pc) {
         return false;
     }
     // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well. (A guard may be within a mapping.)

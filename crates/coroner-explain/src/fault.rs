@@ -414,6 +414,11 @@ impl Fault<'_> {
         let Some(divisor) = divisor else { return };
         explanation.kind = if divisor.value == 0 { FaultKind::DivisionByZero } else { FaultKind::DivisionOverflow };
         explanation.certainty = self.by_code();
+        // Memory may have another value by now: by -1 alone a compiler's division overflows.
+        let is_minus_one = matches!(divisor.value, 0xff | 0xffff | 0xffff_ffff | u64::MAX);
+        if divisor.register.is_none() && divisor.value != 0 && !is_minus_one {
+            explanation.certainty = Certainty::Possible;
+        }
         explanation.operand = Some(BadOperand {
             text: divisor.text.clone(),
             register: divisor.register.map(str::to_owned),

@@ -13,10 +13,12 @@ mod libc {
     pub(super) const SIGFPE: i32 = 8;
     pub(super) const SIGUSR1: i32 = 10;
     pub(super) const SIGSEGV: i32 = 11;
+    pub(super) const SIGUSR2: i32 = 12;
     pub(super) const SIGPIPE: i32 = 13;
     pub(super) const SIGALRM: i32 = 14;
     pub(super) const SIGTERM: i32 = 15;
     pub(super) const SIGXCPU: i32 = 24;
+    pub(super) const SIGXFSZ: i32 = 25;
     pub(super) const SIGSYS: i32 = 31;
 }
 
@@ -38,8 +40,8 @@ impl SignalSet {
         .with(libc::SIGTRAP)
         .with(libc::SIGSYS);
 
-    /// Signals that end a process by default and are asked for, or expected, rather than a crash: TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU
-    /// and USR1.
+    /// Signals that end a process by default and are asked for, or expected, rather than a crash: TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU,
+    /// XFSZ, USR1 and USR2.
     pub const ENDINGS: SignalSet = SignalSet::EMPTY
         .with(libc::SIGTERM)
         .with(libc::SIGINT)
@@ -48,7 +50,9 @@ impl SignalSet {
         .with(libc::SIGPIPE)
         .with(libc::SIGALRM)
         .with(libc::SIGXCPU)
-        .with(libc::SIGUSR1);
+        .with(libc::SIGXFSZ)
+        .with(libc::SIGUSR1)
+        .with(libc::SIGUSR2);
 
     /// The set and one more signal. Numbers outside 1..=64 change nothing.
     #[must_use]

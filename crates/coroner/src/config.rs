@@ -124,7 +124,7 @@ config! {
         /// The signals that are noted when they end the process, so that the run's outcome is
         /// [`Outcome::Terminated`](crate::Outcome::Terminated) (SIGTERM) or [`Outcome::EndedBySignal`](crate::Outcome::EndedBySignal), and not an
         /// unexplained end. They are no crashes, and end the process as they would have; a signal that is ignored, or has a handler, at install is
-        /// left alone. Default: [`SignalSet::ENDINGS`] (TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, USR1), without INT where Python is in the process and
+        /// left alone. Default: [`SignalSet::ENDINGS`] (TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, XFSZ, USR1, USR2), without INT where Python is in the process and
         /// not initialised: it takes Ctrl-C only where nobody else has.
         endings: SignalSet,
         /// Whether the handlers that were installed before are asked first about every fault, and a crash is reported only if they don't

@@ -154,22 +154,24 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
         return found(TerminationReason::SystemRestart, TerminationCertainty::Likely, vec![sentence]);
     }
     #[cfg(all(supported, not(target_vendor = "apple")))]
-    let memory = memory::explain(facts, now);
+    let mut memory = memory::explain(facts, now);
     #[cfg(any(target_vendor = "apple", not(supported)))]
-    let memory = Termination::default();
+    let mut memory = Termination::default();
     if memory.reason == TerminationReason::OutOfMemory && memory.certainty > TerminationCertainty::Possible {
         return memory;
     }
     let vitals = facts.vitals.as_ref();
-    if let Some((used, limit)) = vitals.and_then(|vitals| Some((vitals.cpu_used_ms?, vitals.cpu_limit_s?)))
-        && used >= limit.saturating_mul(900)
-    {
+    if let Some((used, limit)) = vitals.and_then(|vitals| Some((vitals.cpu_used_ms?, vitals.cpu_limit_s?))) {
         let sentence = format!(
             "it had used {}.{:03} s of processor time when that was last read, and the kernel kills it at {limit} s (RLIMIT_CPU)",
             used / 1000,
             used % 1000
         );
-        return found(TerminationReason::CpuLimit, TerminationCertainty::Likely, vec![sentence]);
+        if used >= limit.saturating_mul(900) {
+            return found(TerminationReason::CpuLimit, TerminationCertainty::Likely, vec![sentence]);
+        }
+        // How much it used after that is not known: it may have been that.
+        memory.evidence.push(sentence);
     }
     if facts.lifecycle.debugged {
         let sentence = "a debugger was attached when that was last looked at".to_owned();

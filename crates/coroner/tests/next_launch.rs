@@ -529,7 +529,8 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
     let bench = Bench::new();
     assert_eq!(bench.outcome(), "FirstLaunch");
     assert_eq!(bench.outcome(), "CleanExit");
-    let by_signal = [libc::SIGHUP, libc::SIGINT, libc::SIGALRM].map(|signal| (signal, "EndedBySignal"));
+    let by_signal = [libc::SIGHUP, libc::SIGINT, libc::SIGALRM, libc::SIGXFSZ, libc::SIGUSR2]
+        .map(|signal| (signal, "EndedBySignal"));
     for (signal, outcome) in [(libc::SIGTERM, "Terminated"), (libc::SIGKILL, "Unknown")].into_iter().chain(by_signal) {
         let mut app = bench.start("wait");
         assert_eq!(app.says().as_deref(), Some("installed"));

@@ -301,6 +301,9 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     if said.kind != kind && said.kind != row.kind {
         return Some(format!("{} instead of {}", said.kind.name(), kind.name()));
     }
+    if row.is_doubtful && said.certainty == Certainty::Certain {
+        return Some("it is called certain".to_owned());
+    }
     if !said.headline.contains(row.says) {
         return Some(format!("it does not say `{}`", row.says));
     }
@@ -393,9 +396,11 @@ fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
 fn alone(report: &Report, said: &Explanation) -> Option<String> {
     let blind = explain(report, &NoCode);
     let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
-    // Without the code of the callers it may know less of a call.
-    let is_same = blind.kind == said.kind
-        && (register(&blind) == register(said) || (said.call.is_some() && blind.call.is_none()));
+    // Without the code of the callers it may know less of a call, and of what that called.
+    let is_less = said.call.is_some() && blind.call.is_none();
+    let is_kind = blind.kind == said.kind
+        || (is_less && (said.kind, blind.kind) == (FaultKind::PoisonedPointer, FaultKind::NonCanonical));
+    let is_same = is_kind && (register(&blind) == register(said) || is_less);
     (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Row {
     pub(super) may_name: Option<&'static str>,
     /// Whether no register may be named.
     pub(super) is_nameless: bool,
+    /// Whether nothing may be called certain.
+    pub(super) is_doubtful: bool,
     /// Variables of the environment: which allocator, and what it fills with.
     pub(super) environment: &'static [(&'static str, &'static str)],
 }
@@ -61,6 +63,7 @@ const fn row(name: &'static str, kind: Kind) -> Row {
         variable: None,
         may_name: None,
         is_nameless: false,
+        is_doubtful: false,
         environment: &[],
     }
 }
@@ -130,6 +133,10 @@ const fn nameless(row: Row) -> Row {
     Row { is_nameless: true, ..row }
 }
 
+const fn doubtful(row: Row) -> Row {
+    Row { is_doubtful: true, ..row }
+}
+
 const fn cpp(row: Row) -> Row {
     Row { language: Language::Cpp, ..row }
 }
@@ -195,6 +202,11 @@ pub(super) const ROWS: &[Row] = &[
     x86(row("privileged", Kind::PrivilegedInstruction)),
     x86(row("bad_opcode", Kind::IllegalInstruction)),
     x86(row("unaligned", Kind::Unaligned)),
+    x86(accesses("alignment_checked", Kind::Unaligned, Access::READ, 4)),
+    accesses("of_zero", Kind::NullPointer, Access::READ, 4),
+    x86(doubtful(nameless(row("by_fs", Kind::Unmapped)))),
+    x86(doubtful(row("zeros_run", Kind::NullPointer))),
+    x86(row("trap_made", Kind::Trap)),
     row("aborts", Kind::Abort),
     row("asserts", Kind::Abort),
     row("raises", Kind::SentSignal),

@@ -8,20 +8,20 @@
 #[cfg(target_vendor = "apple")]
 pub(crate) mod thread;
 
-#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
 use coroner_report::model::Id;
 
 /// What a stack begins with.
-#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
 const MARK: [u8; 4] = [0, 15, 0, 15];
-#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
 const LENGTH: usize = MARK.len() + 32 + 2;
 /// What ends [`calls`]: no digit.
-#[cfg(any(target_vendor = "apple", test))]
+#[cfg(any(target_vendor = "apple", all(test, feature = "system-reports")))]
 const END: u8 = 0xff;
 
 /// The digits of an id, the innermost frame's first.
-#[cfg(any(target_vendor = "apple", feature = "system-reports", test))]
+#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
 fn digits(id: Id) -> [u8; LENGTH] {
     let mut digits = [0; LENGTH];
     let sum = id.0.iter().fold(0x5a_u8, |sum, byte| sum.rotate_left(3) ^ byte);
@@ -31,7 +31,7 @@ fn digits(id: Id) -> [u8; LENGTH] {
 }
 
 /// The calls that make the stack, the outermost first, and the end.
-#[cfg(any(target_vendor = "apple", test))]
+#[cfg(any(target_vendor = "apple", all(test, feature = "system-reports")))]
 fn calls(id: Id) -> [u8; LENGTH + 1] {
     let mut calls = [END; LENGTH + 1];
     calls.iter_mut().zip(digits(id).into_iter().rev()).for_each(|(to, digit)| *to = digit);

@@ -128,6 +128,8 @@ fn processor_time_a_debugger_and_an_update() {
     assert_eq!(found(&used, &now(3, 0)), (TerminationReason::CpuLimit, TerminationCertainty::Likely));
     used.vitals.as_mut().unwrap().cpu_limit_s = Some(2);
     assert_eq!(found(&used, &now(3, 0)), UNKNOWN, "half of its time");
+    let evidence = explain(&used, &now(3, 0)).evidence;
+    assert!(evidence.iter().any(|sentence| sentence.contains("the kernel kills it at 2 s")), "{evidence:?}");
     let mut debugged = run();
     debugged.lifecycle.debugged = true;
     assert_eq!(found(&debugged, &now(3, 0)), (TerminationReason::Debugger, TerminationCertainty::Likely));
