@@ -3,6 +3,7 @@
 //! The header, the static and the shared library, files for pkg-config and CMake, the licences. All paths in it are relative to its own place, so
 //! it is unpacked anywhere. The same sources make the same bytes. `--check` builds, crashes and reads programs with what was unpacked.
 
+mod apple;
 mod check;
 
 use std::fs;
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Build programs with it by pkg-config and CMake, crash them, and look for their reports.
     #[arg(long)]
     check: bool,
+    /// Instead: a Swift package with the libraries for Apple's systems (XCFramework) and a privacy manifest.
+    #[arg(long, conflicts_with_all = ["target", "prefix", "check"])]
+    apple: bool,
     /// Print one JSON object with a row a file, and a row a check, as the last line.
     #[arg(long)]
     json: bool,
@@ -49,6 +53,11 @@ struct Row {
 /// # Errors
 /// Where something can't be built or written, or a check fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.apple {
+        let archive = apple::make(arguments)?;
+        let row = Row { what: archive.display().to_string(), bytes: Some(archive.metadata()?.len()), error: None };
+        return report(arguments, &[row], &archive);
+    }
     let host = host()?;
     let target = arguments.target.clone().unwrap_or_else(|| host.clone());
     let name = name(&target);
@@ -86,8 +95,15 @@ pub(crate) fn name(target: &str) -> String {
 /// It can't be built or unpacked.
 pub(crate) fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
     let target = host()?;
-    let arguments =
-        Arguments { profile: "ship".to_owned(), target: None, features: None, prefix: None, check: false, json: false };
+    let arguments = Arguments {
+        profile: "ship".to_owned(),
+        target: None,
+        features: None,
+        prefix: None,
+        check: false,
+        apple: false,
+        json: false,
+    };
     let (_, archive) = make(&arguments, &target)?;
     unpack(&archive, prefix)?;
     Ok(prefix.join(name(&target)))

@@ -1,0 +1,1 @@
+// A target has a source file: this one is here for PrivacyInfo.xcprivacy.
