@@ -305,7 +305,12 @@ impl Client {
     fn installation(&self) -> Option<String> {
         let known = self.outbox().read_state().installation;
         known.or_else(|| {
-            let new = || sentry_types::random_uuid().simple().to_string();
+            let mut new = [0; 16];
+            getrandom::fill(&mut new).ok()?;
+            // A UUID of version 4.
+            new[6] = new[6] & 0x0f | 0x40;
+            new[8] = new[8] & 0x3f | 0x80;
+            let new = || coroner_report::model::Id(new).to_string();
             self.outbox().update(|state| state.installation.get_or_insert_with(new).clone()).ok()
         })
     }

@@ -24,6 +24,7 @@
 pub mod attachments;
 mod client;
 pub mod client_report;
+mod dsn;
 pub mod envelope;
 pub mod event;
 mod feedback;
@@ -37,8 +38,7 @@ mod termination;
 pub mod transport;
 
 pub use client::{Captured, Client, OpenError};
+pub use dsn::{Dsn, ParseDsnError};
 pub use feedback::Feedback;
 pub use minidump::attachment as minidump_attachment;
 pub use options::{Attach, BeforeSend, Options};
-/// The address of a project, with the key to it: `https://KEY@HOST/PROJECT`.
-pub use sentry_types::{Dsn, ParseDsnError};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coroner_report::model::Report;
-use sentry_types::Dsn;
 
+use crate::dsn::Dsn;
 use crate::envelope::Attachment;
 use crate::event::{Event, EventOptions};
 use crate::outbox::OutboxLimits;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 
 use coroner_outbox::HttpClient;
-use sentry_types::Dsn;
 
 pub use coroner_outbox::{SendError, TransportError, TransportOptions};
 
+use crate::dsn::Dsn;
 use crate::event::SDK_NAME;
 
 /// What a server answered.
@@ -83,7 +83,7 @@ pub struct HttpTransport {
 
 /// The identity of a server's project, for messages and to tell one from another: never with the secret.
 pub(crate) fn project(dsn: &Dsn) -> String {
-    format!("{}{}{}", dsn.host(), dsn.path(), dsn.project_id().value())
+    format!("{}{}{}", dsn.host(), dsn.path(), dsn.project_id())
 }
 
 /// `X-Sentry-Auth`.
@@ -107,7 +107,7 @@ impl HttpTransport {
             ("X-Sentry-Auth".to_owned(), auth(dsn, &user_agent)),
             ("Content-Type".to_owned(), "application/x-sentry-envelope".to_owned()),
         ];
-        let url = dsn.envelope_api_url().to_string();
+        let url = dsn.envelope_url();
         Ok(Self { client: HttpClient::new(&url, headers, &user_agent, true, options)? })
     }
 }

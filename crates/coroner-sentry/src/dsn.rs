@@ -1,0 +1,165 @@
+//! The address of a project at a server, with the key to it: `https://KEY@HOST/PROJECT`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A text is no [`Dsn`]. It says what is wrong, and nothing of the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseDsnError {
+    /// It does not begin with `https://` or `http://`.
+    #[error("it does not begin with `https://` or `http://`")]
+    Scheme,
+    /// There is no public key before the host, or one with characters that no header can have.
+    #[error("there is no key before the host: `https://KEY@HOST/PROJECT`")]
+    Key,
+    /// There is no host, or one with other characters than names and addresses have.
+    #[error("the host is no name or address in ASCII (an international name begins with `xn--`)")]
+    Host,
+    /// The port is no number up to 65535.
+    #[error("the port is no number up to 65535")]
+    Port,
+    /// There is no project behind the host, or one with characters that no address can have.
+    #[error("there is no project behind the host: `https://KEY@HOST/PROJECT`")]
+    Project,
+}
+
+/// The address of a project, with the key to it: `https://KEY@HOST/PROJECT`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Dsn {
+    is_https: bool,
+    public_key: String,
+    secret_key: Option<String>,
+    host: String,
+    /// `None` if it is the scheme's own.
+    port: Option<u16>,
+    path: String,
+    project: String,
+}
+
+impl Dsn {
+    /// The key that is no secret.
+    pub fn public_key(&self) -> &str {
+        &self.public_key
+    }
+
+    /// The one that is: of old servers only.
+    pub fn secret_key(&self) -> Option<&str> {
+        self.secret_key.as_deref()
+    }
+
+    /// The server's name or address; an IPv6 address is in brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The server's port.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.is_https { 443 } else { 80 })
+    }
+
+    /// What the server's paths begin with: `/`, or `/prefix/`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The project.
+    pub fn project_id(&self) -> &str {
+        &self.project
+    }
+
+    /// Where envelopes are posted to.
+    pub fn envelope_url(&self) -> String {
+        format!("{}://{}{}api/{}/envelope/", self.scheme(), self.authority(), self.path, self.project)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_https { "https" } else { "http" }
+    }
+
+    fn authority(&self) -> String {
+        self.port.map_or_else(|| self.host.clone(), |port| format!("{}:{port}", self.host))
+    }
+}
+
+impl FromStr for Dsn {
+    type Err = ParseDsnError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDsnError> {
+        let (scheme, rest) = text.trim().split_once("://").ok_or(ParseDsnError::Scheme)?;
+        let is_https = scheme.eq_ignore_ascii_case("https");
+        if !is_https && !scheme.eq_ignore_ascii_case("http") {
+            return Err(ParseDsnError::Scheme);
+        }
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, server) = authority.rsplit_once('@').ok_or(ParseDsnError::Key)?;
+        let (public_key, secret_key) = user.split_once(':').map_or((user, None), |(key, secret)| (key, Some(secret)));
+        let secret_key = secret_key.filter(|secret| !secret.is_empty());
+        if public_key.is_empty() || !is_plain(user) {
+            return Err(ParseDsnError::Key);
+        }
+        // The colons of an IPv6 address are in its brackets.
+        let colon = server.rfind(':').filter(|colon| server.rfind(']').is_none_or(|bracket| bracket < *colon));
+        let (host, port) = colon.map_or((server, ""), |colon| (&server[..colon], &server[colon + 1..]));
+        if !is_host(host) {
+            return Err(ParseDsnError::Host);
+        }
+        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = match port {
+            "" => None,
+            port => Some(port.parse().ok().filter(|_| is_number).ok_or(ParseDsnError::Port)?),
+        };
+        let path = path.trim_matches('/');
+        if !is_plain(path) {
+            return Err(ParseDsnError::Project);
+        }
+        let (prefix, project) = path.rsplit_once('/').unwrap_or(("", path));
+        let prefix = prefix.trim_matches('/');
+        if project.is_empty() {
+            return Err(ParseDsnError::Project);
+        }
+        Ok(Self {
+            is_https,
+            public_key: public_key.to_owned(),
+            secret_key: secret_key.map(ToOwned::to_owned),
+            host: host.to_ascii_lowercase(),
+            port: port.filter(|port| *port != if is_https { 443 } else { 80 }),
+            path: if prefix.is_empty() { "/".to_owned() } else { format!("/{prefix}/") },
+            project: project.to_owned(),
+        })
+    }
+}
+
+/// Whether a text has only characters that can stand in a header and in a URL.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte))
+}
+
+/// Whether it is a name, an IPv4 address or an IPv6 address in brackets, by its characters.
+fn is_host(text: &str) -> bool {
+    match text.strip_prefix('[') {
+        Some(address) => address.strip_suffix(']').is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok()),
+        None => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)),
+    }
+}
+
+/// With the keys: it can be read again.
+impl fmt::Display for Dsn {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secret = self.secret_key.as_deref().map(|secret| format!(":{secret}")).unwrap_or_default();
+        let Self { public_key, path, project, .. } = self;
+        write!(out, "{}://{public_key}{secret}@{}{path}{project}", self.scheme(), self.authority())
+    }
+}
+
+/// Without the keys.
+impl fmt::Debug for Dsn {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Dsn({}://{}{}{})", self.scheme(), self.authority(), self.path, self.project)
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/dsn.rs"]
+mod tests;

@@ -1,0 +1,62 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Dsn, ParseDsnError> {
+    text.parse()
+}
+
+#[test]
+fn its_parts_are_found_and_written_again() {
+    let dsn = parse("https://public:secret@Sentry.Example.com:8443/behind/a/proxy/42/").unwrap();
+    assert_eq!((dsn.public_key(), dsn.secret_key()), ("public", Some("secret")));
+    assert_eq!((dsn.host(), dsn.port()), ("sentry.example.com", 8443));
+    assert_eq!((dsn.path(), dsn.project_id()), ("/behind/a/proxy/", "42"));
+    assert_eq!(dsn.envelope_url(), "https://sentry.example.com:8443/behind/a/proxy/api/42/envelope/");
+    assert_eq!(dsn.to_string(), "https://public:secret@sentry.example.com:8443/behind/a/proxy/42");
+    assert_eq!(parse(&dsn.to_string()).unwrap(), dsn);
+    let shown = format!("{dsn:?}");
+    assert!(!shown.contains("public") && !shown.contains("secret"), "{shown}");
+}
+
+#[test]
+fn what_is_the_scheme_s_own_is_left_out() {
+    for (text, url) in [
+        ("https://key@o1.ingest.example.com/42", "https://o1.ingest.example.com/api/42/envelope/"),
+        ("HTTPS://key:@host:443/42", "https://host/api/42/envelope/"),
+        ("http://key@host:443/42?a=b#c", "http://host:443/api/42/envelope/"),
+        ("http://key@127.0.0.1:80//42", "http://127.0.0.1/api/42/envelope/"),
+        ("  http://key@[::1]:9000/p/42\n", "http://[::1]:9000/p/api/42/envelope/"),
+        ("https://key@[2001:db8::1]/23%21", "https://[2001:db8::1]/api/23%21/envelope/"),
+    ] {
+        let dsn = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!((dsn.envelope_url().as_str(), dsn.secret_key()), (url, None), "{text}");
+        assert_eq!(dsn.port(), if text.contains("443") || url.starts_with("https") { 443 } else { dsn.port() });
+    }
+}
+
+#[test]
+fn what_is_none_says_why() {
+    for (text, error) in [
+        ("", ParseDsnError::Scheme),
+        ("key@host/42", ParseDsnError::Scheme),
+        ("ftp://key@host/42", ParseDsnError::Scheme),
+        ("https://host/42", ParseDsnError::Key),
+        ("https://@host/42", ParseDsnError::Key),
+        ("https://:secret@host/42", ParseDsnError::Key),
+        ("https://a key@host/42", ParseDsnError::Key),
+        ("https://key\n@host/42", ParseDsnError::Key),
+        ("https://key@/42", ParseDsnError::Host),
+        ("https://key@b\u{fc}cher.example/42", ParseDsnError::Host),
+        ("https://key@a b/42", ParseDsnError::Host),
+        ("https://key@::1/42", ParseDsnError::Host),
+        ("https://key@[::1/42", ParseDsnError::Host),
+        ("https://key@host:port/42", ParseDsnError::Port),
+        ("https://key@host:+80/42", ParseDsnError::Port),
+        ("https://key@host:65536/42", ParseDsnError::Port),
+        ("https://key@host", ParseDsnError::Project),
+        ("https://key@host/", ParseDsnError::Project),
+        ("https://key@host/?42", ParseDsnError::Project),
+        ("https://key@host/4 2", ParseDsnError::Project),
+    ] {
+        assert_eq!(parse(text).map(|dsn| dsn.to_string()), Err(error), "{text}");
+    }
+}
