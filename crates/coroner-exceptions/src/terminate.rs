@@ -147,8 +147,9 @@ struct Description {
 unsafe impl Sync for Description {}
 
 const NO_FRAME: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
+/// All zero, so that it takes no room in the file; [`Described::clear`] says the language.
 const NOTHING: Described = Described {
-    language: Language::CPP,
+    language: Language(0),
     kind: [0; TYPE],
     kind_length: 0,
     message: [0; MESSAGE],

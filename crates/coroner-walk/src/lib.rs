@@ -61,5 +61,5 @@ pub use live_images::{LiveImages, ticks};
 pub use live_reader::LiveReader;
 pub use registered_ranges::{MAX_RANGES, RANGES};
 pub use stack_bounds::stack_bounds;
-pub use stack_reader::{StackReader, ThreadStack};
+pub use stack_reader::{CopiedWindows, StackReader, ThreadStack};
 pub use walker::{Native, authentication_mask, walker};

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use coroner_process::memory::{BLOCK, LoadGuarded, Memory, Unreadable};
+use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable, Windowed};
 
 use crate::{LiveReader, recovery, stack_bounds};
 
@@ -51,7 +51,7 @@ impl ThreadStack {
 
     /// Begins a walk of the calling thread, whose this is, from a stack pointer of it.
     #[inline]
-    pub fn reader(&self, sp: u64) -> StackReader {
+    pub fn reader(&self, sp: u64) -> StackReader<'static> {
         let mut elsewhere = None;
         let walks = self.walks.load(Relaxed);
         self.walks.store(walks.wrapping_add(1), Relaxed);
@@ -65,7 +65,7 @@ impl ThreadStack {
         };
         let high = self.high.load(Relaxed);
         let stack = if (self.low.load(Relaxed)..high).contains(&sp) { sp..high } else { sp..sp };
-        StackReader { stack, list, elsewhere }
+        StackReader { stack, list, elsewhere, windows: None }
     }
 
     /// Asks the system what there is to know of the calling thread.
@@ -85,23 +85,34 @@ impl ThreadStack {
     }
 }
 
+/// What the kernel copies, and what is kept of it for one walk.
+pub type CopiedWindows = Windowed<KernelCopy, 4>;
+
 /// See the module.
 #[derive(Debug)]
-pub struct StackReader {
+pub struct StackReader<'w> {
     /// From the stack pointer up to the end of the stack; empty if the stack pointer is on another stack than the thread's own (a
     /// coroutine's, a signal's).
     stack: Range<u64>,
     list: Option<LiveReader>,
     /// What reads all else, once it was asked for.
     elsewhere: Option<Option<LiveReader>>,
+    /// Read all that is not on the stack, if they are there.
+    windows: Option<&'w mut CopiedWindows>,
 }
 
-impl StackReader {
+impl<'w> StackReader<'w> {
     /// Reads all by `reader`, for a walk of a stack that is not the calling thread's, or not known. For what has a `StackReader` in other walks:
     /// the unwinder is compiled once for each kind of reader, and is large.
     #[must_use]
-    pub fn of_elsewhere(reader: LiveReader) -> StackReader {
-        StackReader { stack: u64::MAX..u64::MAX, list: Some(reader), elsewhere: Some(Some(reader)) }
+    pub fn of_elsewhere(reader: LiveReader) -> StackReader<'w> {
+        StackReader { stack: u64::MAX..u64::MAX, list: Some(reader), elsewhere: Some(Some(reader)), windows: None }
+    }
+
+    /// The same for copies by the kernel.
+    #[must_use]
+    pub fn of_windows(windows: &'w mut CopiedWindows) -> StackReader<'w> {
+        StackReader { stack: u64::MAX..u64::MAX, list: None, elsewhere: Some(None), windows: Some(windows) }
     }
 
     /// What reads the dynamic linker's list; `None` if that can't be read.
@@ -135,14 +146,17 @@ impl StackReader {
     }
 }
 
-impl Memory for StackReader {
+impl Memory for StackReader<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         if self.holds(address, into.len() as u64) {
             // SAFETY: the calling thread's own stack above its stack pointer: it is mapped, and nobody else writes it.
             unsafe { core::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) };
             return Ok(());
         }
-        self.reader_of(address)?.read(address, into)
+        match &mut self.windows {
+            Some(windows) => windows.read(address, into),
+            None => self.reader_of(address)?.read(address, into),
+        }
     }
 
     #[inline]
@@ -151,7 +165,10 @@ impl Memory for StackReader {
             // SAFETY: as above.
             return Ok(unsafe { (address as *const u64).read_unaligned() });
         }
-        self.reader_of(address)?.read_u64(address)
+        match &mut self.windows {
+            Some(windows) => windows.read_u64(address),
+            None => self.reader_of(address)?.read_u64(address),
+        }
     }
 
     #[inline]
@@ -160,7 +177,10 @@ impl Memory for StackReader {
             // SAFETY: as above.
             return Ok(unsafe { (address as *const (u64, u64)).read_unaligned() });
         }
-        self.reader_of(address)?.read_pair(address)
+        match &mut self.windows {
+            Some(windows) => windows.read_pair(address),
+            None => self.reader_of(address)?.read_pair(address),
+        }
     }
 
     #[inline]
@@ -168,6 +188,9 @@ impl Memory for StackReader {
         if self.holds(address, BLOCK as u64) {
             return self.read(address, into);
         }
-        self.reader_of(address)?.read_block(address, into)
+        match &mut self.windows {
+            Some(windows) => windows.read_block(address, into),
+            None => self.reader_of(address)?.read_block(address, into),
+        }
     }
 }

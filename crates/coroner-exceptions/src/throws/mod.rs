@@ -149,7 +149,7 @@ impl coroner_unwind::Images for Noting<'_> {
 }
 
 /// Walks up to [`FRAMES`] frames; returns how many, and whether an address is in no image.
-fn walk(registers: &Registers, stack: &mut StackReader, images: &LiveImages, frames: &Frames) -> (usize, bool) {
+fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages, frames: &Frames) -> (usize, bool) {
     let Some(mut rules) = rule_caches::claim() else { return (0, false) };
     let missed = Cell::new(false);
     let images = Noting { images, missed: &missed };

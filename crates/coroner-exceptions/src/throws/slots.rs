@@ -209,7 +209,7 @@ impl Drop for Entered {
 impl Entered {
     /// What reads the thread's memory in a walk from that stack pointer.
     #[inline]
-    pub(super) fn stack_reader(&self, sp: u64) -> StackReader {
+    pub(super) fn stack_reader(&self, sp: u64) -> StackReader<'static> {
         self.0.stack.reader(sp)
     }
 

@@ -91,7 +91,7 @@ pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
     named(text, &mut found);
     tokens(text, &mut found);
     found.retain(|range| !range.is_empty());
-    found.sort_by_key(|range| range.start);
+    found.sort_unstable_by_key(|range| range.start);
     let mut hidden = String::new();
     let mut end = 0;
     for range in &found {

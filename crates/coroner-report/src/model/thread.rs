@@ -367,7 +367,7 @@ impl<'de> Deserialize<'de> for Registers {
             .into_iter()
             .filter_map(|(name, value)| Some((ExtraRegister::from_name(&name).or_else(|| number(&name))?, value.0)));
         registers.extra = extra.collect();
-        registers.extra.sort_by_key(|(register, _)| *register);
+        registers.extra.sort_unstable_by_key(|(register, _)| *register);
         Ok(registers)
     }
 }

@@ -342,7 +342,7 @@ impl<'a> Reading<'a> {
     }
 
     fn values(&mut self, mut values: Vec<Version<'a>>) {
-        values.sort_by_key(|version| version.sequence);
+        values.sort_unstable_by_key(|version| version.sequence);
         for version in values {
             let value = match version.form {
                 form::TEXT => Ok(Value::Text(String::from_utf8_lossy(version.value).into_owned())),
@@ -419,7 +419,7 @@ impl<'a> Reading<'a> {
                 Err(error) => self.problem(at, format!("breadcrumb {number} is malformed CBOR: {error}")),
             }
         }
-        found.sort_by_key(|(number, _)| *number);
+        found.sort_unstable_by_key(|(number, _)| *number);
         self.facts.breadcrumbs = found.into_iter().map(|(_, breadcrumb)| breadcrumb).collect();
         self.facts.breadcrumbs_overwritten =
             left.saturating_sub(cleared).saturating_sub(layout.breadcrumb_count as u64);

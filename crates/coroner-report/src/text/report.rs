@@ -346,7 +346,7 @@ impl Writer<'_> {
         }
         self.heading("Loaded images")?;
         let mut images: Vec<&Image> = self.report.images.iter().collect();
-        images.sort_by_key(|image| image.load_address);
+        images.sort_unstable_by_key(|image| image.load_address);
         let width = images.iter().map(|image| image.name().chars().count()).max().unwrap_or(0).min(32);
         for image in images {
             let end = image.load_address.0.wrapping_add(image.size);

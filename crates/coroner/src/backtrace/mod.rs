@@ -41,14 +41,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 #[cfg(supported)]
-use coroner_process::memory::{Memory, Windowed};
 use coroner_process::registers::Registers;
 #[cfg(supported)]
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
 #[cfg(supported)]
 use coroner_walk::{
-    LiveReader, StackReader, ThreadStack, rule_caches, stop_thread::for_each_thread, store_current_registers,
-    swift_tasks,
+    CopiedWindows, LiveReader, StackReader, ThreadStack, rule_caches, stop_thread::for_each_thread,
+    store_current_registers, swift_tasks,
 };
 
 #[cfg(supported)]
@@ -276,13 +275,13 @@ impl Backtrace {
         rules: &mut RuleCache,
     ) {
         match memory {
-            // As the other walks have it: the unwinder is compiled once for both.
+            // As the other walks have it: the unwinder is compiled once for all.
             LiveReader::Loads(_) => {
                 self.fill_through(registers, &mut StackReader::of_elsewhere(memory), options, walk, rules);
             }
             LiveReader::Copies(copy) => {
-                let mut windows = Windowed::<_, 4>::new(copy);
-                self.fill_through(registers, &mut windows, options, walk, rules);
+                let mut windows = CopiedWindows::new(copy);
+                self.fill_through(registers, &mut StackReader::of_windows(&mut windows), options, walk, rules);
             }
         }
     }
@@ -291,7 +290,7 @@ impl Backtrace {
     fn fill_through(
         &mut self,
         registers: &Registers,
-        memory: impl Memory,
+        memory: &mut StackReader<'_>,
         options: &CaptureOptions,
         walk: WalkOptions,
         rules: &mut RuleCache,

@@ -72,7 +72,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let (directory, mut reports) = deliverer.store.reports_of(deliverer.own).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
     // The one that was written last has it, if no other thread was quicker.
-    reports.sort();
+    reports.sort_unstable();
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
         let report = Report::read(&bytes).ok().filter(|report| report.end.is_some())?;

@@ -199,7 +199,7 @@ impl Sampler {
             weight_ns: *weight_ns,
         });
         let mut ends: Vec<ProfileEnd> = ends.collect();
-        ends.sort_by_key(|end| (end.node, end.state.0, end.syscall));
+        ends.sort_unstable_by_key(|end| (end.node, end.state.0, end.syscall));
         let profile = Profile {
             tid: self.thread as u64,
             samples: self.samples,

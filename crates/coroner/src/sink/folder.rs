@@ -147,13 +147,14 @@ impl Sink for FolderSink {
 
 /// The forms in which a report is written, one made at a time, with the extensions of their files. [`LAST`] is the last one.
 fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let Submission { report, raw, index, .. } = *submission;
+    let Submission { raw, index, .. } = *submission;
     let as_left = std::iter::once_with(move || {
         let file = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
         (RAW, bundle::pack(file, &raw.state, raw.system_file(index)))
     });
-    let json = cfg!(feature = "json").then_some(report).into_iter();
-    as_left.chain(json.map(|report| (JSON, report.to_json().into_bytes())))
+    #[cfg(feature = "json")]
+    let as_left = as_left.chain(std::iter::once_with(move || (JSON, submission.report.to_json().into_bytes())));
+    as_left
 }
 
 /// The name of a report's files without extension: its time in UTC, by which a listing is in order, and its event id.

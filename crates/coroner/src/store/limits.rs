@@ -56,7 +56,7 @@ impl Limits {
     /// A time in the future (a clock set back) counts as now: such an item is neither too old nor immortal, since it is
     /// the newest and goes by number and size as the others do.
     pub(crate) fn divide<T>(&self, mut items: Vec<Kept<T>>, now: SystemTime) -> (Vec<Kept<T>>, Vec<Kept<T>>) {
-        items.sort_by_key(|kept| (kept.worth, kept.since));
+        items.sort_unstable_by_key(|kept| (kept.worth, kept.since));
         let mut bytes: u64 = items.iter().fold(0, |sum, kept| sum.saturating_add(kept.bytes));
         let mut runs = items.iter().filter(|kept| kept.worth == Worth::Run).count();
         let mut reports = items.len() - runs;

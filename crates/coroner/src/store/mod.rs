@@ -236,7 +236,7 @@ impl Store {
             Err(error) if is_no_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
-        list.sort_by_key(|run| run.began);
+        list.sort_unstable_by_key(|run| run.began);
         Ok(list)
     }
 
@@ -303,7 +303,7 @@ impl Store {
                 }
             }
         }
-        found.runs.sort_by_key(|run| run.began);
+        found.runs.sort_unstable_by_key(|run| run.began);
         Ok(found)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Progress {
 
 /// What one sink said of one report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum SinkState {
     /// It has it.
     Delivered,

@@ -45,7 +45,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
 pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
     let names = run.names()?.into_iter();
     let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
-    numbered.sort();
+    numbered.sort_unstable();
     Ok(numbered)
 }
 

@@ -195,7 +195,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     if reports.is_empty() {
         return Ok(());
     }
-    reports.sort_by_key(|report| report.time);
+    reports.sort_unstable_by_key(|report| report.time);
     let process = ProcessIdentity::of_this_process();
     // Process ids of runs that have ended, with the time of their install.
     let mut ended = Vec::new();

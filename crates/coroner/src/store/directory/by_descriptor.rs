@@ -133,7 +133,7 @@ impl Directory {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
         }
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 

@@ -111,7 +111,7 @@ impl Directory {
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let names: io::Result<Vec<_>> = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name())).collect();
         let mut names = names?;
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 
