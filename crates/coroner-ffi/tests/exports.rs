@@ -1,0 +1,58 @@
+//! What the shared library exports: the functions of `coroner.h`, the names that it interposes, and nothing else. A program that is linked
+//! with it has no other name of its own replaced, and none that the header declares is missing.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo put the shared library when it built this test: the newest.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && name.ends_with(".so")
+    });
+    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.so in {}", folder.display()))
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The functions that the header declares, with these features.
+fn declared() -> BTreeSet<String> {
+    let mut command = Command::new(std::env::var_os("CORONER_TEST_CC").unwrap_or("cc".into()));
+    command.args(["-E", "-P"]);
+    if cfg!(feature = "sentry") {
+        command.arg("-DCORONER_SENTRY");
+    }
+    if cfg!(feature = "otlp") {
+        command.arg("-DCORONER_OTLP");
+    }
+    let text = output(command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/coroner.h")));
+    let before = text.split('(').filter_map(|before| before.trim_end().rsplit([' ', '*', '\n', ')', ';', ',']).next());
+    before.filter(|name| name.starts_with("coroner_")).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn the_library_exports_its_functions_and_what_it_interposes() {
+    let text = output(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));
+    let exported: BTreeSet<String> = text.lines().filter_map(|line| line.split(' ').next()).map(String::from).collect();
+    let mut expected = declared();
+    assert!(expected.len() > 80 && expected.contains("coroner_install"), "{expected:?}");
+    expected.extend(["_exit", "_Exit"].map(String::from));
+    if cfg!(feature = "interpose-pthread-create") {
+        expected.insert("pthread_create".to_owned());
+    }
+    if cfg!(feature = "interpose-cxa-throw") {
+        let interposed = ["__cxa_init_primary_exception", "__cxa_rethrow", "__cxa_throw"];
+        expected.extend(interposed.map(String::from));
+    }
+    let unknown: Vec<_> = exported.difference(&expected).collect();
+    let missing: Vec<_> = expected.difference(&exported).collect();
+    assert!(unknown.is_empty() && missing.is_empty(), "exported beside the header: {unknown:?}; missing: {missing:?}");
+}
