@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     without_library: bool,
 }
 
-/// What a program with Coroner keeps to. Of crates these are the goals, but for `coroner-raw` (20); of bytes they are what keeps it from growing:
-/// the goals are 0.5, 1.5 and 3 MB.
+/// What a program with Coroner keeps to: what it had when it was measured last, and 5 %, so that it does not grow unseen. The goals are 0.5, 1.5 and
+/// 3 MB, and 20, 45 and 110 crates.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Bytes that it may add in the profile `small`.
@@ -53,17 +53,17 @@ const PROGRAMS: [Program; 6] = [
     Program { feature: None, limits: None, leaves: None },
     Program {
         feature: Some("coroner-raw"),
-        limits: Some(Limits { bytes: 1_050_000, crates: 25 }),
+        limits: Some(Limits { bytes: 1_180_000, crates: 25 }),
         leaves: Some("coroner"),
     },
-    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 2_100_000, crates: 45 }), leaves: Some("json") },
-    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 5_000_000, crates: 110 }), leaves: None },
+    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 2_235_000, crates: 45 }), leaves: Some("json") },
+    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 4_245_000, crates: 80 }), leaves: None },
     Program { feature: Some("minidumper"), limits: None, leaves: None },
     Program { feature: Some("sentry"), limits: None, leaves: None },
 ];
 
-/// Most bytes of the C library, stripped. The goal is 1.5 MB.
-const LIBRARY_LIMIT: u64 = 5_000_000;
+/// Most bytes of the C library, stripped: by the same rule. The goal is 1.5 MB.
+const LIBRARY_LIMIT: u64 = 4_770_000;
 
 /// The profiles, with their folders below `target`.
 const PROFILES: [&str; 2] = ["release", "small"];
