@@ -3,7 +3,7 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
-cargo build --release -p coroner-ffi -p coroner-cli
+cargo build --release -p coroner-ffi -p coroner-cli --features coroner-ffi/system-reports
 cd "$here"
 swift build -c release
 app=.build/release/Shop

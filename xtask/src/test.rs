@@ -266,9 +266,10 @@ fn tests() -> anyhow::Result<()> {
     cargo(&["test", "--workspace", "--no-fail-fast"])
 }
 
-/// `coroner` with the fewest features, run; in a whole run also each feature by itself, and some together.
+/// `coroner` with the fewest features, and the C interface with one that is no default, run; in a whole run also each feature by itself, and some together.
 fn features(whole: bool) -> anyhow::Result<()> {
     cargo(&["test", "--quiet", "-p", "coroner", "--no-default-features", "--test", "least_features"])?;
+    cargo(&["test", "--quiet", "-p", "coroner-ffi", "--features", "system-reports", "--test", "metric_kit"])?;
     const ALONE: [&str; 9] = [
         "exceptions",
         "interpose-pthread-create",

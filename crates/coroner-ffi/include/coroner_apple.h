@@ -8,6 +8,14 @@
  *         coroner_report_nserror(error);
  *
  * In Swift (with this file in the bridging header or a module map): `coroner_report_nserror(error as NSError)`.
+ *
+ * What MetricKit says of crashes that no process can record, from the app's subscriber (`MXMetricManagerSubscriber`), with a library that has the feature
+ * `system-reports`:
+ *
+ *     - (void)didReceiveDiagnosticPayloads:(NSArray<MXDiagnosticPayload *> *)payloads
+ *     {
+ *         coroner_add_metric_kit_payloads(payloads);
+ *     }
  */
 #ifndef CORONER_APPLE_H
 #define CORONER_APPLE_H
@@ -37,6 +45,26 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
     }
     return coroner_report_coded_error(CORONER_EXCEPTION_LANGUAGE_OBJ_C, chain, count);
 }
+
+/* Not tvOS and watchOS; on macOS its diagnostics are of version 12 on. */
+#if __has_include(<MetricKit/MetricKit.h>)
+#import <MetricKit/MetricKit.h>
+
+// Takes what MetricKit says of crashes of the app, as coroner_add_metric_kit_payload: what its subscriber gets, or, with MXMetricManager's `pastDiagnosticPayloads` after the install,
+// what came before. A payload that can't be taken keeps none of the others back: the status is that of the first such one.
+API_AVAILABLE(ios(14.0), macos(12.0))
+static inline coroner_status coroner_add_metric_kit_payloads(NSArray<MXDiagnosticPayload *> *_Nullable payloads)
+{
+    coroner_status status = CORONER_STATUS_OK;
+    for (MXDiagnosticPayload *payload in payloads) {
+        NSData *json = [payload JSONRepresentation];
+        coroner_status taken = coroner_add_metric_kit_payload((const uint8_t *)json.bytes, json.length);
+        if (status == CORONER_STATUS_OK)
+            status = taken;
+    }
+    return status;
+}
+#endif
 
 #endif
 #endif

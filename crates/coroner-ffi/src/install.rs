@@ -144,6 +144,39 @@ pub extern "C" fn coroner_flush(timeout_ms: u32) -> Status {
     })
 }
 
+/// Takes what MetricKit says of crashes of the app: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`), and starts delivery. Each crash is put to the run of
+/// its process, and completes that one's report or is one; the same may be given at each launch. `coroner_apple.h` has a function that takes payloads as the app gets
+/// them. Nothing is kept of the memory.
+///
+/// CORONER_STATUS_INVALID_ARGUMENT if it is no such JSON; CORONER_STATUS_SYSTEM if the store can't be written, or the library was built without the feature
+/// `system-reports`.
+///
+/// # Safety
+/// `json` points to `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn coroner_add_metric_kit_payload(json: *const u8, length: usize) -> Status {
+    guarded(|| {
+        if json.is_null() {
+            return Err(fail(Status::InvalidArgument, "`json` is NULL"));
+        }
+        let coroner = installed()?;
+        // SAFETY: not null, and so many bytes as the caller promises.
+        let json = unsafe { std::slice::from_raw_parts(json, length) };
+        let reports = metric_kit_reports(json)?;
+        coroner.add_system_reports(reports).map_err(|error| fail(Status::System, error.to_string()))
+    })
+}
+
+#[cfg(feature = "system-reports")]
+fn metric_kit_reports(json: &[u8]) -> Result<Vec<coroner::SystemReport>, Status> {
+    coroner::metric_kit_reports(json).map_err(|error| fail(Status::InvalidArgument, error.to_string()))
+}
+
+#[cfg(not(feature = "system-reports"))]
+fn metric_kit_reports(_json: &[u8]) -> Result<Vec<coroner::SystemReport>, Status> {
+    Err(fail(Status::System, "this library was built without the feature `system-reports`"))
+}
+
 /// Fills in how the last run ended.
 ///
 /// # Safety

@@ -32,6 +32,25 @@ fn an_error_of_cocoa_is_reported_by_one_call() {
     }
 }
 
+#[test]
+fn payloads_of_metric_kit_are_taken_by_one_call() {
+    let source = "#import <coroner_apple.h>\nvoid use(NSArray<MXDiagnosticPayload *> *payloads);\n\
+                  void use(NSArray<MXDiagnosticPayload *> *payloads) { (void)coroner_add_metric_kit_payloads(payloads); }\n";
+    for target in TARGETS {
+        for language in ["objective-c", "objective-c++"] {
+            for arc in ["-fobjc-arc", "-fno-objc-arc"] {
+                let said = parse(target, language, arc, source);
+                assert!(said.status.success(), "{target} {language} {arc}: {}", String::from_utf8_lossy(&said.stderr));
+            }
+        }
+    }
+    // An app that also runs on systems without such diagnostics asks first.
+    let said = parse("arm64-apple-ios13", "objective-c", "-fobjc-arc", source);
+    assert!(!said.status.success(), "it is for iOS 14");
+    let wrong = source.replace("NSArray<MXDiagnosticPayload *>", "NSArray<NSData *>");
+    assert!(!parse(TARGETS[0], "objective-c", "-fobjc-arc", &wrong).status.success(), "not for JSON");
+}
+
 /// The example for a Mac, as far as it can be looked at here: its C by the parser, with the header that its Swift imports as Objective-C; its manifest names
 /// folders that there are.
 #[test]

@@ -2,6 +2,7 @@
 
 import CFaults
 import Foundation
+import MetricKit
 
 final class ShopOrder: NSObject {
     @objc dynamic func total() -> Int { 7 }
@@ -35,6 +36,18 @@ coroner_config_set_run_id_thread(config, true)
 if coroner_install(config) != CORONER_STATUS_OK {
     print("crashes will not be reported: \(String(cString: coroner_last_error()))")
 }
+
+/// Hands over what the system says of deaths that no process can record: kills by the watchdog, for memory, by the code signature.
+final class Diagnostics: NSObject, MXMetricManagerSubscriber {
+    func didReceive(_ payloads: [MXDiagnosticPayload]) {
+        if coroner_add_metric_kit_payloads(payloads) != CORONER_STATUS_OK {
+            print("diagnostics that can't be taken: \(String(cString: coroner_last_error()))")
+        }
+    }
+}
+
+let diagnostics = Diagnostics()
+MXMetricManager.shared.add(diagnostics)
 
 let way = CommandLine.arguments.dropFirst().first
 switch way {
