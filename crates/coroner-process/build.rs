@@ -1,6 +1,9 @@
 //! Says `cfg(supported)` where a crash can be reported. Elsewhere what needs crash time is left out, what is read at the desk is there, and
-//! `coroner::install` is an error. `coroner-run` and `coroner` find it out in the same way; `coroner-walk`, `-capture` and `-exceptions` have
+//! `coroner::install` is an error. `coroner-run` and `coroner` find it out in the same way, and `coroner-outbox`; `coroner-walk`, `-capture` and `-exceptions` have
 //! the condition in their `lib.rs`.
+//!
+//! tvOS and watchOS are not among them: Apple forbids an app there exception ports, messages, alternate signal stacks and, on watchOS, the
+//! registers of other threads (`__TVOS_PROHIBITED`, `__WATCHOS_PROHIBITED` in <mach/task.h>, <mach/thread_act.h>, <mach/message.h>, <signal.h>).
 //!
 //! And decides whether `pthread_create` is interposed (see `src/linux/pthread_create.rs`): only in programs that are linked with a shared
 //! glibc, where the C library's own definition is found behind ours.
@@ -11,7 +14,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported, interpose)");
     println!("cargo::rerun-if-changed=build.rs");
     let target = |what: &str| var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
-    let is_system = matches!(target("OS").as_str(), "linux" | "android") || target("VENDOR") == "apple";
+    let is_system = matches!(target("OS").as_str(), "linux" | "android" | "macos" | "ios" | "visionos");
     let is_machine = matches!(target("ARCH").as_str(), "x86_64" | "aarch64");
     let supported = is_system && is_machine && target("POINTER_WIDTH") == "64" && target("ENDIAN") == "little";
     if supported {

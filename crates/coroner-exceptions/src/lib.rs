@@ -18,7 +18,7 @@
 #![no_std]
 #![deny(missing_docs)]
 #![cfg(all(
-    any(target_os = "linux", target_os = "android", target_vendor = "apple"),
+    any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "ios", target_os = "visionos"),
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64",
     target_endian = "little"

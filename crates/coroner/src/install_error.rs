@@ -46,7 +46,7 @@ impl CrashPathError {
         match &self.0 {
             Reason::Run(error) => Some(error.errno.0),
             Reason::Memory(errno) | Reason::Signal { errno, .. } => Some(errno.0),
-            #[cfg(target_vendor = "apple")]
+            #[cfg(all(supported, target_vendor = "apple"))]
             Reason::Thread(errno) => Some(errno.0),
             _ => None,
         }
@@ -71,9 +71,9 @@ impl fmt::Display for CrashPathError {
             Reason::Run(error) => fmt::Display::fmt(&error.step, out)?,
             Reason::Memory(_) => out.write_str("no memory for the crash path")?,
             Reason::Signal { signal, .. } => write!(out, "signal {signal} can't be handled")?,
-            #[cfg(target_vendor = "apple")]
+            #[cfg(all(supported, target_vendor = "apple"))]
             Reason::Mach(code) => write!(out, "the task's exception ports can't be taken (kern_return_t {code})")?,
-            #[cfg(target_vendor = "apple")]
+            #[cfg(all(supported, target_vendor = "apple"))]
             Reason::Thread(_) => out.write_str("Coroner's threads can't be started")?,
             other => write!(out, "the crash path can't be prepared: {other:?}")?,
         }

@@ -84,12 +84,12 @@ pub(crate) fn note_at(state: &RunState<'_>, now_ns: u64) {
     }
 }
 
-#[cfg(not(unix))]
+#[cfg(not(supported))]
 fn is_on_alternate_stack() -> bool {
     false
 }
 
-#[cfg(unix)]
+#[cfg(supported)]
 fn is_on_alternate_stack() -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: it only asks, and writes one structure.

@@ -7,11 +7,13 @@
 //!
 //! `cargo xtask darwin cargo test -p coroner-report` runs cargo with linkers and runners set for both architectures'
 //! targets; `--arch` chooses the target (both if absent). `cargo xtask darwin env` prints those variables for a shell.
+//! `cargo xtask darwin kin` checks what else Coroner compiles for ([`kin`]).
 
 mod crashes;
 mod crates;
 mod cxx;
 mod fixtures;
+mod kin;
 mod kit;
 
 use anyhow::{bail, ensure};
@@ -46,6 +48,8 @@ enum Action {
     },
     /// Print the variables that `cargo` needs, as `export` lines
     Env,
+    /// Check that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS, together with Rust's standard library (adds rust-src)
+    Kin,
 }
 
 /// One verdict.
@@ -79,6 +83,7 @@ fn arches(arguments: &Arguments) -> Vec<Arch> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => table(arguments),
+        Some(Action::Kin) => kin::run(),
         Some(Action::Env) => {
             for arch in arches(arguments) {
                 for (name, value) in Kit::set_up(arch)?.environment() {

@@ -71,7 +71,7 @@ impl Os {
     /// The system that this code was compiled for.
     pub const NATIVE: Os = if cfg!(target_os = "android") {
         Os::ANDROID
-    } else if cfg!(target_os = "macos") {
+    } else if cfg!(any(target_os = "macos", target_abi = "macabi")) {
         Os::MACOS
     } else if cfg!(target_os = "ios") {
         Os::IOS

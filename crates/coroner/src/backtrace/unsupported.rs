@@ -13,6 +13,8 @@ use super::{Backtrace, CaptureOptions, ThreadId};
 pub enum NotCaptured {
     /// Stacks are not walked on this system.
     Unsupported,
+    /// The thread has ended, which nobody asks here.
+    ThreadGone,
 }
 
 impl fmt::Display for NotCaptured {

@@ -24,8 +24,11 @@ pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::RUNTIME_VERSION, &text(c"kern.osproductversion"));
 }
 
+/// Whether it is a Mac: an app of Mac Catalyst is built as one of iOS, and the system says what it says to those of macOS.
+const IS_MAC: bool = cfg!(any(target_os = "macos", target_abi = "macabi"));
+
 /// The system's name, as Apple writes it.
-const NAME: &str = if cfg!(target_os = "macos") {
+const NAME: &str = if IS_MAC {
     "macOS"
 } else if cfg!(target_os = "ios") {
     "iOS"
@@ -42,7 +45,7 @@ const NAME: &str = if cfg!(target_os = "macos") {
 /// The device: model, processors, memory, when it was started.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     // The model of a Mac is `hw.model`; on the other devices that is a board, and `hw.machine` is the model.
-    let model = text(if cfg!(target_os = "macos") { c"hw.model" } else { c"hw.machine" });
+    let model = text(if IS_MAC { c"hw.model" } else { c"hw.machine" });
     facts.text(Fact::DEVICE_MODEL, &model);
     facts.text(Fact::DEVICE_FAMILY, family(&model));
     // Not uname's: there it is the model on all devices but Macs.

@@ -5,23 +5,23 @@
 //! is in. Read from the innermost frame on: the mark `0 15 0 15`, 32 digits, two of a checksum. The mark says where the pieces lie and how large they are, so
 //! that nothing but the differences of addresses is needed: neither symbols, nor the app's file, nor that the app that reads is the one that wrote.
 
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 pub(crate) mod thread;
 
-#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
+#[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 use coroner_report::model::Id;
 
 /// What a stack begins with.
-#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
+#[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 const MARK: [u8; 4] = [0, 15, 0, 15];
-#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
+#[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 const LENGTH: usize = MARK.len() + 32 + 2;
 /// What ends [`calls`]: no digit.
-#[cfg(any(target_vendor = "apple", all(test, feature = "system-reports")))]
+#[cfg(any(all(supported, target_vendor = "apple"), all(test, feature = "system-reports")))]
 const END: u8 = 0xff;
 
 /// The digits of an id, the innermost frame's first.
-#[cfg(any(target_vendor = "apple", feature = "system-reports"))]
+#[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 fn digits(id: Id) -> [u8; LENGTH] {
     let mut digits = [0; LENGTH];
     let sum = id.0.iter().fold(0x5a_u8, |sum, byte| sum.rotate_left(3) ^ byte);
@@ -31,7 +31,7 @@ fn digits(id: Id) -> [u8; LENGTH] {
 }
 
 /// The calls that make the stack, the outermost first, and the end.
-#[cfg(any(target_vendor = "apple", all(test, feature = "system-reports")))]
+#[cfg(any(all(supported, target_vendor = "apple"), all(test, feature = "system-reports")))]
 fn calls(id: Id) -> [u8; LENGTH + 1] {
     let mut calls = [END; LENGTH + 1];
     calls.iter_mut().zip(digits(id).into_iter().rev()).for_each(|(to, digit)| *to = digit);

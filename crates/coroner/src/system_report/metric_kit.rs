@@ -260,7 +260,8 @@ pub(super) fn read(trace: &[u8]) -> Option<Report> {
 
 fn report_of(diagnostic: Diagnostic) -> Report {
     let Diagnostic { call_stack_tree, diagnostic_meta_data: meta } = diagnostic;
-    let os = if cfg!(target_os = "macos") { Os::MACOS } else { Os::IOS };
+    // Elsewhere it is read at a desk; most devices are of iOS.
+    let os = if cfg!(target_vendor = "apple") { Os::NATIVE } else { Os::IOS };
     let arch = match meta.platform_architecture.as_deref() {
         Some("x86_64" | "x86_64h") => Some(Arch::X86_64),
         Some(name) if name.starts_with("arm64") => Some(Arch::Aarch64),

@@ -1,0 +1,40 @@
+//! Whether Coroner compiles for the kin of iOS: visionOS, Mac Catalyst, tvOS and watchOS, whose standard library rustup does not have everywhere: it is
+//! compiled, too, from its sources.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use super::kit::succeed;
+use crate::tools;
+
+/// The last two are systems where crashes can't be reported: an app compiles, and `install` says so.
+const TARGETS: [&str; 4] =
+    ["aarch64-apple-visionos", "aarch64-apple-ios-macabi", "aarch64-apple-tvos", "aarch64-apple-watchos"];
+
+/// The upper ones bring those that they stand on.
+const PACKAGES: [&str; 3] = ["coroner", "coroner-ffi", "coroner-apple-report"];
+
+/// Checks all targets.
+///
+/// # Errors
+/// The sources can't be had, or something does not compile.
+pub(super) fn run() -> anyhow::Result<()> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("running rustc")?;
+    let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let sources = Path::new(&sysroot).join("lib/rustlib/src/rust/library");
+    if !sources.is_dir() {
+        let added = Command::new("rustup").args(["component", "add", "rust-src"]).status().context("running rustup")?;
+        ensure!(added.success(), "rustup could not add rust-src");
+    }
+    for target in TARGETS {
+        let mut command = Command::new("cargo");
+        command.args(["check", "--quiet", "-Zbuild-std=std,panic_unwind", "--target", target, "--target-dir"]);
+        command.arg(tools::target_dir().join("kin")).args(PACKAGES.iter().flat_map(|package| ["-p", package]));
+        // `-Z` on a stable toolchain, for a check of what is never shipped.
+        succeed(command.env("RUSTC_BOOTSTRAP", "1").current_dir(tools::workspace_root()))?;
+        println!("{target}: {}", PACKAGES.join(", "));
+    }
+    Ok(())
+}
