@@ -10,6 +10,7 @@
 mod consent;
 pub mod files;
 mod forward_proxy;
+mod gate;
 mod http;
 mod no_proxy;
 mod outbox;

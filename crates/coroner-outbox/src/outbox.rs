@@ -9,6 +9,7 @@
 //!   lock          held for moments, while `state.json` is changed
 //!   sending.lock  held by the process that sends
 //! ```
+//! Where no file may be locked, `lock.held` and `sending.lock.held` in their place ([`gate`](crate::gate)).
 //!
 //! All that is known of a message beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
 //! Messages appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
@@ -24,7 +25,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Change, is_passing, lock, private_directories, sync_directory, try_lock, unlock};
+use crate::files::{Change, is_passing, private_directories, sync_directory};
+use crate::gate::{Entered, Gate};
 use crate::waits::MAX_WAIT;
 
 /// Ids of what was sent that are kept, to tell what comes again.
@@ -162,8 +164,8 @@ struct Shared {
     extension: &'static str,
     /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
     /// not be opened twice: closing one descriptor of a file loses a process all its record locks on it.
-    lock: Mutex<File>,
-    sending: Mutex<File>,
+    lock: Mutex<Gate>,
+    sending: Mutex<Gate>,
 }
 
 /// The outboxes that a process holds open.
@@ -201,13 +203,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The right to send, for one process and one thread, until dropped.
 #[derive(Debug)]
 pub struct Sending<'a> {
-    file: MutexGuard<'a, File>,
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        let _ = unlock(&self.file);
-    }
+    _entered: Entered<'a>,
 }
 
 const QUEUE: &str = "queue";
@@ -231,14 +227,9 @@ impl Outbox {
         if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
             return Ok(Self { shared });
         }
-        let file = |name: &str| {
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false).private();
-            options.open(path.join(name))
-        };
         let shared = Arc::new(Shared {
-            lock: Mutex::new(file("lock")?),
-            sending: Mutex::new(file("sending.lock")?),
+            lock: Mutex::new(Gate::open(&path, "lock")?),
+            sending: Mutex::new(Gate::open(&path, "sending.lock")?),
             path,
             extension,
         });
@@ -253,9 +244,7 @@ impl Outbox {
 
     /// The right to send; `None` while another process has it.
     pub fn try_send(&self) -> Option<Sending<'_>> {
-        let file = locked(&self.shared.sending);
-        try_lock(&file).ok()?;
-        Some(Sending { file })
+        Some(Sending { _entered: Entered::at_once(locked(&self.shared.sending))? })
     }
 
     fn path_of(&self, folder: &str, entry: &Entry) -> PathBuf {
@@ -271,9 +260,8 @@ impl Outbox {
     where
         S: Serialize + DeserializeOwned + Default + Clone + PartialEq,
     {
-        let file = locked(&self.shared.lock);
-        lock(&file)?;
-        let changed = self.try_read_state().and_then(|before: S| {
+        let _entered = Entered::wait(locked(&self.shared.lock))?;
+        self.try_read_state().and_then(|before: S| {
             let mut state = before.clone();
             let result = change(&mut state);
             if state != before {
@@ -281,9 +269,7 @@ impl Outbox {
                 write_atomically(&self.shared.path, STATE, &bytes)?;
             }
             Ok(result)
-        });
-        let _ = unlock(&file);
-        changed
+        })
     }
 
     /// What is kept beside the messages. A file that is damaged counts as none: what is lost with it are counts and limits,

@@ -1,5 +1,6 @@
 //! An outbox in a child made by `fork`, and in a process without descriptors.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 struct State {
     consent: Option<bool>,
+    changes: u32,
 }
 
 /// What `child` says in a process of its own; ended after ten seconds.
@@ -38,10 +40,21 @@ fn in_a_child(child: impl FnOnce() -> bool) -> Option<bool> {
     }
 }
 
+/// Calls `test` with a folder of each kind: an ordinary one, and one of an app group's on iOS, where no file may be locked.
+fn in_each_folder(test: impl Fn(&Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["outbox", "Containers/Shared/AppGroup/6E1F0F3A/outbox"] {
+        test(&folder.path().join(name));
+    }
+}
+
 #[test]
 fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
-    let folder = tempfile::tempdir().unwrap();
-    let outbox = Outbox::open(folder.path(), "envelope").unwrap();
+    in_each_folder(a_child_beside_a_thread_that_sends);
+}
+
+fn a_child_beside_a_thread_that_sends(folder: &Path) {
+    let outbox = Outbox::open(folder, "envelope").unwrap();
     let (held, is_held) = mpsc::channel();
     let (done, is_done) = mpsc::channel::<()>();
     let of_thread = outbox.clone();
@@ -57,7 +70,7 @@ fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
         drop(sending);
     });
     is_held.recv().unwrap();
-    let path = folder.path().to_owned();
+    let path = folder.to_owned();
     let said = in_a_child(|| {
         let own = Outbox::open(&path, "envelope").unwrap();
         let pushed = own.push(&"01".repeat(16), "", b"message", SystemTime::now()).unwrap();
@@ -74,6 +87,43 @@ fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
     assert_eq!(said, Some(true));
     assert_eq!(outbox.read_state::<State>().consent, Some(false));
     assert_eq!(outbox.queue().unwrap().len(), 1);
+}
+
+/// What several processes change at once is changed by each.
+#[test]
+fn no_change_of_another_process_is_lost() {
+    const CHANGES: u32 = 20;
+    in_each_folder(|folder| {
+        let outbox = Outbox::open(folder, "envelope").unwrap();
+        let changes = || {
+            in_a_child(|| {
+                let own = Outbox::open(folder, "envelope").unwrap();
+                (0..CHANGES).all(|_| own.update(|state: &mut State| state.changes += 1).is_ok())
+            })
+        };
+        std::thread::scope(|threads| {
+            let both = [threads.spawn(changes), threads.spawn(changes)];
+            assert_eq!(both.map(|child| child.join().unwrap()), [Some(true); 2]);
+        });
+        assert_eq!(outbox.read_state::<State>().changes, 2 * CHANGES, "{}", folder.display());
+    });
+}
+
+/// iOS ends an app that is suspended with a lock on a file of an app group's.
+#[cfg(target_os = "linux")]
+#[test]
+fn in_an_app_group_no_file_is_locked() {
+    in_each_folder(|folder| {
+        let said = in_a_child(|| {
+            let outbox = Outbox::open(folder, "envelope").unwrap();
+            let _sending = outbox.try_send().unwrap();
+            let locks = outbox.update(|_: &mut State| std::fs::read_to_string("/proc/locks").unwrap()).unwrap();
+            let pid = std::process::id().to_string();
+            let count = locks.lines().filter(|lock| lock.split_whitespace().nth(4) == Some(&pid)).count();
+            count == if folder.to_string_lossy().contains("AppGroup") { 0 } else { 2 }
+        });
+        assert_eq!(said, Some(true), "{}", folder.display());
+    });
 }
 
 #[test]

@@ -20,6 +20,7 @@
 mod address_range;
 pub mod elf;
 pub mod futex_wait;
+pub mod hold;
 pub mod identity;
 pub mod macho;
 pub mod memory;

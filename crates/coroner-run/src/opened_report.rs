@@ -91,7 +91,7 @@ impl OpenedReport {
     pub fn of_child(parent: &Place<'_>) -> Result<Self> {
         let sizes = RunSizes::of(parent.reserve, parent.run.state_size, false);
         if parent.run.is_on_disk()
-            && let Ok(run) = RunFiles::create(parent.store, sizes)
+            && let Ok(run) = RunFiles::create_of_child(parent.store, sizes)
         {
             copy_state(parent.run, &run, &parent.limits);
             let opened = Self::first(&run);

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::files::{self, close, status};
+use coroner_process::hold;
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
@@ -59,6 +60,8 @@ pub struct RunFiles {
     pub id: [u8; 16],
     /// The locked file, open for the process's life; `None` where the run is in memory alone.
     lock: Option<OwnedDescriptor>,
+    /// What has the run in the lock's place where the store forbids locks: see [`hold`].
+    pipe: Option<OwnedDescriptor>,
     /// The reserved report.
     pub report: ReportFile,
     /// The reserved report of crashes that can open no file; [`ReportFile::NONE`] for none. Its last word, which no report reaches, says
@@ -225,9 +228,26 @@ impl RunFiles {
     /// # Errors
     /// The step that failed; nothing is left then, neither open nor on the disk.
     pub fn create(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+        Self::create_with(store, sizes, |id, lock| take(id, store, lock))
+    }
+
+    /// As [`create`](Self::create), by a process that crashes (async-signal-safe): a child made by fork, which no app of iOS has, and so by the
+    /// lock of its file anywhere.
+    ///
+    /// # Errors
+    /// As of `create`.
+    pub(crate) fn create_of_child(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+        Self::create_with(store, sizes, |_, lock| files::take_lock(lock.opened_at()).map(|()| None))
+    }
+
+    fn create_with(
+        store: &CStr,
+        sizes: RunSizes,
+        take: impl FnOnce(&[u8; 16], OwnedDescriptor) -> Result<Option<OwnedDescriptor>>,
+    ) -> core::result::Result<RunFiles, RunError> {
         let id = random_id();
         let directory = open_run(store, &id)?;
-        Self::fill(id, &directory, sizes).inspect_err(|_| remove(store, &id, &directory))
+        Self::fill(id, &directory, sizes, take).inspect_err(|_| remove(store, &id, &directory))
     }
 
     /// As [`create`](Self::create); where there is no room or no descriptor, again after `free`.
@@ -251,6 +271,9 @@ impl RunFiles {
     /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
     /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
     pub fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
+        if hold::forbids_locks(store.to_bytes()) {
+            return None;
+        }
         let lock = OwnedDescriptor::adopt(open_clean(store, b"/lock").ok()?).ok()?;
         let reused = Self::reuse_locked(store, lock, sizes, limits);
         if reused.is_none() {
@@ -283,6 +306,7 @@ impl RunFiles {
         let run = RunFiles {
             id: random_id(),
             lock: Some(lock),
+            pipe: None,
             report: split.0,
             spare: split.1,
             state_address,
@@ -344,25 +368,41 @@ impl RunFiles {
         let report = ReportFile::in_memory(sizes.reserve)?;
         let state_address = files::map(sizes.state)?;
         let id = random_id();
-        Ok(RunFiles { id, lock: None, report, spare: ReportFile::NONE, state_address, state_size: sizes.state })
+        Ok(RunFiles {
+            id,
+            lock: None,
+            pipe: None,
+            report,
+            spare: ReportFile::NONE,
+            state_address,
+            state_size: sizes.state,
+        })
     }
 
-    fn fill(id: [u8; 16], directory: &Directory, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+    fn fill(
+        id: [u8; 16],
+        directory: &Directory,
+        sizes: RunSizes,
+        take: impl FnOnce(&[u8; 16], OwnedDescriptor) -> Result<Option<OwnedDescriptor>>,
+    ) -> core::result::Result<RunFiles, RunError> {
         let lock = open(directory, c"lock", NEW, 0o600).map_err(at(RunStep::Lock))?;
         // Of two runs that began within one tick of the kernel's clock, whose time a file gets by itself, nobody could say which
         // was the last.
         files::set_times(lock, wall_now());
         // Moved first: a POSIX lock is dropped when any descriptor of the file is closed.
         let lock = OwnedDescriptor::adopt(lock).map_err(at(RunStep::Lock))?;
-        let made = files::take_lock(lock.opened_at()).map_err(at(RunStep::Lock));
-        let made = made.and_then(|()| {
-            let (report, spare) = new_report(directory, c"report", sizes).map_err(at(RunStep::Report))?;
+        let pipe = take(&id, lock).map_err(at(RunStep::Lock));
+        let made = pipe.and_then(|pipe| {
+            let give_back = || pipe.iter().for_each(|pipe| pipe.close());
+            let reports = new_report(directory, c"report", sizes).inspect_err(|_| give_back());
+            let (report, spare) = reports.map_err(at(RunStep::Report))?;
             let state = map_new(directory, c"state", sizes.state).inspect_err(|_| {
                 report.unmap();
                 spare.unmap();
+                give_back();
             });
             let state_address = state.map_err(at(RunStep::State))?;
-            Ok(RunFiles { id, lock: Some(lock), report, spare, state_address, state_size: sizes.state })
+            Ok(RunFiles { id, lock: Some(lock), pipe, report, spare, state_address, state_size: sizes.state })
         });
         made.inspect_err(|_| lock.close())
     }
@@ -400,8 +440,8 @@ impl RunFiles {
 
     /// Drops the lock and unmaps the reports; the state stays mapped.
     pub fn close(&self) {
-        if let Some(lock) = self.lock {
-            lock.close();
+        for descriptor in [self.lock, self.pipe].into_iter().flatten() {
+            descriptor.close();
         }
         self.unmap_reports();
     }
@@ -453,8 +493,14 @@ impl RunFiles {
         if status(state.0).is_ok_and(|status| status.st_size as usize == self.state_size)
             && let Ok(state_address) = files::map_file(state.0, self.state_size)
         {
-            let run =
-                RunFiles { report: ReportFile::NONE, spare: ReportFile::NONE, lock: None, state_address, ..*self };
+            let run = RunFiles {
+                report: ReportFile::NONE,
+                spare: ReportFile::NONE,
+                lock: None,
+                pipe: None,
+                state_address,
+                ..*self
+            };
             if let Some(state) = state_of(&run, limits).filter(RunState::is_open) {
                 state.set_scalar(Scalar::EXIT_TIME, wall_now());
                 state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
@@ -473,6 +519,15 @@ impl RunFiles {
         }
         self.close();
     }
+}
+
+/// Has a run for this process: by the lock of its file, or, where the store forbids locks, by a pipe, which is returned.
+fn take(id: &[u8; 16], store: &CStr, lock: OwnedDescriptor) -> Result<Option<OwnedDescriptor>> {
+    if !hold::forbids_locks(store.to_bytes()) {
+        return files::take_lock(lock.opened_at()).map(|()| None);
+    }
+    let directory = in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
+    hold::begin(directory.as_c_str()).and_then(OwnedDescriptor::adopt).map(Some)
 }
 
 /// A new report file and its spare report, with their bytes reserved: a little of the first alone where the disk has no more, and none at
@@ -514,7 +569,7 @@ fn map_new(directory: &Directory, name: &CStr, bytes: usize) -> Result<usize> {
 /// Removes a run that was made in part. A later launch leaves a run without a state alone for a minute, and then removes it:
 /// so the state goes first, and nobody takes what is left for a run that ended.
 fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
-    for name in [c"state", c"report", c"lock"] {
+    for name in [c"state", c"report", c"held-0", c"lock"] {
         files::unlink(directory.0, name, 0);
     }
     if let Ok(runs) = open_runs(store) {

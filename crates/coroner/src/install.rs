@@ -61,7 +61,7 @@ struct Inner {
     /// Taken out by `uninstall`.
     watchdog: Mutex<Option<Watchdog>>,
     /// And this.
-    #[cfg(target_vendor = "apple")]
+    #[cfg(all(supported, target_vendor = "apple"))]
     run_id_thread: Mutex<Option<crate::run_id_stack::thread::RunIdThread>>,
 }
 
@@ -183,7 +183,7 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     crate::sink::beside_sentry_client(config.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")));
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
-    #[cfg(target_vendor = "apple")]
+    #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();
     let deliver = config.deliver_at_install;
     let said = std::mem::take(&mut config.system_reports);
@@ -223,7 +223,7 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     let watchdog = Mutex::new(watchdog);
     let is_on_disk = !run.limits.in_memory;
     let inner = Inner {
-        #[cfg(target_vendor = "apple")]
+        #[cfg(all(supported, target_vendor = "apple"))]
         run_id_thread: Mutex::new(run_id_thread),
         run: id,
         limits: run.limits,
@@ -416,8 +416,12 @@ impl Coroner {
     /// until its end, and a crash in a destructor that is still to come goes into these files.
     #[cfg(supported)]
     fn leave_clean(&self) {
+        use std::os::unix::ffi::OsStrExt;
+
         let Inner { run, store, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
-        if *is_on_disk && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && coroner_capture::is_unused() {
+        // Where no file may be locked none is used again.
+        let may = *is_on_disk && !coroner_process::hold::forbids_locks(store.as_os_str().as_bytes());
+        if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && coroner_capture::is_unused() {
             // Another one is there already if two end at once: this one's is removed by the next launch.
             let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
             // Or the next launch notes it, and all after that have less to do.
@@ -485,7 +489,7 @@ impl Coroner {
             coroner_exceptions::uninstall();
             #[cfg(supported)]
             coroner_capture::uninstall();
-            #[cfg(target_vendor = "apple")]
+            #[cfg(all(supported, target_vendor = "apple"))]
             drop(self.inner.run_id_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
             *installed = None;
         }

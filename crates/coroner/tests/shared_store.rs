@@ -99,11 +99,27 @@ fn reports(store: &Path) -> Vec<String> {
     found
 }
 
+/// What an app group's folder on iOS has in its path.
+const APP_GROUP: &str = "Containers/Shared/AppGroup/6E1F0F3A/coroner";
+
+/// Calls `test` with a new store of each kind.
+fn in_each_store(test: impl Fn(&Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    for store in ["coroner", APP_GROUP] {
+        let store = folder.path().join(store);
+        // The group's folder is the system's to make.
+        std::fs::create_dir_all(store.parent().unwrap()).unwrap();
+        test(&store);
+    }
+}
+
 /// One goes on while the other crashes; the one that is launched next delivers it, and it is no crash of its own.
 #[test]
 fn a_crash_of_the_one_is_delivered_by_the_other_and_is_not_its_own() {
-    let store = tempfile::tempdir().unwrap();
-    let store = store.path();
+    in_each_store(one_crashes_beside_the_other);
+}
+
+fn one_crashes_beside_the_other(store: &Path) {
     assert_eq!(Program::start(SHOP, store).ends("exit"), "FirstLaunch 0 false");
     let widget = Program::start(WIDGET, store);
     assert_eq!(widget.found, "FirstLaunch 0 false", "the app's clean end is none of the widget's");
@@ -124,8 +140,10 @@ fn a_crash_of_the_one_is_delivered_by_the_other_and_is_not_its_own() {
 /// Both crash at once, and both are launched at once.
 #[test]
 fn crashes_of_both_are_reported_once_each() {
-    let store = tempfile::tempdir().unwrap();
-    let store = store.path();
+    in_each_store(both_crash_and_are_launched_at_once);
+}
+
+fn both_crash_and_are_launched_at_once(store: &Path) {
     for round in 1..=3 {
         let both = [Program::start(SHOP, store), Program::start(WIDGET, store)];
         let _ = both.map(|program| program.ends("crash"));
@@ -142,12 +160,54 @@ fn crashes_of_both_are_reported_once_each() {
 /// What counts in a row is the app's own.
 #[test]
 fn crashes_in_a_row_are_each_programs_own() {
-    let store = tempfile::tempdir().unwrap();
-    let store = store.path();
+    in_each_store(they_crash_in_a_row);
+}
+
+fn they_crash_in_a_row(store: &Path) {
     for row in 0..3 {
         let widget = Program::start(WIDGET, store).ends("crash");
         assert!(row == 0 || widget.starts_with(&format!("Crashed {row} ")), "{widget}");
         let shop = Program::start(SHOP, store).ends("exit");
         assert_eq!(shop, if row == 0 { "FirstLaunch 0 false" } else { "CleanExit 0 false" });
+    }
+}
+
+/// Whoever looks while a process lives takes its run for a living one, and once it is killed for one that has ended; and nobody who looks keeps it from being
+/// looked at again.
+#[test]
+fn a_run_is_its_processes_until_that_is_killed() {
+    in_each_store(|store| {
+        let widget = Program::start(WIDGET, store);
+        for _ in 0..3 {
+            Program::start(SHOP, store).ends("exit");
+            let (mut first, mut second) = (Program::begin(SHOP, store), Program::begin(SHOP, store));
+            first.wait();
+            second.wait();
+            let _ = [first, second].map(|shop| shop.ends("exit"));
+        }
+        widget.ends("killed");
+        // Who ended without a word is known as such, and not as one that was never there.
+        assert_eq!(Program::start(WIDGET, store).ends("exit"), "Unknown 0 false");
+        assert_eq!(reports(store), [""; 0]);
+    });
+}
+
+/// iOS ends an app that is suspended with a lock on a file of an app group's.
+#[cfg(target_os = "linux")]
+#[test]
+fn in_an_app_group_no_file_is_locked() {
+    let locks_of = |program: &Program| {
+        let (locks, pid) = (std::fs::read_to_string("/proc/locks").unwrap(), program.child.id().to_string());
+        locks.lines().filter(|lock| lock.split_whitespace().nth(4) == Some(&pid)).count()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let group = folder.path().join(APP_GROUP);
+    std::fs::create_dir_all(group.parent().unwrap()).unwrap();
+    for (store, locks) in [(folder.path().join("coroner"), 1), (group, 0)] {
+        Program::start(WIDGET, &store).ends("crash");
+        let shop = Program::start(SHOP, &store);
+        assert_eq!(reports(&store), [WIDGET]);
+        assert_eq!(locks_of(&shop), locks, "{}", store.display());
+        shop.ends("exit");
     }
 }

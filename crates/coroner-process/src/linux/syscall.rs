@@ -104,6 +104,9 @@ macro_rules! number {
     (mkdirat) => {
         libc::SYS_mkdirat
     };
+    (mknodat) => {
+        libc::SYS_mknodat
+    };
     (mmap) => {
         libc::SYS_mmap
     };

@@ -9,6 +9,9 @@
 //! the lock too: [`CLAIMED`] keeps those that this process has claimed. And they are lost when the process closes *any*
 //! descriptor of the file: so the lock of a run of this process is never opened, and a run whose lock is free may live on
 //! ([`liveness`](super::liveness)).
+//!
+//! In the folder of an app group of iOS no file may be locked: there a named pipe takes the lock's place ([`coroner_process::hold`]), of the run
+//! and of who claims it.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,6 +20,8 @@ use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
+#[cfg(supported)]
+use coroner_process::hold;
 use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
 
@@ -69,13 +74,25 @@ impl Drop for Held {
 pub(crate) struct EndedRun {
     // These are dropped in this order: the lock is given back (by closing) before another thread may claim, and that may claim before the
     // directory is closed, which keeps its inode from becoming another run's.
-    _lock: Option<File>,
+    _lock: Lock,
     _held: Held,
     pub(crate) directory: Directory,
     pub(crate) id: Id,
     pub(crate) progress: Progress,
     /// When its directory's lock was made, which is when the run began.
     pub(crate) began: SystemTime,
+}
+
+/// What keeps other processes from a run.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it does so by being there")]
+enum Lock {
+    /// The lock of its file.
+    File(File),
+    /// That of its directory, which is [`EndedRun::directory`].
+    Directory,
+    #[cfg(supported)]
+    Pipe(hold::Hold),
 }
 
 impl EndedRun {
@@ -156,6 +173,25 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     if owner.as_ref().is_some_and(|owner| owner.is(own)) && lives() {
         return Ok(Claim::Busy);
     }
+    #[cfg(supported)]
+    if let Some(path) = without_locks(&directory)? {
+        let taken = hold::Hold::try_take(&path);
+        // The pipe is where the path leads: another process may have been done with the run and removed it since.
+        if !runs.status_of(&name).is_ok_and(|now| now.identity == status.identity) {
+            return Ok(Claim::Gone);
+        }
+        let taken = taken.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        let Some(taken) = taken.filter(|_| !lives()) else { return Ok(Claim::Busy) };
+        let progress = Progress::read(&directory)?;
+        return Ok(Claim::Taken(Box::new(EndedRun {
+            id,
+            directory,
+            progress,
+            began,
+            _lock: Lock::Pipe(taken),
+            _held: held,
+        })));
+    }
     let lock = match directory.file(OsStr::new(LOCK), true) {
         Ok(file) => file,
         // Left over from a start that failed half-way; or a directory or a named pipe, which nobody can hold locked.
@@ -169,7 +205,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
             }
             let progress = Progress::read(&directory)?;
             let began = status.modified;
-            let run = EndedRun { id, directory, progress, began, _lock: None, _held: held };
+            let run = EndedRun { id, directory, progress, began, _lock: Lock::Directory, _held: held };
             return Ok(Claim::Taken(Box::new(run)));
         }
         Err(error) => return Err(error),
@@ -185,12 +221,21 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     match directory.status_of(OsStr::new(LOCK)) {
         Ok(now) if now.identity == ours.identity => {
             let progress = Progress::read(&directory)?;
-            let run = EndedRun { id, directory, progress, began: now.modified, _lock: Some(lock), _held: held };
+            let run = EndedRun { id, directory, progress, began: now.modified, _lock: Lock::File(lock), _held: held };
             Ok(Claim::Taken(Box::new(run)))
         }
         Ok(_) => Ok(Claim::Busy),
         Err(_) => Ok(Claim::Gone),
     }
+}
+
+/// The path of a run's directory where no file may be locked.
+#[cfg(supported)]
+fn without_locks(directory: &Directory) -> io::Result<Option<std::ffi::CString>> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let path = directory.path().as_os_str().as_bytes();
+    Ok(if hold::forbids_locks(path) { Some(std::ffi::CString::new(path)?) } else { None })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! ```text
 //! <store>/
 //!   runs/<run id>/lock           held by the run's process while it lives
+//!   runs/<run id>/held-…         in its place where no file may be locked: a named pipe that the process has open
 //!   runs/<run id>/report         the crash report, reserved at install; only zeros if the run did not crash
 //!   runs/<run id>/report-2 …     later crashes of a process that went on after the first
 //!   runs/<run id>/state          the run state: scope, breadcrumbs, facts of app and device

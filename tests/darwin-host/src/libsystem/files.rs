@@ -282,6 +282,12 @@ extern "C" fn mkdirat(directory: i32, path: *const c_char, mode: u16) -> i32 {
     unsafe { libc::mkdirat(at(directory), path, mode.into()) }
 }
 
+/// Opening such a pipe, and `ENXIO`, are as on Linux (XNU bsd/miscfs/fifofs/fifo_vnops.c, `fifo_open`).
+extern "C" fn mkfifo(path: *const c_char, mode: u16) -> i32 {
+    // SAFETY: the program gave the path.
+    unsafe { libc::mkfifo(path, mode.into()) }
+}
+
 /// `futimens`: two timespecs, whose layout is Linux's. UTIME_NOW is -1 and UTIME_OMIT -2 (<sys/stat.h>).
 extern "C" fn futimens(file: i32, times: *const [libc::timespec; 2]) -> i32 {
     // SAFETY: the program gave two timespecs, or none.
@@ -409,6 +415,7 @@ super::exports! {
     "unlinkat" => unlinkat,
     "linkat" => linkat,
     "mkdirat" => mkdirat,
+    "mkfifo" => mkfifo,
     "futimens" => futimens,
     "renameat" => renameat,
     "fsetattrlist" => fsetattrlist,

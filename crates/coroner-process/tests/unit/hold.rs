@@ -1,0 +1,100 @@
+extern crate std;
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+use std::string::{String, ToString};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::vec::Vec;
+
+use super::{Hold, begin, forbids_locks};
+use crate::files::close;
+
+fn folder() -> (tempfile::TempDir, CString) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
+    (folder, path)
+}
+
+fn names(folder: &std::path::Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.to_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn app_groups_of_ios_forbid_locks() {
+    assert!(forbids_locks(b"/private/var/mobile/Containers/Shared/AppGroup/0F3A/coroner"));
+    assert!(!forbids_locks(b"/Users/ada/Library/Group Containers/group.com.example.paint/coroner"));
+    assert!(!forbids_locks(b"/var/mobile/Containers/Data/Application/0F3A/Library/coroner"));
+    assert!(!forbids_locks(b""));
+}
+
+/// The first keeps all others out until its pipe is closed; what is dead is removed.
+#[test]
+fn one_has_it_until_it_gives_it_back() {
+    let (folder, path) = folder();
+    let first = begin(&path).unwrap();
+    assert!(Hold::try_take(&path).unwrap().is_none());
+    assert_eq!(names(folder.path()), ["held-0"], "who withdraws leaves nothing");
+    close(first);
+    let second = Hold::try_take(&path).unwrap().expect("nobody has it");
+    assert_eq!(names(folder.path()).len(), 1, "the first one's pipe is gone");
+    assert!(Hold::try_take(&path).unwrap().is_none());
+    drop(second);
+    assert!(Hold::try_take(&path).unwrap().is_some());
+}
+
+/// A process that is killed holds nothing. Its pipe's name would win over all others if it lived.
+#[test]
+fn a_dead_process_holds_nothing() {
+    let (folder, path) = folder();
+    let pipe = folder.path().join("held-1");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Opened for both ways, which waits for nobody.
+    let mut child = Command::new("sh");
+    let script = "exec 3<>\"$1\"; echo open; exec sleep 1000";
+    let mut child = child.args(["-c", script, "sh"]).arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = [0; 5];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    assert!(Hold::try_take(&path).unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(Hold::try_take(&path).unwrap().is_some());
+}
+
+/// What is no pipe is nobody's, and where nothing can be made nobody has it.
+#[test]
+fn a_file_of_such_a_name_is_no_holder() {
+    let (folder, path) = folder();
+    std::fs::write(folder.path().join("held-0"), "").unwrap();
+    assert!(Hold::try_take(&path).unwrap().is_some());
+    assert!(Hold::try_take(c"/nowhere/at/all").is_err());
+}
+
+/// Many at once, again and again: never two have it.
+#[test]
+fn of_many_at_once_one_has_it() {
+    const THREADS: usize = 8;
+    let (_folder, path) = folder();
+    let (inside, taken, together) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let begin = Barrier::new(THREADS);
+    for _ in 0..30 {
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    begin.wait();
+                    let hold = Hold::try_take(&path).unwrap();
+                    if hold.is_some() {
+                        together.fetch_add(inside.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+    }
+    assert!(taken.load(Ordering::SeqCst) > 0, "nobody had it, ever");
+    assert_eq!(together.load(Ordering::SeqCst), 0, "two had it");
+}
