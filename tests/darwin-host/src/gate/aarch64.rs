@@ -24,7 +24,7 @@ impl GateFrame {
     }
 }
 
-// x16 holds the stub's address (its target is at +24); x17 is free; the stack is as the caller left it.
+// x16 holds the stub's address (its target is at +40); x17 is free; the stack is as the caller left it.
 global_asm!(
     r#"
     .section .tbss.darwin_host_thread,"awT",@nobits
@@ -62,7 +62,7 @@ darwin_host_gate:
     str x17, [x16]
 darwin_host_gate_covered:
     ldr x16, [x17, #-128]
-    ldr x16, [x16, #24]
+    ldr x16, [x16, #40]
     blr x16
     thread_slot x16
     ldr x16, [x16]
@@ -300,6 +300,12 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
             state.fp = frame.fp as u64;
             for (register, value) in state.x[19..].iter_mut().zip(frame.x19_to_x28) {
                 *register = value as u64;
+            }
+            // As `svc` left them (XNU bsd/dev/arm/systemcalls.c, `arm_get_u64_syscall_args`).
+            if let Some(call) = thread.call() {
+                state.pc += synthetic::IN_CALL as u64;
+                state.x[..8].copy_from_slice(&call.arguments);
+                state.x[16] = u64::from(call.number);
             }
         }
     }

@@ -25,7 +25,7 @@ impl GateFrame {
     }
 }
 
-// r11 holds the stub's address (its target is at +24); r10 is free. Sixteen words of stack arguments are copied: the
+// r11 holds the stub's address (its target is at +40); r10 is free. Sixteen words of stack arguments are copied: the
 // most of any import is eleven arguments, and printf with more than twenty values is not for test programs.
 global_asm!(
     r#"
@@ -57,7 +57,7 @@ darwin_host_gate_covered:
     .rept 16
     push qword ptr [rsp + 136]
     .endr
-    call [r11 + 24]
+    call [r11 + 40]
     add rsp, 136
     mov r10, qword ptr fs:[darwin_host_thread@tpoff]
     sub qword ptr [r10], 64
@@ -277,7 +277,7 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
         }
         Place::Host => {
             let frame = thread.gate_frame();
-            ThreadState {
+            let state = ThreadState {
                 rip: frame.stub as u64,
                 rsp: frame.sp as u64,
                 rbp: frame.rbp as u64,
@@ -289,7 +289,13 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
                 rflags: state.rflags,
                 cs: 0x2b,
                 ..ThreadState::default()
-            }
+            };
+            let Some(call) = thread.call() else { return state };
+            // As `syscall` left them (XNU bsd/dev/i386/systemcalls.c, `unix_syscall64`; the class is SYSCALL_CLASS_UNIX).
+            let [rdi, rsi, rdx, r10, r8, r9, ..] = call.arguments;
+            let rip = state.rip + synthetic::IN_CALL as u64;
+            let rax = 0x200_0000 | u64::from(call.number);
+            ThreadState { rip, rax, rdi, rsi, rdx, r10, r8, r9, rcx: rip, r11: state.rflags, ..state }
         }
     }
 }

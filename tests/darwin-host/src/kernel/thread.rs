@@ -24,6 +24,13 @@ pub(crate) const KEYS: usize = FIRST_KEY + 512;
 /// Host signal handlers run here: deep enough for a Mach message and several nested signals.
 const SIGNAL_STACK: usize = 256 * 1024;
 
+/// A system call that blocks: its number (bsd/kern/syscalls.master) and its arguments, as the program's registers have them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) number: u32,
+    pub(crate) arguments: [u64; 8],
+}
+
 /// One thread. The gate's assembly knows the first field.
 #[repr(C)]
 pub(crate) struct Thread {
@@ -50,6 +57,8 @@ pub(crate) struct Thread {
     pub(crate) detached: AtomicU32,
     /// 1 when the program's part of the thread has ended (futex).
     pub(crate) ended: AtomicU32,
+    /// `tl_exit_gate`: who waits for its end sleeps by this word.
+    pub(crate) exit_gate: AtomicU32,
     pub(crate) specific: [usize; KEYS],
     pub(crate) errno: i32,
 
@@ -76,6 +85,10 @@ pub(crate) struct Thread {
     pub(crate) raised: (i32, [i64; 2]),
     /// The dispatch queue whose work it does (`dispatch_qaddr` is this place).
     pub(crate) queue: AtomicUsize,
+    call: Call,
+    /// What the gate had noted when the thread began that call: an import that a signal's handler calls meanwhile is another one. Null:
+    /// it is in none.
+    call_depth: AtomicPtr<GateFrame>,
 
     gate_frames: [GateFrame; GATE_DEPTH],
 }
@@ -129,6 +142,25 @@ impl Thread {
 
     pub(crate) fn gate_reset(&mut self) {
         self.gate_top = self.gate_frames.as_mut_ptr();
+    }
+
+    /// Waits by `body`, and is seen meanwhile in that system call with these arguments.
+    pub(crate) fn in_call(&mut self, number: u32, arguments: &[u64], body: impl FnOnce()) {
+        let mut call = Call { number, arguments: [0; 8] };
+        call.arguments[..arguments.len()].copy_from_slice(arguments);
+        // It is looked at in the handler of a signal, on this thread.
+        let outer = (self.call, self.call_depth.swap(ptr::null_mut(), Ordering::SeqCst));
+        self.call = call;
+        self.call_depth.store(self.gate_top, Ordering::SeqCst);
+        body();
+        self.call_depth.store(ptr::null_mut(), Ordering::SeqCst);
+        self.call = outer.0;
+        self.call_depth.store(outer.1, Ordering::SeqCst);
+    }
+
+    /// The system call in which the innermost import blocks.
+    pub(crate) fn call(&self) -> Option<Call> {
+        (self.call_depth.load(Ordering::SeqCst) == self.gate_top).then_some(self.call)
     }
 
     /// The gate's depth, to restore after a call that may not come back by the ordinary way.

@@ -1,22 +1,48 @@
 //! Mutexes, condition variables, read-write locks, once.
 //!
-//! They live inside Darwin's larger objects (<sys/_pthread/_pthread_types.h>), on futexes of ours. The first word is the
-//! signature that Darwin's static initialisers write (<pthread.h>, _PTHREAD_*_SIG_init), which also says a static mutex's
-//! kind; the words after it are zero then, which is the free state here.
+//! They live inside Darwin's larger objects (<sys/_pthread/_pthread_types.h>), on futexes of ours, in words that are zero when the object
+//! is made or statically initialised (<pthread.h>, _PTHREAD_*_SIG_init). What somebody may read of them is as libpthread-454 (macOS 11)
+//! and libplatform-254 have it, and who waits is seen in their system calls: `__psynch_mutexwait`, `__psynch_cvwait`,
+//! `__psynch_rw_rdlock`, `__psynch_rw_wrlock` and `__ulock_wait`, whose stubs the functions here are the targets of. What stands above
+//! those calls: [`crate::loader::system_images`]; there a lock that is free is taken in the call, too, and not before it.
+//!
+//! * A mutex is of the policy "first fit" (src/pthread_mutex.c: the default of that system): the owner's thread id is set when it has
+//!   been taken and reset before it is let go; the sequence has a bit while somebody has it, and counts those who came to wait.
+//! * A read-write lock has the id of the thread that writes (src/pthread_rwlock.c).
+//! * An `os_unfair_lock` is the owner's port name, with the lowest bit cleared when somebody waits (src/os/lock.c).
 
+use std::sync::atomic::AtomicU64;
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use crate::host::{
-    kernel::{futex, thread},
+    kernel::{ending::refuse, futex, thread},
     loader,
 };
 
-const MUTEX_STATIC_ERRORCHECK: u64 = 0x32aa_aba1;
-const MUTEX_STATIC_RECURSIVE: u64 = 0x32aa_aba2;
+/// `_PTHREAD_*MUTEX_SIG_init`, of which the lowest digit says the kind.
+const MUTEX_STATIC: u64 = 0x32aa_aba0;
+/// `_PTHREAD_MUTEX_SIG`, and `_PTHREAD_MUTEX_SIG_fast` of a normal one.
 const MUTEX_MADE: u64 = 0x4d55_5458;
+const MUTEX_FAST: u64 = 0x4d55_545a;
+/// mtxopts: the kind in bits 2 and 3, `_PTHREAD_PROCESS_PRIVATE` in 4 and 5, the policy in 6 to 8, that it is a mutex.
+const PRIVATE: u32 = 2 << 4;
+const FIRST_FIT: u32 = 2 << 6;
+const IS_MUTEX: u32 = 1 << 13;
+/// `PTH_RWL_EBIT` and `PTHRW_INC` of a sequence.
+const EXCLUSIVE: u32 = 2;
+const ONE_MORE: u32 = 0x100;
+/// <sys/syscall.h>.
+const MUTEX_WAIT: u32 = 301;
+const CONDITION_WAIT: u32 = 305;
+const READ_LOCK: u32 = 306;
+const WRITE_LOCK: u32 = 307;
+pub(super) const ULOCK_WAIT: u32 = 515;
+const ULOCK_WAIT_2: u32 = 544;
+/// `UL_UNFAIR_LOCK | ULF_NO_ERRNO` (<sys/ulock.h>).
+pub(super) const UNFAIR: u64 = 0x0100_0002;
 const ONCE_DONE: u64 = 0x4f4e_4345;
 
 const EBUSY: i32 = 16;
@@ -24,29 +50,59 @@ const EPERM: i32 = 1;
 const EDEADLK: i32 = 11;
 const ETIMEDOUT: i32 = 60;
 
-/// `pthread_mutex_t` (64 bytes).
+/// `pthread_mutex_t` (64 bytes; src/types_internal.h, `struct pthread_mutex_s`).
 #[repr(C)]
 struct Mutex {
-    signature: u64,
-    /// 0 free, 1 held, 2 held and somebody sleeps.
+    signature: AtomicU64,
+    lock: u32,
+    /// mtxopts.
+    options: AtomicU32,
+    priorities: u32,
+    padding: u32,
+    /// m_tid.
+    owner: AtomicU64,
+    /// m_seq: lgenval and ugenval.
+    sequence: [AtomicU32; 2],
+    misaligned: u64,
+    /// The host's: 0 free, 1 held, 2 held and somebody sleeps.
     word: AtomicU32,
-    owner: AtomicU32,
     depth: u32,
-    /// PTHREAD_MUTEX_NORMAL 0, ERRORCHECK 1, RECURSIVE 2.
-    kind: i32,
+    reserved: u64,
+}
+
+const _: () = assert!(size_of::<Mutex>() == 64);
+
+fn unique_id() -> u64 {
+    thread::current().unique_id.load(Ordering::Relaxed)
+}
+
+/// `_pthread_mutex_init`: the signature and the options of a kind (PTHREAD_MUTEX_NORMAL 0, ERRORCHECK 1, RECURSIVE 2).
+fn made_as(kind: u32) -> (u64, u32) {
+    (if kind == 0 { MUTEX_FAST } else { MUTEX_MADE }, kind << 2 | PRIVATE | FIRST_FIT | IS_MUTEX)
 }
 
 impl Mutex {
-    fn kind(&self) -> i32 {
-        match self.signature {
-            MUTEX_STATIC_ERRORCHECK => 1,
-            MUTEX_STATIC_RECURSIVE => 2,
-            _ => self.kind,
+    fn kind(&self) -> u32 {
+        self.options.load(Ordering::Relaxed) >> 2 & 3
+    }
+
+    /// `_pthread_mutex_check_init`: a static one is made at its first use, by each that finds it so the same.
+    fn make(&self) {
+        let signature = self.signature.load(Ordering::Acquire);
+        if signature & !0xf == MUTEX_STATIC {
+            let (signature, options) = made_as(match signature & 0xf {
+                1 => 1,
+                2 => 2,
+                _ => 0,
+            });
+            self.options.store(options, Ordering::Relaxed);
+            self.signature.store(signature, Ordering::Release);
         }
     }
 
     fn lock(&mut self, wait: bool) -> i32 {
-        let me = thread::current().tid.load(Ordering::Relaxed) as u32;
+        self.make();
+        let me = unique_id();
         if self.owner.load(Ordering::Relaxed) == me {
             match self.kind() {
                 2 => {
@@ -61,17 +117,23 @@ impl Mutex {
             if !wait {
                 return EBUSY;
             }
+            let lgenval = self.sequence[0].fetch_add(ONE_MORE, Ordering::Relaxed) + ONE_MORE;
+            let (ugenval, owner) = (self.sequence[1].load(Ordering::Relaxed), self.owner.load(Ordering::Relaxed));
+            let options = self.options.load(Ordering::Relaxed);
+            let at = std::ptr::from_ref(self) as u64;
+            let call = [at, lgenval.into(), ugenval.into(), owner, options.into()];
             while self.word.swap(2, Ordering::Acquire) != 0 {
-                futex::wait(&self.word, 2, None);
+                thread::current().in_call(MUTEX_WAIT, &call, || futex::wait(&self.word, 2, None));
             }
+            self.sequence[1].fetch_add(ONE_MORE, Ordering::Relaxed);
         }
+        self.sequence[0].fetch_or(EXCLUSIVE, Ordering::Relaxed);
         self.owner.store(me, Ordering::Relaxed);
         0
     }
 
     fn unlock(&mut self) -> i32 {
-        let me = thread::current().tid.load(Ordering::Relaxed) as u32;
-        if self.kind() != 0 && self.owner.load(Ordering::Relaxed) != me {
+        if self.kind() != 0 && self.owner.load(Ordering::Relaxed) != unique_id() {
             return EPERM;
         }
         if self.depth > 0 {
@@ -79,6 +141,7 @@ impl Mutex {
             return 0;
         }
         self.owner.store(0, Ordering::Relaxed);
+        self.sequence[0].fetch_and(!EXCLUSIVE, Ordering::Relaxed);
         if self.word.swap(0, Ordering::Release) == 2 {
             futex::wake(&self.word, 1);
         }
@@ -87,10 +150,13 @@ impl Mutex {
 }
 
 extern "C" fn mutex_init(mutex: *mut Mutex, attributes: *const [u64; 2]) -> i32 {
-    // SAFETY: the program gave the objects.
+    // SAFETY: the program gave the objects; zeros are a mutex's.
     unsafe {
-        let kind = if attributes.is_null() { 0 } else { (*attributes)[1] as i32 };
-        mutex.write(Mutex { signature: MUTEX_MADE, word: AtomicU32::new(0), owner: AtomicU32::new(0), depth: 0, kind });
+        let kind = if attributes.is_null() { 0 } else { (*attributes)[1] as u32 };
+        mutex.write(std::mem::zeroed());
+        let (signature, options) = made_as(kind & 3);
+        (*mutex).options = AtomicU32::new(options);
+        (*mutex).signature = AtomicU64::new(signature);
     }
     0
 }
@@ -126,21 +192,29 @@ extern "C" fn nothing() -> i32 {
     0
 }
 
-/// `pthread_cond_t` (48 bytes).
+/// `pthread_cond_t` (48 bytes; `struct pthread_cond_s`: the signature, lock, flags, busy, c_seq).
 #[repr(C)]
 struct Condition {
     signature: u64,
-    /// Counts wake-ups.
+    words: [u64; 3],
+    reserved: u32,
+    /// The host's: counts wake-ups.
     sequence: AtomicU32,
+    more: u64,
 }
 
+const _: () = assert!(size_of::<Condition>() == 48);
+
 impl Condition {
+    /// Without taking the mutex again, which the caller of the call does (src/pthread_cond.c, `_pthread_cond_wait`).
     fn wait(&self, mutex: &mut Mutex, timeout: Option<Duration>) -> i32 {
         let seen = self.sequence.load(Ordering::SeqCst);
         let start = std::time::Instant::now();
         mutex.unlock();
-        futex::wait(&self.sequence, seen, timeout);
-        mutex.lock(true);
+        let time = timeout.map_or([0, 0], |time| [time.as_secs(), u64::from(time.subsec_nanos()).max(1)]);
+        let flags = u64::from(mutex.options.load(Ordering::Relaxed) & !IS_MUTEX);
+        let call = [std::ptr::from_ref(self) as u64, ONE_MORE.into(), 0, 0, 0, flags, time[0], time[1]];
+        thread::current().in_call(CONDITION_WAIT, &call, || futex::wait(&self.sequence, seen, timeout));
         let late = timeout.is_some_and(|t| start.elapsed() >= t);
         if late && self.sequence.load(Ordering::SeqCst) == seen { ETIMEDOUT } else { 0 }
     }
@@ -148,7 +222,15 @@ impl Condition {
 
 extern "C" fn cond_init(condition: *mut Condition, _attributes: usize) -> i32 {
     // SAFETY: the program gave the object.
-    unsafe { condition.write(Condition { signature: 0x434f_4e44, sequence: AtomicU32::new(0) }) };
+    unsafe {
+        condition.write(Condition {
+            signature: 0x434f_4e44,
+            words: [0; 3],
+            reserved: 0,
+            sequence: AtomicU32::new(0),
+            more: 0,
+        });
+    };
     0
 }
 
@@ -180,26 +262,46 @@ extern "C" fn cond_broadcast(condition: &Condition) -> i32 {
     0
 }
 
-/// `pthread_rwlock_t` (200 bytes): the number of readers, or all ones for a writer.
+/// `pthread_rwlock_t` (200 bytes; `struct pthread_rwlock_s`).
 #[repr(C)]
 struct ReadWrite {
-    signature: u64,
+    signature: AtomicU64,
+    words: [u64; 2],
+    /// rw_tid.
+    owner: AtomicU64,
+    /// rw_seq and rw_mis.
+    sequences: [u64; 4],
+    /// The host's: the number of readers, or all ones for a writer.
     state: AtomicU32,
 }
 
 const WRITER: u32 = u32::MAX;
+/// `_PTHREAD_RWLOCK_SIG`, which a static one gets at its first use.
+const READ_WRITE_MADE: u64 = 0x5257_4c4b;
+
+impl ReadWrite {
+    fn sleep(&self, number: u32, state: u32) {
+        // Sequence and flags (`_PTHREAD_PROCESS_PRIVATE`).
+        let call = [std::ptr::from_ref(self) as u64, ONE_MORE.into(), 0, 0, 0x20];
+        thread::current().in_call(number, &call, || futex::wait(&self.state, state, None));
+    }
+}
 
 extern "C" fn rwlock_init(lock: *mut ReadWrite, _attributes: usize) -> i32 {
-    // SAFETY: the program gave the object.
-    unsafe { lock.write(ReadWrite { signature: 0x5257_4c4b, state: AtomicU32::new(0) }) };
+    // SAFETY: the program gave the object; zeros are one's.
+    unsafe {
+        lock.write(std::mem::zeroed());
+        (*lock).signature = AtomicU64::new(READ_WRITE_MADE);
+    }
     0
 }
 
 extern "C" fn rwlock_read(lock: &ReadWrite) -> i32 {
+    lock.signature.store(READ_WRITE_MADE, Ordering::Relaxed);
     loop {
         let state = lock.state.load(Ordering::Relaxed);
         if state == WRITER {
-            futex::wait(&lock.state, WRITER, None);
+            lock.sleep(READ_LOCK, WRITER);
         } else if lock.state.compare_exchange(state, state + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return 0;
         }
@@ -207,16 +309,21 @@ extern "C" fn rwlock_read(lock: &ReadWrite) -> i32 {
 }
 
 extern "C" fn rwlock_write(lock: &ReadWrite) -> i32 {
+    lock.signature.store(READ_WRITE_MADE, Ordering::Relaxed);
     loop {
         match lock.state.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return 0,
-            Err(state) => futex::wait(&lock.state, state, None),
+            Ok(_) => {
+                lock.owner.store(unique_id(), Ordering::Relaxed);
+                return 0;
+            }
+            Err(state) => lock.sleep(WRITE_LOCK, state),
         }
     }
 }
 
 extern "C" fn rwlock_unlock(lock: &ReadWrite) -> i32 {
     if lock.state.load(Ordering::Relaxed) == WRITER {
+        lock.owner.store(0, Ordering::Relaxed);
         lock.state.store(0, Ordering::Release);
     } else {
         lock.state.fetch_sub(1, Ordering::Release);
@@ -249,21 +356,44 @@ extern "C" fn once(once: &mut Once, function: usize) -> i32 {
     }
 }
 
+/// `OS_ULOCK_NOWAITERS_BIT`.
+const NOBODY_WAITS: u32 = 1;
+
 /// `os_unfair_lock`: one word (<os/lock.h>).
-extern "C" fn unfair_lock(word: &AtomicU32) {
-    if word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        while word.swap(2, Ordering::Acquire) != 0 {
-            futex::wait(word, 2, None);
+fn unfair_lock_by(word: &AtomicU32, number: u32) {
+    let this = thread::current();
+    let me = this.port.load(Ordering::Relaxed);
+    let mut mine = me;
+    while let Err(seen) = word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+        if seen | NOBODY_WAITS == me {
+            refuse!("os_unfair_lock_lock: Trying to recursively lock an os_unfair_lock");
+        }
+        let waited = seen & !NOBODY_WAITS;
+        if seen == waited || word.compare_exchange(seen, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let call = [UNFAIR, std::ptr::from_ref(word) as u64, waited.into(), 0, 0];
+            this.in_call(number, &call, || futex::wait(word, waited, None));
+            // There may be others.
+            mine = me & !NOBODY_WAITS;
         }
     }
 }
 
+/// Of macOS 11 and, by the call that libplatform makes since macOS 12, of later ones.
+extern "C" fn unfair_lock(word: &AtomicU32) {
+    unfair_lock_by(word, ULOCK_WAIT);
+}
+
+extern "C" fn unfair_lock_later(word: &AtomicU32) {
+    unfair_lock_by(word, ULOCK_WAIT_2);
+}
+
 extern "C" fn unfair_trylock(word: &AtomicU32) -> i32 {
-    i32::from(word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok())
+    let me = thread::current().port.load(Ordering::Relaxed);
+    i32::from(word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok())
 }
 
 extern "C" fn unfair_unlock(word: &AtomicU32) {
-    if word.swap(0, Ordering::Release) == 2 {
+    if word.swap(0, Ordering::Release) & NOBODY_WAITS == 0 {
         futex::wake(word, 1);
     }
 }
@@ -271,7 +401,7 @@ extern "C" fn unfair_unlock(word: &AtomicU32) {
 super::exports! {
     "pthread_mutex_init" => mutex_init,
     "pthread_mutex_destroy" => mutex_destroy,
-    "pthread_mutex_lock" => mutex_lock,
+    "__psynch_mutexwait" => mutex_lock,
     "pthread_mutex_trylock" => mutex_trylock,
     "pthread_mutex_unlock" => mutex_unlock,
     "pthread_mutexattr_init" => mutexattr_init,
@@ -279,20 +409,21 @@ super::exports! {
     "pthread_mutexattr_destroy" => nothing,
     "pthread_cond_init" => cond_init,
     "pthread_cond_destroy" => nothing,
-    "pthread_cond_wait" => cond_wait,
-    "pthread_cond_timedwait" => cond_timedwait,
-    "pthread_cond_timedwait_relative_np" => cond_timedwait_relative,
+    "__psynch_cvwait" => cond_wait,
+    "__psynch_cvwait@absolute" => cond_timedwait,
+    "__psynch_cvwait@relative" => cond_timedwait_relative,
     "pthread_cond_signal" => cond_signal,
     "pthread_cond_broadcast" => cond_broadcast,
     "pthread_condattr_init" => nothing,
     "pthread_condattr_destroy" => nothing,
     "pthread_rwlock_init" => rwlock_init,
     "pthread_rwlock_destroy" => nothing,
-    "pthread_rwlock_rdlock" => rwlock_read,
-    "pthread_rwlock_wrlock" => rwlock_write,
+    "__psynch_rw_rdlock" => rwlock_read,
+    "__psynch_rw_wrlock" => rwlock_write,
     "pthread_rwlock_unlock" => rwlock_unlock,
     "pthread_once" => once,
-    "os_unfair_lock_lock" => unfair_lock,
+    "__ulock_wait" => unfair_lock,
+    "__ulock_wait2" => unfair_lock_later,
     "os_unfair_lock_trylock" => unfair_trylock,
     "os_unfair_lock_unlock" => unfair_unlock,
 }

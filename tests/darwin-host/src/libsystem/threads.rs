@@ -9,7 +9,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use super::{held_locks, specific};
+use super::{held_locks, specific, sync};
 use crate::host::{
     gate::{self, Beginning},
     kernel::{futex, lock, pages, thread, thread::Thread},
@@ -189,9 +189,14 @@ extern "C" fn join(thread: *const Thread, result: *mut usize) -> i32 {
     if thread.detached.swap(1, Ordering::SeqCst) != 0 {
         return EINVAL;
     }
+    // libpthread's src/pthread_cancelable.c, `_pthread_joiner_wait`: the word is the port of the thread that is to end, until it does.
+    let gate = &thread.exit_gate;
+    gate.store(thread.port.load(Ordering::SeqCst), Ordering::SeqCst);
+    let call = [sync::UNFAIR, gate.as_ptr() as u64, gate.load(Ordering::SeqCst).into(), 0];
     while thread.ended.load(Ordering::SeqCst) == 0 {
-        futex::wait(&thread.ended, 0, None);
+        thread::current().in_call(sync::ULOCK_WAIT, &call, || futex::wait(&thread.ended, 0, None));
     }
+    gate.store(u32::MAX, Ordering::SeqCst);
     if !result.is_null() {
         // SAFETY: the program gave the address.
         unsafe { result.write(thread.result.load(Ordering::SeqCst)) };

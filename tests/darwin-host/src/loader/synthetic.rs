@@ -1,8 +1,9 @@
 //! The image that stands for the system's libraries: `/usr/lib/system/libsystem_kernel.dylib`.
 //!
 //! Every import is bound to a stub in it, named as the import, so that a thread in a system call is seen in a function of
-//! an image with a UUID, a symbol table and unwind information, as on macOS. A stub is 32 bytes: code that loads the
-//! stub's own address into a scratch register and jumps to the gate, the gate's address at +16, the target's at +24.
+//! an image with a UUID, a symbol table and unwind information, as on macOS. A stub is 48 bytes: code that loads the
+//! stub's own address into a scratch register and jumps to the gate, the instruction that makes a system call and the return, which
+//! are only shown, the gate's address at +32, the target's at +40. What follows an `@` in a name is no part of the symbol.
 //! Before the stubs lie two pieces of code: one from which the program's initialisers and destructors are called, with a frame
 //! record that ends the stack; and `_sigtramp`, which calls a signal handler and then traps into the host to return from it. How
 //! threads and `main` begin: [`super::system_images`].
@@ -24,7 +25,11 @@ use crate::host::{
 };
 
 pub(crate) const PATH: &str = "/usr/lib/system/libsystem_kernel.dylib";
-const STUB: usize = 32;
+const STUB: usize = 48;
+/// Where in a stub a thread stands whose system call blocks: behind the instruction that made it.
+pub(crate) const IN_CALL: usize = if cfg!(target_arch = "x86_64") { 15 } else { 16 };
+/// Where in a stub its target's address is; the gates know it.
+const TARGET: usize = 40;
 const TEXT_START: usize = 0x1000;
 /// Stubs of imports that the host doesn't know are made when a program asks for them.
 const SPARE: usize = 2048;
@@ -88,16 +93,17 @@ const TRAMPOLINE_BYTES: &[u8] = &[0xff, 0xd0, 0xcc]; // call rax; int3
 const TRAMPOLINE_BYTES: &[u8] = &[0x00, 0x02, 0x3f, 0xd6, 0x20, 0xb4, 0x38, 0xd4]; // blr x16; brk #0xc5a1
 
 #[cfg(target_arch = "x86_64")]
-fn stub_bytes() -> [u8; 16] {
-    // lea r11, [rip - 7]; jmp [rip + 3]
-    [0x4c, 0x8d, 0x1d, 0xf9, 0xff, 0xff, 0xff, 0xff, 0x25, 3, 0, 0, 0, 0xcc, 0xcc, 0xcc]
+fn stub_bytes() -> [u8; 20] {
+    // lea r11, [rip - 7]; jmp [rip + 19]; syscall; ret
+    [0x4c, 0x8d, 0x1d, 0xf9, 0xff, 0xff, 0xff, 0xff, 0x25, 19, 0, 0, 0, 0x0f, 0x05, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc]
 }
 
 #[cfg(target_arch = "aarch64")]
-fn stub_bytes() -> [u8; 16] {
-    // adr x16, 0; ldr x17, #12; br x17; nop
-    let mut bytes = [0; 16];
-    for (to, word) in bytes.chunks_exact_mut(4).zip([0x1000_0010u32, 0x5800_0071, 0xd61f_0220, 0xd503_201f]) {
+fn stub_bytes() -> [u8; 20] {
+    // adr x16, 0; ldr x17, #28; br x17; svc #0x80; ret
+    let mut bytes = [0; 20];
+    let words = [0x1000_0010u32, 0x5800_00f1, 0xd61f_0220, 0xd400_1001, 0xd65f_03c0];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
         to.copy_from_slice(&word.to_le_bytes());
     }
     bytes
@@ -250,7 +256,7 @@ impl Synthetic {
             libc::mprotect(start as *mut libc::c_void, size, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
         };
         for stub in names.filter_map(|name| self.find(name)) {
-            put(stub + 24, &target.to_le_bytes());
+            put(stub + TARGET, &target.to_le_bytes());
         }
         protect(start, size);
     }
@@ -259,10 +265,10 @@ impl Synthetic {
         let at = self.next_stub;
         assert!(at + STUB <= self.stubs_end, "too many unknown imports");
         put(at, &stub_bytes());
-        put(at + 16, &gate::gate_address().to_le_bytes());
-        put(at + 24, &target.to_le_bytes());
+        put(at + 32, &gate::gate_address().to_le_bytes());
+        put(at + TARGET, &target.to_le_bytes());
         self.next_stub += STUB;
-        self.symbol(name, at);
+        self.symbol(name.split_once('@').map_or(name, |(name, _)| name), at);
         self.by_name.insert(name.to_owned(), at);
         at
     }

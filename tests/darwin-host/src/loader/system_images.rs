@@ -12,6 +12,13 @@
 //! * `/usr/lib/system/libsystem_c.dylib`: `abort` (Libc stdlib/FreeBSD/abort.c), `raise` (gen/FreeBSD/raise.c) and `__assert_rtn`
 //!   (gen/assert.c), which call `pthread_kill`, or `abort`.
 //!
+//! * How locks are waited for, in libsystem_pthread (libpthread-454.40.3, macOS 11.0): `pthread_mutex_lock` (src/pthread_mutex.c:
+//!   `_pthread_mutex_firstfit_lock_slow`, `_pthread_mutex_firstfit_lock_wait`, `__psynch_mutexwait`), `pthread_cond_wait` and its like
+//!   (src/pthread_cond.c: `_pthread_cond_wait`, `__psynch_cvwait`, then the mutex's lock), `pthread_rwlock_rdlock` and `…_wrlock`
+//!   (src/pthread_rwlock.c: `_pthread_rwlock_lock_slow`, `_pthread_rwlock_lock_wait`, `__psynch_rw_rdlock`, `…_wrlock`); and in
+//!   `/usr/lib/system/libsystem_platform.dylib` (libplatform-254, src/os/lock.c): `os_unfair_lock_lock`, `_os_unfair_lock_lock_slow`,
+//!   `__ulock_wait`. The calls do all of it ([`crate::libsystem`]'s locks).
+//!
 //! What a function does besides the calls that are seen on a stack is the host's own, behind imports that no Mac has.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,6 +51,13 @@ struct Function {
     name: &'static str,
     encoding: u32,
     code: Code,
+}
+
+impl Function {
+    /// Where the next one is, if it is there.
+    fn end(&self, at: usize) -> usize {
+        (at + self.code.0.len()).next_multiple_of(4)
+    }
 }
 
 /// Machine code.
@@ -201,6 +215,74 @@ fn raise(this: usize, pthread_kill: usize) -> Code {
     code.words(&[0xb940_1fe1]).call(pthread_kill).words(&[0xa8c2_7bfd, 0xd65f_03c0])
 }
 
+/// A function that calls another one with its own arguments.
+fn frame(name: &'static str, callee: usize) -> Function {
+    Function { name, encoding: ENCODING_FRAME, code: Code::prologue().call(callee).epilogue() }
+}
+
+/// `_pthread_cond_wait`: waits, then takes the mutex, which is its second argument, again. The seventh and the eighth argument of the call
+/// are the time: 0, or for `seconds`.
+#[cfg(target_arch = "x86_64")]
+fn condition_wait(call: usize, mutex_lock: usize, seconds: u8) -> Code {
+    // push rsi; sub rsp, 8; push 0; push seconds; call; mov [rbp - 16], eax; mov rdi, [rbp - 8]; call; mov eax, [rbp - 16]; leave; ret
+    let code = Code::prologue().bytes(&[0x56, 0x48, 0x83, 0xec, 8, 0x6a, 0, 0x6a, seconds]).call(call);
+    let code = code.bytes(&[0x89, 0x45, 0xf0, 0x48, 0x8b, 0x7d, 0xf8]).call(mutex_lock);
+    code.bytes(&[0x8b, 0x45, 0xf0, 0xc9, 0xc3])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn condition_wait(call: usize, mutex_lock: usize, _seconds: u8) -> Code {
+    // stp x29, x30, [sp, #-32]!; mov x29, sp; str x1, [sp, #16]; …; str w0, [sp, #24]; ldr x0, [sp, #16]; …; ldr w0, [sp, #24];
+    // ldp x29, x30, [sp], #32; ret. What is in x6 and x7 the host says.
+    let code = Code::default().words(&[0xa9be_7bfd, 0x9100_03fd, 0xf900_0be1]).call(call);
+    let code = code.words(&[0xb900_1be0, 0xf940_0be0]).call(mutex_lock);
+    code.words(&[0xb940_1be0, 0xa8c2_7bfd, 0xd65f_03c0])
+}
+
+/// Functions of which each calls the one before it, and the first the stub with that name.
+type Chain = (&'static [&'static str], &'static str);
+
+const MUTEX: Chain = (
+    &["__pthread_mutex_firstfit_lock_wait", "__pthread_mutex_firstfit_lock_slow", "_pthread_mutex_lock"],
+    "___psynch_mutexwait",
+);
+const CONDITIONS: [(&str, &str, u8); 3] = [
+    ("_pthread_cond_wait", "___psynch_cvwait", 0),
+    ("_pthread_cond_timedwait", "___psynch_cvwait@absolute", 1),
+    ("_pthread_cond_timedwait_relative_np", "___psynch_cvwait@relative", 1),
+];
+const READ_WRITE: [Chain; 2] = [
+    (&["__pthread_rwlock_lock_wait", "__pthread_rwlock_lock_slow", "_pthread_rwlock_rdlock"], "___psynch_rw_rdlock"),
+    (&["__pthread_rwlock_lock_wait", "__pthread_rwlock_lock_slow", "_pthread_rwlock_wrlock"], "___psynch_rw_wrlock"),
+];
+
+const UNFAIR_LOCK: [&str; 2] = ["__os_unfair_lock_lock_slow", "_os_unfair_lock_lock"];
+
+/// Functions of an image under construction, from its first address on.
+struct Functions {
+    next: usize,
+    all: Vec<Function>,
+}
+
+impl Functions {
+    fn new(place: &Place) -> Functions {
+        Functions { next: place.text(), all: Vec::new() }
+    }
+
+    /// Adds one and says where it is going to be.
+    fn add(&mut self, function: Function) -> usize {
+        let at = self.next;
+        self.next = function.end(at);
+        self.all.push(function);
+        at
+    }
+
+    /// Adds a chain's and says where the last one is going to be.
+    fn chain(&mut self, names: &[&'static str], callee: usize) -> usize {
+        names.iter().fold(callee, |callee, name| self.add(frame(name, callee)))
+    }
+}
+
 /// What is made here.
 pub(super) struct SystemImages {
     pub(super) images: Vec<Image>,
@@ -213,11 +295,21 @@ pub(super) struct SystemImages {
 /// Makes the images. `host` gives the stub of an import by its name (with Darwin's underscore).
 pub(super) fn create(host: impl Fn(&str) -> usize) -> SystemImages {
     let pthread = Place::reserve();
-    let mut functions = thread_functions();
-    let kill = Code::prologue().call(host("___pthread_kill")).epilogue();
-    functions.push(Function { name: "_pthread_kill", encoding: ENCODING_FRAME, code: kill });
-    let (pthread, at) = pthread.build("/usr/lib/system/libsystem_pthread.dylib", *b"PTHR", &functions);
-    let (thread_start, pthread_start, pthread_kill) = (at[0], at[2], at[3]);
+    let mut functions = Functions::new(&pthread);
+    let at: Vec<usize> = thread_functions().into_iter().map(|function| functions.add(function)).collect();
+    let (thread_start, pthread_start) = (at[0], at[2]);
+    let pthread_kill = functions.add(frame("_pthread_kill", host("___pthread_kill")));
+    let mutex_lock = functions.chain(MUTEX.0, host(MUTEX.1));
+    let mut exports = vec![("_pthread_kill", pthread_kill), ("_pthread_mutex_lock", mutex_lock)];
+    for (name, call, seconds) in CONDITIONS {
+        let code = condition_wait(host(call), mutex_lock, seconds);
+        let wait = functions.add(Function { name: "__pthread_cond_wait", encoding: ENCODING_FRAME, code });
+        exports.push((name, functions.add(frame(name, wait))));
+    }
+    for (names, call) in READ_WRITE {
+        exports.push((names[names.len() - 1], functions.chain(names, host(call))));
+    }
+    let (pthread, _) = pthread.build("/usr/lib/system/libsystem_pthread.dylib", *b"PTHR", &functions.all);
     link_thread_start(thread_start, pthread_start);
     THREAD_START.store(thread_start, Ordering::Relaxed);
 
@@ -231,6 +323,12 @@ pub(super) fn create(host: impl Fn(&str) -> usize) -> SystemImages {
     let behind_nop = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
     START.store(at[0] + if is_later { 0 } else { behind_nop }, Ordering::Relaxed);
 
+    let platform = Place::reserve();
+    let mut functions = Functions::new(&platform);
+    let call = if is_later { "___ulock_wait2" } else { "___ulock_wait" };
+    exports.push((UNFAIR_LOCK[1], functions.chain(&UNFAIR_LOCK, host(call))));
+    let (platform, _) = platform.build("/usr/lib/system/libsystem_platform.dylib", *b"PLAT", &functions.all);
+
     let c = Place::reserve();
     let abort = Code::prologue().call(host("_darwin_host_abort_begins")).abort_arguments();
     let abort = abort.call(pthread_kill).call(host("_darwin_host_abort_ends")).trap();
@@ -241,10 +339,10 @@ pub(super) fn create(host: impl Fn(&str) -> usize) -> SystemImages {
         Function { name: "_raise", encoding: ENCODING_FRAME, code: raise(host("_pthread_self"), pthread_kill) },
     ];
     let (c, at) = c.build("/usr/lib/system/libsystem_c.dylib", *b"LIBC", &functions);
-    let exports = functions.iter().map(|function| function.name).zip(at).chain([("_pthread_kill", pthread_kill)]);
-    let exports = exports.map(|(name, at)| (name.to_owned(), at)).collect();
+    exports.extend(functions.iter().map(|function| function.name).zip(at));
+    let exports = exports.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
 
-    let mut images = vec![pthread, c];
+    let mut images = vec![pthread, platform, c];
     for image in images.iter().chain([&dyld]) {
         protect(image.header, image.text.1 - image.text.0);
     }
@@ -291,7 +389,7 @@ impl Place {
             names.0.extend_from_slice(function.name.as_bytes());
             names.0.push(0);
             places.push(at);
-            at = (at + function.code.0.len()).next_multiple_of(4);
+            at = function.end(at);
         }
         put(strings, &names.0);
         let rules: Vec<_> = places.iter().zip(functions).map(|(at, f)| ((at - base) as u32, f.encoding)).collect();
