@@ -1,5 +1,7 @@
-//! What a thread waits for that is in futex(2): the arguments of the call, and the memory around its word, from which the crate
-//! `coroner-explain` reads who holds the lock.
+//! What a thread waits for that is in futex(2), or in one of the calls that Apple's systems have for it ([`darwin`]): the arguments of
+//! the call, and the memory around its word, from which the crate `coroner-explain` reads who holds the lock.
+
+pub mod darwin;
 
 use crate::memory::Memory;
 use crate::registers::{Aarch64Registers, Arch, X86_64Registers};
@@ -9,8 +11,10 @@ use crate::registers::{Aarch64Registers, Arch, X86_64Registers};
 pub const BEFORE: usize = 16;
 /// Bytes that are kept from the word on.
 pub const FROM: usize = 32;
+/// The most bytes that are kept: a mutex of Apple's.
+const ROOM: usize = 64;
 
-/// A thread's futex(2) that waits.
+/// A thread's call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutexWait {
     /// Address of the word.
@@ -21,9 +25,10 @@ pub struct FutexWait {
     pub expected: u32,
     /// Whether it ends by itself: the call has a time-out.
     pub timed: bool,
-    bytes: [u8; BEFORE + FROM],
-    /// Of the bytes those that could be read.
-    read: (usize, usize),
+    bytes: [u8; ROOM],
+    /// How many of them could be read, and the address of the first.
+    length: usize,
+    start: u64,
 }
 
 /// The numbers of futex(2): `asm/unistd_64.h`, `asm-generic/unistd.h`.
@@ -44,25 +49,25 @@ const FLAGS: u32 = 128 | 256;
 pub trait CallRegisters {
     /// Whose they are.
     const ARCH: Arch;
-    /// The first four arguments.
-    fn arguments(&self) -> [u64; 4];
+    /// The first six arguments.
+    fn arguments(&self) -> [u64; 6];
 }
 
 impl CallRegisters for X86_64Registers {
     const ARCH: Arch = Arch::X86_64;
 
-    fn arguments(&self) -> [u64; 4] {
-        let [_, rdx, _, _, rsi, rdi, _, _, _, _, r10, ..] = self.gpr;
-        [rdi, rsi, rdx, r10]
+    fn arguments(&self) -> [u64; 6] {
+        let [_, rdx, _, _, rsi, rdi, _, _, r8, r9, r10, ..] = self.gpr;
+        [rdi, rsi, rdx, r10, r8, r9]
     }
 }
 
 impl CallRegisters for Aarch64Registers {
     const ARCH: Arch = Arch::Aarch64;
 
-    fn arguments(&self) -> [u64; 4] {
-        let [x0, x1, x2, x3, ..] = self.x;
-        [x0, x1, x2, x3]
+    fn arguments(&self) -> [u64; 6] {
+        let [x0, x1, x2, x3, x4, x5, ..] = self.x;
+        [x0, x1, x2, x3, x4, x5]
     }
 }
 
@@ -72,26 +77,28 @@ impl FutexWait {
     ///
     /// Async-signal-safe if reading `memory` is.
     pub fn of<R: CallRegisters, M: Memory>(registers: &R, number: i64, memory: &mut M) -> Option<FutexWait> {
-        let [address, operation, expected, timeout] = registers.arguments();
+        let [address, operation, expected, timeout, ..] = registers.arguments();
         let (operation, expected) = (operation as u32, expected as u32);
         if number != i64::from(number_of(R::ARCH)) || !WAITS.contains(&(operation & !FLAGS)) || address % 4 != 0 {
             return None;
         }
-        let mut wait = FutexWait {
-            address,
-            operation,
-            expected,
-            timed: timeout != 0,
-            bytes: [0; BEFORE + FROM],
-            read: (0, BEFORE + FROM),
-        };
-        // All of it, or what lies on this side of the end of what is mapped.
-        for (from, to) in [(0, BEFORE + FROM), (BEFORE, BEFORE + FROM), (0, BEFORE + 4), (BEFORE, BEFORE + 4)] {
-            let start = address.wrapping_sub(BEFORE as u64).wrapping_add(from as u64);
-            let Some(into) = wait.bytes.get_mut(from..to) else { continue };
-            if memory.read(start, into).is_ok() {
-                wait.read = (from, to);
-                return Some(wait);
+        let spans = [(BEFORE, FROM), (0, FROM), (BEFORE, 4), (0, 4)];
+        FutexWait::new(address, operation, expected, timeout != 0).with_memory(&spans, memory)
+    }
+
+    fn new(address: u64, operation: u32, expected: u32, timed: bool) -> FutexWait {
+        FutexWait { address, operation, expected, timed, bytes: [0; ROOM], length: 0, start: address }
+    }
+
+    /// With the memory around the word: so many bytes before it and from it on, the first of these that can be read, so that there is
+    /// what lies on this side of the end of what is mapped.
+    fn with_memory<M: Memory>(mut self, spans: &[(usize, usize)], memory: &mut M) -> Option<FutexWait> {
+        for (before, from) in spans {
+            self.length = before.wrapping_add(*from);
+            self.start = self.address.wrapping_sub(*before as u64);
+            let Some(into) = self.bytes.get_mut(..self.length) else { continue };
+            if memory.read(self.start, into).is_ok() {
+                return Some(self);
             }
         }
         None
@@ -99,12 +106,11 @@ impl FutexWait {
 
     /// What could be read around the word, from [`start`](Self::start) on.
     pub fn bytes(&self) -> &[u8] {
-        let (from, to) = self.read;
-        self.bytes.get(from..to).unwrap_or_default()
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 
     /// The address of the first of the [`bytes`](Self::bytes).
     pub fn start(&self) -> u64 {
-        self.address.wrapping_sub(BEFORE as u64).wrapping_add(self.read.0 as u64)
+        self.start
     }
 }

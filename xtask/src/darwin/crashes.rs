@@ -33,16 +33,17 @@ const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
 type Part<'a> = &'a dyn Fn(&Kit) -> anyhow::Result<()>;
 
 /// Those that are run where only a part is.
-const PARTS: [&str; 2] = ["crashes: next launch", "crashes: behaviours"];
+const PARTS: [&str; 3] = ["crashes: next launch", "crashes: behaviours", "crashes: locks"];
 
 /// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long. `part`: only
 /// what [`PARTS`] names.
 pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool, part: bool) -> Vec<Row> {
-    let parts: [(&str, Part<'_>); 6] = [
+    let parts: [(&str, Part<'_>); 7] = [
         ("crashes: tests of the app's side", &app),
         ("crashes: next launch", &|kit| next_launch(kit, all)),
         ("crashes: live backtraces", &backtraces),
         ("crashes: behaviours", &|kit| behaviours(kit, all)),
+        ("crashes: locks", &locks),
         ("crashes: linked libraries", &libraries),
         ("crashes: who reads the report", &readers),
     ];
@@ -87,6 +88,11 @@ fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
     }
     // Threads that hang, too.
     succeed(kit.one_by_one(command.args(["--test", "hangs"])))
+}
+
+/// Threads that wait for each other's locks.
+fn locks(kit: &Kit) -> anyhow::Result<()> {
+    succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "locks"])))
 }
 
 /// The program that dies, built and where it is.

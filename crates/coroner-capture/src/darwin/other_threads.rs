@@ -4,6 +4,7 @@
 //! kernel and guarded loads.
 
 use coroner_process::context::Context;
+use coroner_process::futex_wait::darwin::wait_of;
 use coroner_process::memory::{Memory, read_text};
 use coroner_process::syscall::Result;
 use coroner_process::threads::{self, RunState, ThreadList, Tid};
@@ -244,6 +245,7 @@ fn describe(
         queue: QueueName::read(queue_at, installed.platform.label_offset, memory),
         cpu_time: activity.map(|activity| activity.cpu_time),
         swift_async: SwiftAsync::of_darwin_thread(memory, specific),
+        port: (port != 0).then_some(port),
         ..Description::default()
     }
 }
@@ -311,6 +313,7 @@ impl OtherThread<'_> {
         let captured_by = if handed.is_some() { CaptureMethod::CRASH_CONTEXT } else { CaptureMethod::MACH };
         let registers = handed.or_else(|| self.context.map(|context| context.registers()));
         let registers = registers.filter(|_| given_up.is_none());
+        let waits = registers.as_ref().and_then(|registers| wait_of(registers, memory));
         let not_captured = match (&registers, given_up) {
             (Some(_), _) => None,
             (None, Some(reason)) => Some(reason),
@@ -318,6 +321,8 @@ impl OtherThread<'_> {
         };
         Description {
             state: (state != 0).then_some(ThreadState(state)),
+            syscall: waits.map(|(number, _)| number),
+            futex: waits.map(|(_, wait)| wait),
             captured_by: registers.is_some().then_some(captured_by),
             not_captured,
             registers,

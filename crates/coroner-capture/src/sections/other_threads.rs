@@ -31,6 +31,7 @@ pub(crate) struct Description {
     pub not_captured: Option<NotCaptured>,
     pub registers: Option<Registers>,
     pub swift_async: SwiftAsync,
+    pub port: Option<u32>,
 }
 
 impl Description {
@@ -48,6 +49,7 @@ impl Description {
             registers: self.registers.as_ref().map(wire::Registers::from),
             queue: self.queue.as_ref().map(QueueName::as_bytes),
             cpu_time: self.cpu_time,
+            port: self.port,
             ..Thread::default()
         }
     }

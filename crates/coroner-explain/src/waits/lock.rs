@@ -23,7 +23,7 @@ pub(super) struct Found {
     pub(super) kind: WaitKind,
     pub(super) library: Option<&'static str>,
     pub(super) address: Address,
-    pub(super) owner: Option<u32>,
+    pub(super) owner: Option<u64>,
 }
 
 /// Whose a lock is.
@@ -68,7 +68,7 @@ pub(super) fn command(futex: &FutexWait) -> u32 {
 pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     let unknown = Found { kind: WaitKind::Futex, library: None, address: futex.address, owner: None };
     if LOCK_PI.contains(&command(futex)) {
-        let owner = futex.word().map(|word| word & TID).filter(|tid| *tid != 0);
+        let owner = futex.word().map(|word| u64::from(word & TID)).filter(|tid| *tid != 0);
         return Found { kind: WaitKind::Mutex, library: Some("kernel"), owner, ..unknown };
     }
     let Some((kind, library)) = waits_in(report, thread) else { return unknown };
@@ -86,7 +86,7 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     };
     let Some(known) = known else { return found };
     let address = Address(futex.address.0.wrapping_sub(known.word_offset));
-    Found { kind: known.kind, address, owner: known.owner.filter(|tid| *tid != 0), ..found }
+    Found { kind: known.kind, address, owner: known.owner.map(u64::from).filter(|tid| *tid != 0), ..found }
 }
 
 /// What a library's layout says.

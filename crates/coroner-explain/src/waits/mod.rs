@@ -1,5 +1,6 @@
 //! What each thread waits for and who has it: the wait-for graph of a report, and its cycles.
 
+mod apple;
 mod bionic;
 mod glibc;
 mod lock;
@@ -37,13 +38,14 @@ fn of(report: &Report) -> Vec<LockWait> {
     let is_whole = has_all_threads(report);
     let waiting = report.threads.iter().filter_map(|thread| Some((thread, thread.futex.as_ref()?)));
     let waits = waiting.map(|(thread, futex)| {
-        let mut found = lock::of(report, thread, futex);
-        if found.owner.map(u64::from) == Some(thread.tid) && lock::is_of_processes(futex) {
+        let is_apple = apple::is_of(report);
+        let mut found = if is_apple { apple::of(report, thread, futex) } else { lock::of(report, thread, futex) };
+        if found.owner == Some(thread.tid) && !is_apple && lock::is_of_processes(futex) {
             found.owner = None;
         }
         let owner_is = match found.owner {
             None => OwnerIs::Unknown,
-            Some(owner) if tids.contains(&owner.into()) => OwnerIs::InReport,
+            Some(owner) if tids.contains(&owner) => OwnerIs::InReport,
             Some(_) if !lock::is_private(futex) => OwnerIs::Elsewhere,
             Some(_) if is_whole => OwnerIs::Gone,
             Some(_) => OwnerIs::NotInReport,
@@ -54,7 +56,7 @@ fn of(report: &Report) -> Vec<LockWait> {
             library: found.library.map(ToOwned::to_owned),
             address: found.address,
             timed: futex.timed,
-            owner: found.owner.map(u64::from),
+            owner: found.owner,
             owner_is,
         }
     });
@@ -72,11 +74,13 @@ fn has_all_threads(report: &Report) -> bool {
 
 /// The cycles of the graph: in each a thread waits for the next, and the last for the first. Waits that end by themselves are in none.
 fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
-    // A lock that processes share has a number that another pid namespace may have given.
+    // A lock that processes share has a number that another pid namespace may have given. Apple's are those of the whole system.
     let futexes: HashMap<u64, &FutexWait> =
         report.threads.iter().filter_map(|thread| Some((thread.tid, thread.futex.as_ref()?))).collect();
     let is_private = |wait: &&LockWait| {
-        !wait.kind.is_lock() || futexes.get(&wait.tid).is_none_or(|futex| !lock::is_of_processes(futex))
+        apple::is_of(report)
+            || !wait.kind.is_lock()
+            || futexes.get(&wait.tid).is_none_or(|futex| !lock::is_of_processes(futex))
     };
     let lasting = waits.iter().filter(|wait| !wait.timed).filter(is_private);
     let edges: HashMap<u64, u64> = lasting.filter_map(|wait| Some((wait.tid, wait.owner_in_report()?))).collect();

@@ -12,7 +12,8 @@ pub struct LockWait {
     pub tid: u64,
     /// What it waits for.
     pub kind: WaitKind,
-    /// Whose lock it is: `glibc`, `musl`, `bionic`, `std` (Rust's), `parking_lot`, `kernel` (a futex with priority inheritance).
+    /// Whose lock it is: `glibc`, `musl`, `bionic`, `std` (Rust's), `parking_lot`, `kernel` (a futex with priority inheritance), `libpthread`
+    /// and `libplatform` (Apple's).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
     /// The address of the lock, or, where its layout is not known, of the word that the kernel was asked to watch.
@@ -70,6 +71,10 @@ pub enum WaitKind {
     Once,
     /// To be woken by another thread (`park` of Rust's threads).
     Park,
+    /// An `os_unfair_lock`.
+    UnfairLock,
+    /// A ulock of Apple's systems of which no more is known.
+    Ulock,
     /// A futex of which no more is known.
     #[default]
     #[serde(other)]
@@ -89,13 +94,15 @@ impl WaitKind {
             WaitKind::Barrier => "a barrier",
             WaitKind::Once => "what is done once",
             WaitKind::Park => "to be woken",
+            WaitKind::UnfairLock => "an os_unfair_lock",
+            WaitKind::Ulock => "a ulock",
             WaitKind::Futex => "a futex",
         }
     }
 
     /// Whether some thread has it, and others wait until it is let go.
     pub fn is_lock(self) -> bool {
-        matches!(self, WaitKind::Mutex | WaitKind::ReadLock | WaitKind::WriteLock)
+        matches!(self, WaitKind::Mutex | WaitKind::ReadLock | WaitKind::WriteLock | WaitKind::UnfairLock)
     }
 }
 

@@ -2,13 +2,28 @@
 //!
 //! Source: `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (arm64) of Linux 6.1, and for those since then `scripts/syscall.tbl`.
 
+use coroner_process::futex_wait::darwin::{
+    CONDITION_WAIT, MUTEX_WAIT, READ_LOCK, ULOCK_WAIT, ULOCK_WAIT_2, WRITE_LOCK,
+};
 use coroner_process::registers::Arch;
 
 use super::names::is_linux;
 use crate::wire::Os;
 
-/// The name of system call `number` on `os` and `arch`, such as `openat`. Only Linux and Android have stable numbers.
+/// The name of system call `number` on `os` and `arch`, such as `openat`. Only Linux and Android have stable numbers; of Apple's those have
+/// names that a report says a thread waits in.
 pub fn system_call_name(os: Os, arch: Arch, number: i64) -> Option<&'static str> {
+    if matches!(os, Os::MACOS | Os::IOS) {
+        return Some(match number {
+            MUTEX_WAIT => "psynch_mutexwait",
+            CONDITION_WAIT => "psynch_cvwait",
+            READ_LOCK => "psynch_rw_rdlock",
+            WRITE_LOCK => "psynch_rw_wrlock",
+            ULOCK_WAIT => "ulock_wait",
+            ULOCK_WAIT_2 => "ulock_wait2",
+            _ => return None,
+        });
+    }
     let number = usize::try_from(number).ok().filter(|_| is_linux(os))?;
     let tables = match arch {
         Arch::X86_64 => X86_64,

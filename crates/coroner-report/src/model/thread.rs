@@ -41,9 +41,12 @@ pub struct Thread {
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
-    /// The futex that it waits for.
+    /// The futex that it waits for; on Apple's systems what a ulock or psynch call waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub futex: Option<FutexWait>,
+    /// On Apple's systems the name that its port has in the process: some locks have it in them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u32>,
     /// Where its registers came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_by: Option<CaptureMethod>,
@@ -81,16 +84,17 @@ impl Thread {
     }
 }
 
-/// The futex(2) that a thread waits in: what the call was given, and the memory around its word.
+/// The futex(2) that a thread waits in, or on Apple's systems the `ulock_wait` or `psynch_…` of its number: what the call was given, and
+/// the memory around its word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FutexWait {
-    /// The address of the word.
+    /// The address of the word; of `psynch_…` that of the mutex, condition variable or lock.
     pub address: Address,
-    /// The operation, with its flags.
+    /// The operation, with its flags; of `psynch_…` the flags.
     pub operation: u32,
-    /// The value that the word was to have.
+    /// The value that the word was to have; of `psynch_…` the lowest bits of the sequence number.
     pub expected: u32,
     /// Whether the call has a time-out, and so ends by itself.
     pub timed: bool,

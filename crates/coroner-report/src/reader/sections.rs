@@ -340,6 +340,7 @@ impl<'a> Builder<'a> {
             state: fields.number(keys::thread::STATE).map(ThreadState),
             syscall: fields.i64(keys::thread::SYSCALL),
             futex: fields.fields(keys::thread::FUTEX).map(|mut fields| futex(&mut fields)),
+            port: fields.number(keys::thread::PORT),
             // Named when the header is known for good.
             syscall_name: None,
             captured_by: fields.number(keys::thread::CAPTURED_BY).map(CaptureMethod),

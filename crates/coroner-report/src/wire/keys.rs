@@ -111,6 +111,7 @@ keys! {
         QUEUE = 11,
         CPU_TIME = 12,
         FUTEX = 13,
+        PORT = 14,
     }
     /// Of a thread.
     futex {

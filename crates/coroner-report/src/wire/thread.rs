@@ -181,6 +181,8 @@ pub struct Thread<'a> {
     pub queue: Option<&'a [u8]>,
     /// The processor time that it has had, in nanoseconds: in its own code, and in the kernel for it.
     pub cpu_time: Option<(u64, u64)>,
+    /// On Apple's systems the name that its port has in the process.
+    pub port: Option<u32>,
 }
 
 impl Thread<'_> {
@@ -252,6 +254,7 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
                     encoder.uint(user);
                     encoder.uint(system);
                 }
+                optional_uint(encoder, thread::PORT, thread.port.map(u64::from));
                 if let Some(registers) = &thread.registers {
                     encoder.uint(thread::REGISTERS);
                     registers.encode(encoder);

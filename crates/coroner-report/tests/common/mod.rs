@@ -223,6 +223,7 @@ pub fn full_report() -> File {
                 stack: Some((0x7FFF_0000_0000, 0x7FFF_0080_0000)),
                 queue: Some(b"com.example.work"),
                 cpu_time: Some((1_500_000_000, 20_000_000)),
+                port: Some(0x1203),
             };
             let mut thread = ThreadEncoder::begin(encoder, &thread).expect("fits");
             for frame in &frames()[..2] {
