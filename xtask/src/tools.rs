@@ -190,6 +190,21 @@ pub(crate) fn rust_target(target: &str) -> anyhow::Result<()> {
     bail!("rustup could not add the target {target}")
 }
 
+/// A subcommand of cargo's, of that version: the folder with the program, to be put on the path.
+///
+/// # Errors
+/// cargo can't install it.
+pub(crate) fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
+    let folder = tools_dir().join(format!("{name}-{version}"));
+    if !folder.join("bin").join(name).is_file() {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["install", "--quiet", "--locked", "--root"]).arg(&folder).arg(format!("{name}@{version}"));
+        let status = command.status().context("cargo install")?;
+        ensure!(status.success(), "installing {name} {version} ended with {status}");
+    }
+    Ok(folder.join("bin"))
+}
+
 /// Whether a program of that name is on the path.
 pub(crate) fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))

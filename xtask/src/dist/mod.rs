@@ -5,6 +5,7 @@
 
 mod apple;
 mod check;
+mod debian;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,9 @@ pub(crate) struct Arguments {
     /// Instead: a Swift package with the libraries for Apple's systems (XCFramework) and a privacy manifest.
     #[arg(long, conflicts_with_all = ["target", "prefix", "check"])]
     apple: bool,
+    /// Instead: the command as a Debian package, with a list of all that is in it (SBOM).
+    #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple"])]
+    debian: bool,
     /// Print one JSON object with a row a file, and a row a check, as the last line.
     #[arg(long)]
     json: bool,
@@ -53,8 +57,13 @@ struct Row {
 /// # Errors
 /// Where something can't be built or written, or a check fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    if arguments.apple {
-        let archive = apple::make(arguments)?;
+    let other: Option<fn(&Arguments) -> _> = match (arguments.apple, arguments.debian) {
+        (true, _) => Some(apple::make),
+        (_, true) => Some(debian::make),
+        _ => None,
+    };
+    if let Some(make) = other {
+        let archive = make(arguments)?;
         let row = Row { what: archive.display().to_string(), bytes: Some(archive.metadata()?.len()), error: None };
         return report(arguments, &[row], &archive);
     }
@@ -102,6 +111,7 @@ pub(crate) fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
         prefix: None,
         check: false,
         apple: false,
+        debian: false,
         json: false,
     };
     let (_, archive) = make(&arguments, &target)?;

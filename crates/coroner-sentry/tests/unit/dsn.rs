@@ -34,6 +34,33 @@ fn what_is_the_scheme_s_own_is_left_out() {
 }
 
 #[test]
+fn sentry_s_own_sdk_reads_the_same() {
+    for text in [
+        "https://public:secret@Sentry.Example.com:8443/behind/a/proxy/42/",
+        "https://key@o1.ingest.example.com/42",
+        "http://key@host:443/42",
+        "http://key@127.0.0.1:80/42",
+        "http://key@[::1]:9000/p/42",
+        "https://key:@host/42",
+    ] {
+        let (own, theirs) = (parse(text).unwrap(), text.parse::<sentry_types::Dsn>().unwrap());
+        let parts = (own.public_key(), own.secret_key(), own.host(), own.port(), own.path(), own.project_id());
+        let of_theirs = (theirs.public_key(), theirs.secret_key(), theirs.host(), theirs.port(), theirs.path());
+        assert_eq!(
+            parts,
+            (of_theirs.0, of_theirs.1, of_theirs.2, of_theirs.3, of_theirs.4, theirs.project_id().value()),
+            "{text}"
+        );
+        assert_eq!(own.envelope_url(), theirs.envelope_api_url().as_str(), "{text}");
+    }
+    for text in
+        ["", "key@host/42", "ftp://key@host/42", "https://host/42", "https://key@host", "https://key@host:65536/42"]
+    {
+        assert!(parse(text).is_err() && text.parse::<sentry_types::Dsn>().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn what_is_none_says_why() {
     for (text, error) in [
         ("", ParseDsnError::Scheme),

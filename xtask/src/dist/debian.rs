@@ -1,0 +1,138 @@
+//! `cargo xtask dist --debian`: the command as a Debian package, and beside it what it was made of, `coroner-VERSION.cdx.json`.
+//!
+//! The package has the command, the library that `coroner run` preloads, manual pages and completions; what it depends on is found out by `dpkg-shlibdeps`. It is
+//! unpacked, and a program is run and crashed by what lies there. The list is CycloneDX's, by cargo-cyclonedx.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use super::Arguments;
+use crate::{deadline, tools};
+
+const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
+const CARGO_CYCLONEDX: (&str, &str) = ("cargo-cyclonedx", "0.5.9");
+
+/// Builds and tries the package; where it lies.
+///
+/// # Errors
+/// Where something can't be built, or does not run as it lies in the package.
+pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
+    tools::debian_package("dpkg-dev", "dpkg-shlibdeps")?;
+    let place = tools::workspace_root().join("target/dist");
+    let parts = place.join("debian");
+    if parts.is_dir() {
+        fs::remove_dir_all(&parts)?;
+    }
+    fs::create_dir_all(&parts)?;
+    succeed(cargo().args([
+        "build",
+        "--quiet",
+        "-p",
+        "coroner-cli",
+        "-p",
+        "coroner-ffi",
+        "--profile",
+        &arguments.profile,
+    ]))?;
+    let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
+    let command = tools::target_dir().join(profile).join("coroner");
+    succeed(Command::new(&command).arg("man").arg(parts.join("man")))?;
+    for shell in ["bash", "fish", "zsh"] {
+        let script = Command::new(&command).args(["completions", shell]).output()?;
+        ensure!(script.status.success(), "completions of {shell} ended with {}", script.status);
+        fs::write(parts.join(format!("coroner.{shell}")), script.stdout)?;
+    }
+    let package = place.join(format!("coroner-{}.deb", env!("CARGO_PKG_VERSION")));
+    let mut deb = with_tool(CARGO_DEB)?;
+    deb.args(["deb", "--quiet", "-p", "coroner-cli", "--no-build", "--profile", &arguments.profile, "--output"]);
+    succeed(deb.arg(&package))?;
+    check(&package).context("what was unpacked of the package")?;
+    println!("{:>10} {}", package.metadata()?.len(), package.display());
+    let list = list(&place)?;
+    println!("{:>10} {}", list.metadata()?.len(), list.display());
+    Ok(package)
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tools::workspace_root());
+    command
+}
+
+/// cargo, with that subcommand on its path.
+fn with_tool((name, version): (&str, &str)) -> anyhow::Result<Command> {
+    let folder = tools::cargo_tool(name, version)?;
+    let before = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&before)))?;
+    let mut command = cargo();
+    command.env("PATH", path);
+    Ok(command)
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+/// Runs and crashes a program by what the package has, and looks for the other files.
+fn check(package: &Path) -> anyhow::Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let root = scratch.path().join("root");
+    succeed(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root))?;
+    for file in [
+        "usr/share/man/man1/coroner.1.gz",
+        "usr/share/man/man1/coroner-show.1.gz",
+        "usr/share/bash-completion/completions/coroner",
+        "usr/share/fish/vendor_completions.d/coroner.fish",
+        "usr/share/zsh/vendor-completions/_coroner",
+        "usr/share/doc/coroner/copyright",
+    ] {
+        ensure!(root.join(file).is_file(), "{file} is not there");
+    }
+    let store = scratch.path().join("store");
+    let mut run = Command::new(root.join("usr/bin/coroner"));
+    run.args(["run", "--store"]).arg(&store).args([
+        "--",
+        "sh",
+        "-c",
+        "ulimit -c 0; exec python3 -c 'import ctypes; ctypes.string_at(0)'",
+    ]);
+    let died = run.output()?;
+    let said = String::from_utf8_lossy(&died.stderr);
+    ensure!(said.contains("Null pointer") || said.contains("SIGSEGV"), "no report of a crash: {said}");
+    Ok(())
+}
+
+/// What the command is made of. The tool writes a list beside the manifest of each member of the workspace.
+fn list(place: &Path) -> anyhow::Result<PathBuf> {
+    let name = format!("coroner-{}.cdx", env!("CARGO_PKG_VERSION"));
+    let root = tools::workspace_root();
+    let mut command = with_tool(CARGO_CYCLONEDX)?;
+    command.args(["cyclonedx", "--quiet", "--format", "json", "--override-filename", &name, "--manifest-path"]);
+    // The same sources make the same list.
+    let listed = succeed(command.arg(root.join("crates/coroner-cli/Cargo.toml")).env("SOURCE_DATE_EPOCH", "0"));
+    let file = format!("{name}.json");
+    let list = place.join(&file);
+    let copied = fs::copy(root.join("crates/coroner-cli").join(&file), &list);
+    for member in members()? {
+        _ = fs::remove_file(member.with_file_name(&file));
+    }
+    listed?;
+    copied?;
+    let value: serde_json::Value = serde_json::from_slice(&fs::read(&list)?)?;
+    let components = value["components"].as_array().map_or(0, Vec::len);
+    ensure!(value["bomFormat"] == "CycloneDX" && components > 20, "{components} components are listed");
+    Ok(list)
+}
+
+/// The manifests of the workspace's members.
+fn members() -> anyhow::Result<Vec<PathBuf>> {
+    let metadata = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    Ok(packages.iter().filter_map(|package| Some(PathBuf::from(package["manifest_path"].as_str()?))).collect())
+}
