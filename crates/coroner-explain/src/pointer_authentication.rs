@@ -9,7 +9,6 @@
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{Address, Explanation, FaultKind};
-use coroner_report::wire::Os;
 
 use crate::bad_operand::NEAR_NULL;
 use crate::mapped;
@@ -31,7 +30,7 @@ pub(crate) fn sentence(report: &Report, explanation: &Explanation) -> Option<Str
         return None;
     }
     let value = explanation.operand.as_ref()?.value?.0;
-    let uses_top_byte = matches!(report.header.os, Os::MACOS | Os::IOS);
+    let uses_top_byte = report.header.os.is_apple();
     [(TOP_BYTE_IGNORED, 0xff << 48, true), (TOP_BYTE_USED, 0xffff << 48, uses_top_byte)].into_iter().find_map(
         |(shift, upper, is_possible): (u32, u64, bool)| {
             let key = match value >> shift & 3 {

@@ -2,11 +2,11 @@
 
 use coroner_report::model::{Crash, Report};
 use minidump_common::format::{
-    MINIDUMP_EXCEPTION, MINIDUMP_EXCEPTION_STREAM, MINIDUMP_LOCATION_DESCRIPTOR as Location, PlatformId,
+    MINIDUMP_EXCEPTION, MINIDUMP_EXCEPTION_STREAM, MINIDUMP_LOCATION_DESCRIPTOR as Location,
 };
 
 use crate::file::File;
-use crate::{MinidumpError, context, system};
+use crate::{MinidumpError, context};
 
 /// Breakpad's code for a dump that no signal asked for (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
 const DUMP_REQUESTED: u32 = 0xffff_ffff;
@@ -20,7 +20,7 @@ pub(crate) fn stream(file: &mut File, report: &Report) -> Result<Option<Location
     let Some(crash) = &report.crash else { return Ok(None) };
     let thread = report.crashed_thread();
     let thread_context = context::write(file, thread.and_then(|thread| thread.registers.as_ref()))?;
-    let is_apple = matches!(system::platform(report.header.os), Some(PlatformId::MacOs | PlatformId::Ios));
+    let is_apple = report.header.os.is_apple();
     let stream = MINIDUMP_EXCEPTION_STREAM {
         thread_id: crash.tid as u32,
         __align: 0,

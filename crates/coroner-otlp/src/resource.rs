@@ -41,7 +41,7 @@ pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
         .text("os.description", description(run))
         .text("host.arch", report.header.arch.map(arch))
         .text("device.model.identifier", run.device.model.as_ref())
-        .text("device.manufacturer", is_apple(report.header.os).then_some("Apple"))
+        .text("device.manufacturer", report.header.os.is_apple().then_some("Apple"))
         .text("telemetry.sdk.name", Some("coroner"))
         .text("telemetry.sdk.language", Some("rust"))
         .text("telemetry.sdk.version", Some(sdk_version(report)));
@@ -82,14 +82,10 @@ fn os_name(report: &Report, run: &RunFacts) -> Option<String> {
     run.os.name.clone().or_else(|| Some(name.to_owned()))
 }
 
-fn is_apple(os: Os) -> bool {
-    matches!(os, Os::MACOS | Os::IOS | Os::TVOS | Os::WATCHOS | Os::VISIONOS)
-}
-
 fn os_type(os: Os) -> Option<&'static str> {
     match os {
         Os::LINUX | Os::ANDROID => Some("linux"),
-        os => is_apple(os).then_some("darwin"),
+        os => os.is_apple().then_some("darwin"),
     }
 }
 

@@ -6,7 +6,6 @@ use coroner_process::futex_wait::darwin::{
 };
 use coroner_report::Report;
 use coroner_report::model::{Address, FutexWait, Thread, WaitKind};
-use coroner_report::wire::Os;
 
 use super::lock::Found;
 
@@ -44,7 +43,7 @@ const FUNCTIONS: usize = 4;
 
 /// Whether a report is of such a system.
 pub(super) fn is_of(report: &Report) -> bool {
-    matches!(report.header.os, Os::MACOS | Os::IOS)
+    report.header.os.is_apple()
 }
 
 /// What a thread waits for.

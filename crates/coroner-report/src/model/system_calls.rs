@@ -13,7 +13,7 @@ use crate::wire::Os;
 /// The name of system call `number` on `os` and `arch`, such as `openat`. Only Linux and Android have stable numbers; of Apple's those have
 /// names that a report says a thread waits in.
 pub fn system_call_name(os: Os, arch: Arch, number: i64) -> Option<&'static str> {
-    if matches!(os, Os::MACOS | Os::IOS) {
+    if os.is_apple() {
         return Some(match number {
             MUTEX_WAIT => "psynch_mutexwait",
             CONDITION_WAIT => "psynch_cvwait",

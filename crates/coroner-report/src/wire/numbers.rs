@@ -86,6 +86,11 @@ impl Os {
     } else {
         Os(0)
     };
+
+    /// Whether it is one of Apple's.
+    pub const fn is_apple(self) -> bool {
+        matches!(self, Os::MACOS | Os::IOS | Os::TVOS | Os::WATCHOS | Os::VISIONOS)
+    }
 }
 
 open_numbers! {
