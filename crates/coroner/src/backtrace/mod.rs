@@ -40,7 +40,6 @@ use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-#[cfg(supported)]
 use coroner_process::registers::Registers;
 #[cfg(supported)]
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
