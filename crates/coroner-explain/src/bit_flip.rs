@@ -30,8 +30,6 @@ const ALIGNED: u32 = 8;
 const OF_INDEX: std::ops::RangeInclusive<u32> = 32..=35;
 /// Elements that the array may have been before.
 const ELEMENTS: u64 = 16;
-/// The binary logarithm of the size of an element of an array, at most.
-const ELEMENT: u32 = 4;
 /// More candidates than these are none.
 const MAX_CANDIDATES: usize = 2;
 
@@ -82,10 +80,6 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
             others().any(|(_, value)| is_array(value)) || saved_words(report).any(is_array)
         };
         let place = place.filter(|_| !(OF_INDEX.contains(&bit) && is_by_index()));
-        // An index of a power of two.
-        let is_distance =
-            |value: u64| value.is_power_of_two() && (bit.saturating_sub(ELEMENT)..=bit).contains(&value.ilog2());
-        let place = place.filter(|_| !others().any(|(_, value)| is_distance(value)));
         let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < reach);
         let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))

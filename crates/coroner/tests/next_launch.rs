@@ -146,7 +146,9 @@ fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let act = std::env::var(ACT).unwrap();
     // Who runs the tests may ignore some of them (nohup), and children inherit that.
-    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM, libc::SIGTERM] {
+    for signal in
+        [libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGTERM, libc::SIGXFSZ]
+    {
         // SAFETY: the default action runs no code.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
@@ -239,6 +241,15 @@ fn app() {
             meet("installed");
         }
         // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
+        "reports-under-a-limit-of-file-sizes" => {
+            install(config);
+            for most in [0, 1000, 100_000, 400_000] {
+                let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+                // SAFETY: the kernel reads one limit.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+                let _ = coroner::report_error(&std::io::Error::other("it may be written, or not"));
+            }
+        }
         "own-handlers" => {
             let before = handle(libc::SIGHUP);
             assert_eq!(before, libc::SIG_DFL);
@@ -545,6 +556,13 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
     assert!(bench.run("uninstall").success());
     assert_eq!(bench.outcome(), "Uninstalled");
     assert_eq!(bench.reports().len(), 0);
+}
+
+#[test]
+fn a_limit_of_file_sizes_ends_no_app_that_reports_an_error() {
+    let bench = Bench::new();
+    assert!(bench.run("reports-under-a-limit-of-file-sizes").success());
+    assert_eq!(bench.outcome(), "CleanExit");
 }
 
 #[test]

@@ -515,6 +515,18 @@ static long on_stack(void *(*act)(void *))
 }
 NOINLINE static long below_the_stack(void) { return on_stack(near_the_end); }
 
+#if defined(__aarch64__)
+/* A stack that is full to its last byte as a function begins. */
+__asm__(".text\n.type fills, %function\nfills:\n.cfi_startproc\nstp x29, x30, [sp, #-64]!\n.cfi_def_cfa_offset 64\n"
+        ".cfi_offset 29, -64\n.cfi_offset 30, -56\nbl fills\nldp x29, x30, [sp], #64\nret\n.cfi_endproc\n.size fills, .-fills\n");
+static void *fills_from_a_multiple(void *stack)
+{
+    __asm__ volatile("mov x9, sp; and x9, x9, #-64; mov sp, x9; bl fills" : : : "x9", "x30", "memory");
+    return stack;
+}
+NOINLINE static long overflow_at_the_end(void) { return on_stack(fills_from_a_multiple); }
+#endif
+
 /* Cast to another structure than the parameter is declared to lead to. */
 struct small { int number; };
 AS_WRITTEN static long cast(struct small *small) { return ((struct picture *)small)->next != NULL; }

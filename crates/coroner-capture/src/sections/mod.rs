@@ -158,7 +158,9 @@ fn classify(session: &mut CrashSession<'_>) {
 fn confirm_overflow(session: &mut CrashSession<'_>) {
     let own = match session.workspace.ring.first_cfa {
         0 => session.context.registers.sp(),
-        cfa => cfa.wrapping_sub(8),
+        // Below it x86_64 has the return address; arm64 may have nothing of the function's yet, or no memory.
+        cfa if cfg!(target_arch = "x86_64") => cfa.wrapping_sub(8),
+        cfa => cfa,
     };
     session.is_overflow = memory().read_u64(own).is_ok();
 }
