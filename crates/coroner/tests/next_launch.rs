@@ -241,6 +241,7 @@ fn app() {
             meet("installed");
         }
         // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
+        #[cfg(not(target_vendor = "apple"))]
         "reports-under-a-limit-of-file-sizes" => {
             install(config);
             for most in [0, 1000, 100_000, 400_000] {
@@ -559,6 +560,7 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
 }
 
 #[test]
+#[cfg(not(target_vendor = "apple"))]
 fn a_limit_of_file_sizes_ends_no_app_that_reports_an_error() {
     let bench = Bench::new();
     assert!(bench.run("reports-under-a-limit-of-file-sizes").success());

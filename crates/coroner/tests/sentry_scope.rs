@@ -21,7 +21,10 @@ struct ToFiles(std::path::PathBuf);
 impl Transport for ToFiles {
     fn send(&self, envelope: &[u8]) -> Result<Answer, SendError> {
         let number = std::fs::read_dir(&self.0).unwrap().count();
-        std::fs::write(self.0.join(number.to_string()), envelope).unwrap();
+        // Whole or not at all: an app that aborts may be writing.
+        let (written, sent) = (self.0.with_extension(number.to_string()), self.0.join(number.to_string()));
+        std::fs::write(&written, envelope).unwrap();
+        std::fs::rename(written, sent).unwrap();
         Ok(Answer { status: 200, ..Answer::default() })
     }
 }

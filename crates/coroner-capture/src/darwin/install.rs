@@ -21,7 +21,7 @@ use crate::monitor;
 use crate::report_lock::ReportOwner;
 use crate::{AlternateStacks, InstallOptions};
 use coroner_process::exception_set::ExceptionSet;
-use coroner_process::signals::{bit, block_exactly, take_pending};
+use coroner_process::signals::{bit, block_exactly};
 
 /// The stack of each of Coroner's threads: the unwinder and the sections need a few KiB, the largest locals are messages.
 const STACK: usize = 256 << 10;
@@ -94,8 +94,13 @@ pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     let before = block_exactly(u32::MAX);
     block_exactly(before | size);
     let (result, _) = run();
-    if before & size == 0 {
-        take_pending(libc::SIGXFSZ);
+    let (mut pending, mut taken) = (0, 0);
+    // SAFETY: writes one set; then takes one signal that is pending, without waiting.
+    unsafe {
+        libc::sigpending(&raw mut pending);
+        if before & size == 0 && pending & size != 0 {
+            libc::sigwait(&raw const size, &raw mut taken);
+        }
     }
     block_exactly(before);
     result

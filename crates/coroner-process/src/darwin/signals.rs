@@ -70,18 +70,6 @@ pub fn block_too(mask: u32) -> u32 {
     before
 }
 
-/// Takes a signal that is pending, blocked, so that it is never delivered. Does not wait.
-pub fn take_pending(signal: i32) {
-    let (set, mut pending, mut taken) = (bit(signal), 0, 0);
-    // SAFETY: writes one set; then takes one signal that is pending. Async-signal-safe: system calls.
-    unsafe {
-        libc::sigpending(&raw mut pending);
-        if pending & set != 0 {
-            libc::sigwait(&raw const set, &raw mut taken);
-        }
-    }
-}
-
 /// What this thread blocks now.
 pub fn blocked() -> u32 {
     let mut now = 0;
