@@ -29,8 +29,8 @@
 /* Errors of a chain that are reported. */
 #define CORONER_MAX_ERRORS 8
 
-// Reports an error that was handled, with the errors below it (`NSUnderlyingErrorKey`) as its causes: domain, code and description of each, and the
-// calling thread's stack. As coroner_report_coded_error otherwise. Nothing is reported of nil.
+// Reports an error that was handled, with the errors below it (`NSUnderlyingErrorKey`, and of `NSMultipleUnderlyingErrorsKey` the first) as its causes: domain,
+// code and description of each, and the calling thread's stack. As coroner_report_coded_error otherwise. Nothing is reported of nil.
 static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
 {
     coroner_coded_error chain[CORONER_MAX_ERRORS];
@@ -41,6 +41,11 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
         chain[count].description = next.localizedDescription.UTF8String;
         ++count;
         id below = next.userInfo[NSUnderlyingErrorKey];
+        if (below == nil) {
+            /* NSMultipleUnderlyingErrorsKey, which macOS 11.3 and iOS 14.5 brought: by its value, so that no system is too old. */
+            id all = next.userInfo[@"NSMultipleUnderlyingErrorsKey"];
+            below = [all isKindOfClass:[NSArray class]] ? [(NSArray *)all firstObject] : nil;
+        }
         next = [below isKindOfClass:[NSError class]] ? (NSError *)below : nil;
     }
     return coroner_report_coded_error(CORONER_EXCEPTION_LANGUAGE_OBJ_C, chain, count);

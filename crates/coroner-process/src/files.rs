@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use crate::os::files as system;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use crate::os::files::move_mapping;
-use crate::os::syscall::{Result, call};
+use crate::os::syscall::{Errno, Result, call};
 
 /// openat(2), close-on-exec.
 pub fn open(directory: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
@@ -98,24 +98,17 @@ pub fn take_lock(file: i32) -> Result<()> {
 /// well on every file system that does not compress or copy on write.
 ///
 /// # Errors
-/// What the kernel answered. On Linux a limit of the process's file sizes (`RLIMIT_FSIZE`) is `EFBIG` alone: the SIGXFSZ that comes with it, of which the
-/// app would die, is taken. On Apple's systems it comes.
+/// What the kernel answered, and `EFBIG` if the process may not have files so large (`RLIMIT_FSIZE`). That is asked first: the kernel would send
+/// SIGXFSZ with its refusal, of which the app would die.
 pub fn reserve(file: i32, bytes: u32) -> Result<()> {
-    #[cfg(target_vendor = "apple")]
-    return fill(file, bytes);
-    #[cfg(not(target_vendor = "apple"))]
-    {
-        use crate::os::syscall::Errno;
-        use crate::signals::{bit, block_exactly, block_too, take_pending};
-
-        let before = block_too(bit(libc::SIGXFSZ));
-        let reserved = fill(file, bytes);
-        if reserved == Err(Errno(libc::EFBIG)) {
-            take_pending(libc::SIGXFSZ);
-        }
-        block_exactly(before);
-        reserved
+    // SAFETY: all zeroes is a limit; the kernel writes one.
+    let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
+    // SAFETY: as above.
+    let asked = unsafe { call!(getrlimit, libc::RLIMIT_FSIZE, &raw mut limit) };
+    if asked.is_ok() && limit.rlim_cur < libc::rlim_t::from(bytes) {
+        return Err(Errno(libc::EFBIG));
     }
+    fill(file, bytes)
 }
 
 fn fill(file: i32, bytes: u32) -> Result<()> {

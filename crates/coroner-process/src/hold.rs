@@ -35,6 +35,10 @@ mod held {
 
     /// What the names of pipes begin with that count.
     const HELD: &[u8] = b"held-";
+    /// What they begin with before they count.
+    const MADE: &[u8] = b".held-";
+    /// So much older than a new pipe is one whose maker has ended before it counted: who makes one takes microseconds.
+    const LEFT_S: i64 = 600;
     /// How often one that came at the same moment is given time to withdraw.
     const WAITS: u32 = 10;
     /// So long each time.
@@ -65,7 +69,7 @@ mod held {
             let hold = Hold(publish(directory, name.as_c_str())?);
             let taken = is_alone(directory, name.as_c_str());
             if taken == Ok(true) {
-                remove_dead(directory);
+                remove_dead(directory, name.as_c_str());
                 return Ok(Some(hold));
             }
             files::unlink(libc::AT_FDCWD, at(directory, name.as_c_str()).as_c_str(), 0);
@@ -77,7 +81,7 @@ mod held {
     fn is_alone(directory: &CStr, own: &CStr) -> Result<bool> {
         for _ in 0..WAITS {
             let (mut before, mut after) = (false, false);
-            each_pipe(directory, |name| {
+            each_pipe(directory, HELD, |name| {
                 if name != own && is_open(at(directory, name).as_c_str()) {
                     *(if name < own { &mut before } else { &mut after }) = true;
                 }
@@ -141,8 +145,8 @@ mod held {
         }
     }
 
-    /// Calls `act` with each name in the directory that counts. Nothing is removed meanwhile: some file systems would leave names out.
-    fn each_pipe(directory: &CStr, mut act: impl FnMut(&CStr)) -> Result<()> {
+    /// Calls `act` with each name in the directory that begins so. Nothing is removed meanwhile: some file systems would leave names out.
+    fn each_pipe(directory: &CStr, prefix: &[u8], mut act: impl FnMut(&CStr)) -> Result<()> {
         // SAFETY: a path with its NUL; the stream is closed below.
         let stream = unsafe { libc::opendir(directory.as_ptr()) };
         if stream.is_null() {
@@ -152,7 +156,7 @@ mod held {
         unsafe {
             while let Some(entry) = libc::readdir(stream).as_ref() {
                 let name = CStr::from_ptr(entry.d_name.as_ptr());
-                if name.to_bytes().starts_with(HELD) {
+                if name.to_bytes().starts_with(prefix) {
                     act(name);
                 }
             }
@@ -162,11 +166,22 @@ mod held {
     }
 
     /// Removes the pipes of those that have ended. What stays is the next one's to remove.
-    fn remove_dead(directory: &CStr) {
-        let _ = each_pipe(directory, |name| {
+    fn remove_dead(directory: &CStr, own: &CStr) {
+        let remove = |path: LongPath| files::unlink(libc::AT_FDCWD, path.as_c_str(), 0);
+        let _ = each_pipe(directory, HELD, |name| {
             let path = at(directory, name);
             if !is_open(path.as_c_str()) {
-                files::unlink(libc::AT_FDCWD, path.as_c_str(), 0);
+                remove(path);
+            }
+        });
+        // The file system's clock, which stamped them all.
+        let made = |name: &CStr| {
+            files::status_of(libc::AT_FDCWD, at(directory, name).as_c_str()).ok().map(|status| status.st_mtime)
+        };
+        let Some(now) = made(own) else { return };
+        let _ = each_pipe(directory, MADE, |name| {
+            if made(name).is_some_and(|then| now.saturating_sub(then) > LEFT_S) {
+                remove(at(directory, name));
             }
         });
     }

@@ -240,8 +240,6 @@ fn app() {
             install(config);
             meet("installed");
         }
-        // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
-        #[cfg(not(target_vendor = "apple"))]
         "reports-under-a-limit-of-file-sizes" => {
             install(config);
             for most in [0, 1000, 100_000, 400_000] {
@@ -251,6 +249,7 @@ fn app() {
                 let _ = coroner::report_error(&std::io::Error::other("it may be written, or not"));
             }
         }
+        // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
         "own-handlers" => {
             let before = handle(libc::SIGHUP);
             assert_eq!(before, libc::SIG_DFL);
@@ -560,7 +559,6 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
 }
 
 #[test]
-#[cfg(not(target_vendor = "apple"))]
 fn a_limit_of_file_sizes_ends_no_app_that_reports_an_error() {
     let bench = Bench::new();
     assert!(bench.run("reports-under-a-limit-of-file-sizes").success());

@@ -63,6 +63,21 @@ fn a_dead_process_holds_nothing() {
     assert!(Hold::try_take(&path).unwrap().is_some());
 }
 
+/// A pipe whose maker died before it counted is removed when nobody can be about to name it.
+#[test]
+fn what_a_dead_maker_left_goes() {
+    let (folder, path) = folder();
+    for (name, time) in [(".held-old", "-d2 hours ago"), (".held-new", "-dnow")] {
+        let pipe = folder.path().join(name);
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(Command::new("touch").arg(time).arg(&pipe).status().unwrap().success());
+    }
+    let _hold = Hold::try_take(&path).unwrap().expect("nobody has it");
+    let names = names(folder.path());
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.iter().any(|name| name == ".held-new"), "{names:?}");
+}
+
 /// What is no pipe is nobody's, and where nothing can be made nobody has it.
 #[test]
 fn a_file_of_such_a_name_is_no_holder() {

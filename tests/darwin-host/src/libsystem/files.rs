@@ -104,6 +104,10 @@ super::variadic! {
                     let error = libc::posix_fallocate(file, 0, facts.st_size + length);
                     libc::ftruncate(file, facts.st_size);
                     (*store)[3] = length;
+                    if error == libc::EFBIG {
+                        // Linux sends it to the thread, XNU to the process (`psignal`): whoever does not block it gets it.
+                        libc::kill(libc::getpid(), libc::SIGXFSZ);
+                    }
                     if error == 0 { 0 } else { fail(super::errno::to_darwin(error)) }
                 }
                 45 | 48 | 73 => 0, // F_RDAHEAD, F_NOCACHE, F_SETNOSIGPIPE

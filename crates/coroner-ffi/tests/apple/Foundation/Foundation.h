@@ -37,6 +37,7 @@ typedef struct {
 } NSFastEnumerationState;
 
 @interface NSArray<__covariant ObjectType> : NSObject
+@property (nullable, nonatomic, readonly) ObjectType firstObject;
 - (NSUInteger)countByEnumeratingWithState:(NSFastEnumerationState *_Nonnull)state
                                   objects:(id _Nullable __unsafe_unretained[_Nonnull])buffer
                                     count:(NSUInteger)length;
