@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use coroner::{Limits, RawRun};
+use coroner::{RawRun, Retention};
 use coroner_report::Report;
 use coroner_tests::server::{Reply, Server};
 
@@ -188,7 +188,7 @@ impl<'p> Bench<'p> {
         let at_server = self.server.events();
         let lost = |there: &BTreeSet<String>| self.complete.difference(there).cloned().collect::<Vec<_>>();
         // The folder has limits of its own; the server has everything.
-        let room = in_folder.len() >= Limits::default().number;
+        let room = in_folder.len() >= Retention::default().number;
         ensure!(room || lost(&in_folder).is_empty(), "not in the folder: {:?}", lost(&in_folder));
         ensure!(lost(&at_server).is_empty(), "not at the server: {:?}", lost(&at_server));
         ensure!(in_folder.is_subset(&at_server), "the folder has events that the server has not");
@@ -260,7 +260,7 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
     ensure!(bench.complete.len() > launches / 50, "only {} crashes came to their end", bench.complete.len());
     largest = largest.max(disk_bytes(&bench.store()));
     // Of the store, the folder and the outbox each has as much, beside what a kill leaves half-written.
-    let most = 3 * Limits::default().bytes;
+    let most = 3 * Retention::default().bytes;
     ensure!(largest <= most, "the store grew to {largest} bytes, and its limits are {most}");
     seen.extend([
         ("launches", launches as u64),

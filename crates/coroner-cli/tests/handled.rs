@@ -14,7 +14,9 @@ const APP_STORE: &str = "CORONER_TEST_APP_STORE";
 #[test]
 fn app() {
     let Some(store) = std::env::var_os(APP_STORE) else { return };
-    let config = coroner::Config::new("com.example.handled").store_dir(store).deliver_at_install(false);
+    let config = coroner::Config::new("com.example.handled")
+        .store_dir(store)
+        .delivery(coroner::Delivery::new().at_install(false));
     let _coroner = coroner::install(config).unwrap();
     assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")));
     // As C++ gives it: `typeid(error).name()`.

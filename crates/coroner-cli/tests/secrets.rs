@@ -17,11 +17,11 @@ const CARD: &str = "visa of ada";
 fn app() {
     let Some(store) = std::env::var_os(APP_STORE) else { return };
     let delivers = std::env::var_os(DELIVERS).is_some();
-    let config = coroner::Config::new("com.example.secrets").store_dir(store).symbolicate(false);
-    let config = config.deliver_at_install(delivers).before_deliver(|mut report| {
+    let delivery = coroner::Delivery::new().symbolicate(false).at_install(delivers).before_deliver(|mut report| {
         report.run.as_mut().unwrap().tags.remove("card");
         Some(report)
     });
+    let config = coroner::Config::new("com.example.secrets").store_dir(store).delivery(delivery);
     let coroner = coroner::install(config).unwrap();
     coroner::set_tag("password", SECRET).unwrap();
     coroner::set_tag("card", CARD).unwrap();

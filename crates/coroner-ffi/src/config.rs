@@ -1,6 +1,9 @@
 //! The configuration, built step by step.
 
 use std::ffi::{CString, c_char, c_void};
+use std::time::Duration;
+
+use coroner::{Crashes, Delivery, Exceptions, Limits};
 
 use crate::app_pointer::AppPointer;
 use crate::status::{Status, fail, guarded};
@@ -10,8 +13,54 @@ use crate::text::text;
 /// coroner_config_free. One thread at a time may use it.
 #[derive(Debug)]
 pub struct Config {
-    /// Taken out and put back by each step, since the Rust configuration is built by value.
-    pub(crate) inner: Option<coroner::Config>,
+    // Taken out and put back by each step, since the Rust configuration is built by value.
+    app: Option<coroner::Config>,
+    crashes: Option<Crashes>,
+    exceptions: Option<Exceptions>,
+    delivery: Option<Delivery>,
+    limits: Option<Limits>,
+}
+
+impl Config {
+    fn new(app: &str) -> Self {
+        Self {
+            app: Some(coroner::Config::new(app)),
+            crashes: Some(Crashes::new()),
+            exceptions: Some(Exceptions::new()),
+            delivery: Some(Delivery::new()),
+            limits: Some(Limits::new()),
+        }
+    }
+
+    /// The Rust configuration that it is; `None` if a step panicked.
+    pub(crate) fn into_whole(self) -> Option<coroner::Config> {
+        let Self { app, crashes, exceptions, delivery, limits } = self;
+        Some(app?.crashes(crashes?).exceptions(exceptions?).delivery(delivery?).limits(limits?))
+    }
+}
+
+/// A part of the configuration, which setters change.
+pub(crate) trait Part: Sized {
+    fn of(config: &mut Config) -> &mut Option<Self>;
+}
+
+/// Makes the type of a field a part of the configuration.
+macro_rules! part {
+    ($($field:ident: $part:ty,)*) => {$(
+        impl Part for $part {
+            fn of(config: &mut Config) -> &mut Option<Self> {
+                &mut config.$field
+            }
+        }
+    )*};
+}
+
+part! {
+    app: coroner::Config,
+    crashes: Crashes,
+    exceptions: Exceptions,
+    delivery: Delivery,
+    limits: Limits,
 }
 
 /// A configuration with the defaults, for the app with this name or, better, identifier ("com.example.paint"). It names the
@@ -25,7 +74,7 @@ pub unsafe extern "C" fn coroner_config_new(app: *const c_char) -> *mut Config {
     guarded(|| {
         // SAFETY: as the caller promises.
         let app = unsafe { text(app, "app") }?;
-        config = Box::into_raw(Box::new(Config { inner: Some(coroner::Config::new(app)) }));
+        config = Box::into_raw(Box::new(Config::new(app)));
         Ok(())
     });
     config
@@ -47,16 +96,17 @@ pub unsafe extern "C" fn coroner_config_free(config: *mut Config) {
     }
 }
 
-/// Changes the configuration at `config` by `step`.
+/// Changes that part of the configuration at `config` by `step`.
 ///
 /// # Safety
 /// `config` is null or from `coroner_config_new` and not freed, and nobody else uses it meanwhile.
-pub(crate) unsafe fn change(config: *mut Config, step: impl FnOnce(coroner::Config) -> coroner::Config) -> Status {
+pub(crate) unsafe fn change<P: Part>(config: *mut Config, step: impl FnOnce(P) -> P) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let config = unsafe { config.as_mut() };
         let config = config.ok_or_else(|| fail(Status::InvalidArgument, "`config` is NULL"))?;
-        config.inner = config.inner.take().map(step);
+        let part = P::of(config);
+        *part = part.take().map(step);
         Ok(())
     })
 }
@@ -74,7 +124,7 @@ unsafe fn change_text(
     // SAFETY: as the caller promises.
     match unsafe { text(value, what) } {
         // SAFETY: as the caller promises.
-        Ok(value) => unsafe { change(config, |config| step(config, value)) },
+        Ok(value) => unsafe { change(config, |app| step(app, value)) },
         Err(status) => status,
     }
 }
@@ -143,7 +193,7 @@ pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info:
         trace,
     };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.system_report(info)) }
+    unsafe { change(config, |app: coroner::Config| app.system_report(info)) }
 }
 
 /// Sets the app's version, such as "2.1.0".
@@ -234,7 +284,7 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
     let Some(sink) = sink else { return status };
     crate::consent::remember_sentry(&sink);
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.sink(sink)) }
+    unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
 /// Adds a sink that delivers by OTLP, as OpenTelemetry log records over HTTP. `endpoint` is the Collector's address, such as
@@ -271,7 +321,7 @@ pub unsafe extern "C" fn coroner_config_add_otlp_sink(
     let sink = coroner::OtlpSink::with_options(options);
     crate::consent::remember_otlp(&sink);
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.sink(sink)) }
+    unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
 /// Takes away all sinks, the default one too: reports stay in the store, up to its limits.
@@ -292,7 +342,7 @@ pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Sta
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_scrub_secrets(config: *mut Config, scrub: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.scrub_secrets(scrub)) }
+    unsafe { change(config, |delivery: Delivery| delivery.scrub_secrets(scrub)) }
 }
 
 /// Sets a function that hides more: it is called at the next launch for each text that the app or a library wrote (tags, user,
@@ -317,7 +367,7 @@ pub unsafe extern "C" fn coroner_config_set_scrub(
         unsafe { hides(key.as_ptr(), text.as_ptr(), context.get()) }.then(|| "[Filtered]".to_owned())
     };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.scrub(scrub)) }
+    unsafe { change(config, |delivery: Delivery| delivery.scrub(scrub)) }
 }
 
 /// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
@@ -328,7 +378,7 @@ pub unsafe extern "C" fn coroner_config_set_scrub(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, chain_first: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.chain_first(chain_first)) }
+    unsafe { change(config, |crashes: Crashes| crashes.chain_first(chain_first)) }
 }
 
 /// Sets whether a crash signal that another handler has taken after the install is taken back; that handler is called after the
@@ -339,7 +389,7 @@ pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, cha
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_reinstall_handlers(config: *mut Config, reinstall: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.reinstall_handlers(reinstall)) }
+    unsafe { change(config, |crashes: Crashes| crashes.reinstall_handlers(reinstall)) }
 }
 
 /// Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to
@@ -351,7 +401,7 @@ pub unsafe extern "C" fn coroner_config_set_reinstall_handlers(config: *mut Conf
 pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Config, report: bool) -> Status {
     let policy = if report { coroner::ForkPolicy::Report } else { coroner::ForkPolicy::Silent };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.fork(policy)) }
+    unsafe { change(config, |crashes: Crashes| crashes.fork(policy)) }
 }
 
 /// Sets whether Objective-C exceptions that nobody catches are reported with name, reason and the stack of the throw (macOS, iOS;
@@ -362,7 +412,7 @@ pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_objc_exceptions(config: *mut Config, report: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.objc_exceptions(report)) }
+    unsafe { change(config, |exceptions: Exceptions| exceptions.objc(report)) }
 }
 
 /// Sets whether exceptions that AppKit catches and only logs are reported, as ones that the process survives (macOS; nothing
@@ -373,7 +423,7 @@ pub unsafe extern "C" fn coroner_config_set_objc_exceptions(config: *mut Config,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Config, report: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.appkit_exceptions(report)) }
+    unsafe { change(config, |exceptions: Exceptions| exceptions.appkit(report)) }
 }
 
 /// Sets whether Objective-C objects that are deallocated are remembered, by address and class, so that a report says of what class an object was
@@ -385,7 +435,7 @@ pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Confi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_zombies(config: *mut Config, remember: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.zombies(remember)) }
+    unsafe { change(config, |exceptions: Exceptions| exceptions.zombies(remember)) }
 }
 
 /// Sets whether a thread is started whose stack says the run's id, so that what MetricKit says of this process's death is known to be of this run (macOS,
@@ -396,7 +446,7 @@ pub unsafe extern "C" fn coroner_config_set_zombies(config: *mut Config, remembe
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, start: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.run_id_thread(start)) }
+    unsafe { change(config, |app: coroner::Config| app.run_id_thread(start)) }
 }
 
 /// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
@@ -408,7 +458,7 @@ pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_keep_output(config: *mut Config, keep: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.keep_output(keep)) }
+    unsafe { change(config, |app: coroner::Config| app.keep_output(keep)) }
 }
 
 /// Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
@@ -420,7 +470,7 @@ pub unsafe extern "C" fn coroner_config_set_keep_output(config: *mut Config, kee
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_stack_memory_all(config: *mut Config, all: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.stack_memory_all(all)) }
+    unsafe { change(config, |crashes: Crashes| crashes.stack_memory_all(all)) }
 }
 
 /// Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
@@ -432,7 +482,7 @@ pub unsafe extern "C" fn coroner_config_set_stack_memory_all(config: *mut Config
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, names: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.symbol_names(names)) }
+    unsafe { change(config, |crashes: Crashes| crashes.symbol_names(names)) }
 }
 
 /// Sets after how many milliseconds a watched thread that does not answer hangs, and is reported; 0 for never, which is the default.
@@ -443,9 +493,9 @@ pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, na
 /// `config` is from `coroner_config_new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, milliseconds: u32) -> Status {
-    let threshold = (milliseconds > 0).then(|| std::time::Duration::from_millis(milliseconds.into()));
+    let threshold = (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()));
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.hang_threshold(threshold)) }
+    unsafe { change(config, |app: coroner::Config| app.hang_threshold(threshold)) }
 }
 
 /// Sets how many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once; and
@@ -456,7 +506,7 @@ pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config, reports: u32) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.reports_per_hour(reports)) }
+    unsafe { change(config, |limits: Limits| limits.reports_per_hour(reports)) }
 }
 
 /// Sets how many bytes of the crashed thread's stack are in a report. With them come 256 to 512 bytes around each address that is in
@@ -468,7 +518,7 @@ pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, bytes: u32) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.stack_memory(bytes)) }
+    unsafe { change(config, |crashes: Crashes| crashes.stack_memory(bytes)) }
 }
 
 /// Sets how long writing a report may take before the process is ended with what there is, in milliseconds. Default: 5000.
@@ -477,9 +527,9 @@ pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, by
 /// `config` is from `coroner_config_new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, milliseconds: u32) -> Status {
-    let deadline = std::time::Duration::from_millis(milliseconds.into());
+    let deadline = Duration::from_millis(milliseconds.into());
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.deadline(deadline)) }
+    unsafe { change(config, |limits: Limits| limits.deadline(deadline)) }
 }
 
 /// Sets how much the store keeps of what can't be delivered: so many reports, as many runs without one, so many days, so many bytes.
@@ -490,9 +540,10 @@ pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, millis
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports: u32, days: u32, bytes: u64) -> Status {
     let number = reports as usize;
-    let age = std::time::Duration::from_hours(24 * u64::from(days));
+    let age = Duration::from_hours(24 * u64::from(days));
+    let retention = coroner::Retention { number, runs: number, age, bytes };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.limits(coroner::Limits { number, runs: number, age, bytes })) }
+    unsafe { change(config, |limits: Limits| limits.retention(retention)) }
 }
 
 /// Sets whether all threads are in a report, or only the crashed one. Default: all.
@@ -502,7 +553,7 @@ pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_all_threads(config: *mut Config, all: bool) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.all_threads(all)) }
+    unsafe { change(config, |crashes: Crashes| crashes.all_threads(all)) }
 }
 
 /// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
@@ -530,5 +581,5 @@ pub unsafe extern "C" fn coroner_config_set_alternate_stacks(config: *mut Config
         other => return fail(Status::InvalidArgument, format!("{other} is none of coroner_alternate_stacks")),
     };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.alternate_stacks(stacks)) }
+    unsafe { change(config, |crashes: Crashes| crashes.alternate_stacks(stacks)) }
 }

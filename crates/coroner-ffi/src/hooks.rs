@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::time::Duration;
 
-use coroner::{Delivery, Report, Sink, Submission};
+use coroner::{Delivery, Report, Sink, SinkAnswer, Submission};
 
 use crate::app_pointer::AppPointer;
 use crate::config::{Config, change};
@@ -65,7 +65,7 @@ impl Sink for AppSink {
         &self.name
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let event_id = c_text(submission.report.header.event_id.to_string());
         let json = json(submission.report);
         let raw = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
@@ -74,10 +74,10 @@ impl Sink for AppSink {
         // SAFETY: as who added the sink promises; what is given lives until it returns.
         let answer = unsafe { (self.deliver)(self.context.get(), &raw const given) };
         match answer {
-            0 => Delivery::Delivered,
-            1 => Delivery::Rejected { reason: "the app's sink rejected it".to_owned() },
+            0 => SinkAnswer::Delivered,
+            1 => SinkAnswer::Rejected { reason: "the app's sink rejected it".to_owned() },
             other => {
-                Delivery::Retry { after: Duration::from_secs(60), reason: format!("the app's sink returned {other}") }
+                SinkAnswer::Retry { after: Duration::from_secs(60), reason: format!("the app's sink returned {other}") }
             }
         }
     }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn coroner_config_add_sink(
     };
     let sink = AppSink { name, deliver, context: AppPointer(context) };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.sink(sink)) }
+    unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
 /// Sets a function that sees each report before the sinks, as JSON, and may keep it from them: a report for which it returns false is
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn coroner_config_set_before_deliver(
         unsafe { keep(context.get(), json.as_ptr()) }.then_some(report)
     };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.before_deliver(hook)) }
+    unsafe { change(config, |delivery: Delivery| delivery.before_deliver(hook)) }
 }
 
 /// Sets a function that is called, on a thread of Coroner's, when the last run crashed and the app has not been notified yet. NULL changes nothing.
@@ -148,5 +148,5 @@ pub unsafe extern "C" fn coroner_config_set_on_crashed_last_run(
         unsafe { crashed(context.get(), id.as_ptr()) };
     };
     // SAFETY: as the caller promises.
-    unsafe { change(config, |config| config.on_crashed_last_run(hook)) }
+    unsafe { change(config, |delivery: Delivery| delivery.on_crashed_last_run(hook)) }
 }

@@ -74,8 +74,9 @@ pub unsafe extern "C" fn coroner_install(config: *mut Config) -> Status {
     // SAFETY: from `Box::into_raw` in `coroner_config_new`, and freed once, as the caller promises.
     let config = unsafe { Box::from_raw(config) };
     guarded(|| {
-        let config =
-            config.inner.ok_or_else(|| fail(Status::InvalidArgument, "`config` was damaged by a failed call"))?;
+        let config = config
+            .into_whole()
+            .ok_or_else(|| fail(Status::InvalidArgument, "`config` was damaged by a failed call"))?;
         match coroner::install(config) {
             Ok(_) => Ok(()),
             Err(error @ InstallError::AlreadyInstalled) => Err(fail(Status::AlreadyInstalled, error.to_string())),

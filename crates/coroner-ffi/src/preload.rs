@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use coroner::{Config, Crashes, Delivery, SignalSet};
+
 /// The variable that names the folder for the stores. Without it the constructor does nothing.
 const STORES: &str = "CORONER_PRELOAD_STORES";
 
@@ -33,15 +35,13 @@ fn install(stores: &Path) {
     // The kernel's mark of a file that has no name any more, as that of a memfd never has.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
     let store = stores.join(std::process::id().to_string());
-    let config = coroner::Config::new(if name.is_empty() { "program" } else { name })
+    let config = Config::new(if name.is_empty() { "program" } else { name })
         .store_dir(&store)
         // What is left is read by who has started the program.
         .no_sinks()
-        .deliver_at_install(false)
-        .symbolicate(false)
+        .delivery(Delivery::new().at_install(false).symbolicate(false))
         // A program that looks whether a signal was left alone, as Python does with SIGINT, finds it so.
-        .endings(coroner::SignalSet::EMPTY)
-        .reinstall_handlers(is_node());
+        .crashes(Crashes::new().endings(SignalSet::EMPTY).reinstall_handlers(is_node()));
     let installed = coroner::install(config);
     if installed.is_ok() && OURS.set((std::process::id(), store)).is_ok() {
         // SAFETY: the function takes nothing, and stays loaded as the library does.

@@ -5,8 +5,8 @@
 //! another process to do so; nothing of that is here.
 //!
 //! Who reads the minidump unwinds the stacks once more, with its own symbols, out of the stack memory that is in it. That is of the
-//! crashed thread alone, and as much as the app asked for (`coroner::Config::stack_memory`), so that of the other threads only the
-//! innermost frame can be known from it; or of all threads (`coroner::Config::stack_memory_all`). The report's own frames, of all threads, have no place in the format.
+//! crashed thread alone, and as much as the app asked for (`coroner::Crashes::stack_memory`), so that of the other threads only the
+//! innermost frame can be known from it; or of all threads (`coroner::Crashes::stack_memory_all`). The report's own frames, of all threads, have no place in the format.
 //!
 //! ```
 //! use coroner_report::Report;

@@ -63,7 +63,7 @@ pub fn register_memory(name: &str, start: *const u8, size: usize) -> Result<Regi
 /// Has a function of the app's called when this process crashes, when all else is in the report, in place of the one before; `None` for none. What it
 /// writes, at most 60 KiB, is in the report's `app_memory` and an attachment, `crash_callback`.
 ///
-/// A fault in it ends it alone, and so does the report's deadline ([`Config::deadline`](crate::Config::deadline)). It is not called for what the process
+/// A fault in it ends it alone, and so does the report's deadline ([`Limits::deadline`](crate::Limits::deadline)). It is not called for what the process
 /// survives, for hangs, or in children made by `fork`.
 ///
 /// # Safety

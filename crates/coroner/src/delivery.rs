@@ -24,14 +24,14 @@ use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Value, hide_secrets
 use coroner_report::run_state::{ProcessIdentity, RunState};
 
 use crate::bundle;
-use crate::config::{BeforeDeliver, Config, OnCrashedLastRun, Scrub};
+use crate::config::{Config, Delivery, OnCrashedLastRun};
 use crate::last_run::{LastRun, app_number};
-use crate::naming::{self, Naming, NamingBudget};
+use crate::naming::{self, Naming};
 use crate::outcome::{Outcome, crashes, is_of_child, outcome};
 use crate::processing;
-use crate::sink::{BegunRun, Delivery, FinishedRun, Sink, Submission};
+use crate::sink::{BegunRun, FinishedRun, Sink, SinkAnswer, Submission};
 use crate::store::progress::{Answers, Progress, SinkState};
-use crate::store::{Claim, EndedRun, Evicted, Limits, ListedRun, RawRun, Store};
+use crate::store::{Claim, EndedRun, Evicted, ListedRun, RawRun, Retention, Store};
 use crate::system_report::{self, SystemReport};
 
 mod evidence;
@@ -52,22 +52,15 @@ pub(crate) struct Deliverer {
     own_state: Option<RunState<'static>>,
     /// The process whose own run that is; 0 without one.
     pid: i32,
-    /// Whether what this process survives is delivered while it goes on.
-    lives: bool,
     /// What sinks said of reports in it, by the reports' numbers.
     own_answers: Mutex<BTreeMap<u32, Answers>>,
     /// The sinks have been notified of it.
     announced: AtomicBool,
     sinks: Vec<Arc<dyn Sink>>,
-    limits: Limits,
-    /// After how many attempts a run is set aside.
-    attempts: u32,
-    symbolicate: bool,
-    naming_budget: NamingBudget,
-    scrub_secrets: bool,
-    scrub: Option<Arc<Scrub>>,
-    before_deliver: Option<Arc<BeforeDeliver>>,
-    on_crashed_last_run: Mutex<Option<Box<OnCrashedLastRun>>>,
+    retention: Retention,
+    /// Without the hook that is called once.
+    options: Delivery,
+    on_crashed_last_run: Mutex<Option<OnCrashedLastRun>>,
     /// The run whose files this process's run uses, which ended by itself.
     previous: Option<LastRun>,
     /// Held while somebody finds out how the last run ended.
@@ -133,24 +126,19 @@ fn all_final(sinks: &[Arc<dyn Sink>], answers: Option<&Answers>) -> bool {
 impl Deliverer {
     /// A deliverer of what is in `store`, as `config` says. `own` is the process's own run.
     pub(crate) fn new(store: Store, own: Id, sinks: Vec<Arc<dyn Sink>>, config: Config) -> Self {
+        let mut options = config.delivery;
         Self {
             store,
             own,
             app: app_number(&config.app),
             own_state: None,
             pid: 0,
-            lives: config.deliver_at_install,
             own_answers: Mutex::default(),
             announced: AtomicBool::new(false),
             sinks,
-            limits: config.limits,
-            attempts: config.attempts,
-            symbolicate: config.symbolicate,
-            naming_budget: config.naming_budget,
-            scrub_secrets: config.scrub_secrets,
-            scrub: config.scrub,
-            before_deliver: config.before_deliver,
-            on_crashed_last_run: Mutex::new(config.on_crashed_last_run),
+            retention: config.limits.retention,
+            on_crashed_last_run: Mutex::new(options.on_crashed_last_run.take()),
+            options,
             previous: None,
             looking: Mutex::new(()),
             state: Mutex::default(),
@@ -182,8 +170,7 @@ impl Deliverer {
             own_answers: Mutex::default(),
             announced: AtomicBool::new(false),
             sinks: self.sinks.clone(),
-            before_deliver: self.before_deliver.clone(),
-            scrub: self.scrub.clone(),
+            options: self.options.clone(),
             on_crashed_last_run: Mutex::new(None),
             previous: None,
             looking: Mutex::new(()),
@@ -298,7 +285,8 @@ impl Deliverer {
             }
             let own = own.unwrap_or(own_run::Left { pending: 1, again: None });
             state.own_pending = own.pending;
-            let again = own.again.filter(|_| self.lives).and_then(|again| Instant::now().checked_add(again));
+            let again =
+                own.again.filter(|_| self.options.at_install).and_then(|again| Instant::now().checked_add(again));
             state.due = [state.due, again].into_iter().flatten().min();
             self.changed.notify_all();
         }
@@ -382,7 +370,7 @@ impl Deliverer {
         for listed in waiting {
             pending += self.with_claimed(listed, &process, |run| self.process(run, now));
         }
-        match self.store.enforce(&self.limits, self.own, now) {
+        match self.store.enforce(&self.retention, self.own, now) {
             Ok(Evicted { reports: 0, runs: 0 }) => {}
             Ok(Evicted { reports, runs }) => {
                 self.count_evicted(reports);
@@ -439,7 +427,7 @@ impl Deliverer {
 
     /// Whether all attempts on the run have been made.
     fn is_spent(&self, run: &EndedRun) -> bool {
-        run.progress.attempts >= self.attempts
+        run.progress.attempts >= self.options.attempts
     }
 
     /// Finds out how the last run ended, records it, and notifies the app. Returns whether the run was a launch of the app, and
@@ -602,8 +590,11 @@ impl Deliverer {
         // Most launches that were too short did not get as far as to begin with names.
         let cut_short = run.progress.cut_short / 4;
         let unfinished = run.progress.unnamed.max(cut_short);
-        let naming =
-            if cfg!(feature = "symbolicate") && self.symbolicate { Naming::after(unfinished) } else { Naming::None };
+        let naming = if cfg!(feature = "symbolicate") && self.options.symbolicate {
+            Naming::after(unfinished)
+        } else {
+            Naming::None
+        };
         if naming != Naming::None {
             run.progress.unnamed += 1;
             self.record(run);
@@ -637,13 +628,13 @@ impl Deliverer {
         if naming != Naming::None && locked(&self.state).waiting == 0 {
             yield_to_the_app();
         }
-        naming::name(&mut report, naming, self.naming_budget);
+        naming::name(&mut report, naming, self.options.naming_budget);
         #[cfg(feature = "symbolicate")]
         {
             // By what the report has alone: no file is opened for it.
             report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
         }
-        Ok(match &self.before_deliver {
+        Ok(match &self.options.before_deliver {
             Some(hook) => hook(report),
             None => Some(report),
         })
@@ -651,8 +642,8 @@ impl Deliverer {
 
     /// The text to stand in the place of one; `None` if that may stay.
     fn scrubbed(&self, key: &str, text: &str) -> Option<String> {
-        let hidden = self.scrub_secrets.then(|| hide_secrets(key, text)).flatten();
-        let own = self.scrub.as_ref().and_then(|scrub| scrub(key, hidden.as_deref().unwrap_or(text)));
+        let hidden = self.options.scrub_secrets.then(|| hide_secrets(key, text)).flatten();
+        let own = self.options.scrub.as_ref().and_then(|scrub| scrub(key, hidden.as_deref().unwrap_or(text)));
         own.or(hidden)
     }
 
@@ -683,22 +674,22 @@ impl Deliverer {
                 _ => 0,
             };
             let answer = match report {
-                None => Delivery::Rejected { reason: "the before_deliver hook dropped it".into() },
+                None => SinkAnswer::Rejected { reason: "the before_deliver hook dropped it".into() },
                 Some(report) => {
                     let submission = Submission { run, report, index, raw, tries };
                     catch_unwind(AssertUnwindSafe(|| sink.deliver(&submission))).unwrap_or_else(|_| {
                         healthy = false;
-                        Delivery::Retry { after: Duration::ZERO, reason: "the sink panicked".into() }
+                        SinkAnswer::Retry { after: Duration::ZERO, reason: "the sink panicked".into() }
                     })
                 }
             };
             let said = match answer {
-                Delivery::Delivered => SinkState::Delivered,
-                Delivery::Rejected { reason } => {
+                SinkAnswer::Delivered => SinkState::Delivered,
+                SinkAnswer::Rejected { reason } => {
                     log::info!("coroner: sink `{}` rejected report {index} of run {run}: {reason}", sink.name());
                     SinkState::Rejected { reason }
                 }
-                Delivery::Retry { after, reason } => {
+                SinkAnswer::Retry { after, reason } => {
                     log::warn!(
                         "coroner: sink `{}` can't take report {index} of run {} now: {reason}",
                         sink.name(),

@@ -29,7 +29,7 @@ pub struct HandledException<'a> {
 /// exception's. The app goes on; all threads stand still for some milliseconds. The report is delivered within seconds by this process, or by the next launch.
 ///
 /// `false` if there is no report: Coroner is not installed, there are more than
-/// [`Config::reports_per_hour`](crate::Config::reports_per_hour) allows, or 16 wait for their delivery. Those that are left out are
+/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows, or 16 wait for their delivery. Those that are left out are
 /// counted, and the next report says how many.
 ///
 /// ```no_run

@@ -50,7 +50,7 @@ const MAX_TEXT: usize = 24 << 10;
 /// [`report_exception`](crate::report_exception).
 ///
 /// `false` if there is no report: Coroner is not installed, this thread is dying already, or, unless it is fatal, there are more than
-/// [`Config::reports_per_hour`](crate::Config::reports_per_hour) allows.
+/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows.
 ///
 /// ```no_run
 /// use coroner::{ForeignException, ForeignFrame, Language};

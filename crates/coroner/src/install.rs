@@ -15,6 +15,10 @@ use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
 use crate::config::Config;
+#[cfg(supported)]
+use crate::config::Crashes;
+#[cfg(all(feature = "exceptions", supported))]
+use crate::config::Exceptions;
 use crate::data_dir::default_store_dir;
 use crate::delivery::{Deliverer, own_run};
 #[cfg(supported)]
@@ -85,14 +89,47 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     if is_waiting { endings.without(libc::SIGINT) } else { endings }
 }
 
+/// What the crash path does.
+#[cfg(supported)]
+fn install_options(config: &Config) -> InstallOptions {
+    // Whole, so that no option is left out.
+    let Crashes {
+        signals,
+        endings,
+        chain_first,
+        reinstall_handlers,
+        fork,
+        alternate_stacks,
+        all_threads,
+        stack_memory,
+        stack_memory_all,
+        symbol_names,
+    } = config.crashes;
+    InstallOptions {
+        signals,
+        endings: leaving_interrupt_to_python(endings),
+        chain_first,
+        reinstall_handlers,
+        fork,
+        alternate_stacks,
+        all_threads,
+        stack_memory,
+        stack_memory_all,
+        symbol_names,
+        deadline_ms: u32::try_from(config.limits.deadline.as_millis()).unwrap_or(u32::MAX),
+        non_fatal_per_hour: config.limits.reports_per_hour,
+        ..InstallOptions::DEFAULT
+    }
+}
+
 /// Has uncaught exceptions of C++ and Objective-C reported, and the stacks of their throws taken.
 #[cfg(all(feature = "exceptions", supported))]
-fn report_exceptions(config: &Config, deadline_ms: u32) {
+fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
     let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
-        cpp: config.cpp_exceptions,
-        objc: config.objc_exceptions,
-        appkit: config.appkit_exceptions,
-        zombies: config.zombies,
+        cpp: exceptions.cpp,
+        objc: exceptions.objc,
+        appkit: exceptions.appkit,
+        zombies: exceptions.zombies,
         deadline_ms,
         on_survived: Some(own_run::survived),
     });
@@ -141,18 +178,13 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     // A path with a NUL in it could not have been opened.
     let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
     let began = SystemTime::now();
-    let options = InstallOptions {
-        non_fatal_per_hour: config.reports_per_hour,
-        deadline_ms: u32::try_from(config.deadline.as_millis()).unwrap_or(u32::MAX),
-        endings: leaving_interrupt_to_python(config.capture.endings),
-        ..config.capture
-    };
+    let options = install_options(&config);
     let run = coroner_capture::install(&path, &options).map_err(|error| match error {
         coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
         other => InstallError::CrashPath(other.into()),
     })?;
     #[cfg(feature = "exceptions")]
-    report_exceptions(&config, options.deadline_ms);
+    report_exceptions(&config.exceptions, options.deadline_ms);
     if config.keep_output {
         coroner_capture::keep_output();
     }
@@ -168,10 +200,10 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     let scope = Scope::new(run.state);
     scope.begin_session(Id(run.id));
     scope.activate();
-    set_before_breadcrumb(config.before_breadcrumb.clone());
+    set_before_breadcrumb(config.before_breadcrumb.as_ref().map(|hook| Arc::clone(&hook.0)));
     #[cfg(feature = "panics")]
-    if config.panics {
-        crate::panic::install(config.panic_policy);
+    if config.exceptions.panics {
+        crate::panic::install(config.exceptions.panic_policy);
     }
 
     let sinks: Vec<Arc<dyn Sink>> = match &config.sinks {
@@ -180,12 +212,14 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     };
     sinks.iter().for_each(|sink| sink.opened(store.path()));
     #[cfg(feature = "sentry-client")]
-    crate::sink::beside_sentry_client(config.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")));
+    crate::sink::beside_sentry_client(
+        config.exceptions.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")),
+    );
     let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();
-    let deliver = config.deliver_at_install;
+    let deliver = config.delivery.at_install;
     let said = std::mem::take(&mut config.system_reports);
     // The store has `runs` and, where files are used again, had `clean`: who counted them counts well.
     let is_alone = runs == Some(0) && run.previous.is_some() && said.is_empty();
@@ -401,7 +435,7 @@ impl Coroner {
     /// Delivers what is in the store, and waits for it, at most `timeout`. Says whether nothing is left to deliver.
     ///
     /// For apps that end soon, and for those that deliver at a time of their own choice
-    /// ([`Config::deliver_at_install`](crate::Config::deliver_at_install)).
+    /// ([`Delivery::at_install`](crate::Delivery::at_install)).
     pub fn flush(&self, timeout: Duration) -> bool {
         self.inner.deliverer.flush(timeout)
     }

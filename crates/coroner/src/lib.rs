@@ -64,7 +64,7 @@ mod vitals;
 
 pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};
 pub use backtrace::Backtrace;
-pub use config::{Config, PanicPolicy};
+pub use config::{Config, Crashes, Delivery, Exceptions, Limits, PanicPolicy};
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
@@ -105,13 +105,13 @@ pub use scope::{
 pub use sink::OtlpSink;
 #[cfg(feature = "sentry")]
 pub use sink::SentrySink;
-pub use sink::{BegunRun, Delivery, FinishedRun, FolderSink, Sink, Submission};
+pub use sink::{BegunRun, FinishedRun, FolderSink, Sink, SinkAnswer, Submission};
 #[cfg(feature = "sentry-client")]
 pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
 pub use startup_guard::StartupGuard;
 #[doc(hidden)]
 pub use store::reread_progress;
-pub use store::{Limits, RawRun, Store, StoreError, StoredRun};
+pub use store::{RawRun, Retention, Store, StoreError, StoredRun};
 #[doc(hidden)]
 pub use system_report::complete_report;
 pub use system_report::{ExitInfo, SystemEnd, SystemReport};

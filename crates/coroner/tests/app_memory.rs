@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use coroner::{Config, register_memory, set_crash_callback};
+use coroner::{Config, Delivery, Limits, register_memory, set_crash_callback};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -61,14 +61,16 @@ fn cut_memory(pages: usize) -> *const u8 {
 fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let act = std::env::var(ACT).unwrap();
-    let config = Config::new("app-memory").store_dir(store).symbolicate(false).deadline(Duration::from_millis(1500));
+    let delivery = Delivery::new().symbolicate(false).at_install(act == "deliver");
+    let limits = Limits::new().deadline(Duration::from_millis(1500));
+    let config = Config::new("app-memory").store_dir(store).delivery(delivery).limits(limits);
     if act == "deliver" {
         assert!(coroner::install(config).unwrap().flush(Duration::from_secs(20)));
         return;
     }
     // Before the install, and after it.
     register_memory("log.txt", LOG.as_ptr(), LOG.len()).unwrap().keep();
-    coroner::install(config.deliver_at_install(false)).unwrap();
+    coroner::install(config).unwrap();
     let large = vec![b'y'; LARGE];
     register_memory("large", large.as_ptr(), large.len()).unwrap().keep();
     register_memory("cut", cut_memory(3).wrapping_add(100), 3 * 4096 - 100).unwrap().keep();

@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use coroner::{Config, OtlpSink, SentrySink};
+use coroner::{Config, Delivery, OtlpSink, SentrySink};
 
 const STORE: &str = "CORONER_TEST_STORE";
 const BEFORE: &str = "CORONER_TEST_BEFORE";
@@ -25,7 +25,7 @@ fn app() {
         refuse();
     }
     let config = Config::new("com.example.paint").store_dir(store).sink(sentry.clone()).sink(otlp.clone());
-    coroner::install(config.deliver_at_install(false)).unwrap();
+    coroner::install(config.delivery(Delivery::new().at_install(false))).unwrap();
     if !before {
         refuse();
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use coroner::{Config, Delivery, FolderSink, HangWatch, Sink, Submission};
+use coroner::{Config, Delivery, FolderSink, HangWatch, Limits, Sink, SinkAnswer, Submission};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -40,7 +40,7 @@ impl Sink for Says {
         "says"
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let report = submission.report;
         let crash = report.crash.as_ref().unwrap();
         let left_out = report.run.as_ref().and_then(|run| run.contexts.get("coroner_store"));
@@ -62,8 +62,8 @@ impl Sink for Says {
             }
         }
         match submission.tries {
-            0 if self.retries => Delivery::Retry { after: Duration::from_secs(1), reason: "once more".into() },
-            _ => Delivery::Delivered,
+            0 if self.retries => SinkAnswer::Retry { after: Duration::from_secs(1), reason: "once more".into() },
+            _ => SinkAnswer::Delivered,
         }
     }
 
@@ -90,7 +90,8 @@ fn app() {
     let act = std::env::var(ACT).unwrap();
     let reports = Path::new(&store).join("reports");
     let says = Says { dies: (act == "dies").then_some(libc::SIGKILL), retries: act == "retries" };
-    let config = Config::new("living").store_dir(&store).symbolicate(false).reports_per_hour(2);
+    let config = Config::new("living").store_dir(&store).limits(Limits::new().reports_per_hour(2));
+    let config = config.delivery(Delivery::new().symbolicate(false));
     let config = config.hang_threshold((act == "hangs").then_some(Duration::from_millis(100)));
     coroner::install(config.sink(FolderSink::new(reports)).sink(says)).unwrap();
     match act.as_str() {

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use coroner::{Config, NamingBudget, Report, SymbolSearch};
+use coroner::{Config, Delivery, NamingBudget, Report, SymbolSearch};
 use coroner_report::text::TextOptions;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -76,18 +76,19 @@ fn priorities(name: &str) -> Vec<i32> {
 fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let act = std::env::var(ACT).unwrap();
-    let mut config = Config::new("com.example.budget").store_dir(store);
+    let config = Config::new("com.example.budget").store_dir(store);
     if act == "crash" {
         coroner::install(config).unwrap();
         stores_to_null();
         return;
     }
+    let mut delivery = Delivery::new();
     if let Some((kilobytes, milliseconds)) = act.split_once(" KiB, ms: ") {
         let time = Duration::from_millis(milliseconds.parse().unwrap());
-        config = config.naming_budget(NamingBudget { memory: kilobytes.parse::<usize>().unwrap() << 10, time });
+        delivery = delivery.naming_budget(NamingBudget { memory: kilobytes.parse::<usize>().unwrap() << 10, time });
     }
     let (named, is_named) = std::sync::mpsc::channel();
-    let config = config.before_deliver(move |report| {
+    let delivery = delivery.before_deliver(move |report| {
         // On the thread that has named it. 15 is the name's length that the kernel keeps.
         let priorities = priorities("(coroner-deliver");
         println!("\napp: priority {priorities:?}");
@@ -98,7 +99,7 @@ fn app() {
     });
     let before = NOW.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);
-    let coroner = coroner::install(config).unwrap();
+    let coroner = coroner::install(config.delivery(delivery)).unwrap();
     if act == "nobody waits" {
         is_named.recv().unwrap();
     }

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use coroner::{Config, Coroner, Delivery, Sink, Submission};
+use coroner::{Config, Coroner, Delivery, Sink, SinkAnswer, Submission};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -77,7 +77,7 @@ impl Sink for Ends {
         "ends"
     }
 
-    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
         println!("\napp: delivering");
         // SAFETY: ends this process; nothing comes back.
         unsafe { libc::kill(libc::getpid(), self.0) };
@@ -95,9 +95,9 @@ impl Sink for Crashes {
         "crashes"
     }
 
-    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
         store_to_null();
-        Delivery::Delivered
+        SinkAnswer::Delivered
     }
 }
 
@@ -109,10 +109,10 @@ impl Sink for Takes {
         "takes"
     }
 
-    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
         std::thread::sleep(self.0);
         println!("\napp: delivered");
-        Delivery::Delivered
+        SinkAnswer::Delivered
     }
 }
 
@@ -127,10 +127,10 @@ impl Sink for Slow {
         "slow"
     }
 
-    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
         println!("\napp: delivering");
         std::thread::sleep(WAIT);
-        Delivery::Delivered
+        SinkAnswer::Delivered
     }
 }
 
@@ -152,16 +152,19 @@ fn app() {
         // SAFETY: the default action runs no code.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    let config = Config::new("next-launch-test").version("1.0").store_dir(store).symbolicate(false);
+    let config = Config::new("next-launch-test").version("1.0").store_dir(store);
+    // Names are looked up where a test asks for them; that takes a second each time.
+    let no_names = || Delivery::new().symbolicate(false);
+    let config = config.delivery(no_names());
     let install = |config: Config| -> Coroner { coroner::install(config).unwrap() };
     match act.as_str() {
         "crash" => {
-            install(config.deliver_at_install(false));
+            install(config.delivery(no_names().at_install(false)));
             coroner::set_tag("kind", "test").unwrap();
             store_to_null();
         }
         "lives-and-crashes" => {
-            install(config.deliver_at_install(false));
+            install(config.delivery(no_names().at_install(false)));
             let begun = Instant::now();
             meet("lives");
             println!("\napp: {}", begun.elapsed().as_nanos());
@@ -178,7 +181,7 @@ fn app() {
         }
         "exit" => drop(install(config)),
         "exits-at-once" => {
-            install(config.symbolicate(true));
+            install(config.delivery(Delivery::new()));
             // SAFETY: ends this process.
             unsafe { libc::exit(0) };
         }
@@ -195,7 +198,7 @@ fn app() {
         }
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         "crashes-traced" => {
-            install(config.deliver_at_install(false));
+            install(config.delivery(no_names().at_install(false)));
             // SAFETY: the test, which started this process, traces this thread from here on.
             unsafe {
                 assert_eq!(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0), 0);
@@ -224,8 +227,8 @@ fn app() {
         "two-runs" => {
             // Both begin within one tick of the kernel's clock, by which files are dated.
             let config = || Config::new("next-launch-test").store_dir(std::env::var_os(STORE).unwrap());
-            install(config().deliver_at_install(false)).uninstall();
-            install(config().deliver_at_install(false));
+            install(config().delivery(Delivery::new().at_install(false))).uninstall();
+            install(config().delivery(Delivery::new().at_install(false)));
             store_to_null();
         }
         "no-room" => {
@@ -293,9 +296,8 @@ fn app() {
             install(config).uninstall();
             meet("uninstalled");
         }
-        // Names are looked up where a test asks for them; that takes a second each time.
         "deliver" | "deliver-without-names" => {
-            let coroner = install(config.symbolicate(act == "deliver"));
+            let coroner = install(config.delivery(Delivery::new().symbolicate(act == "deliver")));
             let delivered = coroner.flush(WAIT);
             let last = coroner.last_run();
             println!("\napp: {:?} {} {delivered}", last.outcome, last.event_id.map_or("-".into(), |id| id.to_string()));
@@ -311,7 +313,7 @@ fn app() {
             // SAFETY: reads one limit.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
             // A hundred reports, and each waits for the disk several times.
-            println!("\napp: {}", install(config.symbolicate(false)).flush(4 * WAIT));
+            println!("\napp: {}", install(config).flush(4 * WAIT));
         }
         "exits-delivering" => {
             install(config.sink(Slow));
@@ -363,7 +365,7 @@ fn app() {
         }
         #[cfg(not(target_vendor = "apple"))]
         "fork-child-goes-on" => {
-            install(config.deliver_at_install(false));
+            install(config.delivery(no_names().at_install(false)));
             coroner::set_tag("kind", "test").unwrap();
             let parent = std::process::id();
             // SAFETY: the child goes on in a copy of this thread.

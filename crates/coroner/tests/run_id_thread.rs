@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "macos", feature = "system-reports"))]
 
 use coroner::backtrace::{Backtrace, CaptureOptions};
-use coroner::{Config, HandledException, Language, Report};
+use coroner::{Config, Delivery, HandledException, Language, Report};
 use coroner_process::threads::{Facts, RunState, ThreadList, activity, facts};
 
 /// The frame pointer of a thread, by `thread_get_state`: `x86_THREAD_STATE64` and `ARM_THREAD_STATE64` of <mach/thread_status.h>.
@@ -62,7 +62,7 @@ fn payload(addresses: &[u64]) -> String {
 #[test]
 fn its_stack_says_the_id_and_nothing_of_coroners_has_the_thread() {
     let store = tempfile::tempdir().unwrap();
-    let config = || Config::new("run-id-test").store_dir(store.path()).deliver_at_install(false);
+    let config = || Config::new("run-id-test").store_dir(store.path()).delivery(Delivery::new().at_install(false));
     let coroner = coroner::install(config()).unwrap();
     assert!(waiting_thread().is_none(), "it was not asked for");
     coroner.uninstall();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use coroner::sentry::envelope::Envelope;
 use coroner::sentry::transport::{Answer, SendError, Transport};
-use coroner::{Breadcrumb, Config, Feedback, SentrySink, User};
+use coroner::{Breadcrumb, Config, Delivery, Feedback, SentrySink, User};
 use serde_json::{Value, json};
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -35,7 +35,7 @@ fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let folder = Path::new(&store).parent().unwrap().to_owned();
     let sink = SentrySink::from_env().unwrap().expect("SENTRY_DSN is set").transport(ToFiles(folder.join("sent")));
-    let config = Config::new("scope").store_dir(&store).symbolicate(false).sink(sink);
+    let config = Config::new("scope").store_dir(&store).sink(sink).delivery(Delivery::new().symbolicate(false));
     let config = config.before_breadcrumb(|breadcrumb| match breadcrumb.get_message() {
         "secret" => None,
         _ => Some(breadcrumb.category("changed")),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use coroner::Config;
+use coroner::{Config, Delivery};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -24,8 +24,9 @@ fn app() {
     let app = std::env::var(APP).unwrap();
     let was_called = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let noted = was_called.clone();
-    let config = Config::new(app.as_str()).version("1.0").store_dir(store).symbolicate(false);
-    let config = config.on_crashed_last_run(move |_| noted.store(true, std::sync::atomic::Ordering::SeqCst));
+    let delivery = Delivery::new().symbolicate(false);
+    let delivery = delivery.on_crashed_last_run(move |_| noted.store(true, std::sync::atomic::Ordering::SeqCst));
+    let config = Config::new(app.as_str()).version("1.0").store_dir(store).delivery(delivery);
     let coroner = coroner::install(config).unwrap();
     coroner::set_tag("program", &app).unwrap();
     assert!(coroner.flush(Duration::from_secs(30)));

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coroner::{Config, ExitInfo, ForeignException, ForeignFrame, Language, ManagedException, Report, SystemReport};
+use coroner::{
+    Config, Delivery, ExitInfo, ForeignException, ForeignFrame, Language, ManagedException, Report, SystemReport,
+};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -53,7 +55,8 @@ fn exit_infos() -> Vec<ExitInfo> {
 #[test]
 fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
-    let mut config = Config::new("system-test").version("1.0").store_dir(store).symbolicate(false);
+    let mut config = Config::new("system-test").version("1.0").store_dir(store);
+    config = config.delivery(Delivery::new().symbolicate(false));
     let act = std::env::var(ACT).unwrap();
     if act != "late" {
         config = said().into_iter().fold(config, Config::system_report);

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use coroner::{Breadcrumb, Config};
+use coroner::{Breadcrumb, Config, Delivery};
 use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
@@ -64,7 +64,8 @@ fn app() {
         // SAFETY: the handler makes one system call.
         unsafe { libc::signal(libc::SIGTERM, say as extern "C" fn(libc::c_int) as usize) };
     }
-    let coroner = coroner::install(Config::new("terminations").store_dir(store).symbolicate(false)).unwrap();
+    let delivery = Delivery::new().symbolicate(false);
+    let coroner = coroner::install(Config::new("terminations").store_dir(store).delivery(delivery)).unwrap();
     match act.as_str() {
         "deliver" => {
             coroner.flush(Duration::from_secs(20));

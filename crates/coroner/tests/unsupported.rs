@@ -5,7 +5,9 @@
 use std::process::{Command, ExitStatus};
 
 use coroner::backtrace::{CaptureOptions, thread_id};
-use coroner::{Backtrace, Breadcrumb, Config, Delivery, FolderSink, InstallError, ScopeError, Sink, Store, Submission};
+use coroner::{
+    Backtrace, Breadcrumb, Config, FolderSink, InstallError, ScopeError, Sink, SinkAnswer, Store, Submission,
+};
 
 /// How a child is to end, and where its store is.
 const END: &str = "UNSUPPORTED_END";
@@ -20,7 +22,7 @@ impl Sink for Unused {
         "unused"
     }
 
-    fn deliver(&self, _: &Submission<'_>) -> Delivery {
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
         unreachable!("there is nothing to deliver")
     }
 }

@@ -249,9 +249,10 @@ fn crash_as_asked() {
     let code = Code::map();
     // Before install, and never taken back.
     let _ = code.register().into_number();
-    let config = coroner::Config::new("ranges-test").store_dir(store).no_sinks().symbol_names(true);
+    let options = coroner::Crashes::new().symbol_names(true);
     // Names take their time under an emulator.
-    let config = config.deadline(std::time::Duration::from_secs(120));
+    let limits = coroner::Limits::new().deadline(std::time::Duration::from_secs(120));
+    let config = coroner::Config::new("ranges-test").store_dir(store).no_sinks().crashes(options).limits(limits);
     let _coroner = coroner::install(config).unwrap();
     println!("{:x} {:x}", code.body.start, code.body.end);
     let function: Option<extern "C" fn(*mut c_void)> =

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use coroner::{Breadcrumb, Config};
+use coroner::{Breadcrumb, Config, Delivery};
 
 struct Picture {
     pixels: *mut u32,
@@ -35,9 +35,9 @@ fn paint(crash: bool) {
 
 fn main() {
     // This is all that an app needs; the rest of this file is an app.
-    let config = Config::new("com.example.paint")
-        .version(env!("CARGO_PKG_VERSION"))
-        .on_crashed_last_run(|last| println!("sorry: the last run crashed, report {:?}", last.event_id));
+    let delivery =
+        Delivery::new().on_crashed_last_run(|last| println!("sorry: the last run crashed, report {:?}", last.event_id));
+    let config = Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION")).delivery(delivery);
     let installed = coroner::install(config);
     match &installed {
         Ok(coroner) => println!("the last run {}", coroner.last_run().outcome),

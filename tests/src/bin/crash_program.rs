@@ -8,6 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::Ordering;
 
+use coroner::{Crashes, Delivery, Limits};
 use coroner_tests::conditions::{self, POISONED, POISONED_EXIT};
 
 fn main() {
@@ -38,14 +39,19 @@ fn main() {
         let fork = if silent_fork { coroner::ForkPolicy::Silent } else { coroner::ForkPolicy::Report };
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
         let config = if fault == "deliver" { config } else { config.no_sinks() };
-        let config = config.chain_first(chain_first).reinstall_handlers(reinstall).fork(fork).symbolicate(false);
-        let config = config.stack_memory(stack_memory);
+        let crashes = Crashes::new().chain_first(chain_first).reinstall_handlers(reinstall).fork(fork);
+        let crashes = crashes.stack_memory(stack_memory);
+        let config = config.delivery(Delivery::new().symbolicate(false));
         // Where every instruction is emulated, a hundred thousand frames take their time, and no names are found in the half second
         // that a dying process looks for them: the report would say that it is not complete.
         let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();
-        let slow = |config: coroner::Config| config.deadline(std::time::Duration::from_mins(1)).symbol_names(false);
-        let config = if emulated { slow(config) } else { config };
-        if let Err(error) = coroner::install(config) {
+        let limits = Limits::new();
+        let (crashes, limits) = if emulated {
+            (crashes.symbol_names(false), limits.deadline(std::time::Duration::from_mins(1)))
+        } else {
+            (crashes, limits)
+        };
+        if let Err(error) = coroner::install(config.crashes(crashes).limits(limits)) {
             panic!("not installed: {error}");
         }
         coroner::set_tag("weather", "rain").expect("a tag can be set");

@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use coroner::{Config, Coroner, HangWatch};
+use coroner::{Config, Coroner, Crashes, Delivery, HangWatch, Limits};
 use coroner_tests::hang;
 
 struct Program {
@@ -27,8 +27,13 @@ fn main() {
     let config = Config::new("hang-program").version("1.2.3").store_dir(&store).hang_threshold(threshold);
     // Where every instruction is emulated, walks and names take longer than a report may.
     let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();
-    let config = if emulated { config.deadline(Duration::from_mins(1)).symbol_names(false) } else { config };
-    let coroner = coroner::install(config.symbolicate(true).deliver_at_install(false)).expect("installed");
+    let config = if emulated {
+        let limits = Limits::new().deadline(Duration::from_mins(1));
+        config.limits(limits).crashes(Crashes::new().symbol_names(false))
+    } else {
+        config
+    };
+    let coroner = coroner::install(config.delivery(Delivery::new().at_install(false))).expect("installed");
     let run = store.join("runs").join(coroner.run_id().to_string());
     let last = coroner.last_run();
     println!("last run: {:?} {}", last.outcome, last.event_id.map_or_else(String::new, |id| id.to_string()));

@@ -11,14 +11,15 @@ fn main() {
 
 #[cfg(all(target_os = "linux", not(without_delivery)))]
 fn main() {
-    use coroner::{Config, FolderSink, SentrySink};
+    use coroner::{Config, Delivery, FolderSink, SentrySink};
     use std::time::Duration;
 
     let mut arguments = std::env::args().skip(1);
     let (store, dsn) = (arguments.next().expect("a store"), arguments.next().expect("a DSN"));
     let words: Vec<String> = arguments.collect();
     let has = |word: &str| words.iter().any(|other| other == word);
-    let config = Config::new("launch-program").version("1.0").store_dir(&store).deliver_at_install(!has("keep"));
+    let config = Config::new("launch-program").version("1.0").store_dir(&store);
+    let config = config.delivery(Delivery::new().at_install(!has("keep")));
     let folder = FolderSink::new(std::path::Path::new(&store).join("reports"));
     let config = config.sink(folder).sink(SentrySink::new(&dsn).expect("a DSN"));
     let coroner = coroner::install(config).expect("Coroner is installed");

@@ -12,7 +12,7 @@ fn main() {
 
 #[cfg(target_os = "macos")]
 fn main() {
-    use coroner::{Config, HangWatch};
+    use coroner::{Config, Delivery, HangWatch};
     use coroner_tests::hang;
     use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn main() {
     let config = Config::new("lock-program").version("1.0").store_dir(&store);
     // The thread that watches waits, too.
     let config = if act == "hang" { config.hang_threshold(Duration::from_millis(200)) } else { config };
-    let coroner = coroner::install(config.symbolicate(true).deliver_at_install(false)).expect("installed");
+    let coroner = coroner::install(config.delivery(Delivery::new().at_install(false))).expect("installed");
     match act.as_str() {
         "crash" => {
             waiting::begin();

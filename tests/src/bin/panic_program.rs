@@ -36,11 +36,12 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let (store, act) = (arguments.next().expect("a store"), arguments.next().expect("an act"));
     std::panic::set_hook(Box::new(|info| eprintln!("the hook before: {info}")));
-    let config = coroner::Config::new("com.example.panics").store_dir(&store).deliver_at_install(false);
+    let config = coroner::Config::new("com.example.panics").store_dir(&store);
+    let config = config.delivery(coroner::Delivery::new().at_install(false));
     // On the slowest machine a report has its time.
-    let mut config = config.deadline(std::time::Duration::from_mins(1));
+    let mut config = config.limits(coroner::Limits::new().deadline(std::time::Duration::from_mins(1)));
     if act == "caught-and-reported" {
-        config = config.panic_policy(coroner::PanicPolicy::All);
+        config = config.exceptions(coroner::Exceptions::new().panic_policy(coroner::PanicPolicy::All));
     }
     let coroner = coroner::install(config).expect("Coroner can be installed");
     match act.as_str() {

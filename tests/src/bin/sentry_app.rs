@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner::sentry::session::SessionMode;
 #[cfg(all(target_os = "linux", not(without_delivery)))]
-use coroner::{Breadcrumb, Config, SentrySink, User};
+use coroner::{Breadcrumb, Config, Crashes, Delivery, SentrySink, User};
 #[cfg(all(target_os = "linux", not(without_delivery)))]
 use coroner_report::model::RunFacts;
 #[cfg(all(target_os = "linux", not(without_delivery)))]
@@ -70,11 +70,12 @@ fn main() {
     let version = value("version").unwrap_or_else(|| "1.2.3".to_owned());
     let config = Config::new("sentry-app").version(version).environment("test").dist("4").store_dir(&store);
     // A launch that is killed at work on a run counts as an attempt on it: after three a run is set aside.
-    let config = config.attempts(number("attempts").map_or(3, |attempts| attempts as u32));
-    let config = config.stack_memory(number("stack").map_or(2048, |bytes| bytes as u32));
+    let delivery = Delivery::new().attempts(number("attempts").map_or(3, |attempts| attempts as u32));
+    let config = config.delivery(delivery.symbolicate(!has("no-symbols")));
+    let config = config.crashes(Crashes::new().stack_memory(number("stack").map_or(2048, |bytes| bytes as u32)));
     let threshold = number("watch").map(Duration::from_millis);
     let config = config.hang_threshold(threshold);
-    let coroner = coroner::install(config.sink(sink).symbolicate(!has("no-symbols"))).expect("Coroner is installed");
+    let coroner = coroner::install(config.sink(sink)).expect("Coroner is installed");
     println!("installed after {} ms", begin.elapsed().as_millis());
 
     coroner::set_tag("weather", "rain").expect("a tag");

@@ -17,7 +17,8 @@ fn main() {
         std::env::temp_dir().join(format!("session-program-{}", std::process::id()))
     } else {
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(&store);
-        if let Err(error) = coroner::install(config.no_sinks().symbolicate(false)) {
+        let config = config.no_sinks().delivery(coroner::Delivery::new().symbolicate(false));
+        if let Err(error) = coroner::install(config) {
             panic!("not installed: {error}");
         }
         store.into()

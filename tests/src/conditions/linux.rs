@@ -52,7 +52,8 @@ fn reinstall_often() {
         coroner.uninstall();
         let store = DISK.get().expect("the program set it");
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(store);
-        coroner::install(config.no_sinks().symbolicate(false)).expect("it can be installed again");
+        let config = config.no_sinks().delivery(coroner::Delivery::new().symbolicate(false));
+        coroner::install(config).expect("it can be installed again");
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) enum Neighbour {
     Collector,
     /// redis, into which Coroner is preloaded, and whose own handlers come later and call nobody.
     Redis,
-    /// redis, with `Config::reinstall_handlers`.
+    /// redis, with `Crashes::reinstall_handlers`.
     RedisReinstalled,
     /// Ruby, whose handlers were there before.
     Ruby,

@@ -49,7 +49,7 @@ fn signals(taken: &str) -> Finding {
         Grade::Limited,
         SIGNALS,
         format!("in the app's last run, {taken}"),
-        "A signal has one handler. Install Coroner after that one, or set `Config::reinstall_handlers`.",
+        "A signal has one handler. Install Coroner after that one, or set `Crashes::reinstall_handlers`.",
     )
 }
 

@@ -17,7 +17,7 @@ use crate::naming::Naming;
 use crate::outcome::{is_of_child, outcome};
 use crate::sink::Submission;
 use crate::store::progress::Progress;
-use crate::store::{EndedRun, Kept, Limits, ListedRun, Worth};
+use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
 
 /// Of how many runs a launch releases what was reserved: more than one, so that it is soon done of all.
 const MAX_RELEASED: usize = 2;
@@ -78,7 +78,7 @@ impl Deliverer {
         let mut intake = Intake { left: !found.foreign.is_empty(), ..Intake::default() };
         for listed in &found.runs {
             let is_late = Instant::now() >= until;
-            let is_done = listed.progress.stored_early || listed.progress.attempts >= self.attempts;
+            let is_done = listed.progress.stored_early || listed.progress.attempts >= self.options.attempts;
             if is_done || (is_late && if listed.has_report { intake.is_over() } else { intake.removed }) {
                 intake.left = true;
                 if listed.progress.stored_early && !std::mem::replace(&mut intake.counted, true) {
@@ -113,9 +113,9 @@ impl Deliverer {
             item: listed,
         });
         // What is too old is delivered first, if that can be done.
-        let limits = Limits { age: Duration::MAX, ..self.limits };
+        let retention = Retention { age: Duration::MAX, ..self.retention };
         let mut lost = 0;
-        for kept in limits.divide(kept.collect(), SystemTime::now()).1.into_iter().take(MAX_REMOVED) {
+        for kept in retention.divide(kept.collect(), SystemTime::now()).1.into_iter().take(MAX_REMOVED) {
             let Ok(Some(run)) = self.claim(kept.item, process) else { continue };
             let is_removed = self.store.remove(run).is_ok();
             lost += usize::from(is_removed && kept.worth > Worth::Stored);

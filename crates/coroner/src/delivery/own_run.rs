@@ -56,7 +56,7 @@ pub(crate) fn survived() {
     // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
     // A child made by fork has left it in a run of its own, and may find any lock taken.
-    if deliverer.lives && deliverer.pid == crate::system::process::threads::process_id() {
+    if deliverer.options.at_install && deliverer.pid == crate::system::process::threads::process_id() {
         deliverer.ask(false, SETTLE);
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
 pub(crate) fn wake() {
     // SAFETY: as in `survived`.
     let Some(deliverer) = (unsafe { CURRENT.load(Ordering::Acquire).as_ref() }) else { return };
-    if deliverer.lives && deliverer.pid == crate::system::process::threads::process_id() {
+    if deliverer.options.at_install && deliverer.pid == crate::system::process::threads::process_id() {
         deliverer.ask(false, Duration::ZERO);
     }
 }
@@ -160,7 +160,7 @@ impl Deliverer {
                 left.wait(wait);
                 continue;
             }
-            let naming = if self.symbolicate { Naming::Lines } else { Naming::None };
+            let naming = if self.options.symbolicate { Naming::Lines } else { Naming::None };
             // Not caught: what a panic here would leave, the next launch takes up.
             let Ok(Ok(report)) = catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, naming))) else {
                 log::warn!("coroner: report {number} of this run can't be processed before the next launch");
@@ -212,7 +212,7 @@ impl Deliverer {
                 Duration::from_secs(*not_before).saturating_sub(since_epoch)
             }
             // One that panics or wants to be asked at once is asked a little later.
-            Some(SinkState::Retry { tries, .. }) if *tries >= self.attempts => Duration::from_hours(1),
+            Some(SinkState::Retry { tries, .. }) if *tries >= self.options.attempts => Duration::from_hours(1),
             _ => Duration::ZERO,
         });
         waits.min().filter(|wait| !wait.is_zero()).map(|wait| wait.clamp(SETTLE, Duration::from_hours(24)))

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use coroner_report::model::{Report, Timestamp};
 
-use super::{Delivery, Sink, Submission};
+use super::{Sink, SinkAnswer, Submission};
 use crate::bundle;
 use crate::store::directory::Directory;
-use crate::store::{Kept, Limits, Worth};
+use crate::store::{Kept, Retention, Worth};
 
 /// The report as JSON, for people and scripts.
 const JSON: &str = "json";
@@ -39,25 +39,25 @@ const MAX_EARLY: u64 = 256 << 10;
 ///
 /// Without the feature `json` there is no JSON file, and the other is the last.
 ///
-/// The folder keeps 100 reports, for 90 days, of 64 MiB together, whichever is passed first ([`limits`](Self::limits)): of reports with many
+/// The folder keeps 100 reports, for 90 days, of 64 MiB together, whichever is passed first ([`retention`](Self::retention)): of reports with many
 /// threads, which have about 2 MiB each, that is about 30. The oldest goes first.
 #[derive(Debug, Clone)]
 pub struct FolderSink {
     path: PathBuf,
-    limits: Limits,
+    retention: Retention,
 }
 
 impl FolderSink {
     /// Writes to the folder at `path`, which is made when the first report comes, for its owner only.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), limits: Limits::default() }
+        Self { path: path.into(), retention: Retention::default() }
     }
 
     /// How many reports are kept, how old, and how large together. Only files that this sink wrote are counted and
     /// removed.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
         self
     }
 
@@ -109,7 +109,7 @@ impl FolderSink {
             report.bytes += status.disk_bytes;
             report.item.1.push(name);
         }
-        let (_, goes) = self.limits.divide(reports.into_values().collect(), SystemTime::now());
+        let (_, goes) = self.retention.divide(reports.into_values().collect(), SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
             // What was written last goes first: a report without it is one that is still being written.
             names.sort_unstable_by_key(|name| *name != file_name(&stem, LAST));
@@ -133,11 +133,11 @@ impl Sink for FolderSink {
         self.write_early(submission).unwrap_or(false)
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         match self.write(submission) {
-            Ok(()) => Delivery::Delivered,
+            Ok(()) => SinkAnswer::Delivered,
             // Room or a permission may come back; a folder that can't be written today is no reason to lose a report.
-            Err(error) => Delivery::Retry {
+            Err(error) => SinkAnswer::Retry {
                 after: Duration::ZERO,
                 reason: format!("can't write to `{}`: {error}", self.path.display()),
             },

@@ -38,13 +38,13 @@ pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_
 ///
 /// **The same report may come twice**: a process can be killed after a sink has taken a report and before that was noted.
 /// A sink knows by [`Report::header`]'s event id, which stays the same, that it has it already, and says
-/// [`Delivery::Delivered`] again.
+/// [`SinkAnswer::Delivered`] again.
 ///
 /// A sink that panics, crashes or hangs the app is asked again at the next launch, a few times
-/// ([`Config::attempts`](crate::Config::attempts)); then the run is set aside in the store.
+/// ([`Delivery::attempts`](crate::Delivery::attempts)); then the run is set aside in the store.
 ///
 /// ```
-/// use coroner::{Delivery, Sink, Submission};
+/// use coroner::{SinkAnswer, Sink, Submission};
 ///
 /// struct Printer;
 ///
@@ -53,9 +53,9 @@ pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_
 ///         "printer"
 ///     }
 ///
-///     fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+///     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
 ///         eprintln!("run {} crashed", submission.run);
-///         Delivery::Delivered
+///         SinkAnswer::Delivered
 ///     }
 /// }
 /// # let _config = coroner::Config::new("app").sink(Printer);
@@ -66,7 +66,7 @@ pub trait Sink: Send + Sync {
 
     /// Takes one report. It may take its time: it runs on a thread of its own, and an app that ends in between delivers the
     /// report at its next launch.
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery;
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer;
 
     /// Is shown a report as the crash left it, in [`install`](crate::install) on the thread that calls it, so that a launch of a few
     /// milliseconds is enough; names of functions are those that the crash itself found. What it stores is replaced by what
@@ -101,13 +101,13 @@ pub trait Sink: Send + Sync {
     }
 
     /// Is notified that so many reports that waited were removed unasked, to keep the store within its
-    /// [`limits`](crate::Config::limits).
+    /// [`limits`](crate::Limits::retention).
     fn reports_evicted(&self, reports: usize) {
         let _ = reports;
     }
 
     /// Is notified that so many reports of what a run survived were never written, since there were more of them than
-    /// [`reports_per_hour`](crate::Config::reports_per_hour) allows.
+    /// [`reports_per_hour`](crate::Limits::reports_per_hour) allows.
     fn reports_left_out(&self, reports: u64) {
         let _ = reports;
     }
@@ -131,7 +131,7 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         (**self).name()
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         (**self).deliver(submission)
     }
 
@@ -218,7 +218,7 @@ pub struct FinishedRun<'a> {
 /// What a sink made of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Delivery {
+pub enum SinkAnswer {
     /// It has it, for good.
     Delivered,
     /// It will never take it, and must not be asked again.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coroner_otlp::{Captured, Client, EnvironmentError, Options};
 
-use super::{BegunRun, Delivery, OfProcess, Sink, Submission};
+use super::{BegunRun, OfProcess, Sink, SinkAnswer, Submission};
 
 /// Delivers crashes, hangs and handled exceptions as OpenTelemetry log records.
 ///
@@ -140,14 +140,14 @@ impl Sink for OtlpSink {
         }
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let captured = self.client().and_then(|client| {
             client.capture(submission.report).map_err(|error| format!("can't write to the outbox: {error}"))
         });
         match captured {
-            Ok(Captured::Kept | Captured::Known) => Delivery::Delivered,
-            Ok(Captured::Refused) => Delivery::Rejected { reason: "the user does not agree".into() },
-            Err(reason) => Delivery::Retry { after: Duration::ZERO, reason },
+            Ok(Captured::Kept | Captured::Known) => SinkAnswer::Delivered,
+            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "the user does not agree".into() },
+            Err(reason) => SinkAnswer::Retry { after: Duration::ZERO, reason },
         }
     }
 

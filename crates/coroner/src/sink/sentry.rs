@@ -10,7 +10,7 @@ use coroner_sentry::session::SessionMode;
 use coroner_sentry::transport::Transport;
 use coroner_sentry::{Captured, Client, Options, ParseDsnError};
 
-use super::{BegunRun, Delivery, FinishedRun, OfProcess, Sink, Submission};
+use super::{BegunRun, FinishedRun, OfProcess, Sink, SinkAnswer, Submission};
 
 /// Delivers events and sessions to a Sentry project.
 ///
@@ -182,16 +182,16 @@ impl Sink for SentrySink {
         }
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let captured = self.client().and_then(|client| {
             client.capture(submission.report).map_err(|error| format!("can't write to the outbox: {error}"))
         });
         match captured {
-            Ok(Captured::Kept | Captured::Known) => Delivery::Delivered,
-            Ok(Captured::Sampled) => Delivery::Rejected { reason: "it is not among the sampled".into() },
-            Ok(Captured::Dropped) => Delivery::Rejected { reason: "the before_send hook dropped it".into() },
-            Ok(Captured::Refused) => Delivery::Rejected { reason: "the user does not agree".into() },
-            Err(reason) => Delivery::Retry { after: Duration::ZERO, reason },
+            Ok(Captured::Kept | Captured::Known) => SinkAnswer::Delivered,
+            Ok(Captured::Sampled) => SinkAnswer::Rejected { reason: "it is not among the sampled".into() },
+            Ok(Captured::Dropped) => SinkAnswer::Rejected { reason: "the before_send hook dropped it".into() },
+            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "the user does not agree".into() },
+            Err(reason) => SinkAnswer::Retry { after: Duration::ZERO, reason },
         }
     }
 

@@ -13,7 +13,7 @@ use coroner_sentry::session::{Reports, SessionMode, SessionTeller, SessionUpdate
 use sentry_core::protocol::{self, EnvelopeError};
 use sentry_core::{Breadcrumb, Client, ClientOptions, Hub, Integration, Scope as SentryScope};
 
-use super::{Delivery, FinishedRun, Sink, Submission};
+use super::{FinishedRun, Sink, SinkAnswer, Submission};
 use crate::scope::{self, Scope};
 
 /// How long the client may take to send one event.
@@ -34,7 +34,7 @@ const MAX_ATTACHMENTS: usize = 20 << 20;
 /// What that client can't do is not done: it has no outbox, so an event that its transport loses in an outage is lost. Where it
 /// tracks sessions (`auto_session_tracking`), which know of no crash, this sink adds those of runs that crashed or ended without a
 /// trace: each run is one session. What the run declared as attachments goes with its event, 20 MiB of it at most. Its `before_send` and its sampling are for events of its own types
-/// and do not see these; [`Config::before_deliver`](crate::Config::before_deliver) does. Where that is not good enough, give
+/// and do not see these; [`Delivery::before_deliver`](crate::Delivery::before_deliver) does. Where that is not good enough, give
 /// [`SentrySink`](super::SentrySink) the same DSN: [`SentryIntegration`] works with it as well.
 #[derive(Debug, Clone, Default)]
 pub struct SentryClientSink {
@@ -96,8 +96,8 @@ impl Sink for SentryClientSink {
         send(&client, &said.envelope(&self.options_beside(client.options(), None), SystemTime::now())).is_ok()
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
-        let retry = |reason: &str| Delivery::Retry { after: Duration::ZERO, reason: reason.to_owned() };
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
+        let retry = |reason: &str| SinkAnswer::Retry { after: Duration::ZERO, reason: reason.to_owned() };
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
@@ -108,10 +108,10 @@ impl Sink for SentryClientSink {
         let mut envelope = Envelope::of_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         if let Err(error) = send(&client, &envelope) {
-            return Delivery::Rejected { reason: error.to_string() };
+            return SinkAnswer::Rejected { reason: error.to_string() };
         }
         if client.flush(Some(TIMEOUT)) {
-            Delivery::Delivered
+            SinkAnswer::Delivered
         } else {
             retry("the sentry crate's client could not send it in time")
         }

@@ -31,10 +31,10 @@ use std::time::{Duration, SystemTime};
 
 mod claim;
 pub(crate) mod directory;
-mod limits;
 mod liveness;
 pub(crate) mod progress;
 pub(crate) mod raw_run;
+mod retention;
 
 pub(crate) use claim::{Claim, EndedRun, REPORT, STATE};
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
@@ -45,11 +45,11 @@ use progress::Progress;
 
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
-pub use limits::Limits;
-pub(crate) use limits::{Kept, Worth};
 #[doc(hidden)]
 pub use progress::reread_progress;
 pub use raw_run::RawRun;
+pub use retention::Retention;
+pub(crate) use retention::{Kept, Worth};
 
 pub(crate) const RUNS: &str = "runs";
 /// What becomes of the directory of a run that ended by itself.
@@ -383,9 +383,9 @@ impl Store {
         Ok(broken.path().join(name))
     }
 
-    /// Removes ended runs (never `own`, nor others that live) and broken ones until what is left is within `limits`. Returns how
+    /// Removes ended runs (never `own`, nor others that live) and broken ones until what is left is within `retention`. Returns how
     /// many reports went, and how many runs without one.
-    pub(crate) fn enforce(&self, limits: &Limits, own: Id, now: SystemTime) -> io::Result<Evicted> {
+    pub(crate) fn enforce(&self, retention: &Retention, own: Id, now: SystemTime) -> io::Result<Evicted> {
         enum Item {
             Ended(Id),
             Broken(OsString),
@@ -407,8 +407,11 @@ impl Store {
             items.push(Kept { since: status.modified, worth: Worth::Partial, bytes, item: Item::Broken(name) });
         }
         // Which runs have ended and what they are worth takes reading them: only if there is too much, whatever they are.
-        let smallest =
-            Limits { number: limits.number.min(limits.runs), runs: limits.number.min(limits.runs), ..*limits };
+        let smallest = Retention {
+            number: retention.number.min(retention.runs),
+            runs: retention.number.min(retention.runs),
+            ..*retention
+        };
         let as_reports =
             items.iter().map(|kept| Kept { worth: Worth::Report, since: kept.since, bytes: kept.bytes, item: () });
         if smallest.divide(as_reports.collect(), now).1.is_empty() {
@@ -426,7 +429,7 @@ impl Store {
             Item::Broken(_) => true,
         });
         let mut evicted = Evicted::default();
-        for kept in limits.divide(items, now).1 {
+        for kept in retention.divide(items, now).1 {
             match (kept.item, &broken) {
                 (Item::Ended(id), _) => match self.claim(id, &process)? {
                     Claim::Taken(run) => self.remove(*run)?,

@@ -13,6 +13,7 @@ use coroner_report::wire::{
 use std::sync::atomic::AtomicU64;
 
 use super::*;
+use crate::config::Limits;
 use crate::outcome::Outcome;
 
 /// The bytes of a report file: a header and a crash, and reserved zeros.
@@ -100,12 +101,12 @@ fn crashed_state(run: Id, then: impl FnOnce(&RunState<'_>, u64)) -> Vec<u8> {
 /// A sink that gives the answers of a list, and counts.
 struct Scripted {
     name: &'static str,
-    answers: Mutex<VecDeque<Delivery>>,
+    answers: Mutex<VecDeque<SinkAnswer>>,
     asked: AtomicUsize,
 }
 
 impl Scripted {
-    fn new(name: &'static str, answers: impl IntoIterator<Item = Delivery>) -> Arc<Self> {
+    fn new(name: &'static str, answers: impl IntoIterator<Item = SinkAnswer>) -> Arc<Self> {
         Arc::new(Self { name, answers: Mutex::new(answers.into_iter().collect()), asked: AtomicUsize::new(0) })
     }
 
@@ -119,19 +120,19 @@ impl Sink for Scripted {
         self.name
     }
 
-    fn deliver(&self, submission: &Submission<'_>) -> Delivery {
+    fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         assert!(submission.report.run.is_some(), "the run state is stitched in");
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.answers.lock().unwrap().pop_front().expect("a sink that breaks")
     }
 }
 
-fn retry() -> Delivery {
-    Delivery::Retry { after: Duration::ZERO, reason: "not now".into() }
+fn retry() -> SinkAnswer {
+    SinkAnswer::Retry { after: Duration::ZERO, reason: "not now".into() }
 }
 
-fn rejected() -> Delivery {
-    Delivery::Rejected { reason: "never".into() }
+fn rejected() -> SinkAnswer {
+    SinkAnswer::Rejected { reason: "never".into() }
 }
 
 /// A store in which runs can be laid, and launches made.
@@ -174,9 +175,18 @@ impl Bench {
         }
     }
 
-    fn launch(&self, sinks: &[&Arc<Scripted>], config: impl FnOnce(Config) -> Config) -> Arc<Deliverer> {
+    fn launch(&self, sinks: &[&Arc<Scripted>], options: impl FnOnce(Delivery) -> Delivery) -> Arc<Deliverer> {
+        self.launch_keeping(sinks, Retention::default(), options)
+    }
+
+    fn launch_keeping(
+        &self,
+        sinks: &[&Arc<Scripted>],
+        retention: Retention,
+        options: impl FnOnce(Delivery) -> Delivery,
+    ) -> Arc<Deliverer> {
         let sinks = sinks.iter().map(|sink| Arc::clone(*sink) as Arc<dyn Sink>).collect();
-        let config = config(Config::new("app").symbolicate(false));
+        let config = Config::new("app").delivery(options(without_names())).limits(Limits::new().retention(retention));
         Arc::new(Deliverer::new(Store::open(&self.store()).unwrap(), Id([0xee; 16]), sinks, config))
     }
 
@@ -193,10 +203,15 @@ impl Bench {
 /// Ends a hang; a busy machine does not reach it.
 const WAIT: Duration = Duration::from_secs(300);
 
+/// Names of made-up frames are not there to be found.
+fn without_names() -> Delivery {
+    Delivery::new().symbolicate(false)
+}
+
 /// A launch that writes to a folder.
 fn folder_launch(bench: &Bench, folder: &Path) -> Arc<Deliverer> {
     let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(crate::FolderSink::new(folder))];
-    let config = Config::new("app").symbolicate(false);
+    let config = Config::new("app").delivery(without_names());
     Arc::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, config))
 }
 
@@ -220,7 +235,7 @@ fn event_ids(folder: &Path) -> Vec<Id> {
 fn a_report_goes_to_every_sink_once_and_the_run_is_removed() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    let (one, two) = (Scripted::new("one", [Delivery::Delivered]), Scripted::new("two", [Delivery::Delivered]));
+    let (one, two) = (Scripted::new("one", [SinkAnswer::Delivered]), Scripted::new("two", [SinkAnswer::Delivered]));
     let launch = bench.launch(&[&one, &two], |config| config);
     assert!(launch.flush(WAIT));
     assert_eq!((one.asked(), two.asked()), (1, 1));
@@ -234,8 +249,8 @@ fn a_report_goes_to_every_sink_once_and_the_run_is_removed() {
 fn only_the_sink_that_could_not_take_it_is_asked_again() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    let good = Scripted::new("good", [Delivery::Delivered]);
-    let slow = Scripted::new("slow", [retry(), retry(), Delivery::Delivered]);
+    let good = Scripted::new("good", [SinkAnswer::Delivered]);
+    let slow = Scripted::new("slow", [retry(), retry(), SinkAnswer::Delivered]);
     let never = Scripted::new("never", [rejected()]);
     for (launch, expected) in [(1, false), (2, false), (3, true)] {
         assert_eq!(bench.launch(&[&good, &slow, &never], |config| config).flush(WAIT), expected, "launch {launch}");
@@ -248,7 +263,7 @@ fn only_the_sink_that_could_not_take_it_is_asked_again() {
 fn a_sink_that_wants_to_wait_is_not_asked_before() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    let later = Scripted::new("later", [Delivery::Retry { after: Duration::from_mins(15), reason: "429".into() }]);
+    let later = Scripted::new("later", [SinkAnswer::Retry { after: Duration::from_mins(15), reason: "429".into() }]);
     let launch = bench.launch(&[&later], |config| config);
     assert!(!launch.flush(WAIT));
     assert!(!launch.flush(WAIT));
@@ -267,7 +282,7 @@ fn processing_that_never_comes_back_is_tried_three_times_and_then_the_run_is_kep
         assert_eq!(breaks.asked(), 1, "launch {launch}");
         assert!(bench.is_there(1));
     }
-    let works = Scripted::new("works", [Delivery::Delivered]);
+    let works = Scripted::new("works", [SinkAnswer::Delivered]);
     assert!(bench.launch(&[&works], |config| config).flush(WAIT), "nothing is left to deliver");
     assert_eq!(works.asked(), 0);
     assert!(!bench.is_there(1));
@@ -281,7 +296,7 @@ fn processing_that_never_comes_back_is_tried_three_times_and_then_the_run_is_kep
 fn what_a_sink_cannot_take_now_is_not_an_attempt() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    let offline = Scripted::new("offline", std::iter::repeat_n(retry(), 10).chain([Delivery::Delivered]));
+    let offline = Scripted::new("offline", std::iter::repeat_n(retry(), 10).chain([SinkAnswer::Delivered]));
     for _ in 0..10 {
         assert!(!bench.launch(&[&offline], |config| config).flush(WAIT));
     }
@@ -319,7 +334,7 @@ fn only_a_crash_of_the_thread_that_processed_a_run_counts_against_it() {
         for run in 2..=4 {
             lay_processor(&bench, run, tid);
         }
-        let sink = Scripted::new("sink", std::iter::repeat_n(Delivery::Delivered, 4));
+        let sink = Scripted::new("sink", std::iter::repeat_n(SinkAnswer::Delivered, 4));
         assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
         assert_eq!(bench.why_broken(1).is_some_and(|why| why.contains("3 times")), is_evidence, "{tid:?}");
         let processors = if tid.is_some() { 3 } else { 0 };
@@ -347,9 +362,9 @@ fn the_hook_changes_or_drops_reports() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
     bench.lay(2, ExitKind::CRASHED, &[0xa2]);
-    let sink = Scripted::new("sink", [Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
     let keep = |report: Report| (report.header.event_id == Id([0xa2; 16])).then_some(report);
-    assert!(bench.launch(&[&sink], |config| config.before_deliver(keep)).flush(WAIT));
+    assert!(bench.launch(&[&sink], |options| options.before_deliver(keep)).flush(WAIT));
     assert_eq!(sink.asked(), 1);
     assert!(!bench.is_there(1) && !bench.is_there(2));
 }
@@ -358,7 +373,7 @@ fn the_hook_changes_or_drops_reports() {
 fn each_report_of_a_run_that_went_on_after_a_crash_is_delivered() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1, 0xa2, 0xa3]);
-    let sink = Scripted::new("sink", [Delivery::Delivered, retry(), Delivery::Delivered, Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered, retry(), SinkAnswer::Delivered, SinkAnswer::Delivered]);
     assert!(!bench.launch(&[&sink], |config| config).flush(WAIT));
     assert_eq!(sink.asked(), 3);
     assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
@@ -385,7 +400,7 @@ fn a_run_that_cannot_be_set_aside_waits_and_stops_no_other() {
     // Another one is there under its name.
     let taken = bench.store().join("broken").join(Id([1; 16]).to_string());
     std::fs::create_dir_all(taken.join("other")).unwrap();
-    let sink = Scripted::new("sink", [Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
     assert!(!bench.launch(&[&sink], |config| config).flush(WAIT), "a run is left");
     assert_eq!(sink.asked(), 1);
     assert!(bench.is_there(1) && !bench.is_there(2));
@@ -400,14 +415,14 @@ fn a_torn_report_is_delivered_with_what_is_missing() {
     let whole = report_file(Id([1; 16]), 0xa1);
     let torn = whole[..whole.len() - 1000 - 4].to_vec();
     bench.lay_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[torn]);
-    let sink = Scripted::new("sink", [Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
     let problems = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&problems);
     let look = move |report: Report| {
         seen.store(report.problems.len(), Ordering::SeqCst);
         Some(report)
     };
-    assert!(bench.launch(&[&sink], |config| config.before_deliver(look)).flush(WAIT));
+    assert!(bench.launch(&[&sink], |options| options.before_deliver(look)).flush(WAIT));
     assert_eq!(sink.asked(), 1);
     assert!(problems.load(Ordering::SeqCst) > 0);
 }
@@ -485,14 +500,14 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
     for report in [of_record, cut] {
         let bench = Bench::new();
         bench.lay_files(1, &crashed_state(id, |_, _| ()), &[report]);
-        let sink = Scripted::new("sink", [Delivery::Delivered]);
+        let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
         let seen = Arc::new(AtomicUsize::new(0));
         let see = Arc::clone(&seen);
         let look = move |report: Report| {
             see.store(report.crash.as_ref().map_or(0, |crash| crash.tid) as usize, Ordering::SeqCst);
             Some(report)
         };
-        let launch = bench.launch(&[&sink], |config| config.before_deliver(look));
+        let launch = bench.launch(&[&sink], |options| options.before_deliver(look));
         assert!(launch.flush(WAIT));
         assert_eq!((sink.asked(), seen.load(Ordering::SeqCst)), (1, 78));
         assert_eq!(launch.last_run().event_id, Some(Id([0xa1; 16])));
@@ -501,7 +516,7 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
     let bench = Bench::new();
     let repaired = report_file_of(id, 0xa1, (CRASH.time_ns - 1, CRASH.tid));
     bench.lay_files(1, &crashed_state(id, |_, _| ()), &[repaired]);
-    let sink = Scripted::new("sink", [Delivery::Delivered, Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered, SinkAnswer::Delivered]);
     let launch = bench.launch(&[&sink], |config| config);
     assert!(launch.flush(WAIT));
     assert_eq!((sink.asked(), launch.last_run().event_id), (2, Some(second_id(id))));
@@ -553,7 +568,7 @@ fn an_install_that_failed_half_way_is_no_run() {
 fn the_app_is_notified_of_a_crash_once() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    let sink = Scripted::new("sink", [retry(), Delivery::Delivered]);
+    let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered]);
     let notified = Arc::new(AtomicUsize::new(0));
     for _ in 0..2 {
         let counted = Arc::clone(&notified);
@@ -561,7 +576,7 @@ fn the_app_is_notified_of_a_crash_once() {
             assert_eq!(last.event_id, Some(Id([0xa1; 16])));
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        bench.launch(&[&sink], |config| config.on_crashed_last_run(count)).flush(WAIT);
+        bench.launch(&[&sink], |options| options.on_crashed_last_run(count)).flush(WAIT);
     }
     assert_eq!((notified.load(Ordering::SeqCst), sink.asked()), (1, 2));
 }
@@ -588,7 +603,7 @@ fn a_run_whose_progress_cannot_be_written_is_delivered_and_waits_if_it_has_to() 
     for run in [1, 2] {
         std::fs::create_dir(blocked(run)).unwrap();
     }
-    let sink = Scripted::new("sink", [retry(), Delivery::Delivered, Delivery::Delivered]);
+    let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered, SinkAnswer::Delivered]);
     let launch = bench.launch(&[&sink], |config| config);
     assert!(!launch.flush(WAIT), "one is pending");
     assert_eq!((sink.asked(), bench.is_there(1), bench.is_there(2)), (2, true, false));
@@ -611,7 +626,7 @@ fn what_is_no_file_where_a_file_should_be_keeps_no_run_for_ever() {
             assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
         }
     }
-    let sink = Scripted::new("sink", [Delivery::Delivered, Delivery::Delivered]);
+    let sink = Scripted::new("sink", [SinkAnswer::Delivered, SinkAnswer::Delivered]);
     assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
     assert_eq!(sink.asked(), 2);
     assert!(bench.why_broken(3).is_some_and(|why| why.contains("named pipe")));
@@ -667,11 +682,11 @@ fn runs_that_did_not_crash_push_no_report_out() {
     for run in 2..=200 {
         bench.lay_files(run, &state[..state.len() / 64], &[]);
     }
-    let sink = Scripted::new("sink", [retry(), Delivery::Delivered]);
-    let limits = Limits { number: 1, runs: 1, ..Limits::default() };
-    assert!(!bench.launch(&[&sink], |config| config.limits(limits)).flush(WAIT));
+    let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered]);
+    let retention = Retention { number: 1, runs: 1, ..Retention::default() };
+    assert!(!bench.launch_keeping(&[&sink], retention, |options| options).flush(WAIT));
     assert!(bench.is_there(1) && !bench.is_there(2));
-    assert!(bench.launch(&[&sink], |config| config.limits(limits)).flush(WAIT));
+    assert!(bench.launch_keeping(&[&sink], retention, |options| options).flush(WAIT));
     assert_eq!(sink.asked(), 2);
 }
 
@@ -682,10 +697,10 @@ fn as_many_crashes_as_come_are_delivered_and_limits_keep_what_has_to_wait() {
         bench.lay(run, ExitKind::CRASHED, &[run]);
     }
     let offline = Scripted::new("sink", std::iter::repeat_n(retry(), 50));
-    let limits = Limits { number: 20, ..Limits::default() };
-    assert!(!bench.launch(&[&offline], |config| config.limits(limits)).flush(WAIT));
+    let retention = Retention { number: 20, ..Retention::default() };
+    assert!(!bench.launch_keeping(&[&offline], retention, |options| options).flush(WAIT));
     assert_eq!((offline.asked(), (1..=50).filter(|run| bench.is_there(*run)).count()), (50, 20));
-    let online = Scripted::new("sink", std::iter::repeat_n(Delivery::Delivered, 20));
+    let online = Scripted::new("sink", std::iter::repeat_n(SinkAnswer::Delivered, 20));
     let said = Arc::new(Mutex::new(Vec::new()));
     let say = Arc::clone(&said);
     let look = move |report: Report| {
@@ -693,7 +708,7 @@ fn as_many_crashes_as_come_are_delivered_and_limits_keep_what_has_to_wait() {
         say.lock().unwrap().extend(context);
         Some(report)
     };
-    assert!(bench.launch(&[&online], |config| config.limits(limits).before_deliver(look)).flush(WAIT));
+    assert!(bench.launch_keeping(&[&online], retention, |options| options.before_deliver(look)).flush(WAIT));
     assert_eq!(online.asked(), 20);
     // The first that is delivered says how many are not.
     let count = Value::Map(vec![(Value::from("evicted_reports"), Value::Unsigned(30))]);
@@ -735,17 +750,17 @@ fn the_first_look_reads_a_few_runs_however_many_wait() {
 
 #[test]
 fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
-    let limits = Limits { number: 10, ..Limits::default() };
+    let retention = Retention { number: 10, ..Retention::default() };
     let bench = Bench::new();
     let folder = bench.folder.path().join("folder");
     let launch = |sinks: Vec<Arc<dyn Sink>>| {
-        let config = Config::new("app").symbolicate(false).limits(limits);
+        let config = Config::new("app").delivery(without_names()).limits(Limits::new().retention(retention));
         Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, config)
     };
     let count = |runs: std::ops::RangeInclusive<u8>| runs.filter(|run| bench.is_there(*run)).count();
     for run in 1..=40 {
         bench.lay(run, ExitKind::CRASHED, &[run]);
-        let launch = launch(vec![Arc::new(crate::FolderSink::new(&folder).limits(limits))]);
+        let launch = launch(vec![Arc::new(crate::FolderSink::new(&folder).retention(retention))]);
         launch.intake(Instant::now());
         assert!(count(1..=40) <= 12 && event_ids(&folder).len() <= 10, "at launch {run}");
         assert_eq!(launch.store.evicted(), 0, "the folder has stored them");

@@ -8,7 +8,7 @@ fn report(event: u8, seconds: u64) -> Report {
     Report { header, crash: Some(crash), ..Report::default() }
 }
 
-fn deliver(sink: &FolderSink, report: &Report) -> Delivery {
+fn deliver(sink: &FolderSink, report: &Report) -> SinkAnswer {
     let raw = RawRun {
         run: None,
         reports: vec![b"raw".to_vec()],
@@ -33,7 +33,7 @@ fn a_report_is_two_files_however_often_it_comes() {
     let path = folder.path().join("made/on/demand");
     let sink = FolderSink::new(&path);
     for _ in 0..2 {
-        assert_eq!(deliver(&sink, &report(0xab, 1_000_000_000)), Delivery::Delivered);
+        assert_eq!(deliver(&sink, &report(0xab, 1_000_000_000)), SinkAnswer::Delivered);
     }
     let stem = format!("20010909T014640Z-{}", "ab".repeat(16));
     assert_eq!(names(&path), [format!("{stem}.coroner"), format!("{stem}.json")]);
@@ -49,7 +49,7 @@ fn one_that_was_interrupted_is_written_again() {
     deliver(&sink, &report(1, 5));
     let json = names(folder.path()).into_iter().find(|name| name.contains(".json")).unwrap();
     std::fs::remove_file(folder.path().join(&json)).unwrap();
-    assert_eq!(deliver(&sink, &report(1, 5)), Delivery::Delivered);
+    assert_eq!(deliver(&sink, &report(1, 5)), SinkAnswer::Delivered);
     assert!(names(folder.path()).contains(&json));
 }
 
@@ -58,7 +58,7 @@ fn a_folder_that_cannot_be_made_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), b"").unwrap();
     let sink = FolderSink::new(folder.path().join("file/below"));
-    let Delivery::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else { panic!("it can't be delivered") };
+    let SinkAnswer::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else { panic!("it can't be delivered") };
     assert!(reason.contains("file/below"), "{reason}");
 }
 
@@ -66,7 +66,7 @@ fn a_folder_that_cannot_be_made_is_tried_again() {
 fn limits_remove_old_reports_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("notes.json"), b"mine").unwrap();
-    let sink = FolderSink::new(folder.path()).limits(Limits { number: 2, ..Limits::default() });
+    let sink = FolderSink::new(folder.path()).retention(Retention { number: 2, ..Retention::default() });
     for (event, seconds) in [(1, 10), (2, 20), (3, 30)] {
         deliver(&sink, &report(event, seconds));
         for name in names(folder.path()).into_iter().filter(|name| name.contains(&format!("{event:02x}").repeat(16))) {
@@ -87,7 +87,7 @@ fn files_that_the_app_declared_stand_beside_the_report_and_go_with_it() {
     std::fs::write(&log, b"it was warm").unwrap();
     std::fs::File::create(&large).unwrap().set_len(MAX_ATTACHMENTS).unwrap();
     let path = folder.path().join("reports");
-    let sink = FolderSink::new(&path).limits(Limits { number: 1, ..Limits::default() });
+    let sink = FolderSink::new(&path).retention(Retention { number: 1, ..Retention::default() });
     let attached = |name: &str, path: &Path| Attachment {
         name: name.to_owned(),
         path: path.display().to_string(),
@@ -103,7 +103,7 @@ fn files_that_the_app_declared_stand_beside_the_report_and_go_with_it() {
         ..RunFacts::default()
     };
     first.run = Some(run);
-    assert_eq!(deliver(&sink, &first), Delivery::Delivered);
+    assert_eq!(deliver(&sink, &first), SinkAnswer::Delivered);
     let stem = stem(&first);
     let file = format!("{stem}.attachment-.._a_log.txt");
     assert_eq!(names(&path), [file.clone(), format!("{stem}.coroner"), format!("{stem}.json")], "within 20 MiB");

@@ -113,7 +113,7 @@ fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
         make_run(&store, id(5 + place), b"something else");
         assert_eq!(store.list().unwrap().len(), 1);
         let run = take_ended(&store, None).0.pop().unwrap();
-        store.enforce(&Limits::default(), id(9), SystemTime::now()).unwrap();
+        store.enforce(&Retention::default(), id(9), SystemTime::now()).unwrap();
         let path = store.set_aside(&run, "not a report").unwrap();
         assert!(path.starts_with(at) && store.list().unwrap()[0].broken.is_some());
         std::fs::remove_dir_all(store.path().join(BROKEN)).unwrap();
@@ -136,17 +136,17 @@ fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_livin
     for (number, seconds, report) in [(2, 30, &b"r"[..]), (3, 20, b""), (4, 10, b"r"), (5, 50, b"r")] {
         age(&make_run(&store, id(number), report), seconds);
     }
-    let enforce = |limits: Limits| store.enforce(&limits, id(5), SystemTime::now()).unwrap();
+    let enforce = |limits: Retention| store.enforce(&limits, id(5), SystemTime::now()).unwrap();
     let left = || {
         let mut left: Vec<Id> = store.list().unwrap().into_iter().map(|run| run.id).collect();
         left.sort();
         left
     };
     // Three reports, one of them broken; the run without one does not count, and nor does the own run.
-    assert_eq!(enforce(Limits { number: 3, runs: 1, ..Limits::default() }), Evicted::default());
-    assert_eq!(enforce(Limits { number: 2, ..Limits::default() }), Evicted { reports: 1, runs: 0 });
+    assert_eq!(enforce(Retention { number: 3, runs: 1, ..Retention::default() }), Evicted::default());
+    assert_eq!(enforce(Retention { number: 2, ..Retention::default() }), Evicted { reports: 1, runs: 0 });
     assert_eq!(left(), [id(1), id(3), id(4), id(5)]);
-    assert_eq!(enforce(Limits { runs: 0, ..Limits::default() }), Evicted { reports: 0, runs: 1 });
+    assert_eq!(enforce(Retention { runs: 0, ..Retention::default() }), Evicted { reports: 0, runs: 1 });
     assert_eq!(left(), [id(1), id(4), id(5)]);
 }
 

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 ///
 /// ```
 /// use std::time::Duration;
-/// let limits = coroner::Limits { number: 10, ..coroner::Limits::default() };
-/// assert_eq!(limits.age, Duration::from_hours(90 * 24));
+/// let retention = coroner::Retention { number: 10, ..coroner::Retention::default() };
+/// assert_eq!(retention.age, Duration::from_hours(90 * 24));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct Retention {
     /// Most reports kept. Default: 100.
     pub number: usize,
     /// Most ended runs kept that left no report: they wait where reports are not delivered. Default: 100.
@@ -22,7 +22,7 @@ pub struct Limits {
     pub bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for Retention {
     fn default() -> Self {
         Self { number: 100, runs: 100, age: Duration::from_hours(90 * 24), bytes: 64 << 20 }
     }
@@ -50,7 +50,7 @@ pub(crate) struct Kept<T> {
     pub(crate) bytes: u64,
 }
 
-impl Limits {
+impl Retention {
     /// Divides what is there into what stays and what has to go, in the order in which it goes.
     ///
     /// A time in the future (a clock set back) counts as now: such an item is neither too old nor immortal, since it is
@@ -79,5 +79,5 @@ impl Limits {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/limits.rs"]
+#[path = "../../tests/unit/store/retention.rs"]
 mod tests;

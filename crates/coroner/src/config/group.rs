@@ -1,0 +1,39 @@
+//! How a group of options is declared.
+
+/// Declares a group of options. One that a value sets stands once, with what it is, its type and its default; the fields have methods of their own.
+macro_rules! group {
+    (
+        $(#[$doc:meta])*
+        $group:ident
+        fields { $($field:ident: $field_type:ty = $initial:expr,)* }
+        options { $($(#[$option_doc:meta])* $option:ident: $type:ty = $default:expr,)* }
+    ) => {
+        $(#[$doc])*
+        #[must_use = "options do nothing until they are given to `Config`"]
+        #[derive(Debug, Clone)]
+        pub struct $group {
+            $(pub(crate) $field: $field_type,)*
+            $(pub(crate) $option: $type,)*
+        }
+
+        impl Default for $group {
+            fn default() -> Self {
+                Self { $($field: $initial,)* $($option: $default,)* }
+            }
+        }
+
+        impl $group {
+            /// The defaults.
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            $($(#[$option_doc])* pub fn $option(mut self, $option: $type) -> Self {
+                self.$option = $option;
+                self
+            })*
+        }
+    };
+}
+
+pub(super) use group;
