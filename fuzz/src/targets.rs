@@ -4,8 +4,8 @@ use core::ops::ControlFlow;
 
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
 use coroner_unwind::{
-    Aarch64, AddressRange, End, Frame, Image, ImageFormat, Images, Options, RuleCache, SwiftAsync, Walker, X86_64,
-    cfi::{CieCache, FrameSection, eh_frame_hdr},
+    Aarch64, AddressRange, End, Frame, FrameSection, Image, ImageFormat, Images, Options, RuleCache, SwiftAsync,
+    Walker, X86_64, build_search_table,
 };
 
 use crate::case::{ARM64, Case, MACHO, OWN, RETURN_ADDRESS, Ranges, STACK};
@@ -123,8 +123,7 @@ pub fn debug_frame(input: &[u8]) {
     if case.has(OWN) {
         let section = FrameSection::debug_frame(&image);
         let mut memory = Ranges(&sections);
-        if let Ok(length) = eh_frame_hdr::build(&mut memory, &section, &mut CieCache::new(), table_address, &mut table)
-        {
+        if let Ok(length) = build_search_table(&mut memory, &section, table_address, &mut table) {
             table.truncate(length);
             image.debug_frame_hdr = range(table_address, &table);
         }

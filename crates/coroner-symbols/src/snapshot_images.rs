@@ -31,13 +31,7 @@
 //! ```
 
 use coroner_process::memory::{Memory, Unreadable};
-use coroner_unwind::{
-    AddressRange, Image, ImageFormat, Images,
-    cfi::{
-        CieCache, FrameSection,
-        eh_frame_hdr::{self, BuildError},
-    },
-};
+use coroner_unwind::{AddressRange, BuildError, FrameSection, Image, ImageFormat, Images, build_search_table};
 use object::{
     Object, ObjectSection, elf,
     read::elf::{FileHeader, ProgramHeader},
@@ -208,10 +202,9 @@ impl SnapshotImages {
     /// A search table for a section that is laid out already.
     fn table_of(&mut self, section: &FrameSection) -> Result<AddressRange, BuildError> {
         let address = self.free_address();
-        let mut cache = CieCache::new();
         let mut table = Vec::new();
         loop {
-            let built = eh_frame_hdr::build(&mut Files(self), section, &mut cache, address, &mut table);
+            let built = build_search_table(&mut Files(self), section, address, &mut table);
             match built {
                 Ok(length) => {
                     table.truncate(length);

@@ -13,7 +13,7 @@ use coroner_process::registers::Arch;
 
 /// What `__unwind_info` says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompactEntry {
+pub(crate) struct CompactEntry {
     /// The encoding; 0 says that there is no unwind information.
     pub encoding: u32,
     /// The code that has it.
@@ -22,7 +22,7 @@ pub struct CompactEntry {
 
 /// What an encoding means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compact {
+pub(crate) enum Compact {
     /// A row for the function's body.
     Row(Row),
     /// The entry of `__eh_frame` at this offset.
@@ -87,7 +87,7 @@ fn read_words<M: Memory, const N: usize>(memory: &mut M, address: u64) -> Result
 ///
 /// # Errors
 /// If the data are malformed or unreadable.
-pub fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Result<Option<CompactEntry>, Problem> {
+pub(crate) fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Result<Option<CompactEntry>, Problem> {
     let section = image.unwind_info;
     let Some(offset) = address.checked_sub(image.base).and_then(|offset| u32::try_from(offset).ok()) else {
         return Ok(None);
@@ -162,7 +162,7 @@ impl CompactEntry {
     /// # Errors
     /// [`Malformed::CompactEncoding`] for encodings that do not exist; unreadable code, which the indirect encoding of
     /// large x86_64 stacks needs.
-    pub fn decode<A: Architecture, M: Memory>(&self, memory: &mut M) -> Result<Compact, Problem> {
+    pub(crate) fn decode<A: Architecture, M: Memory>(&self, memory: &mut M) -> Result<Compact, Problem> {
         match A::ARCH {
             Arch::X86_64 => self.decode_x86_64::<A, M>(memory),
             Arch::Aarch64 => self.decode_aarch64::<A>(),

@@ -9,7 +9,7 @@ const WINDOW: usize = BLOCK;
 
 /// A position in a section, and the memory that it is read from. Nothing beyond the section's end is ever read.
 #[derive(Debug)]
-pub struct Cursor<'m, M> {
+pub(crate) struct Cursor<'m, M> {
     /// The memory; also what a reader of the section may need to read elsewhere.
     pub memory: &'m mut M,
     end: u64,
@@ -29,7 +29,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::OutOfRange`] if it is not in there (the end is).
     #[inline]
-    pub fn new(memory: &'m mut M, range: AddressRange, at: u64) -> Result<Cursor<'m, M>, Problem> {
+    pub(crate) fn new(memory: &'m mut M, range: AddressRange, at: u64) -> Result<Cursor<'m, M>, Problem> {
         if at < range.start || at > range.end {
             return Err(Problem::Malformed { what: Malformed::OutOfRange, address: at });
         }
@@ -38,25 +38,25 @@ impl<'m, M: Memory> Cursor<'m, M> {
 
     /// The address of what is read next.
     #[inline]
-    pub fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.base.wrapping_add(self.position as u64)
     }
 
     /// The end of the section or of the part that [`Self::narrow`] left.
     #[inline]
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
     /// Whether there is nothing more.
     #[inline]
-    pub fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.address() >= self.end
     }
 
     /// A problem at the cursor.
     #[inline]
-    pub fn malformed(&self, what: Malformed) -> Problem {
+    pub(crate) fn malformed(&self, what: Malformed) -> Problem {
         Problem::Malformed { what, address: self.address() }
     }
 
@@ -65,7 +65,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::Truncated`] if that is before the cursor or beyond the end.
     #[inline]
-    pub fn narrow(&mut self, end: u64) -> Result<(), Problem> {
+    pub(crate) fn narrow(&mut self, end: u64) -> Result<(), Problem> {
         if end < self.address() || end > self.end {
             return Err(self.malformed(Malformed::Truncated));
         }
@@ -85,7 +85,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::OutOfRange`] if `at` is beyond `end`.
     #[inline]
-    pub fn seek(&mut self, at: u64, end: u64) -> Result<(), Problem> {
+    pub(crate) fn seek(&mut self, at: u64, end: u64) -> Result<(), Problem> {
         if at > end {
             return Err(Problem::Malformed { what: Malformed::OutOfRange, address: at });
         }
@@ -106,7 +106,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::Truncated`] if there are fewer.
     #[inline]
-    pub fn skip(&mut self, count: u64) -> Result<(), Problem> {
+    pub(crate) fn skip(&mut self, count: u64) -> Result<(), Problem> {
         match self.address().checked_add(count) {
             Some(at) if at <= self.end => self.seek(at, self.end),
             _ => Err(self.malformed(Malformed::Truncated)),
@@ -155,7 +155,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::Truncated`] if there are fewer, [`Problem::Unreadable`] where they can't be read.
     #[inline]
-    pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
+    pub(crate) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
         if self.limit.wrapping_sub(self.position) < N || self.position > self.limit {
             self.fill(N)?;
         }
@@ -169,7 +169,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::bytes`].
     #[inline]
-    pub fn u8(&mut self) -> Result<u8, Problem> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Problem> {
         self.bytes::<1>().map(|[byte]| byte)
     }
 
@@ -178,7 +178,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::bytes`].
     #[inline]
-    pub fn u16(&mut self) -> Result<u16, Problem> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Problem> {
         self.bytes().map(u16::from_le_bytes)
     }
 
@@ -187,7 +187,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::bytes`].
     #[inline]
-    pub fn u32(&mut self) -> Result<u32, Problem> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Problem> {
         self.bytes().map(u32::from_le_bytes)
     }
 
@@ -196,7 +196,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::bytes`].
     #[inline]
-    pub fn u64(&mut self) -> Result<u64, Problem> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Problem> {
         self.bytes().map(u64::from_le_bytes)
     }
 
@@ -205,7 +205,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::bytes`]; [`Malformed::OutOfRange`] where it is longer than 16 bytes.
     #[inline]
-    pub fn uleb(&mut self) -> Result<u64, Problem> {
+    pub(crate) fn uleb(&mut self) -> Result<u64, Problem> {
         let byte = self.u8()?;
         if byte < 0x80 { Ok(u64::from(byte)) } else { Ok(self.leb_rest(byte)?.0) }
     }
@@ -215,7 +215,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// As [`Self::uleb`].
     #[inline]
-    pub fn sleb(&mut self) -> Result<i64, Problem> {
+    pub(crate) fn sleb(&mut self) -> Result<i64, Problem> {
         let byte = self.u8()?;
         let (value, bits) = if byte < 0x80 { (u64::from(byte), 7) } else { self.leb_rest(byte)? };
         let unused = 64u32.saturating_sub(bits);
@@ -243,7 +243,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// # Errors
     /// [`Malformed::PointerEncoding`] for an encoding that does not exist or has no base here, and what reading gives.
     #[inline]
-    pub fn pointer(&mut self, encoding: u8, bases: &Bases) -> Result<Option<u64>, Problem> {
+    pub(crate) fn pointer(&mut self, encoding: u8, bases: &Bases) -> Result<Option<u64>, Problem> {
         let start = self.address();
         if encoding == DW_EH_PE_PCREL_SDATA4 {
             let offset = self.u32()? as i32;
@@ -283,7 +283,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
 
 /// What encoded pointers may be relative to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bases {
+pub(crate) struct Bases {
     /// `DW_EH_PE_textrel`.
     pub text: Option<u64>,
     /// `DW_EH_PE_datarel`.

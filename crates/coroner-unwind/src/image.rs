@@ -41,7 +41,7 @@ pub struct Image {
     /// nothing else has, beside the stack's, and say so here; `bias` is then the slide. It is asked where `.eh_frame` has no
     /// entry.
     pub debug_frame: AddressRange,
-    /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`crate::cfi::eh_frame_hdr::build`] makes it.
+    /// A search table for `.debug_frame`, in the format of `.eh_frame_hdr`, as [`build_search_table`](crate::build_search_table) makes it.
     pub debug_frame_hdr: AddressRange,
     /// ELF `.sframe` (`PT_GNU_SFRAME`). It is asked where `.eh_frame` has no entry.
     pub sframe: AddressRange,

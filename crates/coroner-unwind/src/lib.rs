@@ -7,7 +7,7 @@
 //!
 //! # How a frame is found
 //! Three layers, of which only the last touches the stack:
-//! 1. *parse*: the unwind data or the code that covers an address ([`cfi`], [`compact_unwind`], [`sframe`], `code_analysis`);
+//! 1. *parse*: the unwind data or the code that covers an address (`cfi`, `compact_unwind`, `sframe`, `code_analysis`);
 //! 2. *rule*: a [`Rule`], 36 bytes of plain data whose meaning is an equation in its documentation;
 //! 3. *execute*: the one place (`execute.rs`) that turns a rule, registers and stack memory into the caller's registers.
 //!
@@ -87,9 +87,9 @@
 
 mod arch;
 mod call_site;
-pub mod cfi;
+mod cfi;
 mod code_analysis;
-pub mod compact_unwind;
+mod compact_unwind;
 mod cursor;
 mod execute;
 mod frame;
@@ -100,12 +100,14 @@ mod range_table;
 mod registers;
 mod rule;
 mod rule_cache;
-pub mod sframe;
+mod sframe;
 mod signal_trampoline;
-pub mod swift_async;
+mod swift_async;
 mod walk;
 
 pub use arch::{Aarch64, Architecture, SLOTS, X86_64};
+pub use cfi::FrameSection;
+pub use cfi::eh_frame_hdr::{BuildError, build_search_table};
 pub use frame::{AddressKind, End, Found, Frame, Malformed, Problem};
 pub use frame_pointers::FramePointers;
 pub use image::{AddressRange, Image, ImageFormat, Images, Registered};

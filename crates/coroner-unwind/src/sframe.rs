@@ -29,7 +29,7 @@ const HEADER_LENGTH: u64 = 28;
 
 /// The rule of an address, and of what code it is stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stated {
+pub(crate) struct Stated {
     /// The rule: a row, or [`Rule::Outermost`] where the return address is undefined.
     pub rule: Rule,
     /// The function.
@@ -71,7 +71,7 @@ struct Function {
 ///
 /// # Errors
 /// If the section is malformed or unreadable.
-pub fn find<A: Architecture, M: Memory>(
+pub(crate) fn find<A: Architecture, M: Memory>(
     memory: &mut M,
     section: AddressRange,
     address: u64,
@@ -321,3 +321,7 @@ impl Words {
         self.words.get(..self.count).unwrap_or(&[])
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/sframe.rs"]
+mod tests;

@@ -24,11 +24,11 @@ pub enum SwiftAsync {
 /// Where a task keeps its identifier, 32 bits that are never 0: "an ABI guarantee from the Swift runtime".
 const TASK_IDENTIFIER: u64 = 4 * 8 + 4;
 
-/// Where the Swift runtime keeps a thread's current task on Apple's systems, among the thread's specific data: a key that libpthread
-/// reserves for it (`__PTK_FRAMEWORK_SWIFT_KEY3` of its tsd_private.h).
-pub const DARWIN_TASK_KEY: u64 = 103;
-
 impl SwiftAsync {
+    /// Where the Swift runtime keeps a thread's current task on Apple's systems, among the thread's specific data: a key that libpthread
+    /// reserves for it (`__PTK_FRAMEWORK_SWIFT_KEY3` of its tsd_private.h).
+    pub const DARWIN_TASK_KEY: u64 = 103;
+
     /// What Libc does for a thread of an Apple system whose specific data begin at `specific` (`thread_handle` of
     /// `THREAD_IDENTIFIER_INFO`, 0 where the kernel does not say): marks are followed if it runs a task. Where that can't be
     /// read they are followed, too.
@@ -36,7 +36,7 @@ impl SwiftAsync {
         if specific == 0 {
             return SwiftAsync::Follow;
         }
-        let place = specific.wrapping_add(DARWIN_TASK_KEY * 8);
+        let place = specific.wrapping_add(Self::DARWIN_TASK_KEY * 8);
         memory.read_u64(place).map_or(SwiftAsync::Follow, SwiftAsync::Task)
     }
 
@@ -55,13 +55,13 @@ impl SwiftAsync {
 
 /// Whether a saved frame pointer has the mark.
 #[inline]
-pub const fn is_marked(saved_fp: u64) -> bool {
+pub(crate) const fn is_marked(saved_fp: u64) -> bool {
     saved_fp >> 60 == 1
 }
 
 /// A saved frame pointer without the mark.
 #[inline]
-pub const fn without_mark(saved_fp: u64) -> u64 {
+pub(crate) const fn without_mark(saved_fp: u64) -> u64 {
     if is_marked(saved_fp) {
         // A branch that is guessed right, and no arithmetic that the next frame would have to wait for.
         cold_path();
@@ -72,7 +72,7 @@ pub const fn without_mark(saved_fp: u64) -> u64 {
 
 /// The contexts above a marked frame record.
 #[derive(Clone, Copy, Debug)]
-pub struct Contexts {
+pub(crate) struct Contexts {
     /// The next context.
     context: u64,
     // Brent's search for a circle: an older context, and how many more steps it stands.
@@ -86,7 +86,7 @@ impl Contexts {
     ///
     /// # Errors
     /// If the word below the record can't be read.
-    pub fn of_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
+    pub(crate) fn of_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
         let context = memory.read_u64(record.wrapping_sub(8))? & mask;
         Ok(Contexts { context, marker: 0, steps: 0, limit: 2 })
     }
@@ -96,7 +96,7 @@ impl Contexts {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn next<M: Memory>(&mut self, memory: &mut M, mask: u64) -> Result<(u64, u64), End> {
+    pub(crate) fn next<M: Memory>(&mut self, memory: &mut M, mask: u64) -> Result<(u64, u64), End> {
         let context = self.context;
         if context == 0 || context & 7 != 0 {
             return Err(End::EndOfStack);

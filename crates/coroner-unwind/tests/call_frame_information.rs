@@ -4,9 +4,10 @@ mod support;
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_process::registers::X86_64Registers;
-use coroner_unwind::cfi::eh_frame_hdr::{BuildError, build};
-use coroner_unwind::cfi::{CieCache, FrameSection};
-use coroner_unwind::{AddressKind, End, Found, Image, Malformed, Options, Problem, RuleCache, Walker, X86_64};
+use coroner_unwind::{
+    AddressKind, BuildError, End, Found, FrameSection, Image, Malformed, Options, Problem, RuleCache, Walker, X86_64,
+    build_search_table,
+};
 
 const CODE: u64 = 0x40_0000;
 const SECTION: u64 = 0x50_0000;
@@ -439,7 +440,7 @@ fn debug_frame_of_a_file() {
             let ranges = [SnapshotRange { address: SECTION, bytes: &debug_frame }];
             let section = FrameSection::debug_frame(&image);
             let mut memory = Snapshot { ranges: &ranges };
-            let length = build(&mut memory, &section, &mut CieCache::new(), TABLE, &mut table).unwrap();
+            let length = build_search_table(&mut memory, &section, TABLE, &mut table).unwrap();
             image.debug_frame_hdr = (TABLE..TABLE + length as u64).into();
         }
         let range = |address, bytes| SnapshotRange { address, bytes };
@@ -476,11 +477,10 @@ fn search_tables() {
     let ranges = [SnapshotRange { address: SECTION, bytes: &eh_frame }];
     let mut image = Image { eh_frame: (SECTION..SECTION + eh_frame.len() as u64).into(), ..Image::default() };
     let section = FrameSection::eh_frame(&image);
-    let mut cache = CieCache::new();
     let mut memory = Snapshot { ranges: &ranges };
-    assert_eq!(build(&mut memory, &section, &mut cache, TABLE, &mut [0; 40]), Err(BuildError::TooSmall(68)));
+    assert_eq!(build_search_table(&mut memory, &section, TABLE, &mut [0; 40]), Err(BuildError::TooSmall(68)));
     let mut table = [0u8; 100];
-    let length = build(&mut memory, &section, &mut cache, TABLE, &mut table).unwrap();
+    let length = build_search_table(&mut memory, &section, TABLE, &mut table).unwrap();
     assert_eq!(length, 68);
     image.text = (CODE..CODE + 0x400).into();
     image.eh_frame_hdr = (TABLE..TABLE + length as u64).into();
@@ -512,9 +512,11 @@ fn search_tables() {
             SnapshotRange { address: SECTION, bytes: &eh_frame },
             SnapshotRange { address: TABLE, bytes: if index % 2 == 0 { &bad } else { &table[..index] } },
         ];
-        let mut memory = Snapshot { ranges: &ranges };
-        let _ = coroner_unwind::cfi::eh_frame_hdr::SearchTable::read(&mut memory, image.eh_frame_hdr)
-            .map(|table| table.map(|table| table.find(&mut memory, CODE + 0x150)));
+        let mut cache = Box::new(RuleCache::new());
+        let registers = X86_64Registers { pc: CODE + 0x150, ..X86_64Registers::default() };
+        let memory = Snapshot { ranges: &ranges };
+        let mut walker = Walker::<X86_64, _, _>::new(&registers, memory, &images[..], &mut cache, Options::default());
+        let _ = walker.step();
     }
     let _ = memory_is_object_safe(&mut Snapshot { ranges: &[] });
 }

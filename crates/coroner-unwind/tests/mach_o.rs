@@ -1,55 +1,23 @@
-//! What is particular to Apple's systems: compact unwind in both forms of page, every encoding, signal frames, async frames.
+//! What is particular to Apple's systems: compact unwind, signal frames, async frames.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
-use coroner_unwind::compact_unwind::{Compact, CompactEntry, find};
-use coroner_unwind::swift_async::SwiftAsync;
 use coroner_unwind::{
-    Aarch64, AddressKind, Architecture, End, Found, Frame, Image, ImageFormat, Images, Malformed, Options, Problem,
-    Row, RuleCache, Walker, X86_64,
+    Aarch64, AddressKind, Architecture, End, Found, Frame, Image, ImageFormat, Images, Options, RuleCache, SwiftAsync,
+    Walker, X86_64,
 };
+
+#[path = "support/unwind_info.rs"]
+mod unwind_info;
+
+use unwind_info::{u32s, unwind_info};
 
 const BASE: u64 = 0x1_0000_0000;
 const INFO: u64 = BASE + 0x8000;
 const STACK: u64 = 0x7000;
 
-fn u32s(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
 fn u64s(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-/// `__unwind_info` of functions of 0x100 bytes each from offset 0x1000 on: the first half of the encodings in a regular
-/// page, the rest in a compressed one, whose encodings are the section's (even ones) and the page's own (odd ones).
-fn unwind_info(encodings: &[u32]) -> Vec<u8> {
-    let half = encodings.len() / 2;
-    let offset = |index: usize| 0x1000 + 0x100 * index as u32;
-    let rest = &encodings[half..];
-    let common: Vec<u32> = rest.iter().step_by(2).copied().collect();
-    let own: Vec<u32> = rest.iter().skip(1).step_by(2).copied().collect();
-    let common_at = 28;
-    let index_at = common_at + 4 * common.len() as u32;
-    let regular_at = index_at + 3 * 12;
-    let compressed_at = regular_at + 8 + 8 * half as u32;
-    let own_at = 12 + 4 * rest.len() as u32;
-    let mut words = vec![1, common_at, common.len() as u32, 0, 0, index_at, 3];
-    words.extend(&common);
-    for (function, page) in [(0, regular_at), (half, compressed_at), (encodings.len(), 0)] {
-        words.extend([offset(function), page, 0]);
-    }
-    words.extend([2, 0x8 | ((half as u32) << 16)]);
-    for (index, encoding) in encodings[..half].iter().enumerate() {
-        words.extend([offset(index), *encoding]);
-    }
-    words.extend([3, 0xc | ((rest.len() as u32) << 16), own_at | ((own.len() as u32) << 16)]);
-    for index in 0..rest.len() {
-        let number = index / 2 + if index % 2 == 0 { 0 } else { common.len() };
-        words.push(((number as u32) << 24) | (offset(half + index) - offset(half)));
-    }
-    words.extend(own);
-    u32s(&words)
 }
 
 fn image(info: &[u8]) -> Image {
@@ -59,136 +27,6 @@ fn image(info: &[u8]) -> Image {
         base: BASE,
         unwind_info: (INFO..INFO + info.len() as u64).into(),
         ..Image::default()
-    }
-}
-
-/// What each byte of each function's range has.
-fn decode<A: Architecture>(encodings: &[u32]) -> Vec<Result<Compact, Problem>> {
-    let info = unwind_info(encodings);
-    let code = vec![0u8; 0x8000];
-    let ranges = [SnapshotRange { address: INFO, bytes: &info }, SnapshotRange { address: BASE, bytes: &code }];
-    let mut memory = Snapshot { ranges: &ranges };
-    let image = image(&info);
-    assert_eq!(find(&mut memory, &image, BASE + 0xfff), Ok(None));
-    assert_eq!(find(&mut memory, &image, BASE + 0x1000 + 0x100 * encodings.len() as u64), Ok(None));
-    encodings
-        .iter()
-        .enumerate()
-        .map(|(index, encoding)| {
-            let start = BASE + 0x1000 + 0x100 * index as u64;
-            let expected = CompactEntry { encoding: *encoding, range: (start..start + 0x100).into() };
-            for offset in [0, 1, 0x80, 0xff] {
-                assert_eq!(find(&mut memory, &image, start + offset), Ok(Some(expected)));
-            }
-            expected.decode::<A, _>(&mut memory)
-        })
-        .collect()
-}
-
-/// A row with registers saved at these offsets from the CFA.
-#[allow(clippy::unnecessary_wraps)] // As what it is compared with is.
-fn row<A: Architecture>(register: u8, offset: i32, saved: &[(u8, i64)]) -> Result<Compact, Problem> {
-    let row =
-        saved.iter().fold(Row::new(register, offset), |row, (number, at)| row.with_saved::<A>(*number, *at).unwrap());
-    Ok(Compact::Row(row))
-}
-
-#[test]
-fn every_encoding_of_arm64() {
-    let decoded = decode::<Aarch64>(&[
-        0,
-        0x0200_0000,
-        0x0200_3000,
-        0x0300_0123,
-        0x0400_0000,
-        0x0400_0001,
-        0x0400_0015,
-        0x0400_0f1f,
-    ]);
-    let frame = [(29, -16), (30, -8)];
-    let pairs = |numbers: &[u8]| -> Vec<(u8, i64)> {
-        let mut saved = frame.to_vec();
-        saved.extend(numbers.iter().enumerate().map(|(index, number)| (*number, -24 - 8 * index as i64)));
-        saved
-    };
-    let expected = [
-        Ok(Compact::None),
-        row::<Aarch64>(31, 0, &[]),
-        row::<Aarch64>(31, 48, &[]),
-        Ok(Compact::Dwarf(0x123)),
-        row::<Aarch64>(29, 16, &frame),
-        row::<Aarch64>(29, 16, &pairs(&[19, 20])),
-        row::<Aarch64>(29, 16, &pairs(&[19, 20, 23, 24, 27, 28])),
-        // d-register pairs lie below and are nobody's concern
-        row::<Aarch64>(29, 16, &pairs(&[19, 20, 21, 22, 23, 24, 25, 26, 27, 28])),
-    ];
-    assert_eq!(decoded, expected);
-    let bad = |start| Err(Problem::Malformed { what: Malformed::CompactEncoding, address: start });
-    assert_eq!(decode::<Aarch64>(&[0x0100_0000, 0x0f00_0000]), [bad(BASE + 0x1000), bad(BASE + 0x1100)]);
-}
-
-#[test]
-fn every_encoding_of_x86_64() {
-    let frame = [(6, -16), (16, -8)];
-    // rbp frame; rbx and r14 with a gap, 4 words below; frameless 0x18; frameless 0x28 with two registers saved, of the
-    // permutation 3 · 5 + 0: the fourth, then the first of those that are left
-    let decoded = decode::<X86_64>(&[
-        0,
-        0x0100_0000,
-        0x0104_0101,
-        0x0203_0000,
-        0x0205_080f,
-        0x0300_0000,
-        0x0400_0042,
-        0x0101_0000 | 6,
-    ]);
-    let expected = [
-        Ok(Compact::None),
-        row::<X86_64>(6, 16, &frame),
-        row::<X86_64>(6, 16, &[frame[0], frame[1], (3, -16 - 32), (14, -16 - 16)]),
-        row::<X86_64>(7, 24, &[(16, -8)]),
-        // two registers: number 4 (r14) lower, number 1 (rbx) above it, both right below the return address
-        row::<X86_64>(7, 40, &[(16, -8), (14, -24), (3, -16)]),
-        // the size is read from the code, which is all zeros
-        row::<X86_64>(7, 0, &[(16, -8)]),
-        Ok(Compact::Dwarf(0x42)),
-        row::<X86_64>(6, 16, &[(16, -8), (6, -16 - 8)]),
-    ];
-    assert_eq!(decoded, expected);
-    let bad = |start| Err(Problem::Malformed { what: Malformed::CompactEncoding, address: start });
-    // seven registers; a register 7; no such mode
-    assert_eq!(
-        decode::<X86_64>(&[0x0200_1c00, 0x0100_0007, 0x0500_0000]),
-        [bad(BASE + 0x1000), bad(BASE + 0x1100), bad(BASE + 0x1200)]
-    );
-}
-
-#[test]
-fn no_cut_and_no_flipped_byte_does_harm() {
-    let whole = unwind_info(&[0x0400_0000; 9]);
-    let look = |info: &[u8]| {
-        let ranges = [SnapshotRange { address: INFO, bytes: info }];
-        let image = image(info);
-        let mut errors = 0;
-        for offset in (0..0x2000).step_by(0x80) {
-            match find(&mut Snapshot { ranges: &ranges }, &image, BASE + offset) {
-                Err(Problem::Unreadable { address }) => panic!("read {address:x}, beyond the section"),
-                Err(Problem::Malformed { .. }) => errors += 1,
-                Ok(_) => {}
-            }
-        }
-        errors
-    };
-    assert_eq!(look(&whole), 0);
-    for length in 0..whole.len() {
-        assert!(look(&whole[..length]) > 0, "{length}");
-    }
-    for index in 0..whole.len() {
-        for flip in [1, 0x80, 0xff] {
-            let mut flipped = whole.clone();
-            flipped[index] ^= flip;
-            look(&flipped);
-        }
     }
 }
 

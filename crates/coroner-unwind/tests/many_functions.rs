@@ -4,9 +4,7 @@ use std::ops::ControlFlow;
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::X86_64Registers;
-use coroner_unwind::cfi::eh_frame_hdr::build;
-use coroner_unwind::cfi::{CieCache, FrameSection};
-use coroner_unwind::{Image, Options, RuleCache, Walker, X86_64};
+use coroner_unwind::{FrameSection, Image, Options, RuleCache, Walker, X86_64, build_search_table};
 
 const CODE: u64 = 0x40_0000;
 /// The bytes of each function.
@@ -67,22 +65,16 @@ fn walk(memory: Snapshot<'_>, images: &[Image], cache: &mut RuleCache, functions
 #[test]
 fn what_was_saved_below_is_known_above_whatever_the_cache_had_to_give_up() {
     let bytes = section(4000);
-    let frames = FrameSection {
-        range: (SECTION..SECTION + bytes.len() as u64).into(),
-        dialect: coroner_unwind::cfi::Dialect::EhFrame,
-        bases: coroner_unwind::cfi::Bases::default(),
-        bias: 0,
+    let image = Image {
+        text: (CODE..CODE + 4000 * SIZE).into(),
+        eh_frame: (SECTION..SECTION + bytes.len() as u64).into(),
+        ..Image::default()
     };
+    let frames = FrameSection::eh_frame(&image);
     let mut table = vec![0; 16 * 4000 + 32];
     let written = [SnapshotRange { address: SECTION, bytes: &bytes }];
-    let used =
-        build(&mut Snapshot { ranges: &written }, &frames, &mut CieCache::new(), TABLE, &mut table).expect("a table");
-    let images = [Image {
-        text: (CODE..CODE + 4000 * SIZE).into(),
-        eh_frame: frames.range,
-        eh_frame_hdr: (TABLE..TABLE + used as u64).into(),
-        ..Image::default()
-    }];
+    let used = build_search_table(&mut Snapshot { ranges: &written }, &frames, TABLE, &mut table).expect("a table");
+    let images = [Image { eh_frame_hdr: (TABLE..TABLE + used as u64).into(), ..image }];
     let ranges = [written[0], SnapshotRange { address: TABLE, bytes: &table }];
     let memory = Snapshot { ranges: &ranges };
     let mut cache = Box::new(RuleCache::new());

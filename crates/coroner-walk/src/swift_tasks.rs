@@ -12,9 +12,8 @@ pub const NOT_FOLLOWED: SwiftAsync =
 #[cfg(target_vendor = "apple")]
 #[inline]
 pub fn of_this_thread() -> SwiftAsync {
-    use coroner_unwind::swift_async::DARWIN_TASK_KEY;
     // SAFETY: asks for a thread's datum; libpthread returns those of the keys that it reserves as others, 0 if none was set.
-    SwiftAsync::Task(unsafe { libc::pthread_getspecific(DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
+    SwiftAsync::Task(unsafe { libc::pthread_getspecific(SwiftAsync::DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
 }
 
 /// For the calling thread: they are followed if it runs a task.

@@ -1,7 +1,7 @@
 //! The search table of `.eh_frame_hdr`: the FDE of an address by binary search, in place.
 //!
 //! Format: Linux Standard Base, "Exception Frames", section "The .eh_frame_hdr section". Only tables of 4-byte and 8-byte relative rows
-//! are searched, which is what linkers and [`build`] write.
+//! are searched, which is what linkers and [`build_search_table`] write.
 
 use crate::cfi::{CieCache, Dialect, FrameSection, for_each_fde};
 use crate::cursor::{Bases, Cursor, DW_EH_PE_OMIT};
@@ -12,17 +12,15 @@ use coroner_process::memory::Memory;
 
 /// A table whose header was read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SearchTable {
+pub(crate) struct SearchTable {
     /// What `DW_EH_PE_datarel` is relative to.
     hdr: u64,
-    /// The address of `.eh_frame`.
-    pub eh_frame: u64,
     rows: AddressRange,
     count: u64,
     form: Form,
 }
 
-/// The encodings of rows that linkers and [`build`] write.
+/// The encodings of rows that linkers and [`build_search_table`] write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Form {
     /// `DW_EH_PE_datarel | DW_EH_PE_sdata4`
@@ -47,14 +45,15 @@ impl SearchTable {
     /// # Errors
     /// If the data are malformed or unreadable.
     #[inline]
-    pub fn read<M: Memory>(memory: &mut M, hdr: AddressRange) -> Result<Option<SearchTable>, Problem> {
+    pub(crate) fn read<M: Memory>(memory: &mut M, hdr: AddressRange) -> Result<Option<SearchTable>, Problem> {
         let mut cursor = Cursor::new(memory, hdr, hdr.start)?;
         let [version, pointer, count, table] = cursor.bytes()?;
         if version != 1 {
             return Err(Problem::Malformed { what: Malformed::Version, address: hdr.start });
         }
         let bases = Bases { data: Some(hdr.start), ..Bases::default() };
-        let eh_frame = cursor.pointer(pointer, &bases)?.unwrap_or(0);
+        // The section's address: who walks knows it.
+        cursor.pointer(pointer, &bases)?;
         if count == DW_EH_PE_OMIT {
             return Ok(None);
         }
@@ -69,20 +68,10 @@ impl SearchTable {
         match end {
             Some(end) if end <= hdr.end => {
                 let rows = AddressRange { start, end };
-                Ok(Some(SearchTable { hdr: hdr.start, eh_frame, rows, count, form }))
+                Ok(Some(SearchTable { hdr: hdr.start, rows, count, form }))
             }
             _ => Err(Problem::Malformed { what: Malformed::Truncated, address: start }),
         }
-    }
-
-    /// The number of rows.
-    pub const fn len(&self) -> u64 {
-        self.count
-    }
-
-    /// Whether there are no rows.
-    pub const fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     /// The address of the entry with the greatest start at or below `address`, which may end before it.
@@ -90,7 +79,7 @@ impl SearchTable {
     /// # Errors
     /// If the table can't be read.
     #[inline]
-    pub fn find<M: Memory>(&self, memory: &mut M, address: u64) -> Result<Option<u64>, Problem> {
+    pub(crate) fn find<M: Memory>(&self, memory: &mut M, address: u64) -> Result<Option<u64>, Problem> {
         match self.form {
             Form::Relative4 => self.search(memory, address, Form::Relative4),
             Form::Relative8 => self.search(memory, address, Form::Relative8),
@@ -157,7 +146,7 @@ struct KnownTable {
 impl TableCache {
     pub(crate) const fn new() -> TableCache {
         const EMPTY: AddressRange = AddressRange { start: 0, end: 0 };
-        const TABLE: SearchTable = SearchTable { hdr: 0, eh_frame: 0, rows: EMPTY, count: 0, form: Form::Relative4 };
+        const TABLE: SearchTable = SearchTable { hdr: 0, rows: EMPTY, count: 0, form: Form::Relative4 };
         TableCache { tables: [KnownTable { hdr: EMPTY, searchable: false, table: TABLE }; 8] }
     }
 
@@ -217,10 +206,9 @@ impl core::error::Error for BuildError {}
 ///
 /// # Errors
 /// [`BuildError::TooSmall`] says how much is needed.
-pub fn build<M: Memory>(
+pub fn build_search_table<M: Memory>(
     memory: &mut M,
     section: &FrameSection,
-    cache: &mut CieCache,
     table_address: u64,
     table: &mut [u8],
 ) -> Result<usize, BuildError> {
@@ -231,7 +219,7 @@ pub fn build<M: Memory>(
     };
     let (rows, _) = rest.as_chunks_mut::<16>();
     let mut count = 0usize;
-    for_each_fde(memory, section, cache, |entry| {
+    for_each_fde(memory, section, &mut CieCache::new(), |entry| {
         if !entry.range.is_empty() {
             if let Some(row) = rows.get_mut(count) {
                 let relative = |address: u64| u128::from(address.wrapping_sub(table_address));

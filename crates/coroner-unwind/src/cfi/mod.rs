@@ -7,7 +7,7 @@
 //!
 //! Guarantees: nothing outside a section is read; malformed data give a [`Problem`] with an address, never a panic or an endless loop.
 
-pub mod eh_frame_hdr;
+pub(crate) mod eh_frame_hdr;
 pub(crate) mod expression;
 pub(crate) mod fast_path;
 pub(crate) mod row;
@@ -15,32 +15,31 @@ pub(crate) mod row;
 use crate::arch::{Aarch64, Architecture, X86_64};
 use crate::cfi::fast_path::{CachedCie, FastCie};
 use crate::cfi::row::RowState;
-pub use crate::cursor::Bases;
-use crate::cursor::{Cursor, DW_EH_PE_OMIT};
+use crate::cursor::{Bases, Cursor, DW_EH_PE_OMIT};
 use crate::frame::{Malformed, Problem};
 use crate::image::{AddressRange, Image};
 use coroner_process::memory::Memory;
 
 /// Which dialect a section is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub(crate) enum Dialect {
     /// `.eh_frame` and `__eh_frame`.
     EhFrame,
     /// `.debug_frame`.
     DebugFrame,
 }
 
-/// A section of call frame information, in memory.
+/// A section of call frame information, in memory: what [`build_search_table`](crate::build_search_table) makes a table for.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameSection {
     /// Where it is.
-    pub range: AddressRange,
+    pub(crate) range: AddressRange,
     /// How it is written.
-    pub dialect: Dialect,
+    pub(crate) dialect: Dialect,
     /// What its pointers may be relative to.
-    pub bases: Bases,
+    bases: Bases,
     /// What is added to the addresses of `.debug_frame`.
-    pub bias: u64,
+    bias: u64,
 }
 
 impl FrameSection {
@@ -73,7 +72,7 @@ fn bases(image: &Image) -> Bases {
 
 /// A CIE.
 #[derive(Clone, Copy, Debug)]
-pub struct Cie {
+pub(crate) struct Cie {
     /// Its address.
     pub address: u64,
     /// What `DW_CFA_advance_loc` counts.
@@ -98,7 +97,7 @@ pub struct Cie {
 
 /// A FDE.
 #[derive(Clone, Copy, Debug)]
-pub struct Fde {
+pub(crate) struct Fde {
     /// Its address.
     pub address: u64,
     /// The address of its CIE.
@@ -112,7 +111,7 @@ pub struct Fde {
 /// The last CIEs: nearly all functions of an image share one, and parsing it would cost as much
 /// as parsing the entry.
 #[derive(Debug)]
-pub struct CieCache {
+pub(crate) struct CieCache {
     entries: [Cie; 8],
     /// The same of plain ones, which need no more.
     pub(crate) plain: [CachedCie; 8],
@@ -126,7 +125,7 @@ impl Default for CieCache {
 
 impl CieCache {
     /// An empty cache.
-    pub const fn new() -> CieCache {
+    pub(crate) const fn new() -> CieCache {
         const NONE: Cie = Cie {
             address: 0,
             code_alignment: 0,
@@ -160,7 +159,12 @@ impl CieCache {
     /// # Errors
     /// If the data are malformed or unreadable.
     #[inline]
-    pub fn get<M: Memory>(&mut self, memory: &mut M, section: &FrameSection, address: u64) -> Result<&Cie, Problem> {
+    pub(crate) fn get<M: Memory>(
+        &mut self,
+        memory: &mut M,
+        section: &FrameSection,
+        address: u64,
+    ) -> Result<&Cie, Problem> {
         let known = &mut self.entries[CieCache::index(address)];
         if known.address != address || known.bias != section.bias || address == 0 {
             *known = Cie::parse(memory, section, address)?;
@@ -204,7 +208,7 @@ impl Cie {
     ///
     /// # Errors
     /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another kind of entry.
-    pub fn parse<M: Memory>(memory: &mut M, section: &FrameSection, address: u64) -> Result<Cie, Problem> {
+    pub(crate) fn parse<M: Memory>(memory: &mut M, section: &FrameSection, address: u64) -> Result<Cie, Problem> {
         let mut cursor = Cursor::new(memory, section.range, address)?;
         if !matches!(kind(&mut cursor, section)?, Kind::Cie) {
             return Err(Problem::Malformed { what: Malformed::Reference, address });
@@ -350,7 +354,7 @@ impl Fde {
 ///
 /// # Errors
 /// If the data are malformed or unreadable: entries behind that can't be found.
-pub fn for_each_fde<M: Memory>(
+pub(crate) fn for_each_fde<M: Memory>(
     memory: &mut M,
     section: &FrameSection,
     cache: &mut CieCache,

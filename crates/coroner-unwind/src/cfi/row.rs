@@ -16,7 +16,7 @@ const REMEMBERED: u32 = 8;
 
 /// How the CFA is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CfaRule {
+pub(crate) enum CfaRule {
     /// Not defined yet.
     #[default]
     Undefined,
@@ -33,7 +33,7 @@ pub enum CfaRule {
 
 /// How the caller's value of a register is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RegisterRule {
+pub(crate) enum RegisterRule {
     /// Not mentioned. Registers that a call preserves are unchanged.
     #[default]
     Unspecified,
@@ -56,11 +56,11 @@ pub enum RegisterRule {
 /// A block of expression bytes: where its length stands, relative to `RowState::origin`. (Entries are at most 2 GiB from
 /// their CIE.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block(i32);
+pub(crate) struct Block(i32);
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct RowState {
+pub(crate) struct RowState {
     /// The CFA.
     pub cfa: CfaRule,
     /// The rule of each column.
@@ -78,19 +78,19 @@ enum Stopped {
 
 impl RowState {
     /// The row before any instruction.
-    pub const fn new(origin: u64) -> RowState {
+    pub(crate) const fn new(origin: u64) -> RowState {
         RowState { cfa: CfaRule::Undefined, registers: [RegisterRule::Unspecified; COLUMNS], origin }
     }
 
     /// The address of a block of this row.
     #[inline]
-    pub const fn block_address(&self, block: Block) -> u64 {
+    pub(crate) const fn block_address(&self, block: Block) -> u64 {
         self.origin.wrapping_add_signed(block.0 as i64)
     }
 
     /// The rule of register `number`.
     #[inline]
-    pub fn register(&self, number: u8) -> RegisterRule {
+    pub(crate) fn register(&self, number: u8) -> RegisterRule {
         self.registers.get(usize::from(number)).copied().unwrap_or_default()
     }
 
@@ -102,7 +102,7 @@ impl RowState {
     }
 
     /// The simplest rule that means the same as this row, of the entry at `entry`.
-    pub fn rule<A: Architecture>(&self, cie: &Cie, program: crate::rule::Program) -> Rule {
+    pub(crate) fn rule<A: Architecture>(&self, cie: &Cie, program: crate::rule::Program) -> Rule {
         let return_address = self.register(cie.return_register);
         if return_address == RegisterRule::Undefined {
             return Rule::Outermost;
@@ -137,7 +137,7 @@ impl RowState {
     ///
     /// # Errors
     /// If the data are malformed or unreadable.
-    pub fn of<M: Memory>(
+    pub(crate) fn of<M: Memory>(
         cursor: &mut Cursor<'_, M>,
         cie: &Cie,
         entry: &Fde,

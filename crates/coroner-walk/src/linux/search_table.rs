@@ -8,8 +8,7 @@ use coroner_process::elf::{FileHeader, SectionHeader};
 use coroner_process::files;
 use coroner_process::images::{Image, ImageKind};
 use coroner_process::memory::Memory;
-use coroner_unwind::cfi::eh_frame_hdr;
-use coroner_unwind::cfi::{CieCache, FrameSection};
+use coroner_unwind::{FrameSection, build_search_table};
 
 /// Where the section is and where its table is; 0 for none. The table's end is stored last.
 static SECTION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -46,7 +45,7 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
     let table = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) };
     let image = coroner_unwind::Image { eh_frame: section, ..coroner_unwind::Image::default() };
     let frames = FrameSection::eh_frame(&image);
-    match eh_frame_hdr::build(memory, &frames, &mut CieCache::new(), at as u64, table) {
+    match build_search_table(memory, &frames, at as u64, table) {
         Ok(used) => {
             store(&SECTION, section);
             store(&TABLE, AddressRange { start: at as u64, end: at as u64 + used as u64 });

@@ -2,9 +2,12 @@
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
-use coroner_unwind::{
-    Aarch64, AddressRange, Architecture, Found, Image, Options, Row, Rule, RuleCache, Walker, X86_64, sframe,
-};
+
+use crate::{Aarch64, AddressRange, Architecture, Found, Image, Options, Row, Rule, RuleCache, Walker, X86_64, sframe};
+
+extern crate std;
+use std::boxed::Box;
+use std::vec::Vec;
 
 /// Where the library is, and where of it nothing but return addresses point.
 const BASE: u64 = 0x40_0000;
@@ -14,10 +17,10 @@ const STACK_WORDS: u64 = 0x8000;
 
 /// What `fixtures/sframe/make.sh` made.
 const LIBRARIES: [(&str, &[u8]); 4] = [
-    ("v2-x86_64", include_bytes!("../../../fixtures/sframe/v2-x86_64.so")),
-    ("v3-x86_64", include_bytes!("../../../fixtures/sframe/v3-x86_64.so")),
-    ("v2-aarch64", include_bytes!("../../../fixtures/sframe/v2-aarch64.so")),
-    ("v3-aarch64", include_bytes!("../../../fixtures/sframe/v3-aarch64.so")),
+    ("v2-x86_64", include_bytes!("../../../../fixtures/sframe/v2-x86_64.so")),
+    ("v3-x86_64", include_bytes!("../../../../fixtures/sframe/v3-x86_64.so")),
+    ("v2-aarch64", include_bytes!("../../../../fixtures/sframe/v2-aarch64.so")),
+    ("v3-aarch64", include_bytes!("../../../../fixtures/sframe/v3-aarch64.so")),
 ];
 
 struct Library {
