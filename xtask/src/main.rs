@@ -27,6 +27,8 @@ mod oracle;
 mod schema;
 mod sentry;
 mod signal_safety;
+#[cfg(target_os = "linux")]
+mod swift;
 #[cfg(unix)]
 mod symbols_truth;
 mod test;
@@ -75,6 +77,9 @@ enum Command {
     Sentry(sentry::Arguments),
     /// Check in the linked release artefact that everything that a crash can reach is safe to run in a crash
     SignalSafety(signal_safety::Arguments),
+    /// Coroner's module for Swift, compiled and run with a real Swift in a Debian that has it (Linux, as root; 3.3 GB)
+    #[cfg(target_os = "linux")]
+    Swift(swift::Arguments),
     /// Names and lines of random addresses of forty files beside two versions of llvm-symbolizer (needs Debian's compilers and packages)
     #[cfg(unix)]
     SymbolsTruth(symbols_truth::Arguments),
@@ -119,6 +124,8 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sentry(arguments) => sentry::run(&arguments),
         Command::SignalSafety(arguments) => signal_safety::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Swift(arguments) => swift::run(&arguments),
         #[cfg(unix)]
         Command::SymbolsTruth(arguments) => symbols_truth::run(&arguments),
         #[cfg(target_os = "linux")]

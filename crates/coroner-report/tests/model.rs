@@ -141,6 +141,9 @@ fn by_name() {
         "malloc_printerr",
         "_int_free",
         "void std::swap<paint::Ink>(paint::Ink&, paint::Ink&)",
+        "$ss17_assertionFailure__4file4line5flagss5NeverOs12StaticStringV_SSAHSus6UInt32VtF",
+        "Swift._assertionFailure(_: Swift.StaticString, _: Swift.String) -> Swift.Never",
+        "static Coroner.Coroner.report(Swift.Error) throws -> ()",
         "std::vector<paint::Ink, std::allocator<paint::Ink> >::at(unsigned long)",
     ] {
         assert!(is_runtime_function(function), "{function}");
@@ -150,6 +153,8 @@ fn by_name() {
         "<paint::Picture as core::fmt::Display>::fmt",
         "<u8 as paint::Ink>::mix",
         "coroners::court",
+        "$s4shop6ordersyS2iF",
+        "shop.orders(Swift.Int) -> Swift.Int",
         "main",
         "main.cold",
         "mallocate",

@@ -74,7 +74,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    let framework = folder.join("Coroner.xcframework");
+    let framework = folder.join("CCoroner.xcframework");
     let headers = root.join("crates/coroner-ffi/include");
     let (mut libraries, mut left_out) = (Vec::new(), Vec::new());
     for library in LIBRARIES {
@@ -88,7 +88,8 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         let own = framework.join(library.identifier);
         fs::create_dir_all(own.join("Headers"))?;
         for header in ["coroner.h", "coroner_apple.h"] {
-            fs::copy(headers.join(header), own.join("Headers").join(header)).with_context(|| header.to_owned())?;
+            let text = fs::read_to_string(headers.join(header)).with_context(|| header.to_owned())?;
+            fs::write(own.join("Headers").join(header), with_features(&text, arguments))?;
         }
         fs::write(own.join("Headers/module.modulemap"), include_str!("apple/module.modulemap"))?;
         let mut built = Vec::new();
@@ -100,11 +101,18 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         println!("{:>10} {}/{FILE}", own.join(FILE).metadata()?.len(), library.identifier);
     }
     information(&libraries).to_file_xml(framework.join("Info.plist"))?;
-    let privacy = folder.join("Sources/CoronerPrivacy");
-    fs::create_dir_all(&privacy)?;
-    fs::write(privacy.join("CoronerPrivacy.swift"), include_str!("apple/CoronerPrivacy.swift"))?;
-    fs::write(privacy.join("PrivacyInfo.xcprivacy"), include_str!("apple/PrivacyInfo.xcprivacy"))?;
-    fs::write(folder.join("Package.swift"), include_str!("apple/Package.swift"))?;
+    let sources = folder.join("Sources/Coroner");
+    fs::create_dir_all(&sources)?;
+    for source in fs::read_dir(root.join("crates/coroner-ffi/swift/Sources/Coroner"))? {
+        let source = source?;
+        fs::copy(source.path(), sources.join(source.file_name()))?;
+    }
+    fs::write(sources.join("PrivacyInfo.xcprivacy"), include_str!("apple/PrivacyInfo.xcprivacy"))?;
+    let settings = conditions(arguments).map(|name| format!(".define(\"{name}\")")).collect::<Vec<_>>().join(", ");
+    let manifest = include_str!("apple/Package.swift");
+    let filled = manifest.replace("features: [SwiftSetting] = []", &format!("features: [SwiftSetting] = [{settings}]"));
+    ensure!(settings.is_empty() || filled != manifest, "the package's manifest has no place for features");
+    fs::write(folder.join("Package.swift"), filled)?;
     for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(root.join(file), folder.join(file)).with_context(|| file.to_owned())?;
     }
@@ -115,6 +123,22 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         println!("left out: {} ({error:#})", library.identifier);
     }
     Ok(archive)
+}
+
+/// What the header and the Swift module ask for, of the features that declare more.
+fn conditions(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
+    let features: Vec<&str> = arguments.features.iter().flat_map(|given| given.split([',', ' '])).collect();
+    let known = [("sentry", "CORONER_SENTRY"), ("otlp", "CORONER_OTLP")];
+    known.into_iter().filter_map(move |(feature, name)| features.contains(&feature).then_some(name))
+}
+
+/// A header that declares what the libraries have: who imports a module has no say in it.
+fn with_features(header: &str, arguments: &Arguments) -> String {
+    let defined: String = conditions(arguments).map(|name| format!("#define {name} 1\n")).collect();
+    match header.split_once("#define CORONER_H\n") {
+        Some((before, after)) if !defined.is_empty() => format!("{before}#define CORONER_H\n{defined}{after}"),
+        _ => header.to_owned(),
+    }
 }
 
 /// The static library of a target.
@@ -244,7 +268,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
 
 /// What lies there is what the property lists and the manifest name.
 fn check_layout(folder: &Path, libraries: usize) -> anyhow::Result<()> {
-    let framework = folder.join("Coroner.xcframework");
+    let framework = folder.join("CCoroner.xcframework");
     let written = Value::from_file(framework.join("Info.plist"))?;
     let all = written.as_dictionary().and_then(|all| all.get("AvailableLibraries")).and_then(Value::as_array);
     let all = all.context("Info.plist has no libraries")?;
@@ -257,7 +281,7 @@ fn check_layout(folder: &Path, libraries: usize) -> anyhow::Result<()> {
             ensure!(path.exists(), "{} is not there", path.display());
         }
     }
-    let privacy = Value::from_file(folder.join("Sources/CoronerPrivacy/PrivacyInfo.xcprivacy"))?;
+    let privacy = Value::from_file(folder.join("Sources/Coroner/PrivacyInfo.xcprivacy"))?;
     let privacy = privacy.as_dictionary().context("the privacy manifest is no dictionary")?;
     for key in ["NSPrivacyTracking", "NSPrivacyCollectedDataTypes", "NSPrivacyAccessedAPITypes"] {
         ensure!(privacy.contains_key(key), "the privacy manifest has no {key}");

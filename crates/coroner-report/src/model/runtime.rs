@@ -1,7 +1,7 @@
 //! Functions that no app wrote, though they are in its image: what a compiler or a library put there.
 
-/// Rust's standard library, the runtime of C++ exceptions, and the crates that are Coroner.
-const CRATES: [&str; 19] = [
+/// The standard libraries of Rust and Swift, the runtime of C++ exceptions, and what is Coroner.
+const CRATES: [&str; 23] = [
     "__cxa_",
     "__cxxabiv1::",
     "__gxx_personality",
@@ -21,6 +21,11 @@ const CRATES: [&str; 19] = [
     "coroner_scan::",
     "coroner_unwind::",
     "coroner_walk::",
+    // Swift's standard library and Coroner's module, demangled and mangled.
+    "Swift.",
+    "$ss",
+    "Coroner.Coroner.",
+    "$s7Coroner",
 ];
 
 /// What starts a program, ends it, and finds its heap damaged: in a static program in the program's own image.
