@@ -65,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         row(format!("dies of {way}"), bed.death(way, signal, function));
     }
     row("a report that the app's function keeps back".to_owned(), bed.kept_back());
+    row("what fatalError says".to_owned(), bed.last_words());
     row("handled errors".to_owned(), bed.errors());
     row("a live backtrace".to_owned(), bed.backtrace());
     row("killed".to_owned(), bed.says("kill", "outcome: unknown, report: 0"));
@@ -242,6 +243,19 @@ impl Bed {
         let (next, _) = self.launch("next")?;
         ensure!(next.ends_with("outcome: crashed, report: 32, delivered: 0\n"), "the next launch says {next:?}");
         ensure!(self.reports()?.is_empty(), "it was delivered");
+        Ok(())
+    }
+
+    fn last_words(&self) -> anyhow::Result<()> {
+        self.forget()?;
+        self.shell("./shop store fatal-error 2> said")?;
+        self.launch("next")?;
+        let reports = std::fs::read_dir(self.folder().join("store/given"))?.map(|entry| Ok(entry?.path()));
+        let reports: Vec<PathBuf> = reports.collect::<anyhow::Result<_>>()?;
+        let raw = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == "coroner"));
+        let report = coroner_report::Report::read_file(raw.context("no report")?)?;
+        let cause = report.explained_cause().unwrap_or_default();
+        ensure!(cause.starts_with("shop/main.swift:18: Fatal error: the shop is closed"), "it is {cause:?}");
         Ok(())
     }
 

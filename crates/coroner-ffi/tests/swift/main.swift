@@ -51,6 +51,7 @@ configuration.version = "1.0.0"
 configuration.environment = "test"
 configuration.storeDirectory = arguments[1]
 configuration.crashes.stackMemory = 4096
+configuration.keepOutput = true
 configuration.limits.reportsPerHour = 2
 configuration.delivery.beforeDeliver = { json in !json.contains("keep this back") }
 configuration.delivery.onCrashedLastRun = { id in print("crashed last run: \(id == nil ? "no report" : "a report")") }

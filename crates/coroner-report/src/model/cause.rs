@@ -1,5 +1,6 @@
 //! What happened, in a type and a sentence, as servers and people are given it.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report};
@@ -50,7 +51,8 @@ impl Report {
         let crash = self.crash.as_ref()?;
         let mut parts: Vec<String> = Vec::new();
         let said = self.said(crash);
-        parts.extend(said.map(ToOwned::to_owned));
+        let is_said = said.is_some();
+        parts.extend(said.map(Cow::into_owned));
         if crash.has(CrashFlag::StackOverflow) {
             parts.push("stack overflow".to_owned());
         }
@@ -69,7 +71,7 @@ impl Report {
         } else if crash.is_address_unknown() {
             place.push_str(": the address is not known");
         }
-        if !place.is_empty() && said.is_none() {
+        if !place.is_empty() && !is_said {
             parts.push(place);
         }
         parts.extend(crash.hang.as_ref().map(|hang| hang_value(crash, hang)));
@@ -95,23 +97,28 @@ impl Report {
             return Some(parts.join("; ")).filter(|cause| !cause.is_empty());
         };
         let parts: Vec<String> =
-            said.map(ToOwned::to_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();
+            said.map(Cow::into_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();
         Some(parts.join(": "))
     }
 
     /// What the program, or a library of it, said of its end.
-    fn said<'a>(&'a self, crash: &'a Crash) -> Option<&'a str> {
+    fn said<'a>(&'a self, crash: &'a Crash) -> Option<Cow<'a, str>> {
         // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
         // an abort is no cause of a fault.
-        let is_fault = crash.signal.as_ref().is_some_and(|signal| matches!(signal.name, Some("SIGSEGV" | "SIGBUS")));
+        let died_of = |names: &[&str]| {
+            crash.signal.as_ref().and_then(|signal| signal.name).is_some_and(|name| names.contains(&name))
+        };
+        let is_fault = died_of(&["SIGSEGV", "SIGBUS"]);
         let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
         let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
         let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
-        crash.message.as_deref().or(annotation).filter(|text| !text.is_empty())
+        let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
+        // Swift traps after what it has to say, and does not abort.
+        said.or_else(|| if died_of(&["SIGILL", "SIGTRAP"]) { self.said_on_stderr().map(Cow::Owned) } else { None })
     }
 
     /// What a C library or a runtime wrote to stderr before it aborted, where the app has the end of that kept: musl's assertions, libc++'s, libc++abi's and
-    /// libstdc++'s last words, Go's panics. Of other libraries the message is in memory ([`Self::abort_message`]).
+    /// libstdc++'s last words, Swift's failed checks, Go's panics. Of other libraries the message is in memory ([`Self::abort_message`]).
     pub fn said_on_stderr(&self) -> Option<String> {
         /// Bytes and lines of the end in which it is looked for: other threads may write there, too.
         const BYTES: usize = 8 << 10;
@@ -163,7 +170,10 @@ fn is_last_word(line: &str) -> bool {
         || line.contains(": _LIBCPP_ASSERT '") && line.contains("' failed. ");
     let begins = ["libc++abi: ", "terminate called ", "panic: ", "fatal error: ", "*** "];
     let is_begun = begins.iter().any(|begin| line.starts_with(begin));
-    is_musl || is_libcpp || is_begun
+    // Swift's `_assertionFailure`: file and line, kind, and the message if there is one.
+    let kinds = [": Fatal error", ": Precondition failed", ": Assertion failed"];
+    let is_swift = line.contains(".swift:") && kinds.iter().any(|kind| line.contains(kind));
+    is_musl || is_libcpp || is_swift || is_begun
 }
 
 #[cfg(test)]
@@ -178,12 +188,15 @@ mod tests {
 
     #[test]
     fn last_words_of_libraries_are_known_and_other_lines_are_none() {
-        // As printed by musl 1.2, libc++ of LLVM 14 and 16, libstdc++ 12 and Go 1.19.
+        // As printed by musl 1.2, libc++ of LLVM 14 and 16, libstdc++ 12, Swift 6.0 and Go 1.19.
         for line in [
             "Assertion failed: pages > 0 (book.c: print: 12)",
             "/usr/lib/llvm-14/bin/../include/c++/v1/vector:523: _LIBCPP_ASSERT '!empty()' failed. front() called on an empty vector",
             "/usr/include/c++/v1/vector:1446: assertion !empty() failed: front() called on an empty vector",
             "libc++abi: terminating with uncaught exception of type std::out_of_range: page 7",
+            "shop/main.swift:18: Fatal error: the shop is closed",
+            "Swift/ContiguousArrayBuffer.swift:675: Fatal error: Index out of range",
+            "shop/main.swift:20: Precondition failed",
         ] {
             assert_eq!(said(&format!("starts\n{line}\n")).as_deref(), Some(line));
         }
@@ -192,7 +205,15 @@ mod tests {
         let go = "panic: no pages\n\ngoroutine 1 [running]:\nmain.print(...)\n\t/src/book.go:4\n".to_owned()
             + &"at\n".repeat(40);
         assert_eq!(said(&go).as_deref(), Some("panic: no pages"));
-        for other in ["", "\n", "ready", "Assertion failed", "assertion of the user: none", "it failed: no space"] {
+        for other in [
+            "",
+            "\n",
+            "ready",
+            "Assertion failed",
+            "assertion of the user: none",
+            "it failed: no space",
+            "main.swift: opened",
+        ] {
             assert_eq!(said(other), None, "{other}");
         }
     }
