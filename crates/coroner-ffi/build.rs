@@ -1,4 +1,5 @@
-//! The shared library stays loaded: its signal handlers may be called at any time, also by others that chained to them.
+//! The shared library stays loaded: its signal handlers may be called at any time, also by others that chained to them. And it has a name by which
+//! programs that were linked with it need it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -19,12 +20,29 @@ fn main() {
         // a C library before glibc 2.28 does not have it, and programs linked with the shared library would look for it.
         println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=thrd_create=0");
     }
+    name_it(&system);
     if system == "android" {
-        // Android loads a library by the name that others need it by, not by the path that they were linked with; and devices with pages of
-        // 16 KiB load nothing whose segments are aligned to less.
-        if std::env::var_os("CARGO_FEATURE_SONAME").is_some() {
-            println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcoroner_ffi.so");
-        }
+        // Devices with pages of 16 KiB load nothing whose segments are aligned to less.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,max-page-size=16384");
     }
+}
+
+/// The name that a program which is linked with the library has of it. With the version on Linux, as far as functions may change between two of them:
+/// a program never gets one that it was not made for. Without on Android, which loads a library by that name and packs no other, and on Apple's
+/// systems, where a program brings its own, which it finds by its run path.
+fn name_it(system: &str) {
+    let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();
+    let version = if part("MAJOR") == "0" { format!("0.{}", part("MINOR")) } else { part("MAJOR") };
+    let (option, name) = match system {
+        "linux" => ("-soname", format!("libcoroner_ffi.so.{version}")),
+        "android" => ("-soname", "libcoroner_ffi.so".to_owned()),
+        "macos" | "ios" | "tvos" | "watchos" | "visionos" => {
+            ("-install_name", "@rpath/libcoroner_ffi.dylib".to_owned())
+        }
+        _ => return,
+    };
+    if std::env::var_os("CARGO_FEATURE_SONAME").is_some() {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,{option},{name}");
+    }
+    println!("cargo::rustc-env=CORONER_SONAME={name}");
 }

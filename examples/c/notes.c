@@ -2,11 +2,11 @@
  * An app in C with Coroner.
  *
  *     cargo build -p coroner-ffi --release
- *     cc -g -o notes examples/c/notes.c -Icrates/coroner-ffi/include -Ltarget/release -lcoroner_ffi
- *     LD_LIBRARY_PATH=target/release ./notes crash      # dies
- *     LD_LIBRARY_PATH=target/release ./notes            # says so, and stores the report
+ *     cc -g -o notes examples/c/notes.c -Icrates/coroner-ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
+ *     ./notes crash      # dies
+ *     ./notes            # says so, and stores the report
  *
- * Linked with the static library instead: target/release/libcoroner_ffi.a -lpthread -ldl -lm
+ * With the shared library instead: docs/c.md.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 // An app in C++ with Coroner.
 //
 //     cargo build -p coroner-ffi --release
-//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/coroner-ffi/include -Ltarget/release -lcoroner_ffi
-//     LD_LIBRARY_PATH=target/release ./shapes crash     # dies
-//     LD_LIBRARY_PATH=target/release ./shapes           # says so, and stores the report
+//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/coroner-ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
+//     ./shapes crash     # dies
+//     ./shapes           # says so, and stores the report
 
 #include <cstdio>
 #include <cstdlib>

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::tools;
+use crate::{dist, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -125,7 +125,7 @@ impl Bed {
             copy(&from, &folder.join(to))?;
         }
         // Under the name by which programs ask for it, too.
-        copy(&folder.join("libcoroner_ffi.so"), &folder.join("libcoroner_ffi.so.0"))?;
+        copy(&folder.join("libcoroner_ffi.so"), &folder.join(dist::soname()))?;
         for source in std::fs::read_dir(ours.join("swift/Sources/Coroner"))? {
             let source = source?;
             for place in ["Coroner", "package/Sources/Coroner"] {

@@ -101,7 +101,7 @@ fn build(folder: &Path, optimisation: &str) -> PathBuf {
     command.args([optimisation, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
     command.arg(repository().join("crates/coroner-explain/tests/crashes.c"));
     command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
-    command.arg("-L").arg(folder).arg("-lcoroner_ffi").arg(format!("-Wl,-rpath,{}", folder.display()));
+    command.arg(common::library_in(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
     program
@@ -155,7 +155,6 @@ fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> 
 #[test]
 fn real_crashes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
     let mut wrong = Vec::new();
     for optimisation in ["-O0", "-O2"] {
         let program = build(folder.path(), optimisation);
@@ -213,7 +212,6 @@ fn the_watchdog_of_a_service_manager() {
     const SOMEBODY: &str =
         r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; sh -c "kill -ABRT $!"; wait"#;
     let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
     let program = build(folder.path(), "-O1");
     let said = |name: &str, script: &str, watchdog: &[(&str, &str)]| {
         let store = folder.path().join(name);

@@ -60,7 +60,7 @@ fn build(folder: &Path) -> PathBuf {
     let program = folder.join("locks");
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg("tests/locks.c");
-    command.args(["-I", "../coroner-ffi/include", "-L"]).arg(folder).arg("-lcoroner_ffi");
+    command.args(["-I", "../coroner-ffi/include"]).arg(common::library_in(folder));
     command.arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
@@ -139,7 +139,6 @@ fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>,
 #[test]
 fn who_waits_for_whom() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(common::library(), folder.path().join("libcoroner_ffi.so")).unwrap();
     let program = build(folder.path());
     let mut symbolizer = Symbolizer::new(Options::default());
     let mut said_of = |act: &str, end: &str| {

@@ -51,10 +51,10 @@ fn build_file(source: &Path, compiler: &str, linkage: &Linkage, folder: &Path) -
         }
         Linkage::Whole(argument) => command.arg(argument).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
         Linkage::Shared => {
-            // Under its usual name, as an installed library has.
-            let shared = folder.join("libcoroner_ffi.so");
+            // Under the name by which the program will need it, as an installed library has.
+            let shared = folder.join(env!("CORONER_SONAME"));
             std::fs::copy(library("so"), &shared).unwrap();
-            command.arg("-L").arg(folder).arg("-lcoroner_ffi").arg(format!("-Wl,-rpath,{}", folder.display()))
+            command.arg(&shared).arg(format!("-Wl,-rpath,{}", folder.display()))
         }
     };
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -92,8 +92,9 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
     command.arg("-I").arg(tests.join("../../../fixtures/exceptions"));
     command.arg("-L").arg(folder.path()).arg("-lframes").arg(format!("-Wl,-rpath,{}", folder.path().display()));
     if shared_coroner {
-        std::fs::copy(library("so"), folder.path().join("libcoroner_ffi.so")).unwrap();
-        command.arg("-lcoroner_ffi");
+        let shared = folder.path().join(env!("CORONER_SONAME"));
+        std::fs::copy(library("so"), &shared).unwrap();
+        command.arg(shared);
     } else {
         command.arg(library("a"));
     }

@@ -1,5 +1,5 @@
 //! What the shared library exports: the functions of `coroner.h`, the names that it interposes, and nothing else. A program that is linked
-//! with it has no other name of its own replaced, and none that the header declares is missing.
+//! with it has no other name of its own replaced, and none that the header declares is missing. The library's own name has the version.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::collections::BTreeSet;
@@ -55,4 +55,14 @@ fn the_library_exports_its_functions_and_what_it_interposes() {
     let unknown: Vec<_> = exported.difference(&expected).collect();
     let missing: Vec<_> = expected.difference(&exported).collect();
     assert!(unknown.is_empty() && missing.is_empty(), "exported beside the header: {unknown:?}; missing: {missing:?}");
+}
+
+#[test]
+fn the_library_has_a_name_with_the_version_up_to_which_programs_fit() {
+    let text = output(Command::new("readelf").args(["--dynamic", "--wide"]).arg(library()));
+    let name = text.lines().filter(|line| line.contains("(SONAME)")).find_map(|line| line.split(['[', ']']).nth(1));
+    let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    let version = if major == "0" { format!("0.{minor}") } else { major.to_owned() };
+    let expected = cfg!(feature = "soname").then(|| format!("libcoroner_ffi.so.{version}"));
+    assert_eq!(name, expected.as_deref(), "{text}");
 }

@@ -79,6 +79,9 @@ fn by_pkg_config(unpacked: &Path, scratch: &Path, source: &Path, words: &[&str])
         compiler.args(libraries.iter().filter(|library| *library != "-lcoroner_ffi"));
     }
     succeed(&mut compiler)?;
+    if words.contains(&"--libs") {
+        needs_by_version(&program)?;
+    }
     crash(&program, &scratch.join(format!("store-{}", words.len())))
 }
 
@@ -92,9 +95,19 @@ fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path) -> anyhow::Result<()
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", unpacked.display());
     succeed(Command::new("cmake").arg("-S").arg(&project).arg("-B").arg(&build).arg(prefix))?;
     succeed(Command::new("cmake").arg("--build").arg(&build))?;
+    needs_by_version(&build.join("shared"))?;
     for kind in ["static", "shared"] {
         crash(&build.join(kind), &scratch.join(format!("store-{kind}"))).context(kind)?;
     }
+    Ok(())
+}
+
+/// Whether the program needs the shared library by the name with the version.
+fn needs_by_version(program: &Path) -> anyhow::Result<()> {
+    let output = succeed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(program))?;
+    let text = String::from_utf8(output.stdout)?;
+    let needed: Vec<&str> = text.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    ensure!(needed.iter().any(|line| line.ends_with(&format!("[{}]", super::soname()))), "it needs {needed:?}");
     Ok(())
 }
 

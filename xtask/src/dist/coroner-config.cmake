@@ -10,6 +10,6 @@ if(NOT TARGET coroner::static)
     add_library(coroner::shared SHARED IMPORTED)
     set_target_properties(coroner::shared PROPERTIES
         IMPORTED_LOCATION "${CORONER_PREFIX}/lib/@SHARED@"
-        IMPORTED_NO_SONAME TRUE
+        IMPORTED_SONAME "@SONAME@"
         INTERFACE_INCLUDE_DIRECTORIES "${CORONER_PREFIX}/include")
 endif()

@@ -8,6 +8,7 @@ mod check;
 mod debian;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     for file in files_of(&folder)? {
         let what = file.strip_prefix(&folder)?.display().to_string();
-        rows.push(Row { what, bytes: Some(file.metadata()?.len()), error: None });
+        rows.push(Row { what, bytes: Some(file.symlink_metadata()?.len()), error: None });
     }
     rows.push(Row { what: format!("{name}.tar.gz"), bytes: Some(archive.metadata()?.len()), error: None });
     if let Some(prefix) = &arguments.prefix {
@@ -186,9 +187,21 @@ fn libraries(arguments: &Arguments, target: &str) -> PathBuf {
     tools::target_dir().join(target).join(profile)
 }
 
-/// The shared library's name on that target.
-fn shared_library(target: &str) -> &'static str {
-    if target.contains("apple") { "libcoroner_ffi.dylib" } else { "libcoroner_ffi.so" }
+/// The name by which a program needs the shared library on Linux: with the version, as far as functions may change between two of them.
+pub(crate) fn soname() -> String {
+    let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    let version = if major == "0" { format!("0.{minor}") } else { major.to_owned() };
+    format!("libcoroner_ffi.so.{version}")
+}
+
+/// The shared library's names on that target: of cargo's file, of the file in the archive, and the one by which programs need it.
+fn shared_library(target: &str) -> (&'static str, String, String) {
+    let plain = if target.contains("apple") { "libcoroner_ffi.dylib" } else { "libcoroner_ffi.so" };
+    match target {
+        _ if target.contains("apple") => (plain, plain.to_owned(), format!("@rpath/{plain}")),
+        _ if target.contains("android") => (plain, plain.to_owned(), plain.to_owned()),
+        _ => (plain, format!("{plain}.{}", env!("CARGO_PKG_VERSION")), soname()),
+    }
 }
 
 /// What a program with the static library is linked with.
@@ -218,9 +231,15 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
     copy(&root.join("LICENSE-APACHE"), folder.join("LICENSE-APACHE"))?;
     copy(&root.join("docs/c.md"), folder.join("README.md"))?;
     copy(&libraries.join("libcoroner_ffi.a"), lib.join("libcoroner_ffi.a"))?;
-    let shared = shared_library(target);
-    copy(&libraries.join(shared), lib.join(shared))?;
-    strip(&lib.join("libcoroner_ffi.a"), &lib.join(shared), target)?;
+    let (plain, shared, soname) = shared_library(target);
+    copy(&libraries.join(plain), lib.join(&shared))?;
+    strip(&lib.join("libcoroner_ffi.a"), &lib.join(&shared), target)?;
+    if shared != plain {
+        // What a program needs, and what a linker looks for.
+        for (link, to) in [(soname.as_str(), shared.as_str()), (plain, &soname)] {
+            symlink(to, lib.join(link)).with_context(|| format!("{link} to {to}"))?;
+        }
+    }
 
     let texts = [
         (pkg_config.join("coroner.pc"), include_str!("coroner.pc")),
@@ -235,7 +254,8 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
             .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
             .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
-            .replace("@SHARED@", shared)
+            .replace("@SHARED@", &shared)
+            .replace("@SONAME@", &soname)
             .replace("@SYSTEM_LIBRARIES@", &system);
         fs::write(path, text)?;
     }
@@ -276,6 +296,7 @@ fn pack(folder: &Path, name: &str, archive: &Path) -> anyhow::Result<()> {
     let file = fs::File::create(archive).with_context(|| archive.display().to_string())?;
     let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(file, Compression::best()));
     tar.mode(tar::HeaderMode::Deterministic);
+    tar.follow_symlinks(false);
     for path in files_of(folder)? {
         tar.append_path_with_name(&path, Path::new(name).join(path.strip_prefix(folder)?))?;
     }

@@ -19,6 +19,7 @@ use coroner_symbols::{Options, Symbolizer};
 use serde::Serialize;
 
 use super::{Bench, succeed};
+use crate::dist;
 
 /// Of a hundred flips so many have to be named.
 const WANTED: usize = 90;
@@ -67,7 +68,7 @@ pub(super) fn run(bench: &Bench, crashes: usize, first_seed: u64, is_verbose: bo
     let mut command = Command::new("cc");
     command.args(["-O2", "-g", "-w", "-fno-optimize-sibling-calls", "-fno-inline-functions", "-Wl,--build-id"]);
     command.arg("-I").arg(&bench.include).arg(bench.sources.join("flips.c"));
-    command.arg("-L").arg(bench.folder.path()).arg("-lcoroner_ffi");
+    command.arg(bench.folder.path().join(dist::soname()));
     command.arg(format!("-Wl,-rpath,{}", bench.folder.path().display()));
     succeed(command.arg("-o").arg(&program))?;
     let mut counts = Vec::new();

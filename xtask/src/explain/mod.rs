@@ -23,7 +23,7 @@ use coroner_report::model::{Address, FaultKind};
 use coroner_symbols::{Options, Symbolizer};
 use serde::Serialize;
 
-use crate::tools;
+use crate::{dist, tools};
 use table::{Language, ROWS, Row};
 
 /// What to do.
@@ -163,7 +163,7 @@ impl Bench {
         let folder = tempfile::tempdir()?;
         let of_arm64 = tools::target_dir().join(ARM64).join("debug/libcoroner_ffi.so");
         let built = if is_arm64 { of_arm64 } else { tools::built_library("libcoroner_ffi.so") };
-        fs::copy(&built, folder.path().join("libcoroner_ffi.so")).with_context(|| built.display().to_string())?;
+        fs::copy(&built, folder.path().join(dist::soname())).with_context(|| built.display().to_string())?;
         let sources = root.join("xtask/src/explain");
         Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
     }
@@ -265,7 +265,7 @@ impl Bench {
         command.arg(if is_optimised { "-O2" } else { "-O0" }).arg(format!("-DFAULT={}", row.name));
         command.args(["-g", "-w", "-fno-optimize-sibling-calls", "-fstack-protector-all", "-U_FORTIFY_SOURCE"]);
         command.arg("-I").arg(&self.include).arg(self.sources.join("faults.c"));
-        command.args(["-x", "none", "-Wl,--build-id"]).arg("-L").arg(self.folder.path()).arg("-lcoroner_ffi");
+        command.args(["-x", "none", "-Wl,--build-id"]).arg(self.folder.path().join(dist::soname()));
         succeed(command.arg(libraries).arg("-o").arg(program))
     }
 
