@@ -10,14 +10,14 @@ pub enum ParseDsnError {
     /// It does not begin with `https://` or `http://`.
     #[error("it does not begin with `https://` or `http://`")]
     Scheme,
-    /// There is no public key before the host, or one with characters that no header can have.
-    #[error("there is no key before the host: `https://KEY@HOST/PROJECT`")]
+    /// There is no public key before the host, or one with characters that no header can have, or with an `@`.
+    #[error("there is no key before the host, or one with characters that no key has: `https://KEY@HOST/PROJECT`")]
     Key,
     /// There is no host, or one with other characters than names and addresses have.
     #[error("the host is no name or address in ASCII (an international name begins with `xn--`)")]
     Host,
-    /// The port is no number up to 65535.
-    #[error("the port is no number up to 65535")]
+    /// The port is no number from 1 to 65535.
+    #[error("the port is no number from 1 to 65535")]
     Port,
     /// There is no project behind the host, or one with characters that no address can have.
     #[error("there is no project behind the host: `https://KEY@HOST/PROJECT`")]
@@ -96,7 +96,7 @@ impl FromStr for Dsn {
         let (user, server) = authority.rsplit_once('@').ok_or(ParseDsnError::Key)?;
         let (public_key, secret_key) = user.split_once(':').map_or((user, None), |(key, secret)| (key, Some(secret)));
         let secret_key = secret_key.filter(|secret| !secret.is_empty());
-        if public_key.is_empty() || !is_plain(user) {
+        if public_key.is_empty() || !is_plain(user) || user.contains('@') {
             return Err(ParseDsnError::Key);
         }
         // The colons of an IPv6 address are in its brackets.
@@ -108,7 +108,7 @@ impl FromStr for Dsn {
         let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = match port {
             "" => None,
-            port => Some(port.parse().ok().filter(|_| is_number).ok_or(ParseDsnError::Port)?),
+            port => Some(port.parse().ok().filter(|port| is_number && *port != 0).ok_or(ParseDsnError::Port)?),
         };
         let path = path.trim_matches('/');
         if !is_plain(path) {

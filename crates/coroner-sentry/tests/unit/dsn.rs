@@ -71,6 +71,9 @@ fn what_is_none_says_why() {
         ("https://:secret@host/42", ParseDsnError::Key),
         ("https://a key@host/42", ParseDsnError::Key),
         ("https://key\n@host/42", ParseDsnError::Key),
+        // Sentry's own SDK takes these two (with `%40`), and port 0: nobody meant such an address.
+        ("https://key@project@host/42", ParseDsnError::Key),
+        ("https://key:secret@@host/42", ParseDsnError::Key),
         ("https://key@/42", ParseDsnError::Host),
         ("https://key@b\u{fc}cher.example/42", ParseDsnError::Host),
         ("https://key@a b/42", ParseDsnError::Host),
@@ -79,6 +82,8 @@ fn what_is_none_says_why() {
         ("https://key@host:port/42", ParseDsnError::Port),
         ("https://key@host:+80/42", ParseDsnError::Port),
         ("https://key@host:65536/42", ParseDsnError::Port),
+        ("https://key@host:0/42", ParseDsnError::Port),
+        ("https://key@host:000/42", ParseDsnError::Port),
         ("https://key@host", ParseDsnError::Project),
         ("https://key@host/", ParseDsnError::Project),
         ("https://key@host/?42", ParseDsnError::Project),
