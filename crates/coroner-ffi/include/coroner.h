@@ -347,9 +347,10 @@ uint64_t coroner_thread_id(void);
 coroner_status coroner_backtrace_current(coroner_backtrace *into,
                                          const coroner_capture_options *options);
 
-// Captures the stack of another thread of this process, by the number that coroner_thread_id gives on that thread. It is stopped for the
-// microseconds that this takes. CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
-// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. `options` may be NULL.
+// Captures the stack of a thread of this process, by the number that coroner_thread_id gives on that thread. Another one is stopped for the
+// microseconds that this takes: CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
+// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. The calling thread's is captured as by
+// coroner_backtrace_current, before coroner_install, too. `options` may be NULL.
 //
 // The caller sees to it that:
 // `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.

@@ -100,7 +100,8 @@ unsafe fn captured<'a>(backtrace: *const StoredBacktrace) -> Result<&'a Backtrac
 }
 
 fn thread_of(thread: u64) -> Result<ThreadId, Status> {
-    ThreadId::try_from(thread).map_err(|_| fail(Status::InvalidArgument, format!("{thread} is no thread's number")))
+    let number = ThreadId::try_from(thread).ok().filter(|number| *number != 0);
+    number.ok_or_else(|| fail(Status::InvalidArgument, format!("{thread} is no thread's number")))
 }
 
 fn not_captured(thread: u64, reason: NotCaptured) -> Status {
@@ -140,9 +141,10 @@ pub unsafe extern "C" fn coroner_backtrace_current(
     })
 }
 
-/// Captures the stack of another thread of this process, by the number that coroner_thread_id gives on that thread. It is stopped for the
-/// microseconds that this takes. CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
-/// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. `options` may be NULL.
+/// Captures the stack of a thread of this process, by the number that coroner_thread_id gives on that thread. Another one is stopped for the
+/// microseconds that this takes: CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
+/// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. The calling thread's is captured as by
+/// coroner_backtrace_current, before coroner_install, too. `options` may be NULL.
 ///
 /// # Safety
 /// `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.

@@ -8,6 +8,7 @@ use coroner_ffi::backtrace::{
     CaptureOptions, StoredBacktrace, coroner_backtrace_addresses, coroner_backtrace_current, coroner_backtrace_hash,
     coroner_backtrace_is_truncated, coroner_backtrace_names, coroner_backtrace_of_all_threads,
     coroner_backtrace_of_thread, coroner_backtrace_release, coroner_backtrace_text, coroner_set_in_app_images,
+    coroner_thread_id,
 };
 use coroner_ffi::config::{
     coroner_config_free, coroner_config_new, coroner_config_set_hang_threshold, coroner_config_set_store_dir,
@@ -78,7 +79,10 @@ fn backtraces_refuse_what_they_cannot_use() {
         };
         assert_eq!(coroner_backtrace_current(into, &raw const options), Status::InvalidArgument);
         assert!(last_error().contains("sizeof(coroner_capture_options)"), "{}", last_error());
-        assert_eq!(coroner_backtrace_of_thread(into, u64::MAX, null()), Status::InvalidArgument);
+        for none in [0, u64::MAX] {
+            assert_eq!(coroner_backtrace_of_thread(into, none, null()), Status::InvalidArgument);
+            assert_eq!(last_error(), format!("{none} is no thread's number"));
+        }
         assert_eq!(coroner_backtrace_of_all_threads(None, null_mut(), null()), Status::InvalidArgument);
         assert_eq!(coroner_backtrace_names(null(), None, null_mut()), Status::InvalidArgument);
         assert_eq!(coroner_set_in_app_images(null(), 1), Status::InvalidArgument);
@@ -203,10 +207,18 @@ fn install_once_at_a_time() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
-    // SAFETY: configurations come from `coroner_config_new` and are used up by `coroner_install`; all texts end with a NUL.
+    // SAFETY: configurations come from `coroner_config_new` and are used up by `coroner_install`; all texts end with a NUL; the backtrace is released
+    // once, where it was filled in.
     unsafe {
         assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::NotInstalled);
         assert_eq!(coroner_uninstall(), Status::NotInstalled);
+        // The calling thread's stack can be had before, another's can't.
+        let mut backtrace = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
+        let own = coroner_thread_id();
+        assert_eq!(coroner_backtrace_of_thread(backtrace.as_mut_ptr(), own, null()), Status::Ok);
+        coroner_backtrace_release(backtrace.as_mut_ptr());
+        let other = coroner_backtrace_of_thread(backtrace.as_mut_ptr(), own + 1, null());
+        assert_eq!(other, Status::NotInstalled, "{}", last_error());
 
         let configured = || {
             let config = coroner_config_new(c"app".as_ptr());

@@ -155,6 +155,13 @@ fn another_thread_and_all_threads() {
     thread.thread().unpark();
     thread.join().unwrap();
     assert!(Backtrace::of_thread(id, &CaptureOptions::default()).is_err(), "it has ended");
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    for none in [0, -1] {
+        for by_ptrace in [false, true] {
+            let captured = Backtrace::of_thread(none, &CaptureOptions { by_ptrace, ..CaptureOptions::default() });
+            assert_eq!(captured.err(), Some(coroner::backtrace::NotCaptured::ThreadGone), "{none}");
+        }
+    }
 }
 
 /// Of two threads that stop each other, neither may wait for ever.

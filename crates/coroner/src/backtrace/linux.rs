@@ -19,6 +19,10 @@ pub(super) fn with_stopped(
     _memory: LiveReader,
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
+    // To the kernel it is the calling thread, and a negative number a mistake.
+    if thread <= 0 {
+        return Err(NotCaptured::ThreadGone);
+    }
     let marks = swift_tasks::of_this_thread();
     if by_ptrace && !has_seccomp_filter() {
         let traced = stop_thread::trace(thread, |registers| with(registers, marks));
