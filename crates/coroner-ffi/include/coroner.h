@@ -785,8 +785,8 @@ coroner_status coroner_mark_clean_exit(void);
 // left.
 coroner_status coroner_flush(uint32_t timeout_ms);
 
-// Takes what MetricKit says of crashes of the app: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`), and starts delivery. Each crash is put to the run of
-// its process, and completes that one's report or is one; the same may be given at each launch. `coroner_apple.h` has a function that takes payloads as the app gets
+// Takes what MetricKit says of the app: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`), and starts delivery. Each crash is put to the run of
+// its process, and completes that one's report or is one; each hang, slow launch, and excess of processor time or disk writes is a report; the same may be given at each launch. `coroner_apple.h` has a function that takes payloads as the app gets
 // them. Nothing is kept of the memory.
 //
 // CORONER_STATUS_INVALID_ARGUMENT if it is no such JSON; CORONER_STATUS_SYSTEM if the store can't be written, or the library was built without the feature

@@ -55,7 +55,7 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
 #if __has_include(<MetricKit/MetricKit.h>)
 #import <MetricKit/MetricKit.h>
 
-// Takes what MetricKit says of crashes of the app, as coroner_add_metric_kit_payload: what its subscriber gets, or, with MXMetricManager's `pastDiagnosticPayloads` after the install,
+// Takes what MetricKit says of the app, as coroner_add_metric_kit_payload: what its subscriber gets, or, with MXMetricManager's `pastDiagnosticPayloads` after the install,
 // what came before. A payload that can't be taken keeps none of the others back: the status is that of the first such one.
 API_AVAILABLE(ios(14.0), macos(12.0))
 static inline coroner_status coroner_add_metric_kit_payloads(NSArray<MXDiagnosticPayload *> *_Nullable payloads)

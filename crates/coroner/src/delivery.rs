@@ -27,7 +27,7 @@ use crate::bundle;
 use crate::config::{Config, Delivery, OnCrashedLastRun};
 use crate::last_run::{LastRun, app_number};
 use crate::naming::{self, Naming};
-use crate::outcome::{Outcome, crashes, is_of_child, outcome};
+use crate::outcome::{Outcome, crashes, is_no_launch, outcome};
 use crate::processing;
 use crate::sink::{BegunRun, FinishedRun, Sink, SinkAnswer, Submission};
 use crate::store::progress::{Answers, Progress, SinkState};
@@ -435,7 +435,7 @@ impl Deliverer {
     fn notify_of(&self, mut run: EndedRun) -> Option<bool> {
         let _mark = self.mark(run.id);
         let raw = run.raw().ok()?;
-        let was_launch = !is_of_child(&raw);
+        let was_launch = !is_no_launch(&raw);
         run.progress.notified = true;
         let app = self.app_of(&raw);
         if was_launch && app != self.app {
@@ -544,7 +544,7 @@ impl Deliverer {
                 }
             }
         }
-        if self.follows_runs() && !is_of_child(&raw) {
+        if self.follows_runs() && !is_no_launch(&raw) {
             let reports = raw.reports.iter().filter(|report| bundle::is_written(report)).count();
             match RunFacts::read(&raw.state) {
                 Ok(mut facts) => {
@@ -569,7 +569,7 @@ impl Deliverer {
         }
         let id = run.id;
         let left_out = RunFacts::read(&raw.state).map_or(0, |facts| facts.lifecycle.reports_left_out);
-        if left_out > 0 && !is_of_child(&raw) {
+        if left_out > 0 && !is_no_launch(&raw) {
             self.notify_sinks(|sink| sink.reports_left_out(left_out));
         }
         if raw.reports.iter().any(|report| bundle::is_written(report))

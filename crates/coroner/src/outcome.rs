@@ -95,8 +95,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whether the run is that of a crashed child made by fork, which is not a launch of the app.
-pub(crate) fn is_of_child(raw: &RawRun) -> bool {
+/// Whether the run is no launch of the app: that of a crashed child made by fork, or one that was made for what the system says that a process went on
+/// from.
+pub(crate) fn is_no_launch(raw: &RawRun) -> bool {
+    if SystemReport::read(&raw.system).is_some_and(|system| system.end == SystemEnd::Survived) {
+        return true;
+    }
     // Of a child without a run of its own the report is in the spare place of its parent's.
     report(raw, 0).is_ok_and(|report| report.crash.is_some_and(|crash| crash.has(CrashFlag::ForkChild)))
 }
@@ -149,7 +153,8 @@ pub(crate) fn crashes(raw: &RawRun) -> usize {
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
     let is_hang = |index: usize| {
         raw.made_of_system == Some(index)
-            && SystemReport::read(&raw.system).is_some_and(|system| system.end == SystemEnd::Hung)
+            && SystemReport::read(&raw.system)
+                .is_some_and(|system| matches!(system.end, SystemEnd::Hung | SystemEnd::Survived))
     };
     let crashes = written.filter(|index| !is_hang(*index));
     crashes.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()

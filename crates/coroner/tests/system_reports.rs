@@ -173,7 +173,7 @@ impl Bench {
         let now = coroner_report::model::Timestamp(now as u64).to_string();
         let time = now[..19].replace('T', " ");
         let json = format!(
-            r#"{{"timeStampBegin":"{time}","timeStampEnd":"{time}","hangDiagnostics":[{{}}],"crashDiagnostics":[{{"version":"1.0.0",
+            r#"{{"timeStampBegin":"{time}","timeStampEnd":"{time}","crashDiagnostics":[{{"version":"1.0.0",
             "callStackTree":{{"callStackPerThread":true,"callStacks":[{saying}
                 {{"threadAttributed":false,"callStackRootFrames":[{other}]}},
                 {{"threadAttributed":true,"callStackRootFrames":[{stack}]}}]}},
@@ -391,6 +391,71 @@ fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
     std::thread::sleep(Duration::from_millis(1100));
     bench.deliver(&bench.metric_kit_of(Some(4_194_002), 3, Some(second)));
     assert_eq!(bench.reports().len(), 2);
+}
+
+/// Hangs, processor time, writes and launches: each is a report, of no run, and no run's end is another for them.
+#[test]
+fn what_a_process_went_on_from_is_a_report_and_no_end() {
+    let bench = Bench::new();
+    let (pid, signal, _) = bench.start("deliver", "");
+    assert_eq!(signal, None);
+    std::thread::sleep(Duration::from_secs(1));
+    let frame = |name: &str, samples: u64, address: u64, below: Value| {
+        serde_json::json!({
+            "binaryUUID": "C42F630F-A71A-3EDC-9225-CF2C231A6669", "binaryName": name, "sampleCount": samples,
+            "offsetIntoBinaryTextSegment": address, "address": 0x1_0000_0000_u64 + address, "subFrames": below,
+        })
+    };
+    let none = || Value::Array(Vec::new());
+    let [leaf, rare] = [frame("shop", 7, 0x3000, none()), frame("shop", 2, 0x3100, none())];
+    let tree = frame("shop", 9, 0x1000, Value::Array(vec![frame("shop", 9, 0x2000, Value::Array(vec![rare, leaf]))]));
+    let stack = frame("shop", 1, 0x3000, Value::Array(vec![frame("shop", 1, 0x2000, none())]));
+    let of = |per_thread: bool, root: &Value, meta: Value| {
+        let stacks = serde_json::json!([{ "threadAttributed": true, "callStackRootFrames": [root] }]);
+        let tree = serde_json::json!({ "callStackPerThread": per_thread, "callStacks": stacks });
+        serde_json::json!([{ "version": "1.0.0", "callStackTree": tree, "diagnosticMetaData": meta }])
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let time = coroner_report::model::Timestamp(now as u64).to_string()[..19].replace('T', " ");
+    let payload = serde_json::json!({
+        "timeStampBegin": time, "timeStampEnd": time,
+        "hangDiagnostics": of(false, &tree, serde_json::json!({ "hangDuration": "2.5 sec", "pid": pid })),
+        "cpuExceptionDiagnostics": of(false, &tree, serde_json::json!({ "totalCPUTime": "90 sec", "totalSampledTime": "180 sec" })),
+        "diskWriteExceptionDiagnostics": of(true, &stack, serde_json::json!({ "writesCaused": "1,073 MB" })),
+        "appLaunchDiagnostics": of(false, &tree, serde_json::json!({ "launchDuration": "20 sec" })),
+    });
+    let path = bench.0.path().join("payload");
+    std::fs::write(&path, payload.to_string()).unwrap();
+    let said = format!("{METRIC_KIT}{}", path.display());
+    // What was said is given at install, and again at the next launch: the run that ended by itself has done so.
+    for _ in 0..2 {
+        assert_eq!(bench.deliver(&said), "CleanExit false");
+        let mut seen: Vec<(String, Vec<String>)> = Vec::new();
+        for report in bench.reports() {
+            let flags = report["crash"]["flags"].as_array().unwrap();
+            assert!(flags.contains(&"not_fatal".into()), "{flags:?}");
+            let frames = report["threads"][0]["frames"].as_array().unwrap();
+            let frames = frames.iter().map(|frame| frame["address"].as_str().unwrap().to_owned()).collect();
+            let hang = report["crash"]["hang"]["duration_ns"].as_u64();
+            let kind = report["exceptions"][0]["type_name"].as_str().map(ToOwned::to_owned);
+            let message = report["exceptions"][0]["message"].as_str().unwrap_or_default();
+            seen.push((format!("{} {message}", kind.unwrap_or_else(|| format!("hang {hang:?}"))), frames));
+        }
+        seen.sort();
+        let innermost_first = ["0x100003000", "0x100002000", "0x100001000"].map(ToOwned::to_owned).to_vec();
+        assert_eq!(
+            seen,
+            [
+                ("MXAppLaunchDiagnostic the launch took 20 sec".to_owned(), innermost_first.clone()),
+                ("MXCPUExceptionDiagnostic 90 sec of processor time in 180 sec".to_owned(), innermost_first.clone()),
+                (
+                    "MXDiskWriteExceptionDiagnostic 1,073 MB were written to disk".to_owned(),
+                    innermost_first[..2].to_vec()
+                ),
+                ("hang Some(2500000000) ".to_owned(), innermost_first),
+            ]
+        );
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{Deliverer, locked};
 use crate::bundle::is_written;
 use crate::last_run::{LastRun, MAX_CRASHES};
 use crate::naming::Naming;
-use crate::outcome::{is_of_child, outcome};
+use crate::outcome::{is_no_launch, outcome};
 use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
@@ -185,7 +185,7 @@ impl Deliverer {
     fn outcome_of(&self, run: &EndedRun) -> Option<LastRun> {
         let _mark = self.mark(run.id);
         let raw = run.raw().ok()?;
-        (!is_of_child(&raw) && self.app_of(&raw) == self.app).then(|| outcome(run.id, run.began, &raw))
+        (!is_no_launch(&raw) && self.app_of(&raw) == self.app).then(|| outcome(run.id, run.began, &raw))
     }
 
     /// Counts this launch for a run that was stored early. How long it is to wait for the delivery thread, if too many were too short
@@ -217,7 +217,7 @@ impl Deliverer {
             }
             intake.removed = true;
             let app = self.app_of(&raw);
-            if app != self.app && !run.progress.notified && !is_of_child(&raw) {
+            if app != self.app && !run.progress.notified && !is_no_launch(&raw) {
                 self.note_of_other(app, &run, &raw);
             }
             return !self.remove_unused(run);

@@ -1,20 +1,22 @@
-//! Apple's MetricKit: what the system says of crashes of the app (`MXCrashDiagnostic`), those that no process can record included: kills by
-//! the watchdog, for memory, by the code signature.
+//! Apple's MetricKit: what the system says of the app. Of its crashes (`MXCrashDiagnostic`), those that no process can record included: kills by
+//! the watchdog, for memory, by the code signature; and of what it went on from: hangs, too much processor time, too many writes to disk, slow launches.
 //!
 //! The app hands over what `MXDiagnosticPayload.jsonRepresentation()` gives. A crash is put to the run of its process: of iOS 17 and macOS 14 on the
-//! metadata have the process id (`pid`); a thread may say the run's ([`run_id_stack`]). Diagnostics without either are left out, since a second report of a death that Coroner has
-//! recorded could not be distinguished from a first; so are those of hangs, processor time and disk writes, which are not ends of processes.
+//! metadata have the process id (`pid`); a thread may say the run's ([`run_id_stack`]). Crashes without either are left out, since a second report of a death that Coroner has
+//! recorded could not be distinguished from a first. Each other diagnostic is a report of its own, of no run.
 //!
 //! Source of the form: MetricKit's documentation of the three `jsonRepresentation()`. Of a crash each thread is a chain of frames, the innermost
-//! being the root; addresses are those in the process, with the distance to the image's `__TEXT`.
+//! being the root; addresses are those in the process, with the distance to the image's `__TEXT`. Where the stacks are not those of threads (`callStackPerThread`
+//! is false: of hangs, processor time and writes) the root is the outermost frame, and a frame has those below it of all samples ("Identify trends with the Power and Performance API",
+//! WWDC 2020): the report has the path that was sampled most.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, Frame, Header, Id, Image, Mach, Report, Signal, Thread, mach_code_name,
-    mach_exception_name, signal_name,
+    Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, Mach, Report, Signal,
+    Thread, mach_code_name, mach_exception_name, signal_name,
 };
 use coroner_report::wire::{AddressKind, CaptureMethod, FORMAT_VERSION, FoundBy, ImageKind, Monitor, Os};
 use serde::{Deserialize, Serialize};
@@ -26,7 +28,7 @@ use crate::run_id_stack;
 /// Who says it, in every report.
 const SOURCE: &str = "MetricKit";
 /// What a trace of this form begins with.
-const FORM: &[u8] = b"{\"metric_kit_crash\":";
+const FORM: &[u8] = b"{\"metric_kit_";
 /// Largest payload that is read, bytes.
 const MAX_BYTES: usize = 32 << 20;
 /// Greatest depth of nesting: each frame is two deeper than its callee's.
@@ -64,6 +66,29 @@ struct Payload<'a> {
     time_stamp_end: String,
     #[serde(borrow, default)]
     crash_diagnostics: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    hang_diagnostics: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    cpu_exception_diagnostics: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    disk_write_exception_diagnostics: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    app_launch_diagnostics: Vec<&'a RawValue>,
+}
+
+impl<'a> Payload<'a> {
+    /// All that it has, as traces, with the source by which it is known what of a kind was seen.
+    fn traces(self) -> Vec<(&'static str, Trace<'a>)> {
+        let of = |source, all: Vec<&'a RawValue>, make: fn(&'a RawValue) -> Trace<'a>| {
+            all.into_iter().map(move |diagnostic| (source, make(diagnostic)))
+        };
+        of(SOURCE, self.crash_diagnostics, Trace::MetricKitCrash)
+            .chain(of("MetricKit, hangs", self.hang_diagnostics, Trace::MetricKitHang))
+            .chain(of("MetricKit, processor time", self.cpu_exception_diagnostics, Trace::MetricKitCpu))
+            .chain(of("MetricKit, disk writes", self.disk_write_exception_diagnostics, Trace::MetricKitDiskWrites))
+            .chain(of("MetricKit, launches", self.app_launch_diagnostics, Trace::MetricKitLaunch))
+            .collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -78,6 +103,7 @@ struct Diagnostic {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct CallStackTree {
+    call_stack_per_thread: Option<bool>,
     call_stacks: Vec<CallStack>,
 }
 
@@ -99,6 +125,25 @@ impl CallStack {
         }
         run_id_stack::read(&addresses)
     }
+
+    /// The frames, innermost first.
+    fn frames(self, is_of_thread: bool) -> Vec<MetricFrame> {
+        let mut frames = Vec::new();
+        let heaviest = |all: Vec<MetricFrame>| match is_of_thread {
+            true => all.into_iter().next(),
+            // The first of several that are as heavy.
+            false => all.into_iter().rev().max_by_key(|frame| frame.sample_count),
+        };
+        let mut next = heaviest(self.call_stack_root_frames);
+        while let Some(mut frame) = next {
+            next = heaviest(std::mem::take(&mut frame.sub_frames));
+            frames.push(frame);
+        }
+        if !is_of_thread {
+            frames.reverse();
+        }
+        frames
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -109,6 +154,7 @@ struct MetricFrame {
     binary_name: String,
     offset_into_binary_text_segment: u64,
     address: u64,
+    sample_count: u64,
     sub_frames: Vec<MetricFrame>,
 }
 
@@ -128,6 +174,12 @@ struct MetaData {
     device_type: Option<String>,
     bundle_identifier: Option<String>,
     exception_reason: Option<ExceptionReason>,
+    hang_duration: Option<String>,
+    #[serde(rename = "totalCPUTime")]
+    total_cpu_time: Option<String>,
+    total_sampled_time: Option<String>,
+    writes_caused: Option<String>,
+    launch_duration: Option<String>,
 }
 
 #[derive(Deserialize, Default, Clone)]
@@ -139,10 +191,51 @@ struct ExceptionReason {
 }
 
 /// What a trace is: a diagnostic as it was handed over.
-#[derive(Serialize, Deserialize)]
-struct Trace<'a> {
+#[derive(Serialize, Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum Trace<'a> {
     #[serde(borrow)]
-    metric_kit_crash: &'a RawValue,
+    MetricKitCrash(&'a RawValue),
+    #[serde(borrow)]
+    MetricKitHang(&'a RawValue),
+    #[serde(borrow)]
+    MetricKitCpu(&'a RawValue),
+    #[serde(borrow)]
+    MetricKitDiskWrites(&'a RawValue),
+    #[serde(borrow)]
+    MetricKitLaunch(&'a RawValue),
+}
+
+impl Trace<'_> {
+    fn diagnostic(&self) -> &[u8] {
+        let (Self::MetricKitCrash(json)
+        | Self::MetricKitHang(json)
+        | Self::MetricKitCpu(json)
+        | Self::MetricKitDiskWrites(json)
+        | Self::MetricKitLaunch(json)) = self;
+        json.get().as_bytes()
+    }
+
+    /// What it is of that the process went on from, as MetricKit calls it, and how much of it there was.
+    fn survived(&self, meta: &MetaData) -> Option<(&'static str, String)> {
+        let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "an unknown amount".to_owned());
+        Some(match self {
+            Self::MetricKitCrash(_) => return None,
+            Self::MetricKitHang(_) => {
+                ("MXHangDiagnostic", format!("the app did not answer for {}", said(&meta.hang_duration)))
+            }
+            Self::MetricKitCpu(_) => {
+                let (used, of) = (said(&meta.total_cpu_time), said(&meta.total_sampled_time));
+                ("MXCPUExceptionDiagnostic", format!("{used} of processor time in {of}"))
+            }
+            Self::MetricKitDiskWrites(_) => {
+                ("MXDiskWriteExceptionDiagnostic", format!("{} were written to disk", said(&meta.writes_caused)))
+            }
+            Self::MetricKitLaunch(_) => {
+                ("MXAppLaunchDiagnostic", format!("the launch took {}", said(&meta.launch_duration)))
+            }
+        })
+    }
 }
 
 /// How deep the objects and arrays of a JSON text are nested at most; it ends beyond [`MAX_DEPTH`].
@@ -186,32 +279,39 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
     reader.end().map(|()| value)
 }
 
-/// The crashes that an `MXDiagnosticPayload` of MetricKit says of, from its `jsonRepresentation()`:
+/// The crashes, hangs and excesses that an `MXDiagnosticPayload` of MetricKit says of, from its `jsonRepresentation()`:
 /// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports) takes them, those of all payloads that come at one time at once: what is
-/// older than what was handed over before, or as old, is taken for known. Those without a process id (before iOS 17 and macOS 14) and without the
-/// stack that says the run's ([`Config::run_id_thread`](crate::Config::run_id_thread)), and diagnostics of other kinds, are left out.
+/// older than what was handed over before of its kind, or as old, is taken for known. Crashes without a process id (before iOS 17 and macOS 14) and without the
+/// stack that says the run's ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left out. What the process went on from is a report of its own.
 ///
 /// # Errors
 /// [`MetricKitError`]: the bytes are none, or too many, or say no time.
 pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitError> {
     on_deep_stack(json, || {
-        let payload: Payload<'_> = deep(json)?;
-        if payload.crash_diagnostics.is_empty() {
+        let mut payload: Payload<'_> = deep(json)?;
+        let end_of_payload = std::mem::take(&mut payload.time_stamp_end);
+        let traces = payload.traces();
+        if traces.is_empty() {
             return Ok(Vec::new());
         }
-        let time = time_of(&payload.time_stamp_end).ok_or(MetricKitError::NoTime(payload.time_stamp_end))?;
+        let time = time_of(&end_of_payload).ok_or(MetricKitError::NoTime(end_of_payload))?;
         let mut reports = Vec::new();
-        for diagnostic in payload.crash_diagnostics {
-            let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = deep(diagnostic.get().as_bytes())?;
+        for (source, trace) in traces {
+            let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = deep(trace.diagnostic())?;
+            let source = source.to_owned();
+            let (details, bytes) = (details(&meta), serde_json::to_vec(&trace)?);
+            if trace.survived(&meta).is_some() {
+                let (pid, end) = (meta.pid.unwrap_or(0), SystemEnd::Survived);
+                reports.push(SystemReport { source, pid, run_id: None, time, end, details, trace: bytes });
+                continue;
+            }
             let run_id = call_stack_tree.call_stacks.iter().find_map(CallStack::run_id);
             let Some(pid) = meta.pid.or(run_id.map(|_| 0)) else {
                 log::debug!("coroner: a diagnostic of MetricKit has neither a process id nor a run's, and is left out");
                 continue;
             };
-            let trace = serde_json::to_vec(&Trace { metric_kit_crash: diagnostic })?;
-            let details = details(&meta);
             let end = SystemEnd::Crashed;
-            reports.push(SystemReport { source: SOURCE.to_owned(), pid, run_id, time, end, details, trace });
+            reports.push(SystemReport { source, pid, run_id, time, end, details, trace: bytes });
         }
         Ok(reports)
     })?
@@ -236,6 +336,11 @@ fn details(meta: &MetaData) -> BTreeMap<String, String> {
         ("app_build", meta.application_build_version.clone()),
         ("device", meta.device_type.clone()),
         ("bundle", meta.bundle_identifier.clone()),
+        ("hang_duration", meta.hang_duration.clone()),
+        ("processor_time", meta.total_cpu_time.clone()),
+        ("sampled_time", meta.total_sampled_time.clone()),
+        ("writes", meta.writes_caused.clone()),
+        ("launch_duration", meta.launch_duration.clone()),
         ("exception_name", Some(reason.exception_name)),
         ("exception_class", Some(reason.class_name)),
         ("exception_message", Some(reason.composed_message)),
@@ -253,9 +358,43 @@ pub(super) fn is_of_it(trace: &[u8]) -> bool {
 pub(super) fn read(trace: &[u8]) -> Option<Report> {
     let read = || {
         let trace: Trace<'_> = deep(trace).ok()?;
-        Some(report_of(deep(trace.metric_kit_crash.get().as_bytes()).ok()?))
+        let diagnostic: Diagnostic = deep(trace.diagnostic()).ok()?;
+        let survived = trace.survived(&diagnostic.diagnostic_meta_data);
+        let hang = matches!(trace, Trace::MetricKitHang(_)).then(|| {
+            let lasted = diagnostic.diagnostic_meta_data.hang_duration.as_deref().and_then(nanoseconds).unwrap_or(0);
+            Hang { lasted_ns: lasted, duration_ns: Some(lasted).filter(|lasted| *lasted > 0), ..Hang::default() }
+        });
+        let mut report = report_of(diagnostic);
+        if let (Some((kind, message)), Some(crash)) = (survived, report.crash.as_mut()) {
+            crash.flags.push(CrashFlag::NotFatal);
+            crash.monitor = if hang.is_some() { Monitor::HANG } else { Monitor::USER };
+            if hang.is_none() {
+                let type_name = Some(kind.to_owned());
+                let exception = Exception { type_name, message: Some(message), tid: crash.tid, ..Exception::default() };
+                report.exceptions.push(exception);
+            }
+            crash.hang = hang;
+        }
+        Some(report)
     };
     on_deep_stack(trace, read).ok()?
+}
+
+/// A measurement of time as the system writes it for people: `20 sec`, `2,5 s`, `900 ms`, `1.5 min`.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let number_end = text.find(|character: char| !matches!(character, '0'..='9' | '.' | ',')).unwrap_or(text.len());
+    let number: f64 = text[..number_end].replace(',', ".").parse().ok()?;
+    let unit = text[number_end..].trim_start();
+    let seconds = match unit {
+        _ if unit.starts_with("ms") => 1e-3,
+        _ if unit.starts_with("min") => 60.0,
+        _ if unit.starts_with('s') => 1.0,
+        _ => return None,
+    };
+    let nanoseconds = number * seconds * 1e9;
+    // A hang of more than a year is none.
+    (nanoseconds < 3.2e16).then_some(nanoseconds as u64)
 }
 
 fn report_of(diagnostic: Diagnostic) -> Report {
@@ -288,16 +427,15 @@ fn report_of(diagnostic: Diagnostic) -> Report {
     };
     let mut images: BTreeMap<u64, Image> = BTreeMap::new();
     let is_any_attributed = call_stack_tree.call_stacks.iter().any(|stack| stack.thread_attributed);
+    let is_of_thread = call_stack_tree.call_stack_per_thread.unwrap_or(true);
     // The thread that says the run's id is none of the app's.
     let is_shown = |(_, stack): &(usize, CallStack)| stack.thread_attributed || stack.run_id().is_none();
     for (index, stack) in call_stack_tree.call_stacks.into_iter().enumerate().filter(is_shown) {
         let crashed = stack.thread_attributed || !is_any_attributed && index == 0;
         // MetricKit gives threads no ids: they are counted.
         let tid = index as u64 + 1;
-        let mut frames = Vec::new();
-        let mut next = stack.call_stack_root_frames.into_iter().next();
-        while let Some(mut frame) = next {
-            next = std::mem::take(&mut frame.sub_frames).into_iter().next();
+        let mut frames: Vec<Frame> = Vec::new();
+        for frame in stack.frames(is_of_thread) {
             frames.push(frame_of(&frame, frames.is_empty(), &mut images));
         }
         if crashed && let Some(crash) = report.crash.as_mut().filter(|crash| crash.tid == 0) {

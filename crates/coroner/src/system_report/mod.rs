@@ -8,7 +8,8 @@
 //! * the run's outcome is completed by it, where the run itself left no trace of its end;
 //! * a report that the run left of its death takes in what it says: one death, one report;
 //! * without such a report, a crash or a hang with a trace becomes one; also where there is no run, since the app died before it installed
-//!   Coroner.
+//!   Coroner;
+//! * what the process went on from ([`SystemEnd::Survived`]) is always a report of its own, and no run's end.
 //!
 //! Traces are read with the feature `system-reports`; without it a death has no stacks but those that the run itself left.
 //!
@@ -75,6 +76,8 @@ pub enum SystemEnd {
     EndedByUser,
     /// The system ended it for another reason.
     EndedBySystem,
+    /// It did not: this is of something that it went on from, such as a hang, and is a report of its own.
+    Survived,
     /// The system does not say.
     Unknown,
 }
@@ -91,7 +94,7 @@ impl SystemEnd {
                 Self::OutOfMemory => Outcome::OutOfMemory,
                 Self::EndedByUser => Outcome::EndedByUser,
                 Self::EndedBySystem => Outcome::EndedBySystem,
-                Self::Crashed | Self::Unknown => known,
+                Self::Crashed | Self::Survived | Self::Unknown => known,
             },
             (known, _) => known,
         }
@@ -137,7 +140,7 @@ impl SystemReport {
 
     /// Whether it is a report also where the process left none.
     pub(crate) fn is_a_report(&self) -> bool {
-        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung) && trace::is_known(&self.trace)
+        matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung | SystemEnd::Survived) && trace::is_known(&self.trace)
     }
 
     /// The run that it is of where the store has none: the same each time.
@@ -147,7 +150,9 @@ impl SystemReport {
         }
         let hash = |seed: u64| {
             let text = format!("{}\0{}\0{}", self.source, self.pid, Timestamp::from(self.time).0);
-            text.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash: u64, byte| {
+            // Several of them may have one time.
+            let trace: &[u8] = if self.end == SystemEnd::Survived { &self.trace } else { &[] };
+            text.bytes().chain(trace.iter().copied()).fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash: u64, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             })
         };
@@ -213,6 +218,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     for report in reports {
         let until = report.time + SLACK;
         let of_it = ended.iter().filter(|(pid, installed, id)| match report.run_id {
+            _ if report.end == SystemEnd::Survived => false,
             Some(run) => run == *id,
             None => *pid == Some(report.pid) && *installed <= until,
         });
@@ -224,7 +230,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
             if let Claim::Taken(run) = store.claim(id, &process)? {
                 run.directory.write_atomically(OsStr::new(FILE), &bytes)?;
             }
-        } else if report.is_a_report() && !is_of(&reported, &report, until) {
+        } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, &report, until)) {
             make_run(store, &report, &bytes)?;
         }
         let seen = seen.entry(report.source).or_default();
