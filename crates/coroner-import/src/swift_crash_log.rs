@@ -262,24 +262,28 @@ fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, 
             }
         };
         let address = Address(number("a frame's address", frame.address.as_deref().unwrap_or_default())?);
-        let function = frame.description.as_deref().map(without_offset).or(frame.symbol.as_deref()).map(str::to_owned);
-        let (file, line, column) = match frame.source_location {
-            Some(place) => (Some(place.file), Some(place.line), Some(place.column)),
+        let is_known = |text: &String| text != "<unknown>";
+        let symbol = frame.symbol.filter(is_known);
+        let description = frame.description.filter(is_known);
+        let function = description.as_deref().map(without_offset).or(symbol.as_deref()).map(str::to_owned);
+        // Of what the compiler made the file is `//<compiler-generated>`, and the line 0.
+        let (file, line, column) = match frame.source_location.filter(|place| place.line != 0) {
+            Some(place) => (Some(place.file), Some(place.line), Some(place.column).filter(|column| *column != 0)),
             None => (None, None, None),
         };
         if frame.inlined {
-            inlined.push(InlinedFrame { function, raw_function: frame.symbol, file, line, column });
+            inlined.push(InlinedFrame { function, raw_function: symbol, file, line, column });
             continue;
         }
-        let symbol = u64::try_from(frame.offset).ok().and_then(|offset| address.0.checked_sub(offset));
+        let start = u64::try_from(frame.offset).ok().and_then(|offset| address.0.checked_sub(offset));
         frames.push(Frame {
             address,
             address_kind,
             found_by: if address_kind == AddressKind::INSTRUCTION { FoundBy::CONTEXT } else { FoundBy::default() },
             module: frame.image,
             function,
-            symbol_address: symbol.filter(|_| frame.symbol.is_some()).map(Address),
-            raw_function: frame.symbol,
+            symbol_address: start.filter(|_| symbol.is_some()).map(Address),
+            raw_function: symbol,
             file,
             line,
             column,

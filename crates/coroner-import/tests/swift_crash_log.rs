@@ -1,4 +1,4 @@
-//! Crash logs of Swift's runtime as JSON. The files were written by hand after the formatter's source: no Swift was here to write them.
+//! Crash logs of Swift's runtime as JSON: some written by hand after the formatter's source, for what one death has not, and one of a real Swift.
 
 use coroner_import::{SwiftCrashLogError, read_swift_crash_log};
 use coroner_report::Report;
@@ -47,6 +47,43 @@ fn a_crash_log_is_a_report() {
     assert_eq!((image.path.as_str(), image.size, &image.build_id.0[..]), ("/opt/shop", 0x8000, &[0, 0xaa, 0xbb][..]));
     // The same id each time.
     assert_eq!(read(LOG).unwrap().header.event_id, report.header.event_id);
+}
+
+/// Swift 6.2.3 on Linux: an index out of range in an async function. What has no name and no line there has none in the report.
+#[test]
+fn a_crash_log_of_a_real_swift() {
+    let report = read(include_str!("files/swift-6.2.json")).unwrap();
+    let signal = report.crash.as_ref().unwrap().signal.as_ref().unwrap();
+    assert_eq!(signal.name, Some("SIGILL"));
+    let crashed = report.threads.iter().find(|thread| thread.crashed).unwrap();
+    let frames: Vec<_> = crashed
+        .frames
+        .iter()
+        .map(|frame| {
+            let is_async = frame.address_kind == AddressKind::ASYNC_RESUME;
+            (frame.function.as_deref(), frame.file.as_deref(), frame.line, is_async)
+        })
+        .collect();
+    let file = Some("/t/plain.swift");
+    let thunk = "thunk for @escaping @isolated(any) @callee_guaranteed @async () -> (@out A)";
+    assert_eq!(
+        frames,
+        [
+            (None, None, None, false),
+            (None, None, None, false),
+            (Some("orders(_:)"), file, Some(4), false),
+            (Some("leaf()"), file, Some(8), false),
+            (Some("middle()"), file, Some(11), true),
+            (Some("closure #1 in "), file, Some(13), true),
+            (Some("partial apply for closure #1 in "), None, None, true),
+            (Some(thunk), None, None, true),
+            (Some(format!("partial apply for {thunk}").as_str()), None, None, true),
+            (None, None, None, true),
+        ]
+    );
+    assert_eq!(crashed.frames[2].module.as_deref(), Some("plain"));
+    let plain = report.images.iter().find(|image| image.path == "/t/plain").unwrap();
+    assert_eq!(plain.build_id.0.len(), 20);
 }
 
 /// Another tool has written it again: compact, or over several lines; without what the crash log may leave out.
