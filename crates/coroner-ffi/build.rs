@@ -39,9 +39,9 @@ fn name_it(system: &str) {
         "macos" | "ios" | "tvos" | "watchos" | "visionos" => {
             ("-install_name", "@rpath/libcoroner_ffi.dylib".to_owned())
         }
-        _ => return,
+        _ => ("", "libcoroner_ffi.so".to_owned()),
     };
-    if std::env::var_os("CARGO_FEATURE_SONAME").is_some() {
+    if !option.is_empty() && std::env::var_os("CARGO_FEATURE_SONAME").is_some() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{option},{name}");
     }
     println!("cargo::rustc-env=CORONER_SONAME={name}");
