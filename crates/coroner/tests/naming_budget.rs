@@ -2,7 +2,7 @@
 //! smaller budget leaves out, the report says and the desk adds.
 //!
 //! The app is this test program itself, started again with `CORONER_TEST_STORE` set.
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", feature = "symbolicate"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
