@@ -1,4 +1,4 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere only the options of an install are there.
+//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere only what has no system calls is there.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

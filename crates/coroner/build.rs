@@ -1,4 +1,4 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere `install` is an error.
+//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere `system::portable` is in the place of crash time.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

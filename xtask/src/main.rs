@@ -33,6 +33,8 @@ mod swift;
 mod symbols_truth;
 mod test;
 mod tools;
+#[cfg(target_os = "linux")]
+mod windows;
 mod words;
 #[cfg(target_os = "linux")]
 mod worst_minute;
@@ -96,6 +98,9 @@ enum Command {
     Miri(miri::Arguments),
     /// Check that names, comments and docs use the field's words, and that links of docs lead somewhere
     Words(words::Arguments),
+    /// An app on Windows, by Wine: its launches, and what they leave read here (Linux)
+    #[cfg(target_os = "linux")]
+    Windows,
     /// Set up what the tests need, and run them all
     Test(test::Arguments),
     /// Measure what it costs, beside peers
@@ -134,6 +139,8 @@ fn main() -> anyhow::Result<()> {
         Command::Launches(arguments) => launches::run(&arguments),
         Command::Miri(arguments) => miri::run(&arguments),
         Command::Words(arguments) => words::run(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Windows => windows::run(),
         Command::Test(arguments) => test::run(&arguments),
         Command::Bench(bench) => bench::run(&bench),
     }

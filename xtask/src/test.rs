@@ -2,7 +2,7 @@
 //!
 //! Steps are independent of each other and all of them run, unless `--stop` is given; the exit status says whether all
 //! passed. Two cores are to come to the end within an hour: what takes long and seldom fails by itself (a second build of all
-//! for one test, every test under an emulator) is left to `--whole`. What is set up: Rust targets (rustup), compilers and qemu-user (Debian's packages), Zig, cargo-zigbuild and
+//! for one test, every test under an emulator) is left to `--whole`. What is set up: Rust targets (rustup), compilers, qemu-user and Wine (Debian's packages), Zig, cargo-zigbuild and
 //! Unicorn (PyPI, under `target/tools`).
 
 use std::path::PathBuf;
@@ -90,6 +90,7 @@ const STEPS: &[(&str, When, Step)] = &[
     ("C header is current", Quick, |_| chore(&["header", "--check"])),
     ("JSON Schema is current", Quick, |_| chore(&["schema", "--check"])),
     ("other systems compile", Always, other_systems),
+    ("other systems run: Windows", Always, |_| chore(&["windows"])),
     ("lock files of benches", Quick, |_| lock_files_of_benches()),
     ("features of `coroner`", Always, features),
     ("benches compile", Whole, |_| benches()),
@@ -408,12 +409,12 @@ fn other_systems(whole: bool) -> anyhow::Result<()> {
         succeed(&mut command)?;
         println!("{target}: {}", packages.join(", "));
     }
-    unsupported_systems()
+    portable_systems()
 }
 
-/// Where crashes can't be reported: an app compiles, and so does the desk, where reports are read and no process is watched. Without what
+/// Where no fault is caught: an app compiles, and so does the desk, where reports are read and no process is watched. Without what
 /// needs a C compiler of that system (TLS).
-fn unsupported_systems() -> anyhow::Result<()> {
+fn portable_systems() -> anyhow::Result<()> {
     let packages = [
         "coroner",
         "coroner-apple-report",
@@ -432,12 +433,12 @@ fn unsupported_systems() -> anyhow::Result<()> {
         succeed(command.args(packages.iter().flat_map(|package| ["-p", package])))?;
         println!("{target}: {}", packages.join(", "));
     }
-    // An app that goes on after `InstallError::Unsupported`, executed: this machine's kernel runs it. Rust's own linker and C library make it:
-    // Debian's gcc for 32 bits has a conflict with that for arm64.
+    // An app that has what needs no fault to be caught, executed: this machine's kernel runs it. Rust's own linker and C library make it: Debian's gcc for
+    // 32 bits has a conflict with that for arm64.
     let target = "i686-unknown-linux-musl";
     tools::rust_target(target)?;
     if cfg!(target_arch = "x86_64") {
-        let app = ["--no-default-features", "--features", "json,panics", "--test", "unsupported"];
+        let app = ["--no-default-features", "--features", "json,panics", "--test", "portable"];
         let mut command = command("cargo");
         command.env("CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld");
         let flags = "-Clinker-flavor=ld.lld -Clink-self-contained=yes";

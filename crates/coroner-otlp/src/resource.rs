@@ -77,6 +77,8 @@ fn os_name(report: &Report, run: &RunFacts) -> Option<String> {
         Os::TVOS => "tvOS",
         Os::WATCHOS => "watchOS",
         Os::VISIONOS => "visionOS",
+        Os::WINDOWS => "Windows",
+        Os::FREEBSD => "FreeBSD",
         _ => "",
     };
     run.os.name.clone().or_else(|| Some(name.to_owned()))
@@ -85,6 +87,8 @@ fn os_name(report: &Report, run: &RunFacts) -> Option<String> {
 fn os_type(os: Os) -> Option<&'static str> {
     match os {
         Os::LINUX | Os::ANDROID => Some("linux"),
+        Os::WINDOWS => Some("windows"),
+        Os::FREEBSD => Some("freebsd"),
         os => os.is_apple().then_some("darwin"),
     }
 }

@@ -47,17 +47,31 @@ impl ProcessIdentity {
     }
 }
 
-/// No process is watched here.
+/// When this process said that it begins, by whatever clock.
+#[cfg(not(supported))]
+static BEGAN: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+/// By the process id alone, and of the calling process by what it noted of itself: of others nothing is asked.
 #[cfg(not(supported))]
 impl ProcessIdentity {
-    /// The identity of the calling process: not known.
-    pub fn of_this_process() -> ProcessIdentity {
-        ProcessIdentity::default()
+    /// Notes when the calling process began, by the first call.
+    pub fn begin(now: u64) {
+        use core::sync::atomic::Ordering::Relaxed;
+        let _ = BEGAN.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
-    /// Whether the process lives: not known.
-    pub fn lives(&self, _own: &ProcessIdentity) -> Option<bool> {
-        None
+    /// The identity of the calling process.
+    pub fn of_this_process() -> ProcessIdentity {
+        // SAFETY: it only asks.
+        let pid = unsafe { libc::getpid() } as u32;
+        let start = BEGAN.load(core::sync::atomic::Ordering::Relaxed);
+        ProcessIdentity { pid, start, ..ProcessIdentity::default() }
+    }
+
+    /// Whether the process lives: known if it has the calling one's id.
+    pub fn lives(&self, own: &ProcessIdentity) -> Option<bool> {
+        let is_comparable = (self.pid, self.pid_namespace) == (own.pid, own.pid_namespace);
+        is_comparable.then_some(self.start == own.start)
     }
 }
 

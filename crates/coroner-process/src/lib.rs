@@ -5,7 +5,7 @@
 //! through the C library (a lazily bound `write` in a signal handler would enter the dynamic linker).
 //!
 //! One folder per operating system stands behind one set of names; `registers` is compiled for every architecture
-//! everywhere, since reports and snapshots of one machine are read on another. Where Coroner can't be installed (`build.rs`), what is
+//! everywhere, since reports and snapshots of one machine are read on another. Where no fault is caught (`build.rs`), what is
 //! no reading of reports is left out.
 //!
 //! The caller's duties: what must exist at crash time (tables, stacks, open descriptors) is made and touched while the

@@ -20,6 +20,10 @@ impl Arch {
     #[cfg(target_arch = "aarch64")]
     pub const NATIVE: Arch = Arch::Aarch64;
 
+    /// The architecture of the running process, if it is one of these.
+    pub const OF_THIS_PROCESS: Option<Arch> =
+        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) { Some(Arch::NATIVE) } else { None };
+
     /// The architecture of that number in a report.
     pub const fn from_number(number: u8) -> Option<Arch> {
         match number {

@@ -2,8 +2,8 @@
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Bytes, Id, IdError, Image, ImageIndex, Timestamp, is_runtime_code, is_runtime_function, mach_code_name,
-    mach_exception_name, signal_code_name, signal_name, system_call_name,
+    Address, Bytes, Id, IdError, Image, ImageIndex, Timestamp, hide_home, is_runtime_code, is_runtime_function,
+    mach_code_name, mach_exception_name, signal_code_name, signal_name, system_call_name,
 };
 use coroner_report::wire::{ImageKind, Os, crc32c};
 
@@ -220,4 +220,21 @@ fn continued_at_every_cut() {
     for cut in 0..bytes.len() {
         assert_eq!(crc32c(crc32c(0, &bytes[..cut]), &bytes[cut..]), crc32c(0, &bytes));
     }
+}
+
+#[test]
+fn paths_of_windows_are_read_as_those_of_others() {
+    for (path, hidden) in [
+        ("C:\\Users\\ada\\paint\\paint.exe", "~\\paint\\paint.exe"),
+        ("C:\\Windows\\System32\\ntdll.dll", "C:\\Windows\\System32\\ntdll.dll"),
+        ("/Users/ada/paint", "~/paint"),
+    ] {
+        let mut path = path.to_owned();
+        hide_home(&mut path);
+        assert_eq!(path, hidden);
+    }
+    let is_theirs = |file| is_runtime_code(Some("paint"), Some(file));
+    assert!(is_theirs("C:\\Users\\ada\\.cargo\\registry\\src\\index\\serde\\src\\lib.rs"));
+    assert!(is_theirs("/rustc/59807616e1fa\\library\\std\\src\\panicking.rs"));
+    assert!(!is_theirs("C:\\Users\\ada\\paint\\src\\main.rs"));
 }

@@ -109,6 +109,9 @@ pub struct InstallLimits {
     /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
     /// backtrace of another thread is an error.
     pub no_stop_signal: bool,
+    /// Not Linux, Android, macOS, iOS or visionOS, or another processor than x86_64 and arm64: no fault of the process is noticed, and no hang. A
+    /// report, of a panic or of an error that the app has handled, has the stack of the thread that it is of alone.
+    pub no_faults: bool,
 }
 
 impl InstallLimits {
@@ -118,8 +121,13 @@ impl InstallLimits {
         const NO_THREAD_LIST: &str =
             "threads can't be listed in /proc/self/task: a report has the crashed thread alone";
         const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: threads are stopped by ptrace where it is allowed, or are not captured";
-        let all =
-            [(self.in_memory, IN_MEMORY), (self.no_thread_list, NO_THREAD_LIST), (self.no_stop_signal, NO_STOP_SIGNAL)];
+        const NO_FAULTS: &str = "faults and hangs are not reported on this system: panics and errors that the app handles are, with the stack of their thread";
+        let all = [
+            (self.in_memory, IN_MEMORY),
+            (self.no_thread_list, NO_THREAD_LIST),
+            (self.no_stop_signal, NO_STOP_SIGNAL),
+            (self.no_faults, NO_FAULTS),
+        ];
         all.into_iter().filter_map(|(is_so, sentence)| is_so.then_some(sentence))
     }
 }

@@ -16,14 +16,16 @@
 //! process closes any descriptor of that file; an app that closes all descriptors does. So who claims a run also looks whether
 //! the process that the state names lives (`coroner::store`).
 //!
-//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes. Where Coroner can't be
-//! installed (`build.rs`), only the options of an install are there.
+//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes. Where no fault is
+//! caught (`build.rs`), only what has none is there: the files are made by `coroner` itself then.
 
 #![no_std]
 #![deny(missing_docs)]
 
 #[cfg(supported)]
 pub mod app_memory;
+mod budget;
+mod clean_run;
 #[cfg(supported)]
 mod code;
 mod install_options;
@@ -36,6 +38,8 @@ mod report_file;
 #[cfg(supported)]
 mod run_files;
 
+pub use budget::Budget;
+pub use clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(supported)]
 pub use code::{CODE_PIECE, encode_code, encode_code_around};
 pub use install_options::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
@@ -46,4 +50,4 @@ pub use output_tail::keep_output;
 #[cfg(supported)]
 pub use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportFile, ReportWriter};
 #[cfg(supported)]
-pub use run_files::{CleanRun, KEPT_VITALS, RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};
+pub use run_files::{RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};

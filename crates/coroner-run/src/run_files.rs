@@ -13,6 +13,7 @@ use coroner_process::threads::{clocks, process_id, wall_now};
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::{ExitKind, Limits, RunState, Scalar, words_of_mapping};
 
+use crate::clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(not(target_vendor = "apple"))]
 use crate::opened_report::copy_state;
 use crate::report_file::ReportFile;
@@ -27,31 +28,6 @@ const CLEAN: &[u8] = b"clean";
 
 /// Bytes of the run state that are touched at install: its fixed part and the facts.
 pub const STATE_TOUCHED: usize = 12 << 10;
-
-/// What counts on from run to run of one boot: a launch that reads none of it has it from the one before.
-pub const KEPT_VITALS: [Scalar; 4] =
-    [Scalar::VITALS_READ, Scalar::MACHINE_OOM_KILLS, Scalar::CGROUP_OOM_KILLS, Scalar::CGROUP];
-
-/// A run that ended by itself and whose files this one uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CleanRun {
-    /// Its id.
-    pub id: [u8; 16],
-    /// When its session began, nanoseconds since the Unix epoch; 0 if it had none.
-    pub began: u64,
-    /// Its [`Scalar::CLEAN_EXIT_NOTED`].
-    pub is_noted: bool,
-    /// Its [`Scalar::APP`].
-    pub app: u64,
-    /// Its [`Scalar::MACHINE`].
-    pub machine: u64,
-    /// What its facts began with.
-    pub facts: [u8; 512],
-    /// Bytes of that which are of the machine, [`Scalar::MACHINE_FACTS`].
-    pub machine_facts: usize,
-    /// What it read of kills for want of memory, see [`KEPT_VITALS`].
-    pub vitals: [u64; KEPT_VITALS.len()],
-}
 
 /// The files of a run, mapped.
 #[derive(Debug)]

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 /// macOS and iOS: `~/Library/Application Support/<app>/Coroner` (in an app's sandbox `~` is its container), which is in backups and
 /// not purged by the system, as `Caches` is.
 ///
+/// Windows: `%LOCALAPPDATA%\\<app>\\Coroner`. Other systems: as Linux.
+///
 /// `None` if there is none of them, and on Android, whose apps learn their directory from their `Context` only.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     #[cfg(unix)]
@@ -32,13 +34,18 @@ fn default_store_dir_in(
     exists: &dyn Fn(&Path) -> bool,
 ) -> Option<PathBuf> {
     // An app id is a name and not a path: `../../other` must not lead elsewhere.
-    let app = app.replace(['/', '\0'], "-");
+    const NOT_IN_NAMES: &[char] =
+        if cfg!(windows) { &['/', '\0', '\\', ':', '*', '?', '"', '<', '>', '|'] } else { &['/', '\0'] };
+    let app = app.replace(NOT_IN_NAMES, "-");
     if app.is_empty() || app == "." || app == ".." || cfg!(target_os = "android") {
         return None;
     }
     // The specification has relative paths ignored.
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
     let directory = |name| variable(name).map(PathBuf::from).and_then(absolute);
+    if cfg!(windows) {
+        return Some(directory("LOCALAPPDATA")?.join(app).join("Coroner"));
+    }
     let home = directory("HOME");
     if cfg!(target_vendor = "apple") {
         return Some(home?.join("Library/Application Support").join(app).join("Coroner"));

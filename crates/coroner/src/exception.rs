@@ -5,12 +5,12 @@ use std::fmt::Write;
 
 use crate::system::capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
-use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Monitor};
+use coroner_report::wire::{Exception, Monitor};
 
 pub use coroner_report::wire::Language;
 
-use crate::backtrace::Backtrace;
 use crate::delivery::own_run;
+use crate::system::Stack;
 
 /// A handled exception of any language, for [`report_exception`].
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +50,8 @@ pub fn report_exception(handled: &HandledException<'_>) -> bool {
 /// `registers` are of ([`current_registers`]).
 #[doc(hidden)]
 pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
-    let frames = frames_above(registers);
-    survive(registers, &[wire(handled, &frames)])
+    let stack = Stack::above(registers);
+    survive(registers, &[wire(handled, Some(&stack))])
 }
 
 /// Writes the report of what was handled, and has it delivered.
@@ -81,13 +81,13 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
         texts.push((name_in_debug(&cause), cause.to_string()));
         source = cause.source();
     }
-    let frames = frames_above(&registers);
+    let stack = Stack::above(&registers);
     let all: Vec<Exception<'_>> = texts
         .iter()
         .enumerate()
         .map(|(index, (kind, message))| {
             let handled = HandledException { language: Language::RUST, kind, message, location: None };
-            wire(&handled, if index == 0 { &frames } else { &[] })
+            wire(&handled, (index == 0).then_some(&stack))
         })
         .collect();
     survive(&registers, &all)
@@ -131,10 +131,10 @@ pub fn report_coded_error(language: Language, errors: &[CodedError<'_>]) -> bool
 #[doc(hidden)]
 pub fn report_coded_error_above(language: Language, errors: &[CodedError<'_>], registers: &Registers) -> bool {
     let messages: Vec<String> = errors.iter().take(8).map(CodedError::message).collect();
-    let frames = frames_above(registers);
+    let stack = Stack::above(registers);
     let chain = errors.iter().zip(&messages).enumerate().map(|(index, (error, message))| {
         let handled = HandledException { language, kind: error.domain, message, location: None };
-        wire(&handled, if index == 0 { &frames } else { &[] })
+        wire(&handled, (index == 0).then_some(&stack))
     });
     let chain: Vec<Exception<'_>> = chain.collect();
     !chain.is_empty() && survive(registers, &chain)
@@ -196,32 +196,19 @@ fn managed<'a>(exception: &ManagedException<'a>) -> Exception<'a> {
     while !stack_trace.is_char_boundary(end) {
         end -= 1;
     }
-    Exception { user_info: Some(&stack_trace.as_bytes()[..end]), ..wire(&handled, &[]) }
+    Exception { user_info: Some(&stack_trace.as_bytes()[..end]), ..wire(&handled, None) }
 }
 
-fn wire<'a>(handled: &HandledException<'a>, frames: &'a [Frame]) -> Exception<'a> {
+fn wire<'a>(handled: &HandledException<'a>, stack: Option<&'a Stack>) -> Exception<'a> {
     Exception {
         language: handled.language,
         type_name: Some(handled.kind.as_bytes()),
         message: Some(handled.message.as_bytes()).filter(|message| !message.is_empty()),
         tid: crate::system::process::threads::this_thread() as u64,
         location: handled.location.map(str::as_bytes),
-        frames,
-        user_info: None,
+        frames: stack.map(Stack::frames).unwrap_or_default(),
+        user_info: stack.and_then(Stack::text),
     }
-}
-
-/// The stack of the caller of a function that is running on this thread, as the report format has it. `registers` are that
-/// function's, whose own frame is none of the app's.
-pub(crate) fn frames_above(registers: &Registers) -> Vec<Frame> {
-    let backtrace = Backtrace::above(registers);
-    let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {
-        let is_instruction = backtrace.lookup_address(index) == Some(*pc);
-        let address_kind = if is_instruction { AddressKind::INSTRUCTION } else { AddressKind::RETURN };
-        let found_by = if index == 0 { FoundBy::CONTEXT } else { FoundBy::CFI };
-        Frame { pc: *pc, found_by, address_kind, sp: None, cfa: None }
-    });
-    frames.collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python, Ruby, PHP. They are reported with the frames that the runtime
-//! has, which go into the report as a text that the next launch reads.
+//! has, which go into the report as a text that the next launch reads. So are Rust's own stacks, where the process names them itself
+//! (`system::portable`).
 
 use crate::system::capture::exception::{self, Ending, Threads};
 use coroner_process::registers::Registers;
-use coroner_report::model::{Frame, Report};
-use coroner_report::wire::{Exception, FoundBy, Language, Monitor};
+use coroner_report::model::{Address, Frame, InlinedFrame, Report};
+use coroner_report::wire::{AddressKind, Exception, FoundBy, Language, Monitor};
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::own_run;
@@ -73,7 +74,7 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
 /// For bindings, as [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {
-    let frames = text(thrown.frames);
+    let frames = lines(thrown.frames.iter());
     let exception = Exception {
         language: thrown.language,
         type_name: Some(thrown.kind.as_bytes()),
@@ -93,11 +94,11 @@ pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: 
 }
 
 /// Frames as the report has them: an object of JSON a line.
-fn text(frames: &[ForeignFrame<'_>]) -> String {
+pub(crate) fn lines<T: Serialize>(frames: impl Iterator<Item = T>) -> String {
     let mut text = String::new();
     for frame in frames {
         // It fails for map keys that are no text, of which there are none.
-        let line = serde_json::to_string(frame).unwrap_or_default();
+        let line = serde_json::to_string(&frame).unwrap_or_default();
         if text.len() + line.len() >= MAX_TEXT {
             break;
         }
@@ -105,6 +106,56 @@ fn text(frames: &[ForeignFrame<'_>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A frame of machine code that its process has named.
+#[cfg_attr(supported, allow(dead_code, reason = "the next launch reads it everywhere"))]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NativeText {
+    /// Its return address.
+    pub(crate) address: u64,
+    #[serde(flatten)]
+    pub(crate) whole: InlinedText,
+    /// What was inlined into it, innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) inlined: Vec<InlinedText>,
+}
+
+/// A function of such a frame.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InlinedText {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) function: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) column: Option<u32>,
+}
+
+impl From<NativeText> for Frame {
+    fn from(text: NativeText) -> Self {
+        let inlined = text.inlined.into_iter().map(|InlinedText { function, file, line, column }| InlinedFrame {
+            function,
+            file,
+            line,
+            column,
+            ..InlinedFrame::default()
+        });
+        let InlinedText { function, file, line, column } = text.whole;
+        Frame {
+            address: Address(text.address),
+            address_kind: AddressKind::RETURN,
+            found_by: FoundBy::CFI,
+            inlined: inlined.collect(),
+            function,
+            file,
+            line,
+            column,
+            ..Frame::default()
+        }
+    }
 }
 
 /// Whether the exceptions of a language have their frames as such a text.
@@ -123,13 +174,19 @@ fn is_foreign(language: Language) -> bool {
 
 /// Makes frames of the texts in a report that was read.
 pub(crate) fn name_frames(report: &mut Report) {
-    for thrown in report.exceptions.iter_mut().filter(|thrown| is_foreign(thrown.language)) {
-        let Some(text) = thrown.user_info.take() else { continue };
-        let frames: Option<Vec<Frame>> = text.lines().map(|line| frame(line, thrown.language)).collect();
-        match frames {
-            Some(frames) => thrown.frames = frames,
-            // Not written by this: it stays what it was.
-            None => thrown.user_info = Some(text),
+    for thrown in &mut report.exceptions {
+        let language = thrown.language;
+        let Some(text) = thrown.user_info.as_deref() else { continue };
+        let native = || -> Option<Vec<Frame>> {
+            let read = |line| serde_json::from_str::<NativeText>(line).ok().map(Frame::from);
+            text.lines().map(read).collect::<Option<Vec<_>>>().filter(|frames| !frames.is_empty())
+        };
+        let foreign =
+            || is_foreign(language).then(|| text.lines().map(|line| frame(line, language)).collect()).flatten();
+        // What was not written by this stays what it was.
+        if let Some(frames) = native().or_else(foreign) {
+            thrown.frames = frames;
+            thrown.user_info = None;
         }
     }
 }

@@ -1,27 +1,20 @@
 //! Installing Coroner into the running process, and what an app can do with it afterwards.
 
-use std::ffi::CString;
 use std::fmt;
-#[cfg(supported)]
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-#[cfg(supported)]
-use coroner_capture::{InstallOptions, SignalSet};
 use coroner_report::model::Id;
 use coroner_report::run_state::ExitKind;
 
 use crate::config::Config;
-#[cfg(supported)]
 use crate::config::Crashes;
 #[cfg(all(feature = "exceptions", supported))]
 use crate::config::Exceptions;
 use crate::data_dir::default_store_dir;
 use crate::delivery::{Deliverer, own_run};
-#[cfg(supported)]
 use crate::facts;
 use crate::hang::Watchdog;
 use crate::install_error::InstallError;
@@ -31,7 +24,7 @@ use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
 use crate::store::directory::Directory;
 use crate::store::{CLEAN, REPORTS, RUNS, Store};
-use crate::system::capture::InstallLimits;
+use crate::system::capture::{self, InstallLimits, InstallOptions, SignalSet};
 use crate::system_report::{self, SystemReport};
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
@@ -78,7 +71,7 @@ fn slot() -> MutexGuard<'static, Option<Coroner>> {
 
 /// The signals to note, without SIGINT where a Python that has not begun is in the process: it takes the signal only where it finds the default,
 /// and without it Ctrl-C ends the process and raises no `KeyboardInterrupt`.
-#[cfg(supported)]
+#[cfg(unix)]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     // SAFETY: the name ends with a NUL; nothing is called but what Python's C API has: `int Py_IsInitialized(void)`, which may be called at
     // any time.
@@ -89,8 +82,13 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     if is_waiting { endings.without(libc::SIGINT) } else { endings }
 }
 
+/// No signal is noted.
+#[cfg(not(unix))]
+fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
+    endings
+}
+
 /// What the crash path does.
-#[cfg(supported)]
 fn install_options(config: &Config) -> InstallOptions {
     // Whole, so that no option is left out.
     let Crashes {
@@ -152,18 +150,7 @@ fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
 ///
 /// # Errors
 /// See [`InstallError`]. Nothing is changed in the process then.
-pub fn install(config: Config) -> Result<Coroner, InstallError> {
-    #[cfg(supported)]
-    return make(config);
-    #[cfg(not(supported))]
-    {
-        drop(config);
-        Err(InstallError::Unsupported)
-    }
-}
-
-#[cfg(supported)]
-fn make(mut config: Config) -> Result<Coroner, InstallError> {
+pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let mut installed = slot();
     if installed.is_some() {
         return Err(InstallError::AlreadyInstalled);
@@ -175,18 +162,13 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     // A crash opens further reports by it, wherever the app's working directory is by then.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     let (store, runs) = Store::open_with_runs(&directory).map_err(InstallError::Store)?;
-    // A path with a NUL in it could not have been opened.
-    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
     let began = SystemTime::now();
     let options = install_options(&config);
-    let run = coroner_capture::install(&path, &options).map_err(|error| match error {
-        coroner_capture::InstallError::AlreadyInstalled => InstallError::AlreadyInstalled,
-        other => InstallError::CrashPath(other.into()),
-    })?;
-    #[cfg(feature = "exceptions")]
+    let run = crate::system::begin_run(&directory, &options)?;
+    #[cfg(all(feature = "exceptions", supported))]
     report_exceptions(&config.exceptions, options.deadline_ms);
     if config.keep_output {
-        coroner_capture::keep_output();
+        capture::keep_output();
     }
     for sentence in run.limits.sentences() {
         log::warn!("coroner: {sentence}");
@@ -215,7 +197,10 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
     crate::sink::beside_sentry_client(
         config.exceptions.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")),
     );
-    let watchdog = config.hang_threshold.and_then(|threshold| Watchdog::start(threshold, run.state));
+    let watchdog = config
+        .hang_threshold
+        .filter(|_| !run.limits.no_faults)
+        .and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();
@@ -296,7 +281,7 @@ fn make(mut config: Config) -> Result<Coroner, InstallError> {
             );
         }
         // The wait is none of the app's time: a crash right after it is one at the start, too.
-        coroner_capture::begin_anew();
+        capture::begin_anew();
     }
     Ok(coroner)
 }
@@ -315,7 +300,7 @@ pub fn installed() -> Option<Coroner> {
 /// parent is gone by then, as after `daemon`, its run counts as one that ended by itself.
 ///
 /// Without a run a child that crashes is reported all the same, under one that it makes then; but how it ends otherwise is not known.
-/// On macOS a child has no crash reporter, and this does nothing.
+/// On macOS a child has no crash reporter, and this does nothing; neither does it where no fault is caught ([`InstallLimits::no_faults`]).
 ///
 /// # Errors
 /// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
@@ -369,7 +354,6 @@ pub fn ignore_next_signal(signal: i32) -> bool {
 }
 
 /// Registers, once in a process, what is done at its end by `exit`, `quick_exit` or the return of `main`.
-#[cfg(supported)]
 fn register_exit_handler() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -379,14 +363,14 @@ fn register_exit_handler() {
                 && let Some(coroner) = installed.as_ref()
             {
                 // A child made by fork that ends says nothing of its parent, and after a panic of `main` the process ends by `exit`, too.
-                if coroner_capture::exception::ends_clean(crate::hang::end) {
+                if capture::exception::ends_clean(crate::hang::end) {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
                     coroner.leave_clean();
                 }
             }
         }
-        // C11's, which Apple's systems have not.
-        #[cfg(not(target_vendor = "apple"))]
+        // C11's, which Apple's systems have not, nor all of Windows' C libraries.
+        #[cfg(all(unix, not(target_vendor = "apple")))]
         unsafe extern "C" {
             fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
         }
@@ -394,10 +378,12 @@ fn register_exit_handler() {
         // count as unexplained ends.
         unsafe {
             libc::atexit(at_exit);
-            #[cfg(not(target_vendor = "apple"))]
+            #[cfg(all(unix, not(target_vendor = "apple")))]
             at_quick_exit(at_exit);
         }
-        #[cfg(not(target_vendor = "apple"))]
+        #[cfg(windows)]
+        crate::process_end::call_at_end(at_exit);
+        #[cfg(all(supported, not(target_vendor = "apple")))]
         coroner_process::process::before_immediate_exit(own_run::note_immediate_exit);
     });
 }
@@ -448,14 +434,11 @@ impl Coroner {
 
     /// Leaves the files of this run, which ends by itself, to the next one, if nothing is in them. The lock stays with this process
     /// until its end, and a crash in a destructor that is still to come goes into these files.
-    #[cfg(supported)]
     fn leave_clean(&self) {
-        use std::os::unix::ffi::OsStrExt;
-
         let Inner { run, store, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
         // Where no file may be locked none is used again.
-        let may = *is_on_disk && !coroner_process::hold::forbids_locks(store.as_os_str().as_bytes());
-        if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && coroner_capture::is_unused() {
+        let may = *is_on_disk && !coroner_process::hold::forbids_locks(store.as_os_str().as_encoded_bytes());
+        if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && capture::is_unused() {
             // Another one is there already if two end at once: this one's is removed by the next launch.
             let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
             // Or the next launch notes it, and all after that have less to do.
@@ -517,12 +500,11 @@ impl Coroner {
             }
             Scope::deactivate();
             own_run::deactivate();
-            #[cfg(all(feature = "panics", supported))]
+            #[cfg(feature = "panics")]
             crate::panic::uninstall();
             #[cfg(all(feature = "exceptions", supported))]
             coroner_exceptions::uninstall();
-            #[cfg(supported)]
-            coroner_capture::uninstall();
+            capture::uninstall();
             #[cfg(all(supported, target_vendor = "apple"))]
             drop(self.inner.run_id_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
             *installed = None;
@@ -530,7 +512,7 @@ impl Coroner {
     }
 }
 
-#[cfg(all(feature = "panics", supported))]
+#[cfg(feature = "panics")]
 impl Drop for Coroner {
     fn drop(&mut self) {
         crate::panic::dropped();

@@ -2,12 +2,8 @@
 
 use std::fmt;
 
-#[cfg(supported)]
-use coroner_capture::InstallError as Reason;
-#[cfg(not(supported))]
-use std::convert::Infallible as Reason;
-
 use crate::store::StoreError;
+use crate::system::Reason;
 
 /// Why Coroner could not be installed. The app runs on as if nothing had been asked.
 #[derive(Debug)]
@@ -19,9 +15,6 @@ pub enum InstallError {
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),
-    /// Crashes can't be reported on this system, or on this machine's architecture. What the app says of itself (tags, breadcrumbs, handled
-    /// errors) is kept by nobody then.
-    Unsupported,
     /// A part of what runs at a crash could not be prepared.
     CrashPath(CrashPathError),
 }
@@ -38,7 +31,7 @@ impl CrashPathError {
 
     #[cfg(not(supported))]
     fn errno(&self) -> Option<i32> {
-        match self.0 {}
+        self.0.error.raw_os_error()
     }
 
     #[cfg(supported)]
@@ -61,8 +54,8 @@ impl From<Reason> for CrashPathError {
 
 impl fmt::Display for CrashPathError {
     #[cfg(not(supported))]
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {}
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
     }
 
     #[cfg(supported)]
@@ -93,7 +86,6 @@ impl fmt::Display for InstallError {
             Self::NoStoreDirectory => out.write_str(
                 "there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`",
             ),
-            Self::Unsupported => out.write_str("Coroner can't report crashes on this system"),
             Self::Store(error) => error.fmt(out),
             Self::CrashPath(error) => error.fmt(out),
         }

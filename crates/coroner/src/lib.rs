@@ -19,12 +19,13 @@
 //! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
 //!
 //! # Systems
-//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere an app that uses this crate compiles all the same: [`install`] returns
-//! [`InstallError::Unsupported`], and what the app calls without an installed Coroner does nothing.
+//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and others) no fault is caught: panics and errors that
+//! the app handles are reported, with the stack of their thread, and how runs ended is known as far as the app says it
+//! ([`InstallLimits::no_faults`]).
 #![deny(missing_docs)]
 #![cfg_attr(
     not(supported),
-    allow(dead_code, unused_imports, reason = "there is no run, and nothing that one of them needs")
+    allow(dead_code, unused_imports, reason = "no stack is walked here, and no thread watched")
 )]
 
 mod app_memory;
@@ -35,7 +36,6 @@ mod data_dir;
 mod delivery;
 mod device_state;
 mod exception;
-#[cfg(supported)]
 mod facts;
 mod feedback;
 mod foreign_exception;
@@ -46,8 +46,10 @@ mod last_run;
 mod level;
 mod naming;
 mod outcome;
-#[cfg(all(feature = "panics", supported))]
+#[cfg(feature = "panics")]
 mod panic;
+#[cfg(windows)]
+mod process_end;
 mod processing;
 mod run_id_stack;
 mod scope;

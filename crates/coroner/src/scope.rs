@@ -258,8 +258,10 @@ impl Scope {
     fn active() -> Result<Self, ScopeError> {
         // A child made by fork that says something of itself goes on as an app does.
         #[cfg(not(target_vendor = "apple"))]
-        if crate::system::capture::is_unsettled_child() {
-            let _ = crate::after_fork();
+        if crate::system::capture::is_unsettled_child() && !matches!(crate::after_fork(), Ok(true)) && !cfg!(supported)
+        {
+            // It has none, and its parent's is not its own.
+            return Err(ScopeError::NotInstalled);
         }
         let state = ACTIVE.load(Ordering::Acquire);
         // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.

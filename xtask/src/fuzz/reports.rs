@@ -88,7 +88,7 @@ fn sections() -> Vec<(SectionKind, Vec<u8>)> {
         event_id: [2; 16],
         pid: 7,
         ppid: 1,
-        arch: Arch::X86_64,
+        arch: Some(Arch::X86_64),
         os: Os::LINUX,
         page_size: 4096,
         pointer_auth_mask: 0,

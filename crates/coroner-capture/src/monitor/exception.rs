@@ -19,6 +19,7 @@ use crate::previous_handler::MARKER;
 use crate::report_lock::REPORT_LOCK;
 use crate::{installed, monitor};
 use coroner_process::signals::{bit, block_too, blocked};
+use coroner_run::Budget;
 
 /// What becomes of the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,34 +104,6 @@ const MAX_WAITING: u32 = 16;
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 static BUDGET: Budget = Budget::new();
-
-/// So many reports an hour, as many of them at once: each stops all threads for a moment, and is sent.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    /// The generic cell rate algorithm: when, by the monotonic clock, all that was taken will have been refilled.
-    refilled: AtomicU64,
-}
-
-impl Budget {
-    pub(crate) const fn new() -> Self {
-        Self { refilled: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn begin(&self) {
-        self.refilled.store(0, Ordering::Release);
-    }
-
-    /// Takes one report of `per_hour` at `now`, nanoseconds; false if there is none left.
-    pub(crate) fn take(&self, per_hour: u32, now: u64) -> bool {
-        const HOUR: u64 = 3_600_000_000_000;
-        let Some(each) = HOUR.checked_div(per_hour.into()) else { return false };
-        let taken = self.refilled.fetch_update(Ordering::AcqRel, Ordering::Acquire, |refilled| {
-            let refilled = refilled.max(now).saturating_add(each);
-            (refilled <= now.saturating_add(HOUR)).then_some(refilled)
-        });
-        taken.is_ok()
-    }
-}
 
 /// A run begins (not async-signal-safe).
 pub(crate) fn begin_run() {

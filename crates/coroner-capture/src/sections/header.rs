@@ -13,7 +13,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
         event_id: coroner_run::random_id(),
         pid: session.context.pid as u32,
         ppid: coroner_process::process::parent_pid() as u32,
-        arch: coroner_process::registers::Arch::NATIVE,
+        arch: coroner_process::registers::Arch::OF_THIS_PROCESS,
         os: Os::NATIVE,
         page_size: run.page_size,
         pointer_auth_mask: coroner_walk::authentication_mask(),

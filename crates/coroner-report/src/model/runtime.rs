@@ -123,6 +123,9 @@ const SOURCE_ROOTS: [&str; 6] =
 /// Whether a source file is none of the app's: of a language's runtime, of a crate from a registry, of a folder `vendor` as `cargo
 /// vendor` makes it.
 pub fn is_runtime_source(path: &str) -> bool {
+    if path.contains('\\') {
+        return is_runtime_source(&path.replace('\\', "/"));
+    }
     SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
         // All of them begin with a slash, of which a path has few.
         || path.match_indices('/').any(|(at, _)| {

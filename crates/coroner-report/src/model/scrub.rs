@@ -254,10 +254,15 @@ fn replace_in(key: &str, value: &mut Value, scrub: Scrub<'_>) {
     }
 }
 
-/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`: the home directory would tell the user's name.
+/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`, `C:\Users\ada\app.exe` as `~\app.exe`: the home directory would tell the user's name.
 pub fn hide_home(path: &mut String) {
     if let Some(rest) = path.strip_prefix("/root/") {
         *path = format!("~/{rest}");
+        return;
+    }
+    let below_drive = path.get(1..).and_then(|rest| rest.strip_prefix(":\\Users\\"));
+    if let Some((_, rest)) = below_drive.and_then(|below| below.split_once('\\')) {
+        *path = format!("~\\{rest}");
         return;
     }
     for parent in ["/home/", "/Users/"] {

@@ -110,7 +110,7 @@ impl RunFacts {
             event_id: run.0,
             pid: header.pid,
             ppid: 0,
-            arch: header.arch.unwrap_or(Arch::NATIVE),
+            arch: header.arch,
             os: header.os,
             page_size: 0,
             pointer_auth_mask: 0,

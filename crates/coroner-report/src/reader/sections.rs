@@ -144,7 +144,8 @@ impl<'a> Builder<'a> {
             (SectionKind::HEADER, self.has_header),
             (SectionKind::CRASH, report.crash.is_some()),
             (SectionKind::THREADS, !report.threads.is_empty()),
-            (SectionKind::IMAGES, !report.images.is_empty()),
+            // Frames without an address need none: the process has named them itself.
+            (SectionKind::IMAGES, !report.images.is_empty() || (report.end.is_some() && self.frames == 0)),
             (SectionKind::END, report.end.is_some()),
         ];
         for (kind, there) in expected {

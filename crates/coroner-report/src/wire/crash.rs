@@ -19,8 +19,8 @@ pub struct Header<'a> {
     pub pid: u32,
     /// Parent's process id.
     pub ppid: u32,
-    /// Architecture of the process.
-    pub arch: Arch,
+    /// Architecture of the process; `None` for one that no report has registers of.
+    pub arch: Option<Arch>,
     /// Operating system.
     pub os: Os,
     /// Size of a page in bytes.
@@ -46,7 +46,7 @@ impl Header<'_> {
         encoder.bytes(&self.event_id);
         encoder.uint_pair(header::PID, self.pid.into());
         encoder.uint_pair(header::PPID, self.ppid.into());
-        encoder.uint_pair(header::ARCH, u64::from(self.arch as u8));
+        encoder.uint_pair(header::ARCH, self.arch.map_or(0, |arch| u64::from(arch as u8)));
         encoder.uint_pair(header::OS, self.os.0.into());
         encoder.uint_pair(header::PAGE_SIZE, self.page_size.into());
         encoder.uint_pair(header::POINTER_AUTH_MASK, self.pointer_auth_mask);

@@ -64,6 +64,10 @@ open_numbers! {
         WATCHOS = 6 "watchos",
         /// visionOS.
         VISIONOS = 7 "visionos",
+        /// Windows.
+        WINDOWS = 8 "windows",
+        /// FreeBSD.
+        FREEBSD = 9 "freebsd",
     }
 }
 
@@ -83,6 +87,10 @@ impl Os {
         Os::VISIONOS
     } else if cfg!(target_os = "linux") {
         Os::LINUX
+    } else if cfg!(windows) {
+        Os::WINDOWS
+    } else if cfg!(target_os = "freebsd") {
+        Os::FREEBSD
     } else {
         Os(0)
     };

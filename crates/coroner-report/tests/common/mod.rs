@@ -57,7 +57,7 @@ pub fn header() -> Header<'static> {
         event_id: EVENT_ID,
         pid: 4321,
         ppid: 1,
-        arch: Arch::X86_64,
+        arch: Some(Arch::X86_64),
         os: Os::LINUX,
         page_size: 4096,
         pointer_auth_mask: 0,

@@ -96,6 +96,8 @@ fn os(report: &Report, run: &RunFacts) -> Context {
             Os::TVOS => "tvOS",
             Os::WATCHOS => "watchOS",
             Os::VISIONOS => "visionOS",
+            Os::WINDOWS => "Windows",
+            Os::FREEBSD => "FreeBSD",
             _ => return None,
         };
         Some(name.to_owned())

@@ -196,8 +196,10 @@ impl<'r> Stacks<'r> {
                 }
                 frame.platform = Some(language.unwrap_or_else(|| "java".to_owned()));
             }
-            if let Some(path) = frame.filename.clone().filter(|path| path.starts_with('/')) {
-                frame.filename = path.rsplit('/').next().map(ToOwned::to_owned);
+            // With a drive and backslashes, too.
+            let is_absolute = |path: &String| path.starts_with('/') || path.get(1..3) == Some(":\\");
+            if let Some(path) = frame.filename.clone().filter(is_absolute) {
+                frame.filename = path.rsplit(['/', '\\']).next().map(ToOwned::to_owned);
                 frame.abs_path = Some(path);
             }
             frame

@@ -20,7 +20,7 @@
 //! # Limits
 //! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
 //! stopper's signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
-//! [installed](crate::install). Where Coroner can't be installed at all, backtraces are empty.
+//! [installed](crate::install). Where no fault is caught ([`InstallLimits::no_faults`](crate::InstallLimits::no_faults)), backtraces are empty.
 
 mod cache;
 mod display;

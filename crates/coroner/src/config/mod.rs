@@ -114,7 +114,8 @@ impl Config {
     ///
     /// Default ([`default_store_dir`](crate::default_store_dir)): `$STATE_DIRECTORY/<app>/coroner` in a service,
     /// `~/.local/state/<app>/coroner` or for root `/var/lib/<app>/coroner` on Linux,
-    /// `~/Library/Application Support/<app>/Coroner` on macOS and iOS. On Android it must be given: a directory below
+    /// `~/Library/Application Support/<app>/Coroner` on macOS and iOS,
+    /// `%LOCALAPPDATA%\<app>\Coroner` on Windows. On Android it must be given: a directory below
     /// `Context.getFilesDir()`.
     pub fn store_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.store_dir = Some(directory.into());

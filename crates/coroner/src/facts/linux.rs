@@ -42,7 +42,14 @@ pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     }
 }
 
+/// Of a 32-bit program it is not read.
+#[cfg(not(target_pointer_width = "64"))]
+pub(crate) fn build_id() -> Option<String> {
+    None
+}
+
 /// The build id of the program, hexadecimal digits: of its note in memory (`NT_GNU_BUILD_ID`, elf(5)); `None` if it has none.
+#[cfg(target_pointer_width = "64")]
 pub(crate) fn build_id() -> Option<String> {
     use std::fmt::Write as _;
     // SAFETY: it reads the auxiliary vector.
@@ -79,6 +86,7 @@ pub(crate) fn build_id() -> Option<String> {
 }
 
 /// Each note: three words (length of the name, of the description, type), then both, each padded to 4 bytes.
+#[cfg(target_pointer_width = "64")]
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {

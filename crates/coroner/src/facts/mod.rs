@@ -2,28 +2,47 @@
 //!
 //! No command line and no environment variables: they hold secrets.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coroner_capture::Run;
 use coroner_report::run_state::{Fact, FactsEncoder, Limits, Scalar};
 
 use crate::config::Config;
 use crate::last_run::app_number;
+use crate::system::capture::{KEPT_VITALS, Run};
 
 #[cfg(target_vendor = "apple")]
 mod info_plist;
 #[cfg(target_vendor = "apple")]
 #[path = "darwin.rs"]
 mod os;
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 #[path = "linux.rs"]
 mod os;
+#[cfg(windows)]
+#[path = "windows.rs"]
+mod os;
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_vendor = "apple")))]
+#[path = "other.rs"]
+mod os;
 
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(windows)]
+pub(crate) use os::process_start;
+#[cfg(all(supported, not(target_vendor = "apple")))]
 pub(crate) use os::{boot_id, build_id};
+
+/// The path of the program's file; empty if the system does not say.
+#[cfg(supported)]
+fn program(run: &Run) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::OsStr::from_bytes(run.program).into()
+}
+
+/// The path of the program's file; empty if the system does not say.
+#[cfg(not(supported))]
+fn program(_run: &Run) -> PathBuf {
+    std::env::current_exe().unwrap_or_default()
+}
 
 /// Writes the facts of this process to its run state. What can't be found out is left out; what an earlier run of this boot found out of
 /// the machine, whose files this one uses, is not asked for again.
@@ -44,11 +63,11 @@ pub(crate) fn write(run: &Run, config: &Config) {
         state.set_scalar(Scalar::MACHINE, machine);
         state.set_scalar(Scalar::MACHINE_FACTS, (facts.position() - start) as u64);
         if let Some(before) = before {
-            for (scalar, value) in coroner_capture::KEPT_VITALS.into_iter().zip(before.vitals) {
+            for (scalar, value) in KEPT_VITALS.into_iter().zip(before.vitals) {
                 state.set_scalar(scalar, value);
             }
         }
-        app(facts, Path::new(OsStr::from_bytes(run.program)), config);
+        app(facts, &program(run), config);
         os::program(facts);
         os::runtime(facts);
         facts.text(Fact::DEVICE_LOCALE, &locale());
@@ -120,6 +139,14 @@ fn of_sentry_client() -> (Option<String>, Option<String>) {
 
 /// The language and the region that a command-line program is given.
 fn locale() -> String {
+    #[cfg(windows)]
+    return os::locale();
+    #[cfg(not(windows))]
+    locale_of_environment()
+}
+
+#[cfg(not(windows))]
+fn locale_of_environment() -> String {
     let locale = ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().find_map(|name| std::env::var(name).ok());
     locale.unwrap_or_default().split('.').next().unwrap_or_default().to_owned()
 }

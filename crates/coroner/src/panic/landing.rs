@@ -9,8 +9,6 @@
 //! the last one of its thread reaches the top. In a program whose `main` is another language's (Python that calls Rust), one that a
 //! function called from there catches has that language's frames behind it.
 
-use std::ffi::{c_int, c_void};
-
 /// Where a panic ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landing {
@@ -24,20 +22,19 @@ pub(super) enum Landing {
     Nowhere,
 }
 
-#[repr(C)]
-struct Context {
-    _private: [u8; 0],
-}
-
-type Trace = extern "C" fn(*mut Context, *mut c_void) -> c_int;
-
-// The unwinder that the standard library is linked with (libgcc_s or libunwind): _Unwind_Reason_Code is an int.
-unsafe extern "C" {
-    fn _Unwind_Backtrace(trace: Trace, argument: *mut c_void) -> c_int;
-    fn _Unwind_GetIPInfo(context: *mut Context, before: *mut c_int) -> usize;
-    fn _Unwind_GetLanguageSpecificData(context: *mut Context) -> *const u8;
-    fn _Unwind_GetRegionStart(context: *mut Context) -> usize;
-}
+#[cfg(any(supported, all(unix, not(target_arch = "arm"))))]
+#[path = "landing/unwinder.rs"]
+mod frames;
+#[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "landing/windows.rs"]
+mod frames;
+#[cfg(not(any(
+    supported,
+    all(unix, not(target_arch = "arm")),
+    all(windows, any(target_arch = "x86_64", target_arch = "aarch64"))
+)))]
+#[path = "landing/unknown.rs"]
+mod frames;
 
 /// What the frames say so far.
 struct Search {
@@ -52,10 +49,27 @@ struct Search {
 /// two and `_start`, with one to spare.
 const START: u32 = 6;
 
+impl Search {
+    /// Takes in what the next frame does with a panic.
+    fn frame(&mut self, action: Option<Action>) {
+        self.behind += 1;
+        match action {
+            Some(Action::Catch) => {
+                self.catches += 1;
+                self.behind = 0;
+                if self.landing == Landing::Nowhere {
+                    self.landing = Landing::Caught;
+                }
+            }
+            Some(Action::Refuse) if self.landing == Landing::Nowhere => self.landing = Landing::CannotUnwind,
+            _ => {}
+        }
+    }
+}
+
 fn search() -> Search {
-    let mut search = Search { landing: Landing::Nowhere, catches: 0, behind: 0 };
-    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the argument is the search.
-    unsafe { _Unwind_Backtrace(look, (&raw mut search).cast()) };
+    let mut search = Search { landing: frames::WITHOUT, catches: 0, behind: 0 };
+    frames::look_through(&mut search);
     search
 }
 
@@ -73,38 +87,10 @@ pub(super) fn is_caught_by_top() -> bool {
 }
 
 /// Whether the process ends since `main` has returned: nothing is left on the stack but its start and the functions of its end.
-#[cfg(target_env = "gnu")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(super) fn is_main_gone() -> bool {
     let search = search();
     search.catches == 0 && search.behind <= START + 4
-}
-
-/// Looks at one frame. 0 (`_URC_NO_REASON`) goes on.
-extern "C" fn look(context: *mut Context, search: *mut c_void) -> c_int {
-    // SAFETY: what `of_this_panic` gave; the context is valid for this call.
-    let (search, table, start, ip) = unsafe {
-        let mut before = 0;
-        let ip = _Unwind_GetIPInfo(context, &raw mut before);
-        let ip = if before == 0 { ip.wrapping_sub(1) } else { ip };
-        (&mut *search.cast::<Search>(), _Unwind_GetLanguageSpecificData(context), _Unwind_GetRegionStart(context), ip)
-    };
-    search.behind += 1;
-    if table.is_null() {
-        return 0;
-    }
-    // SAFETY: the table is part of a loaded image, as the unwinder itself is about to read it.
-    match unsafe { action(table, start, ip) } {
-        Some(Action::Catch) => {
-            search.catches += 1;
-            search.behind = 0;
-            if search.landing == Landing::Nowhere {
-                search.landing = Landing::Caught;
-            }
-        }
-        Some(Action::Refuse) if search.landing == Landing::Nowhere => search.landing = Landing::CannotUnwind,
-        _ => {}
-    }
-    0
 }
 
 /// What a call site does with a panic.
@@ -167,7 +153,8 @@ impl Reader {
         // SAFETY: by the contract.
         unsafe {
             Some(match encoding & 0x0f {
-                0x00 | 0x04 | 0x0c => u64::from_le_bytes(self.take()),
+                0x00 => usize::from_le_bytes(self.take()) as u64,
+                0x04 | 0x0c => u64::from_le_bytes(self.take()),
                 0x01 => self.uleb(),
                 0x02 | 0x0a => u64::from(u16::from_le_bytes(self.take())),
                 0x03 | 0x0b => u64::from(u32::from_le_bytes(self.take())),
@@ -257,7 +244,8 @@ unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
     // SAFETY: the caller's table, which grows downwards.
     unsafe {
         match encoding & 0x0f {
-            0x00 | 0x04 | 0x0c => types.sub(8 * index).cast::<u64>().read_unaligned() == 0,
+            0x00 => types.sub(size_of::<usize>() * index).cast::<usize>().read_unaligned() == 0,
+            0x04 | 0x0c => types.sub(8 * index).cast::<u64>().read_unaligned() == 0,
             0x03 | 0x0b => types.sub(4 * index).cast::<u32>().read_unaligned() == 0,
             0x02 | 0x0a => types.sub(2 * index).cast::<u16>().read_unaligned() == 0,
             _ => false,

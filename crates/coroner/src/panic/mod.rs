@@ -34,17 +34,19 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
-use coroner_capture::caught_panic;
-use coroner_capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
 use coroner_report::model::{CrashFlag, Report};
-use coroner_report::wire::{Exception, Frame, Language, Monitor};
+use coroner_report::wire::{Exception, Language, Monitor};
 
 use crate::config::PanicPolicy;
 use crate::delivery::own_run;
-use crate::exception::frames_above;
 use crate::level::Level;
 use crate::scope::{Breadcrumb, add_breadcrumb};
+use crate::system::Stack;
+use crate::system::capture::caught_panic;
+use crate::system::capture::exception::{self, Ending};
+use crate::system::process::threads;
+use crate::system::walk::current_registers;
 use landing::Landing;
 
 /// Whether panics are taken in.
@@ -64,7 +66,7 @@ struct Panic {
     tid: u64,
     message: String,
     location: Option<String>,
-    frames: Vec<Frame>,
+    stack: Stack,
 }
 
 /// A thread's last panics, the newest last.
@@ -89,7 +91,7 @@ pub(crate) fn install(policy: PanicPolicy) {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if ON.load(Ordering::Acquire) {
-                take_in(info, &coroner_walk::current_registers());
+                take_in(info, &current_registers());
             }
             before(info);
             caught_panic::unwinds();
@@ -140,10 +142,10 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
             recent.panics.remove(0);
         }
         let panic = Arc::new(Panic {
-            tid: coroner_process::threads::this_thread() as u64,
+            tid: threads::this_thread() as u64,
             message: message.to_owned(),
             location: info.location().map(ToString::to_string),
-            frames: frames_above(registers),
+            stack: Stack::above(registers),
         });
         recent.panics.push(Arc::clone(&panic));
         if let Ok(mut last) = LAST.try_lock() {
@@ -151,6 +153,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
         }
         watch_exit();
         // Whoever catches it may then abort, as may a hook; what is fatal has a report of its own.
+        #[cfg(supported)]
         caught_panic::keep(&panic.wire(""));
         let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
         match landing {
@@ -207,8 +210,8 @@ impl Panic {
             message: Some(self.message.as_bytes()).filter(|message| !message.is_empty()),
             tid: self.tid,
             location: self.location.as_ref().map(String::as_bytes),
-            frames: &self.frames,
-            user_info: None,
+            frames: self.stack.frames(),
+            user_info: self.stack.text(),
         }
     }
 
@@ -218,7 +221,12 @@ impl Panic {
             crash.monitor == Monitor::PANIC && crash.has(CrashFlag::NotFatal) && crash.tid == self.tid
         });
         let frames = report.exceptions.first().map(|first| first.frames.iter().map(|frame| frame.address.0));
-        is_survived && frames.is_some_and(|frames| frames.eq(self.frames.iter().map(|frame| frame.pc)))
+        let is_same = |first: &coroner_report::model::Exception| {
+            first.message.as_deref().unwrap_or_default() == self.message && first.location == self.location
+        };
+        is_survived
+            && report.exceptions.first().is_some_and(is_same)
+            && frames.is_some_and(|frames| frames.eq(self.stack.frames().iter().map(|frame| frame.pc)))
     }
 }
 
@@ -228,7 +236,7 @@ fn main_ended() {
     let Some(panic) = panic.filter(|_| ON.load(Ordering::Acquire) && !exception::is_reported_as_fatal()) else {
         return;
     };
-    if exception::report(&coroner_walk::current_registers(), Monitor::PANIC, &[panic.wire("panic")], Ending::Fatal)
+    if exception::report(&current_registers(), Monitor::PANIC, &[panic.wire("panic")], Ending::Fatal)
         && let Some(coroner) = crate::installed()
     {
         let run = coroner.store_dir().join(crate::store::RUNS).join(coroner.run_id().to_string());
@@ -248,7 +256,7 @@ pub(crate) fn dropped() {
 
 /// From now on the status of the process's end is known, where the system tells.
 fn watch_exit() {
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::{c_int, c_void};
 
@@ -276,6 +284,9 @@ fn is_main_thread() -> bool {
     #[cfg(target_vendor = "apple")]
     // SAFETY: only asks.
     return unsafe { libc::pthread_main_np() } == 1;
-    #[cfg(not(target_vendor = "apple"))]
-    return coroner_process::threads::this_thread() == coroner_process::threads::process_id();
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    return threads::this_thread() as i64 == i64::from(threads::process_id());
+    // The standard library names it, and no other by itself.
+    #[cfg(not(any(target_vendor = "apple", target_os = "linux", target_os = "android")))]
+    return std::thread::current().name() == Some("main");
 }

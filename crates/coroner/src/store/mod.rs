@@ -36,7 +36,7 @@ pub(crate) mod progress;
 pub(crate) mod raw_run;
 mod retention;
 
-pub(crate) use claim::{Claim, EndedRun, REPORT, STATE};
+pub(crate) use claim::{Claim, EndedRun, LOCK, REPORT, STATE};
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use coroner_report::wire::FILE_PREFIX;
@@ -352,12 +352,10 @@ impl Store {
 
     /// Removes a run that is done with.
     pub(crate) fn remove(&self, run: EndedRun) -> io::Result<()> {
-        let mut removed = OsString::from(REMOVED);
-        removed.push(run.id.to_string());
-        self.runs().and_then(|runs| runs.rename(&name_of(run.id), &runs, &removed))?;
-        let done = self.runs().and_then(|directory| directory.remove_tree(&removed));
-        drop(run);
-        done
+        let name = name_of(run.id);
+        // What says that it is done goes after what it is done with.
+        let last = [STATE, REPORT, progress::FILE, LOCK];
+        self.runs()?.remove_held(&name, &last, || drop(run))
     }
 
     /// Moves a run that can't be processed to `broken`, all its files as they are, and notes why. Returns where it is.
@@ -374,7 +372,7 @@ impl Store {
         let name = name_of(run.id);
         // The note is worth less than the run: on a full disk it is left out.
         let noted = run.directory.write_atomically(WHY.as_ref(), format!("{why}\n").as_bytes());
-        self.runs().and_then(|directory| directory.rename(&name, &broken, &name))?;
+        self.runs()?.move_held(&name, &broken, LOCK.as_ref())?;
         if let Err(error) = noted {
             log::warn!("coroner: no note of why run {} is broken ({why}): {error}", run.id);
         }

@@ -1,11 +1,14 @@
-//! What this crate needs of crash time, under one set of names: the crates that have it, or, on systems where Coroner can't be installed
-//! (`build.rs`), what stands in their place.
-
-#[cfg(not(supported))]
-mod unsupported;
+//! What this crate needs of crash time, under one set of names: the crates that have it, or, on systems where no fault is caught
+//! (`build.rs`), what the standard library gives in their place.
 
 #[cfg(supported)]
-pub(crate) use {coroner_capture as capture, coroner_process as process, coroner_walk as walk};
-
+mod crash_time;
 #[cfg(not(supported))]
-pub(crate) use unsupported::{capture, process, walk};
+mod portable;
+
+#[cfg(supported)]
+use crash_time as os;
+#[cfg(not(supported))]
+use portable as os;
+
+pub(crate) use os::{Reason, Stack, begin_run, capture, process, walk};

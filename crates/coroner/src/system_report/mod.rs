@@ -172,7 +172,7 @@ impl SystemReport {
             event_id: run.0,
             pid: self.pid,
             ppid: 0,
-            arch: Arch::NATIVE,
+            arch: Arch::OF_THIS_PROCESS,
             os: Os::NATIVE,
             page_size: 0,
             pointer_auth_mask: 0,

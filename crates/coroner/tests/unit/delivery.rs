@@ -39,7 +39,7 @@ fn report_file_of(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
         event_id: [event; 16],
         pid: 1,
         ppid: 0,
-        arch: coroner_process::registers::Arch::X86_64,
+        arch: Some(coroner_process::registers::Arch::X86_64),
         os: Os::NATIVE,
         page_size: 4096,
         pointer_auth_mask: 0,

@@ -173,7 +173,7 @@ impl Directory {
     }
 
     /// Makes the file `name` to write to it.
-    pub(super) fn new_file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
@@ -230,6 +230,22 @@ impl Directory {
 
     pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Removes the directory `name`, of which something is held open until `release` is called: renamed first, so that one that is half removed
+    /// is never taken for a whole one.
+    pub(crate) fn remove_held(&self, name: &OsStr, _last: &[&str], release: impl FnOnce()) -> io::Result<()> {
+        let mut removed = OsString::from(super::super::REMOVED);
+        removed.push(name);
+        self.rename(name, self, &removed)?;
+        let done = self.remove_tree(&removed);
+        release();
+        done
+    }
+
+    /// Moves the directory `name` to `target`, with the file `held`, which is open.
+    pub(crate) fn move_held(&self, name: &OsStr, target: &Directory, _held: &OsStr) -> io::Result<()> {
+        self.rename(name, target, name)
     }
 
     /// Takes the lock of the directory itself (flock(2)), which ends with this; false if somebody else has it.

@@ -1,5 +1,4 @@
-//! By paths, with what the standard library has everywhere: for systems on which Coroner can't be installed, so that a store which was copied
-//! there can be read. Owners and locks are not looked at, and no run is taken for delivery.
+//! By paths, with what the standard library has everywhere (Windows). What a user's folders hold is the user's own there, by what they inherit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
@@ -37,7 +36,7 @@ pub(crate) struct Status {
     /// As its length.
     pub(crate) disk_bytes: u64,
     pub(crate) modified: SystemTime,
-    /// Not known.
+    /// Volume and number of the file, by which two names of one are known.
     pub(crate) identity: (u64, u64),
     /// Not known.
     pub(crate) owner: u32,
@@ -46,7 +45,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    fn of(about: &Metadata) -> Self {
+    fn of(about: &Metadata, identity: (u64, u64)) -> Self {
         let kind = match about.file_type() {
             kind if kind.is_symlink() => FileType::Symlink,
             kind if kind.is_dir() => FileType::Directory,
@@ -54,17 +53,17 @@ impl Status {
             _ => FileType::Unknown,
         };
         let modified = about.modified().unwrap_or(UNIX_EPOCH);
-        Self { kind, length: about.len(), disk_bytes: about.len(), modified, identity: (0, 0), owner: user(), links: 0 }
+        Self { kind, length: about.len(), disk_bytes: about.len(), modified, identity, owner: user(), links: 0 }
     }
 
     /// What stands at `path`, a symbolic link being itself and not what it points to.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(&fs::symlink_metadata(path)?))
+        Ok(Self::of(&fs::symlink_metadata(path)?, identity_at(path)))
     }
 
     /// What an open file is.
     pub(crate) fn of_file(file: &File) -> io::Result<Self> {
-        Ok(Self::of(&file.metadata()?))
+        Ok(Self::of(&file.metadata()?, identity_of(file)))
     }
 
     /// Not known.
@@ -143,7 +142,7 @@ impl Directory {
     }
 
     /// Makes the file `name` to write to it.
-    pub(super) fn new_file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
         File::create_new(self.place(name)?)
     }
 
@@ -170,9 +169,30 @@ impl Directory {
         fs::remove_dir(self.place(name)?)
     }
 
-    /// No run is taken.
+    /// A directory can't be locked: of several processes each has it. Only one whose lock's file is gone is asked for so.
+    #[allow(clippy::unused_self)] // As where it can.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
-        Ok(false)
+        Ok(true)
+    }
+
+    /// Removes the directory `name`, of which something is held open until `release` is called: while that is so, its names can't go. What says that
+    /// it is done goes last.
+    pub(crate) fn remove_held(&self, name: &OsStr, last: &[&str], release: impl FnOnce()) -> io::Result<()> {
+        let inner = self.subdirectory(name)?;
+        let mut names = inner.names()?;
+        let place = |name: &OsString| last.iter().position(|last| *name == **last);
+        names.sort_by_key(|name| place(name));
+        for entry in names.iter().filter(|name| place(name) != last.len().checked_sub(1)) {
+            inner.remove_tree(entry)?;
+        }
+        release();
+        self.remove_tree(name)
+    }
+
+    /// Moves the directory `name` to `target`, all but the file `held`, which is open: it is left.
+    pub(crate) fn move_held(&self, name: &OsStr, target: &Directory, held: &OsStr) -> io::Result<()> {
+        let (from, to) = (self.subdirectory(name)?, target.create_subdirectory(name)?);
+        from.names()?.iter().filter(|name| *name != held).try_for_each(|name| from.rename(name, &to, name))
     }
 
     /// Where `name` is, if that is a name and not a path that leads elsewhere.
@@ -185,9 +205,52 @@ impl Directory {
     }
 }
 
-/// No run is taken.
-pub(crate) fn try_lock(_file: &File) -> io::Result<bool> {
-    Ok(false)
+/// Takes the lock of a file, which ends when it is closed; false if somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Volume and number of a file; zeros where they are not known.
+#[cfg(windows)]
+fn identity_of(file: &File) -> (u64, u64) {
+    use std::os::windows::io::AsRawHandle;
+
+    /// `BY_HANDLE_FILE_INFORMATION` of fileapi.h, in words.
+    const WORDS: usize = 13;
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn GetFileInformationByHandle(file: *mut std::ffi::c_void, information: *mut [u32; WORDS]) -> i32;
+    }
+    let mut information = [0; WORDS];
+    // SAFETY: the handle is open, and as many words are written.
+    unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut information) };
+    let [_, _, _, _, _, _, _, volume, _, _, _, high, low] = information;
+    (volume.into(), u64::from(high) << 32 | u64::from(low))
+}
+
+/// As [`identity_of`], of what stands at a path, a directory, too.
+#[cfg(windows)]
+fn identity_at(path: &Path) -> (u64, u64) {
+    use std::os::windows::fs::OpenOptionsExt;
+
+    /// `FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT` of winbase.h: directories and links are opened, too.
+    const FLAGS: u32 = 0x0200_0000 | 0x0020_0000;
+    let opened = File::options().access_mode(0).custom_flags(FLAGS).open(path);
+    opened.map_or((0, 0), |file| identity_of(&file))
+}
+
+#[cfg(not(windows))]
+fn identity_of(_file: &File) -> (u64, u64) {
+    (0, 0)
+}
+
+#[cfg(not(windows))]
+fn identity_at(_path: &Path) -> (u64, u64) {
+    (0, 0)
 }
 
 /// Users have no numbers here.

@@ -1,0 +1,138 @@
+//! The frames above on 64-bit Windows, walked by the system's own unwinder (`RtlVirtualUnwind`), which says of each where the data of its
+//! exception handler are. Built for GNU these are the table of [`action`]; built for MSVC they are the `FuncInfo` of `__CxxFrameHandler3`
+//! (LLVM's `WinException::emitCXXFrameHandler3Table`).
+
+use std::ffi::c_void;
+
+use super::{Action, Landing, Search};
+
+/// Where a panic ends that no frame catches: the runtime can't begin to unwind.
+pub(super) const WITHOUT: Landing = Landing::Nowhere;
+
+/// `CONTEXT` of winnt.h.
+#[repr(C, align(16))]
+struct Context([u8; SIZE]);
+
+#[cfg(target_arch = "x86_64")]
+const SIZE: usize = 1232;
+#[cfg(target_arch = "x86_64")]
+const SP: usize = 0x98;
+#[cfg(target_arch = "x86_64")]
+const PC: usize = 0xf8;
+#[cfg(target_arch = "aarch64")]
+const SIZE: usize = 912;
+#[cfg(target_arch = "aarch64")]
+const SP: usize = 0x100;
+#[cfg(target_arch = "aarch64")]
+const PC: usize = 0x108;
+
+impl Context {
+    fn word(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+}
+
+/// Of winnt.h: the function has a handler that is called when an exception is looked for.
+const UNW_FLAG_EHANDLER: u32 = 1;
+
+/// No stack has more frames than this but one of an endless recursion.
+const MAX_FRAMES: usize = 1 << 16;
+
+#[link(name = "kernel32")]
+unsafe extern "system" {
+    fn RtlCaptureContext(context: *mut Context);
+    fn RtlLookupFunctionEntry(pc: u64, base: *mut u64, history: *mut c_void) -> *const u32;
+    fn RtlVirtualUnwind(
+        handler_type: u32,
+        base: u64,
+        pc: u64,
+        function: *const u32,
+        context: *mut Context,
+        data: *mut *const u8,
+        frame: *mut u64,
+        pointers: *mut c_void,
+    ) -> *const c_void;
+}
+
+#[inline(never)]
+pub(super) fn look_through(search: &mut Search) {
+    let mut context = Context([0; SIZE]);
+    // SAFETY: the context is as large and as aligned as the system's.
+    unsafe { RtlCaptureContext(&raw mut context) };
+    // The first handler is that of a function of Rust's, since those are innermost: of this crate. Functions with another one are none of
+    // Rust's, and their data is something else.
+    let mut personality = std::ptr::null::<c_void>();
+    for _ in 0..MAX_FRAMES {
+        let (pc, sp) = (context.word(PC), context.word(SP));
+        let (mut base, mut data, mut frame) = (0, std::ptr::null(), 0);
+        // SAFETY: each writes what it is given room for; the context is of this thread's own stack, whose frames below are live.
+        let (function, handler) = unsafe {
+            let function = RtlLookupFunctionEntry(pc, &raw mut base, std::ptr::null_mut());
+            if function.is_null() {
+                break;
+            }
+            let handler = RtlVirtualUnwind(
+                UNW_FLAG_EHANDLER,
+                base,
+                pc,
+                function,
+                &raw mut context,
+                &raw mut data,
+                &raw mut frame,
+                std::ptr::null_mut(),
+            );
+            (function, handler)
+        };
+        if personality.is_null() {
+            personality = handler;
+        }
+        let is_ours = !handler.is_null() && handler == personality && !data.is_null();
+        // SAFETY: the data of a handler of Rust's, in a loaded image; the first word of a function's entry is where it begins in that.
+        search.frame(if is_ours {
+            unsafe { decide(data, base, u64::from(*function), pc.wrapping_sub(1)) }
+        } else {
+            None
+        });
+        let next = context.word(PC);
+        // The end of the stack: x86_64 has no return address there, arm64 the same one.
+        if next == 0 || (next == pc && context.word(SP) == sp) {
+            break;
+        }
+    }
+}
+
+/// # Safety
+/// `data` is that of a handler of Rust's, of the function at `start` in the image at `base`.
+#[cfg(not(target_env = "msvc"))]
+unsafe fn decide(data: *const u8, base: u64, start: u64, pc: u64) -> Option<Action> {
+    // SAFETY: by the contract.
+    unsafe { super::action(data, base.wrapping_add(start) as usize, pc as usize) }
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_env = "msvc")]
+unsafe fn decide(data: *const u8, base: u64, _start: u64, pc: u64) -> Option<Action> {
+    /// `magicNumber` of a `FuncInfo`, its version in the upper bits: the lower 29 count.
+    const MAGIC: u32 = 0x1993_0520;
+    // SAFETY: by the contract: the data is where the `FuncInfo` is in the image, that says where its tables are and how many entries they have.
+    unsafe {
+        let word = |address: u64, index: u64| (address.wrapping_add(4 * index) as *const u32).read_unaligned();
+        let info = base.wrapping_add(u64::from(word(data as u64, 0)));
+        if word(info, 0) & 0x1fff_fff8 != MAGIC {
+            return None;
+        }
+        let (tries, try_map) = (word(info, 3), base.wrapping_add(u64::from(word(info, 4))));
+        let (states, state_map) = (word(info, 5), base.wrapping_add(u64::from(word(info, 6))));
+        let offset = pc.wrapping_sub(base) as u32;
+        let entries =
+            (0..u64::from(states)).map(|index| (word(state_map, 2 * index), word(state_map, 2 * index + 1) as i32));
+        let state = entries.take_while(|(from, _)| *from <= offset).last().map_or(-1, |(_, state)| state);
+        // tryLow, tryHigh, catchHigh, nCatches, dispHandlerArray.
+        let is_in = |index: u64| {
+            let range = word(try_map, 5 * index) as i32..=word(try_map, 5 * index + 1) as i32;
+            range.contains(&state)
+        };
+        (0..u64::from(tries)).any(is_in).then_some(Action::Catch)
+    }
+}

@@ -1,0 +1,53 @@
+//! A system on which crashes are reported.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use coroner_process::registers::Registers;
+use coroner_report::wire::{AddressKind, FoundBy, Frame};
+
+use crate::backtrace::Backtrace;
+use crate::install_error::InstallError;
+
+pub(crate) use coroner_capture::InstallError as Reason;
+pub(crate) use {coroner_capture as capture, coroner_process as process, coroner_walk as walk};
+
+/// Begins a run in the store at `directory`, and takes the signals.
+pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, InstallError> {
+    // A path with a NUL in it could not have been opened.
+    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
+    capture::install(&path, options).map_err(|error| match error {
+        Reason::AlreadyInstalled => InstallError::AlreadyInstalled,
+        other => InstallError::CrashPath(other.into()),
+    })
+}
+
+/// A stack of this thread, as a report's exception has it.
+#[derive(Debug, Default)]
+pub(crate) struct Stack(Vec<Frame>);
+
+impl Stack {
+    /// That of the caller of a function that is running on this thread. `registers` are that function's, whose own frame is none of the app's.
+    pub(crate) fn above(registers: &Registers) -> Self {
+        let backtrace = Backtrace::above(registers);
+        let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {
+            let is_instruction = backtrace.lookup_address(index) == Some(*pc);
+            let address_kind = if is_instruction { AddressKind::INSTRUCTION } else { AddressKind::RETURN };
+            let found_by = if index == 0 { FoundBy::CONTEXT } else { FoundBy::CFI };
+            Frame { pc: *pc, found_by, address_kind, sp: None, cfa: None }
+        });
+        Self(frames.collect())
+    }
+
+    /// Its frames, to be named at the next launch.
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.0
+    }
+
+    /// Its frames with their names, where this process finds them.
+    #[allow(clippy::unused_self)] // As where it does.
+    pub(crate) fn text(&self) -> Option<&[u8]> {
+        None
+    }
+}

@@ -1,0 +1,199 @@
+//! The run of this process: its directory in the store, the lock, the mapped state. The layout on the disk is that of `coroner-run`.
+
+use std::fmt;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use coroner_report::model::Id;
+use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
+use coroner_run::{CleanRun, InstallLimits, InstallOptions};
+use memmap2::MmapMut;
+
+use super::process::threads::process_id;
+use crate::install_error::InstallError;
+use crate::scope::now_ns;
+use crate::store::directory::{Directory, try_lock};
+use crate::store::{LOCK, RUNS, STATE, name_of};
+
+/// The step of beginning a run that failed, and what the system said.
+#[derive(Debug)]
+pub(crate) struct Reason {
+    step: &'static str,
+    pub(crate) error: io::Error,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.step, self.error)
+    }
+}
+
+/// For `map_err`.
+fn at(step: &'static str) -> impl FnOnce(io::Error) -> InstallError {
+    move |error| InstallError::CrashPath(Reason { step, error }.into())
+}
+
+/// The run that an install began.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) id: [u8; 16],
+    pub(crate) pid: i32,
+    pub(crate) state: RunState<'static>,
+    pub(crate) limits: InstallLimits,
+    /// Always `None`: no run's files are used again.
+    pub(crate) previous: Option<CleanRun>,
+    /// Not asked here: see `facts`.
+    pub(crate) pid_namespace: u64,
+}
+
+/// The installed run.
+#[derive(Debug)]
+pub(super) struct Current {
+    pub(super) id: [u8; 16],
+    pub(super) pid: i32,
+    pub(super) directory: PathBuf,
+    pub(super) state: RunState<'static>,
+    pub(super) options: InstallOptions,
+    pub(super) process_name: String,
+    /// Since the epoch, nanoseconds.
+    pub(super) process_start: u64,
+    installed: Instant,
+    /// Added to `installed`: the app began later, after a wait at its start.
+    waited_ns: AtomicU64,
+    /// Reports of the process's death, and of what it survived.
+    pub(super) reports: AtomicU32,
+    pub(super) non_fatal: AtomicU32,
+    /// Held for the process's life; given back by an uninstall.
+    lock: std::sync::Mutex<Option<File>>,
+}
+
+impl Current {
+    /// How long the app has run with Coroner.
+    pub(super) fn age(&self) -> Duration {
+        self.installed.elapsed().saturating_sub(Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)))
+    }
+}
+
+/// Each one is leaked: threads may be writing a report of it when it ends.
+static CURRENT: AtomicPtr<Current> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The run of this process. `None` in a child made by fork, too, whose run it is not.
+pub(super) fn current() -> Option<&'static Current> {
+    // SAFETY: null, or from `Box::leak` in `install`, and never freed.
+    let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    current.filter(|current| current.pid == process_id())
+}
+
+/// Whether this is a child made by fork, of a process that installed Coroner.
+pub(super) fn is_child() -> bool {
+    // SAFETY: as in `current`.
+    let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    current.is_some_and(|current| current.pid != process_id())
+}
+
+/// 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4).
+pub(super) fn random_id() -> [u8; 16] {
+    // The keys of a hash map are random, and no two maps have the same.
+    let word = |salt: u8| RandomState::new().hash_one((salt, std::process::id(), now_ns())).to_le_bytes();
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&word(0));
+    id[8..].copy_from_slice(&word(1));
+    id[6] = id[6] & 0x0f | 0x40;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
+}
+
+pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, InstallError> {
+    // SAFETY: as in `current`.
+    if !CURRENT.load(Ordering::Acquire).is_null() {
+        return Err(InstallError::AlreadyInstalled);
+    }
+    ProcessIdentity::begin(now_ns());
+    let id = random_id();
+    let name = name_of(Id(id));
+    let runs = Directory::open(store).and_then(|store| store.subdirectory(RUNS.as_ref()));
+    let runs = runs.map_err(at("can't open `runs` in the store"))?;
+    let directory = runs.create_subdirectory(&name).map_err(at("can't make the run's directory"))?;
+    let made = make(&directory, id, options).inspect_err(|_| {
+        let _ = runs.remove_tree(&name);
+    });
+    let (lock, state) = made?;
+    let program = std::env::current_exe().unwrap_or_default();
+    let current = Current {
+        id,
+        pid: process_id(),
+        directory: directory.path().to_owned(),
+        state,
+        options: *options,
+        process_name: program.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        process_start: process_start(),
+        installed: Instant::now(),
+        waited_ns: AtomicU64::new(0),
+        reports: AtomicU32::new(0),
+        non_fatal: AtomicU32::new(0),
+        lock: std::sync::Mutex::new(Some(lock)),
+    };
+    super::capture::exception::begin_run();
+    CURRENT.store(Box::leak(Box::new(current)), Ordering::Release);
+    let limits = InstallLimits { no_faults: true, ..InstallLimits::default() };
+    Ok(Run { id, pid: process_id(), state, limits, previous: None, pid_namespace: 0 })
+}
+
+/// The lock, taken, and the state, mapped for ever.
+fn make(
+    directory: &Directory,
+    id: [u8; 16],
+    options: &InstallOptions,
+) -> Result<(File, RunState<'static>), InstallError> {
+    let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't make the run's lock"))?;
+    let is_locked =
+        try_lock(&lock).and_then(|is_ours| if is_ours { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
+    is_locked.map_err(at("can't lock the run"))?;
+    let limits = options.state.allowed();
+    // Written, and not only made so long: a store to a hole of a file on a full disk ends a process.
+    let map = || -> io::Result<MmapMut> {
+        directory.write_quickly(STATE.as_ref(), &vec![0; limits.size()])?;
+        let file = directory.file(STATE.as_ref(), true)?;
+        // SAFETY: a new file of this run's own, in a directory of this user alone, which nobody makes shorter; its words are atomics.
+        unsafe { MmapMut::map_mut(&file) }
+    };
+    let mapping = Box::leak(Box::new(map().map_err(at("can't map the run state"))?));
+    // SAFETY: mapped for that size for ever, and used by these words alone.
+    let words = unsafe { words_of_mapping(mapping.as_mut_ptr(), mapping.len()) };
+    let identity = ProcessIdentity::of_this_process();
+    let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
+    let state = state.ok_or_else(|| at("can't make the run state")(io::ErrorKind::InvalidInput.into()))?;
+    Ok((lock, state))
+}
+
+/// When the process was started, or about so.
+fn process_start() -> u64 {
+    #[cfg(windows)]
+    let known = crate::facts::process_start();
+    #[cfg(not(windows))]
+    let known = None;
+    known.unwrap_or_else(now_ns)
+}
+
+/// Ends this run. Its state stays mapped.
+pub(super) fn uninstall() {
+    let Some(current) = current() else { return };
+    current.state.set_scalar(Scalar::EXIT_TIME, now_ns());
+    current.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
+    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    current.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+}
+
+/// Says that the app goes on only now, after a wait at its start.
+pub(super) fn begin_anew() {
+    let Some(current) = current() else { return };
+    current.waited_ns.store(current.installed.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    let lock = current.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(lock) = &*lock {
+        let _ = lock.set_modified(SystemTime::now());
+    }
+}
