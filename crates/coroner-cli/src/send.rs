@@ -44,7 +44,7 @@ pub(crate) struct SendArguments {
     /// A proxy, instead of those of $HTTPS_PROXY and the like
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
-    /// Certificates (PEM) of the authorities to trust, instead of Mozilla's
+    /// Certificates (PEM) of the authorities to trust, instead of the system's
     #[arg(long, value_name = "PATH")]
     ca_file: Option<PathBuf>,
     /// How many seconds sending one may take
