@@ -150,6 +150,8 @@ fn make(
     options: &InstallOptions,
 ) -> Result<(File, RunState<'static>), InstallError> {
     let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't make the run's lock"))?;
+    // Of two runs that began within one tick of the file system's clock nobody could say which was the last.
+    let _ = lock.set_modified(SystemTime::now());
     let is_locked =
         try_lock(&lock).and_then(|is_ours| if is_ours { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
     is_locked.map_err(at("can't lock the run"))?;
