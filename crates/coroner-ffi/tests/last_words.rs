@@ -124,6 +124,8 @@ fn what_an_assertion_says_in_static_programs_too() {
 #[test]
 fn the_end_of_stderr_is_kept_and_says_why() {
     let bench = Bench::new(&[]);
+    // A process that appends is not the first.
+    std::fs::write(bench.folder.path().join("out.txt"), "of an earlier process\n").unwrap();
     assert_eq!(bench.run("says").signal(), Some(libc::SIGABRT));
     assert_eq!(bench.raw().said_on_stderr().unwrap(), "Assertion failed: pages > 0 (book.c: print: 12)");
     let (_, attachments) = bench.delivered();

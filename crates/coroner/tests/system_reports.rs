@@ -469,6 +469,11 @@ fn what_is_no_payload_of_metric_kit_is_refused() {
     assert!(refused(br#"{"crashDiagnostics":[{}],"timeStampEnd":"yesterday"}"#).contains("\"yesterday\""));
     assert!(refused("[".repeat(100_000).as_bytes()).contains("nested"));
     assert!(coroner::metric_kit_reports(b"{}").unwrap().is_empty());
+    // One of another form takes no other with it. The exception stands under the key that MetricKit gives it.
+    let one_of_two = br#"{"timeStampEnd":"2025-01-02 03:04:05","crashDiagnostics":[{"callStackTree":7},{"diagnosticMetaData":{"pid":7,
+        "exceptionCode":18446744073709551615,"objectiveCexceptionReason":{"composedMessage":"no page 7"}}}]}"#;
+    let read = coroner::metric_kit_reports(one_of_two).unwrap();
+    assert_eq!((read.len(), read[0].pid, read[0].details["exception_message"].as_str()), (1, 7, "no page 7"));
     // Before iOS 17 nothing says which process it was.
     let unknown = br#"{"crashDiagnostics":[{}],"timeStampEnd":"2025-01-02 03:04:05.00 +0900"}"#;
     assert!(coroner::metric_kit_reports(unknown).unwrap().is_empty());

@@ -113,13 +113,19 @@ impl Report {
         let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
         let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
         let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
-        // Swift traps after what it has to say, and does not abort.
-        said.or_else(|| if died_of(&["SIGILL", "SIGTRAP"]) { self.said_on_stderr().map(Cow::Owned) } else { None })
+        // Swift traps after what it has to say, and does not abort. Others don't: what looks like a last word of theirs is an older line.
+        let is_trap = died_of(&["SIGILL", "SIGTRAP"]);
+        said.or_else(|| if is_trap { self.last_word(is_last_word_of_swift).map(Cow::Owned) } else { None })
     }
 
     /// What a C library or a runtime wrote to stderr before it aborted, where the app has the end of that kept: musl's assertions, libc++'s, libc++abi's and
     /// libstdc++'s last words, Swift's failed checks, Go's panics. Of other libraries the message is in memory ([`Self::abort_message`]).
     pub fn said_on_stderr(&self) -> Option<String> {
+        self.last_word(is_last_word)
+    }
+
+    /// The last line of stderr that `is` one, with what belongs to it.
+    fn last_word(&self, is: impl Fn(&str) -> bool) -> Option<String> {
         /// Bytes and lines of the end in which it is looked for: other threads may write there, too.
         const BYTES: usize = 8 << 10;
         const LINES: usize = 12;
@@ -131,7 +137,7 @@ impl Report {
         let is_goroutine = |line: &&str| line.starts_with("goroutine ");
         let end = lines.iter().position(is_goroutine).unwrap_or(lines.len());
         let last = lines.get(end.saturating_sub(LINES)..end)?;
-        let place = last.iter().rposition(|line| is_last_word(line))?;
+        let place = last.iter().rposition(|line| is(line))?;
         let what = last.get(place + 1).and_then(|line| line.strip_prefix("  what():  "));
         Some(what.map_or_else(|| (*last[place]).to_owned(), |what| format!("{}: {what}", last[place])))
     }
@@ -170,20 +176,38 @@ fn is_last_word(line: &str) -> bool {
         || line.contains(": _LIBCPP_ASSERT '") && line.contains("' failed. ");
     let begins = ["libc++abi: ", "terminate called ", "panic: ", "fatal error: ", "*** "];
     let is_begun = begins.iter().any(|begin| line.starts_with(begin));
-    // Swift's `_assertionFailure`: file and line, kind, and the message if there is one.
+    is_musl || is_libcpp || is_begun || is_last_word_of_swift(line)
+}
+
+/// Whether it is of Swift's `_assertionFailure`: file and line, kind, and the message if there is one.
+fn is_last_word_of_swift(line: &str) -> bool {
     let kinds = [": Fatal error", ": Precondition failed", ": Assertion failed"];
-    let is_swift = line.contains(".swift:") && kinds.iter().any(|kind| line.contains(kind));
-    is_musl || is_libcpp || is_swift || is_begun
+    line.contains(".swift:") && kinds.iter().any(|kind| line.contains(kind))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AppMemory, Bytes};
+    use crate::model::{AppMemory, Bytes, Signal};
 
     fn said(text: &str) -> Option<String> {
         let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
         Report { app_memory: vec![kept], ..Report::default() }.said_on_stderr()
+    }
+
+    #[test]
+    fn a_trap_is_explained_by_what_swift_said_and_by_no_other_line() {
+        let cause = |text: &str| {
+            let signal = Signal { number: 4, name: Some("SIGILL"), ..Signal::default() };
+            let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
+            let crash = Some(Crash { signal: Some(signal), ..Crash::default() });
+            Report { crash, app_memory: vec![kept], ..Report::default() }.cause()
+        };
+        for older in ["*** backup begins ***\n", "fatal error: no such page, going on\n", "panic: of a child\n"] {
+            assert_eq!(cause(older), None, "{older}");
+            let swift = "shop/main.swift:18: Fatal error: the shop is closed";
+            assert_eq!(cause(&format!("{swift}\n{older}")).as_deref(), Some(swift));
+        }
     }
 
     #[test]

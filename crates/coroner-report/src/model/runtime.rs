@@ -73,12 +73,40 @@ pub fn is_runtime_function(function: &str) -> bool {
     let Some(implementation) = function.strip_prefix('<') else {
         // GCC's copies of a function have a suffix: `raise.constprop.0`, `main.cold`.
         let whole = function.split('.').next().unwrap_or_default();
-        return is_theirs(without_return_type(function)) || START.contains(&whole);
+        // What Swift calls a getter, setter or initial value has its type behind it: `shop.Cart.total.getter : Swift.Int`.
+        let named = function.split(" : ").next().unwrap_or_default();
+        let is_library = is_theirs(without_return_type(named)) && !is_swift_extension(function);
+        return is_library || START.contains(&whole);
     };
     let (implementor, of) = implementation.split_once(" as ").unwrap_or((implementation, ""));
     let implementor = implementor.trim_start_matches(['&', '*', '[', '(']);
     let implementor = implementor.strip_prefix("mut ").unwrap_or(implementor);
     is_theirs(implementor) || (!implementor.contains("::") && is_theirs(of))
+}
+
+/// Whether a mangled name is of what another module has added to a type of Swift's standard library: `$ss5ErrorP4shopE6reportyyF` is
+/// `report` of an `extension Error` in the module `shop`. The type is followed by the module, by what the extension demands of generic types (which
+/// ends with `l`), and by `E`.
+fn is_swift_extension(mangled: &str) -> bool {
+    let of_type = mangled.strip_prefix("$ss").and_then(after_identifier);
+    let Some(module) = of_type.and_then(|rest| rest.strip_prefix(['V', 'O', 'C', 'P'])) else { return false };
+    let Some(mut rest) = after_identifier(module) else { return false };
+    let mut before = 'l';
+    while let Some(character) = rest.chars().next() {
+        if (before, character) == ('l', 'E') {
+            return true;
+        }
+        before = character;
+        rest = after_identifier(rest).unwrap_or(&rest[character.len_utf8()..]);
+    }
+    false
+}
+
+/// What follows a name that stands behind its length.
+fn after_identifier(mangled: &str) -> Option<&str> {
+    let digits = mangled.bytes().take_while(u8::is_ascii_digit).count();
+    let length: usize = mangled[..digits].parse().ok()?;
+    mangled.get(digits..)?.get(length..).filter(|_| length > 0)
 }
 
 /// A template's instance of C++ without the return type that its demangled name begins with: `void std::swap<int>(int&, int&)`.

@@ -165,7 +165,7 @@ impl Config {
     }
 
     /// Whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where
-    /// those are regular files at install: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept, since a pipe of
+    /// those are regular files at install: a file is read again at the crash, and one that the process appends to from where it ended at install. Of a terminal, a pipe or a socket nothing is kept, since a pipe of
     /// Coroner's between could block or kill the app and its children. They may hold what users typed. What a C library or a runtime says there of its
     /// end (an assertion of musl or libc++) is the report's message. Default: no.
     pub fn keep_output(mut self, keep: bool) -> Self {

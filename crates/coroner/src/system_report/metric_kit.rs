@@ -163,7 +163,8 @@ struct MetricFrame {
 struct MetaData {
     pid: Option<u32>,
     exception_type: Option<i32>,
-    exception_code: Option<i64>,
+    // Codes are 64 bits, with a sign or without.
+    exception_code: Option<i128>,
     signal: Option<i32>,
     termination_reason: Option<String>,
     virtual_memory_region_info: Option<String>,
@@ -173,6 +174,7 @@ struct MetaData {
     application_build_version: Option<String>,
     device_type: Option<String>,
     bundle_identifier: Option<String>,
+    #[serde(rename = "objectiveCexceptionReason", alias = "exceptionReason")]
     exception_reason: Option<ExceptionReason>,
     hang_duration: Option<String>,
     #[serde(rename = "totalCPUTime")]
@@ -285,7 +287,7 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
 /// stack that says the run's ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left out. What the process went on from is a report of its own.
 ///
 /// # Errors
-/// [`MetricKitError`]: the bytes are none, or too many, or say no time.
+/// [`MetricKitError`]: the bytes are none, or too many, or say no time. A diagnostic of another form is left out where there are others.
 pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitError> {
     on_deep_stack(json, || {
         let mut payload: Payload<'_> = deep(json)?;
@@ -295,9 +297,17 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
             return Ok(Vec::new());
         }
         let time = time_of(&end_of_payload).ok_or(MetricKitError::NoTime(end_of_payload))?;
-        let mut reports = Vec::new();
+        let (mut reports, mut refused) = (Vec::new(), None);
         for (source, trace) in traces {
-            let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = deep(trace.diagnostic())?;
+            // One that has another form is no reason to lose the others.
+            let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = match deep(trace.diagnostic()) {
+                Ok(diagnostic) => diagnostic,
+                Err(error) => {
+                    log::warn!("coroner: a diagnostic of MetricKit has another form, and is left out: {error}");
+                    refused = Some(error);
+                    continue;
+                }
+            };
             let source = source.to_owned();
             let (details, bytes) = (details(&meta), serde_json::to_vec(&trace)?);
             if trace.survived(&meta).is_some() {
@@ -313,7 +323,10 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
             let end = SystemEnd::Crashed;
             reports.push(SystemReport { source, pid, run_id, time, end, details, trace: bytes });
         }
-        Ok(reports)
+        match refused {
+            Some(error) if reports.is_empty() => Err(error.into()),
+            _ => Ok(reports),
+        }
     })?
 }
 
@@ -416,7 +429,7 @@ fn report_of(diagnostic: Diagnostic) -> Report {
             monitor: if meta.exception_type.is_some() { Monitor::MACH } else { Monitor::SIGNAL },
             signal: number.map(|number| Signal { number, name: signal_name(os, number), ..Signal::default() }),
             mach: meta.exception_type.map(|exception| {
-                let (code, name) = (meta.exception_code.unwrap_or(0), mach_exception_name(exception));
+                let (code, name) = (meta.exception_code.unwrap_or(0) as i64, mach_exception_name(exception));
                 Mach { exception, name, code, code_name: mach_code_name(exception, code), ..Mach::default() }
             }),
             message: text(reason.composed_message),
