@@ -148,7 +148,7 @@ typedef struct coroner_config coroner_config;
 
 // Is called when the process crashes, when all else is in the report: writes at most `room` bytes to `into` and returns how many. It must be
 // async-signal-safe: it may not allocate, take a lock, wait, or leave by longjmp or an exception.
-typedef size_t (*CrashCallback)(void *context, uint8_t *into, size_t room);
+typedef size_t (*coroner_crash_callback)(void *context, uint8_t *into, size_t room);
 
 // The addresses of a thread's stack at one moment, innermost first. The memory is the caller's, on its stack or elsewhere, and need not be
 // initialised; the functions that fill it in allocate nothing. What is in it is released by coroner_backtrace_release, once.
@@ -333,7 +333,7 @@ coroner_status coroner_unregister_memory(const char *name);
 //
 // The caller sees to it that:
 // `callback` is async-signal-safe, and `context` valid for it as long as it is set.
-coroner_status coroner_set_crash_callback(CrashCallback callback,
+coroner_status coroner_set_crash_callback(coroner_crash_callback callback,
                                           void *context);
 
 // The calling thread's number, as coroner_backtrace_of_thread takes it: gettid on Linux, pthread_threadid_np on Apple's systems.

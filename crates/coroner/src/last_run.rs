@@ -173,7 +173,12 @@ impl fmt::Display for LastRun {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.termination {
             None => self.outcome.fmt(out),
-            Some(found) if found.reason == TerminationReason::Unknown && !found.evidence.is_empty() => {
+            // What the run said of itself goes before what is not known of its end.
+            Some(found)
+                if found.reason == TerminationReason::Unknown
+                    && self.outcome == Outcome::Unknown
+                    && !found.evidence.is_empty() =>
+            {
                 write!(out, "ended without a trace: killed, or by `_exit` ({})", found.evidence.join("; "))
             }
             Some(found) if found.reason == TerminationReason::Unknown => self.outcome.fmt(out),

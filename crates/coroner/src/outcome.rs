@@ -71,7 +71,7 @@ impl Outcome {
     /// The outcome in words that complete "the last run …".
     pub fn describe(self) -> &'static str {
         match self {
-            Self::FirstLaunch => "has not been yet: this is the first launch",
+            Self::FirstLaunch => "does not exist: this is the first launch",
             Self::CleanExit => "ended by itself",
             Self::Terminated => "was asked to end (SIGTERM)",
             Self::Crashed => "crashed",

@@ -30,6 +30,15 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
 }
 
+/// What speaks for one cause or another of an end is said of an end that nothing else is known of.
+#[test]
+fn a_hang_that_ended_the_run_is_its_sentence() {
+    let evidence = Termination { evidence: vec!["no core dump".to_owned()], ..Termination::default() };
+    let last = |outcome| LastRun { outcome, termination: Some(evidence.clone()), ..LastRun::FIRST_LAUNCH };
+    assert_eq!(last(Outcome::Hung).to_string(), Outcome::Hung.describe());
+    assert!(last(Outcome::Unknown).to_string().contains("no core dump"));
+}
+
 /// A crash of run `run`, of that signature.
 pub(super) fn crash(run: u8, signature: Option<&str>, ran_for_ms: u64) -> LastRun {
     LastRun {
