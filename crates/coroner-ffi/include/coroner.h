@@ -592,8 +592,8 @@ coroner_status coroner_config_set_run_id_thread(coroner_config *config,
                                                 bool start);
 
 // Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
-// are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
-// hold what users typed. Default: no.
+// are regular files when Coroner is installed: a file is read again at the crash, and one that the process
+// appends to from where it ended at install. Of a terminal, a pipe or a socket nothing is kept. They may hold what users typed. Default: no.
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`.

@@ -450,8 +450,8 @@ pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, s
 }
 
 /// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
-/// are regular files when Coroner is installed: a file is read again at the crash. Of a terminal, a pipe or a socket nothing is kept. They may
-/// hold what users typed. Default: no.
+/// are regular files when Coroner is installed: a file is read again at the crash, and one that the process
+/// appends to from where it ended at install. Of a terminal, a pipe or a socket nothing is kept. They may hold what users typed. Default: no.
 ///
 /// # Safety
 /// `config` is from `coroner_config_new`.
