@@ -145,8 +145,9 @@ impl Bed {
         let script = format!(
             "[ -e /proc/self ] || mount -t proc proc /proc; [ -c /dev/null ] || mknod -m 666 /dev/null c 1 3; cd {FOLDER} && {script}"
         );
-        let mut command = Command::new("chroot");
-        command.arg(&self.root).args(["sh", "-c", &script]);
+        // What is mounted is gone with the command.
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "chroot"]).arg(&self.root).args(["sh", "-c", &script]);
         command.env("LD_LIBRARY_PATH", format!("{libraries}:{FOLDER}")).env("HOME", "/root").env("LC_ALL", "C.UTF-8");
         command.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
         Ok(command.output()?)
