@@ -164,6 +164,8 @@ impl Bench {
         let of_arm64 = tools::target_dir().join(ARM64).join("debug/libcoroner_ffi.so");
         let built = if is_arm64 { of_arm64 } else { tools::built_library("libcoroner_ffi.so") };
         fs::copy(&built, folder.path().join(dist::soname())).with_context(|| built.display().to_string())?;
+        // The linker looks for it by this name, the program by the other.
+        std::os::unix::fs::symlink(dist::soname(), folder.path().join("libcoroner_ffi.so"))?;
         let sources = root.join("xtask/src/explain");
         Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
     }
