@@ -408,7 +408,8 @@ AS_WRITTEN static long second_of(struct list *list) { return list->next->number 
 /* Free memory begins with the next of its size: there is none. */
 NOINLINE static long first_when_freed(void)
 {
-    struct list *list = (struct list *)pointer((uintptr_t)malloc(520));
+    /* Of a size that nobody has freed before: the allocator's list of free blocks ends with it. */
+    struct list *list = (struct list *)pointer((uintptr_t)malloc(7000));
     list->next = list;
     free(pointer((uintptr_t)list));
     return second_of(list) + 1;
