@@ -16,7 +16,7 @@ const _: [NativeMethod; 8] = [
     native_method! {
         java_type = "dev.coroner.Coroner",
         error_policy = LogErrorAndDefault,
-        static extern fn native_known_until(store: JString) -> jlong,
+        static extern fn native_is_known(store: JString, pid: jint, timestamp: jlong) -> jboolean,
     },
     native_method! {
         java_type = "dev.coroner.Coroner",
@@ -70,9 +70,16 @@ static SENTRY: Mutex<Option<SentrySink>> = Mutex::new(None);
 /// The sink that sends by OTLP, likewise.
 static OTLP: Mutex<Option<OtlpSink>> = Mutex::new(None);
 
-fn native_known_until(env: &mut Env<'_>, _: JClass<'_>, store: JString<'_>) -> Result<jlong, Failure> {
+fn native_is_known(
+    env: &mut Env<'_>,
+    _: JClass<'_>,
+    store: JString<'_>,
+    pid: jint,
+    timestamp: jlong,
+) -> Result<jboolean, Failure> {
     let store = store.try_to_string(env)?;
-    Ok(ExitInfo::known_until(Path::new(&store)).unwrap_or(0) as jlong)
+    let info = ExitInfo { pid: pid as u32, timestamp_ms: timestamp.max(0) as u64, ..ExitInfo::default() };
+    Ok(info.is_known(Path::new(&store)))
 }
 
 #[expect(clippy::too_many_arguments, reason = "as the getters of ApplicationExitInfo")]

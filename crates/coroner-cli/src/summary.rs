@@ -7,8 +7,12 @@ use std::path::Path;
 use coroner::Report;
 use coroner_report::model::{CrashFlag, InApp, InAppRules, Timestamp, is_runtime_code};
 use coroner_report::signature::Signature;
+use coroner_report::text::short_function;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
+
+/// Most characters of a function's name in a heading.
+const FUNCTION: usize = 160;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
@@ -69,10 +73,10 @@ impl Summary {
         }
     }
 
-    /// What happened, and where.
+    /// What happened, and where, for a heading: names of C++ can have thousands of characters.
     pub(crate) fn title(&self) -> String {
         match &self.function {
-            Some(function) => format!("{} in {function}", self.what),
+            Some(function) => format!("{} in {}", self.what, short_function(function, FUNCTION)),
             None => self.what.clone(),
         }
     }

@@ -145,6 +145,18 @@ mod held {
         }
     }
 
+    /// Where libc notes this thread's errors.
+    fn errno() -> *mut i32 {
+        #[cfg(target_os = "android")]
+        use libc::__errno as errno;
+        #[cfg(target_os = "linux")]
+        use libc::__errno_location as errno;
+        #[cfg(target_vendor = "apple")]
+        use libc::__error as errno;
+        // SAFETY: no condition; it is valid for as long as the thread.
+        unsafe { errno() }
+    }
+
     /// Calls `act` with each name in the directory that begins so. Nothing is removed meanwhile: some file systems would leave names out.
     fn each_pipe(directory: &CStr, prefix: &[u8], mut act: impl FnMut(&CStr)) -> Result<()> {
         // SAFETY: a path with its NUL; the stream is closed below.
@@ -152,17 +164,26 @@ mod held {
         if stream.is_null() {
             return Err(Errno(libc::EIO));
         }
-        // SAFETY: an open stream of this function's alone; an entry, whose name ends with a NUL, is valid until the next call.
-        unsafe {
-            while let Some(entry) = libc::readdir(stream).as_ref() {
-                let name = CStr::from_ptr(entry.d_name.as_ptr());
-                if name.to_bytes().starts_with(prefix) {
-                    act(name);
+        let end = loop {
+            // An error is no end of the list, and only this tells them apart.
+            let errno = errno();
+            // SAFETY: this thread's own; an open stream of this function's alone; an entry, whose name ends with a NUL, is valid until
+            // the next call.
+            let name = unsafe {
+                *errno = 0;
+                match libc::readdir(stream).as_ref() {
+                    Some(entry) => CStr::from_ptr(entry.d_name.as_ptr()),
+                    None if *errno == 0 => break Ok(()),
+                    None => break Err(Errno(*errno)),
                 }
+            };
+            if name.to_bytes().starts_with(prefix) {
+                act(name);
             }
-            libc::closedir(stream);
-        }
-        Ok(())
+        };
+        // SAFETY: the stream is closed once.
+        unsafe { libc::closedir(stream) };
+        end
     }
 
     /// Removes the pipes of those that have ended. What stays is the next one's to remove.

@@ -100,6 +100,7 @@ impl Client {
                 if other {
                     // What another server wanted is not this one's.
                     state.rate_limits.clear();
+                    state.sessions_after = 0;
                 }
                 state.dsn = identity;
                 other

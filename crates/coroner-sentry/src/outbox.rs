@@ -36,6 +36,8 @@ pub struct State {
     pub discarded: Discarded,
     /// Sessions to be sent.
     pub sessions: PendingSessions,
+    /// Until when sessions wait since the server failed over them, seconds since the Unix epoch.
+    pub sessions_after: u64,
     /// Sessions of which the beginning has been sent, or waits in `sessions`.
     pub begun: Vec<String>,
     /// Ids of events that were sent, and of sessions that have ended.

@@ -80,6 +80,7 @@ impl RateLimits {
     }
 }
 
-fn seconds(time: SystemTime) -> u64 {
+/// Since the Unix epoch.
+pub(crate) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
 
-use coroner_outbox::{Round, backoff, parse_retry_after};
+use coroner_outbox::{MAX_WAIT, Round, backoff, parse_retry_after};
 
 use crate::client_report::{Discarded, Reason};
 use crate::envelope::{Envelope, item_type};
 use crate::event::shrink;
 use crate::options::Options;
 use crate::outbox::{Entry, Outbox, OutboxLimits, State, plain_sid};
+use crate::rate_limits::seconds;
 use crate::session::{SessionMode, SessionUpdate, items};
 use crate::transport::{Answer, SendError, Transport};
 
@@ -112,7 +113,7 @@ impl Sender {
             let (waiting, due) = self.outbox.queue()?.into_iter().partition(|entry| entry.wait(now).is_some());
             let mut next = self.send_entries(due, Next::Unknown)?;
             if next != Next::Stop {
-                match self.send_sessions() {
+                match self.send_sessions(next == Next::Taken) {
                     Ok(true) => next = Next::Taken,
                     Ok(false) => {}
                     // They wait. What waits in the queue is not to wait for them.
@@ -371,9 +372,14 @@ impl Sender {
         backoff(self.options.retry_after, self.options.tries, tries)
     }
 
-    /// Sends what sessions may be sent. Says whether the server took some.
-    fn send_sessions(&self) -> std::io::Result<bool> {
+    /// Sends what sessions may be sent. Says whether the server took some. If it has just taken something (`is_there`), a failure before that
+    /// holds nothing back.
+    fn send_sessions(&self, is_there: bool) -> std::io::Result<bool> {
         let mut taken = false;
+        let wait = self.outbox.read_state().sessions_after.saturating_sub(seconds(SystemTime::now()));
+        if !is_there && (1..=MAX_WAIT.as_secs()).contains(&wait) {
+            return Ok(taken);
+        }
         let left = self.outbox.has_left();
         let mut lost = self.outbox.update(|state| state.sessions.settle(left, self.options.sessions))?;
         while self.wait("session", SystemTime::now()).is_none() {
@@ -404,7 +410,14 @@ impl Sender {
                     break;
                 }
                 Ok(answer) if matches!(answer.status, 429 | 500..) || answer.is_portal() || answer.is_not_now() => {
-                    self.outbox.update(|state| state.sessions.put_back(&batch))?;
+                    let now = SystemTime::now();
+                    let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, now));
+                    let after = seconds(now) + self.delay(0).max(said.unwrap_or_default()).as_secs();
+                    self.outbox.update(|state| {
+                        state.sessions.put_back(&batch);
+                        // How long it is for a 429 is among the limits.
+                        state.sessions_after = if answer.status == 429 { 0 } else { after };
+                    })?;
                     break;
                 }
                 Ok(answer) => {

@@ -10,7 +10,7 @@ use coroner_report::model::{
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
 use coroner_sentry::envelope::Envelope;
-use coroner_sentry::outbox::OutboxLimits;
+use coroner_sentry::outbox::{OutboxLimits, State};
 use coroner_sentry::session::{Reports, SessionMode};
 use coroner_sentry::transport::{Answer, SendError, Transport};
 use coroner_sentry::{Captured, Client, Options};
@@ -225,6 +225,12 @@ fn count(envelopes: &[Envelope]) -> (usize, usize) {
     (number(&|update| update["init"] == true), number(&|update| update["status"] == "crashed"))
 }
 
+/// The server is asked for sessions at once.
+fn ask_again(state: &mut State) {
+    state.rate_limits.clear();
+    state.sessions_after = 0;
+}
+
 #[test]
 fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
     // In memory where that can be had: it writes thousands of small files.
@@ -247,7 +253,7 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
     for number in 0..500_u32 {
         let client = client(folder.path(), Options { tries: 1, ..options() }, &fake);
         // A server that is asked too often is asked again when the limit is over; here that is at once.
-        client.outbox().update(|state| state.rate_limits.clear()).unwrap();
+        client.outbox().update(ask_again).unwrap();
         let id = Id(std::array::from_fn(|place| (number >> (8 * (place % 4))) as u8 ^ 0x5a));
         let mut crashed = report(1);
         crashed.header.event_id = id;
@@ -270,7 +276,7 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
     }
     *fake.script.lock().unwrap() = Box::new(|_| ok());
     let last = client(folder.path(), options(), &fake);
-    last.outbox().update(|state| state.rate_limits.clear()).unwrap();
+    last.outbox().update(ask_again).unwrap();
     for _ in 0..3 {
         last.flush(LONG);
     }
@@ -316,12 +322,39 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(|_| ok());
         let transport = Box::new(AtFirst(Mutex::new(Some(first.clone())), fake.clone()));
-        let client = Client::with_transport(options(), folder.path(), transport).unwrap();
+        let options = Options { retry_after: Duration::from_mins(15), ..options() };
+        let client = Client::with_transport(options, folder.path(), transport).unwrap();
         client.run_began(report(1).run.as_ref().unwrap()).unwrap();
         client.flush(LONG);
+        // A server that fails is not asked again at once, whatever a proxy does; one that takes an event has its sessions, too.
         client.flush(LONG);
-        assert_eq!(count(&fake.accepted()), (1, 0), "{first:?}");
+        let asked_again = first.is_err();
+        assert_eq!(count(&fake.accepted()), (usize::from(asked_again), 0), "{first:?}");
+        client.capture(&report(2)).unwrap();
+        client.flush(LONG);
+        assert_eq!(count(&fake.accepted()).0, 2, "{first:?}");
         assert!(client.outbox().read_state().discarded.is_empty(), "{first:?}");
+    }
+}
+
+#[test]
+fn sessions_wait_for_a_server_that_fails_as_long_as_events_do() {
+    for status in [500, 503] {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::new(move |_| Ok(Answer { status, retry_after: Some("3600".to_owned()), ..Answer::default() }));
+        for launch in 0..3_u64 {
+            let client = client(folder.path(), options(), &fake);
+            client.run_began(report(1).run.as_ref().unwrap()).unwrap();
+            client.flush(LONG);
+            assert_eq!(fake.sent().len(), 1, "{status}: launch {launch}");
+            let until = UNIX_EPOCH + Duration::from_secs(client.outbox().read_state().sessions_after);
+            let wait = until.duration_since(SystemTime::now()).unwrap();
+            assert!((Duration::from_mins(58)..Duration::from_mins(61)).contains(&wait), "{status}: {wait:?}");
+        }
+        let client = client(folder.path(), options(), &fake);
+        client.outbox().update(|state| state.sessions_after = 1).unwrap();
+        client.flush(LONG);
+        assert_eq!(fake.sent().len(), 2, "{status}: when it is over");
     }
 }
 

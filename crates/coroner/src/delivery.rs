@@ -486,7 +486,11 @@ impl Deliverer {
     /// Delivers the reports of one run. Returns how many have to stay for another time.
     fn process(&self, mut run: EndedRun, now: SystemTime) -> usize {
         if self.is_spent(&run) {
-            let why = format!("its processing crashed {} times, so it was not tried again", run.progress.attempts);
+            let times = match run.progress.attempts {
+                1 => "once".to_owned(),
+                more => format!("{more} times"),
+            };
+            let why = format!("its processing crashed {times}, so it was not tried again");
             return self.set_aside(&run, &why);
         }
         let _mark = self.mark(run.id);

@@ -265,6 +265,28 @@ fn a_crash_before_the_install_becomes_a_report_once() {
     }
 }
 
+/// A clock that was ten years ahead, and what the system says later of the same moment.
+#[test]
+fn a_death_in_the_future_or_of_the_same_moment_hides_no_other() {
+    let bench = Bench::new();
+    let [first, second, third] = [4_194_000, 4_194_001, 4_194_002].map(|pid| bench.say(pid, NATIVE_CRASH, TOMBSTONE));
+    let at = |said: &str, years: u128| {
+        let mut parts: Vec<_> = said.split('|').map(ToOwned::to_owned).collect();
+        // All of the first one's time.
+        let time: u128 = first.split('|').nth(2).unwrap().parse().unwrap();
+        parts[2] = (time + years * 365 * 86_400_000).to_string();
+        parts.join("|")
+    };
+    let said = [at(&first, 10), at(&second, 0), at(&third, 0)];
+    for launch in 1..=3 {
+        for _ in 0..2 {
+            let (_, signal, _) = bench.start("deliver", &said[..launch].join("\n"));
+            assert_eq!(signal, None);
+        }
+        assert_eq!(bench.reports().len(), launch);
+    }
+}
+
 #[test]
 fn an_uncaught_exception_of_java_is_a_report_with_its_frames_and_the_native_threads() {
     let bench = Bench::new();

@@ -14,7 +14,7 @@
 //!   clean/                       the directory of a run that ended by itself and left nothing, for the next run to use
 //!   broken/<run id>/             a run that could not be processed, as it was, with `why.txt`
 //!   last_run-<number>.json       how the last run that was looked at ended, of each app that has the store
-//!   system_reports.json          up to which time what the system says is known
+//!   system_reports.json          what is known of what the system says
 //!   reported_processes.json      the last processes whose death had a report
 //!   evicted                      how many reports the limits removed, until a report says so
 //!   reports/                     where the default folder sink writes

@@ -62,11 +62,11 @@ pub struct ExitInfo {
 }
 
 impl ExitInfo {
-    /// The latest `timestamp_ms` of those that earlier launches handed over to the store in that directory, `None` if there was none: only
-    /// later ones are news, and need their traces read.
-    pub fn known_until(store_dir: &Path) -> Option<u64> {
-        let nanoseconds = *known(&Directory::open(store_dir).ok()?).get(SOURCE)?;
-        Some(nanoseconds / 1_000_000)
+    /// Whether an earlier launch handed this process's end over to the store in that directory, so that its trace need not be read again. By
+    /// process id and time.
+    pub fn is_known(&self, store_dir: &Path) -> bool {
+        let report = SystemReport::from(self.clone());
+        Directory::open(store_dir).is_ok_and(|store| known(&store).get(SOURCE).is_some_and(|known| known.has(&report)))
     }
 
     fn end(&self) -> SystemEnd {

@@ -13,7 +13,7 @@
 //!
 //! Traces are read with the feature `system-reports`; without it a death has no stacks but those that the run itself left.
 //!
-//! Systems give the same history at each launch: what has been seen is known by its time. What comes when the run's own report is delivered
+//! Systems give the same history at each launch: what has been seen is known by its identity ([`Known`]). What comes when the run's own report is delivered
 //! and gone already adds nothing: the processes that had one are known ([`note_reported`]).
 
 use std::collections::BTreeMap;
@@ -46,8 +46,10 @@ pub use metric_kit::{MetricKitError, metric_kit_reports};
 
 /// In a run's directory: what the system said of its end.
 pub(crate) const FILE: &str = "system";
-/// In the store: up to which time what each source says is known.
+/// In the store: what is known of what each source says, a [`Known`] by its source.
 const SEEN: &str = "system_reports.json";
+/// How many identities of one source are kept. Android's history has 16 of a package, MetricKit's some of each day of a week.
+const IDENTITIES_KEPT: usize = 1024;
 /// In the store: the last processes whose death had a report of Coroner's own, with the time of their install.
 const REPORTED: &str = "reported_processes.json";
 /// How many they are.
@@ -143,15 +145,17 @@ impl SystemReport {
         matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung | SystemEnd::Survived) && trace::is_known(&self.trace)
     }
 
-    /// The run that it is of where the store has none: the same each time.
+    /// The run that it is of where the store has none.
     fn run(&self) -> Id {
-        if let Some(id) = self.run_id {
-            return id;
-        }
+        self.run_id.unwrap_or_else(|| self.identity())
+    }
+
+    /// The same each time that the system says it, and of no other death.
+    fn identity(&self) -> Id {
         let hash = |seed: u64| {
             let text = format!("{}\0{}\0{}", self.source, self.pid, Timestamp::from(self.time).0);
-            // Several of them may have one time.
-            let trace: &[u8] = if self.end == SystemEnd::Survived { &self.trace } else { &[] };
+            // Several of them may have one time. A process ends once, and its trace may not be there each time.
+            let trace: &[u8] = if self.end == SystemEnd::Survived || self.pid == 0 { &self.trace } else { &[] };
             text.bytes().chain(trace.iter().copied()).fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash: u64, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             })
@@ -186,9 +190,36 @@ impl SystemReport {
     }
 }
 
-/// Up to which time what each source says is known in a store, nanoseconds since 1970.
-fn known(store: &Directory) -> BTreeMap<String, u64> {
-    let noted = store.read(OsStr::new(SEEN), 1 << 16).ok();
+/// What is known of what one source says.
+///
+/// Not one time up to which all is known: a clock that was wrong dates a death in the future, and of two of one time the system may say one
+/// later.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Known {
+    /// Up to this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
+    until: u64,
+    /// Time and identity of what is known and later than that.
+    later: Vec<(u64, Id)>,
+}
+
+impl Known {
+    fn has(&self, report: &SystemReport) -> bool {
+        let identity = report.identity();
+        Timestamp::from(report.time).0 <= self.until || self.later.iter().any(|(_, known)| *known == identity)
+    }
+
+    fn add(&mut self, report: &SystemReport) {
+        self.later.push((Timestamp::from(report.time).0, report.identity()));
+        if self.later.len() > IDENTITIES_KEPT {
+            self.later.sort_unstable_by_key(|(time, _)| *time);
+            self.until = self.later.remove(0).0;
+        }
+    }
+}
+
+/// What is known in a store of what each source says.
+fn known(store: &Directory) -> BTreeMap<String, Known> {
+    let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
     noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
 }
 
@@ -196,7 +227,7 @@ fn known(store: &Directory) -> BTreeMap<String, u64> {
 pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) -> io::Result<()> {
     let root = store.root()?;
     let mut seen = known(&root);
-    reports.retain(|report| seen.get(&report.source).is_none_or(|seen| Timestamp::from(report.time).0 > *seen));
+    reports.retain(|report| seen.get(&report.source).is_none_or(|known| !known.has(report)));
     if reports.is_empty() {
         return Ok(());
     }
@@ -233,8 +264,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, &report, until)) {
             make_run(store, &report, &bytes)?;
         }
-        let seen = seen.entry(report.source).or_default();
-        *seen = Timestamp::from(report.time).0.max(*seen);
+        seen.entry(report.source.clone()).or_default().add(&report);
     }
     root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen).map_err(io::Error::other)?)
 }

@@ -163,7 +163,7 @@ public final class Coroner {
             }
             if (Build.VERSION.SDK_INT >= 30) {
                 try {
-                    ExitInfos.handOver(context, nativeKnownUntil(store));
+                    ExitInfos.handOver(context, store);
                 } catch (RuntimeException error) {
                     Log.w(TAG, "the system says nothing of earlier processes", error);
                 }
@@ -285,7 +285,7 @@ public final class Coroner {
             int pid, int reason, int status, int importance, long timestamp, long rss, long pss,
             String description, byte[] trace);
 
-    private static native long nativeKnownUntil(String store);
+    static native boolean nativeIsKnown(String store, int pid, long timestamp);
 
     private static native boolean nativeInstall(
             String app, String store, String version, String environment, String release, String dist, String dsn,

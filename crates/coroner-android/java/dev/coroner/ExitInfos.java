@@ -15,14 +15,14 @@ final class ExitInfos {
 
     private ExitInfos() {}
 
-    /** Hands over what the system says of processes that ended after that time, milliseconds since 1970. */
-    static void handOver(Context context, long after) {
+    /** Hands over what the system says of processes whose end that store does not know yet. */
+    static void handOver(Context context, String store) {
         ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
         if (manager == null) {
             return;
         }
         for (ApplicationExitInfo info : manager.getHistoricalProcessExitReasons(null, 0, 0)) {
-            if (info.getTimestamp() > after) {
+            if (!Coroner.nativeIsKnown(store, info.getPid(), info.getTimestamp())) {
                 Coroner.nativeAddExitInfo(
                         info.getPid(),
                         info.getReason(),
