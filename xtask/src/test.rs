@@ -84,6 +84,8 @@ const STEPS: &[(&str, When, Step)] = &[
     // The apps in C, C++ and Python, by the documents' words. Those in Rust (`cargo xtask front-door`) are built once more from packages.
     ("front door", Always, |_| chore(&["front-door", "--short"])),
     ("archive for C", Whole, |_| chore(&["dist", "--profile", "dev", "--check"])),
+    ("package for Apple's systems", Whole, |_| chore(&["dist", "--profile", "dev", "--apple"])),
+    ("Debian package", Whole, |_| chore(&["dist", "--profile", "dev", "--debian"])),
     ("Android library", Always, |_| chore(&["aar", "--profile", "dev", "--run"])),
     ("Android", Always, |whole| chore(if whole { &["android"] } else { &["android", "--short"] })),
     ("documentation", Always, |_| documentation()),
