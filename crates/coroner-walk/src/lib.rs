@@ -62,4 +62,4 @@ pub use live_reader::LiveReader;
 pub use registered_ranges::{MAX_RANGES, RANGES};
 pub use stack_bounds::stack_bounds;
 pub use stack_reader::{CopiedWindows, StackReader, ThreadStack};
-pub use walker::{Native, authentication_mask, walker};
+pub use walker::{Native, NativeWalker, WalkImages, authentication_mask, walker};

@@ -79,8 +79,8 @@ impl LiveImages {
     }
 
     /// The list that was made last, if the images are still these; makes none, and needs little stack.
-    pub fn made_last(mut memory: LoadGuarded) -> Option<LiveImages> {
-        Self::last().filter(|last| last.0.stamp.is_current(&mut memory))
+    pub fn made_last(memory: LoadGuarded) -> Option<LiveImages> {
+        Self::last().filter(|last| last.0.stamp.is_current(&mut LiveReader::Loads(memory)))
     }
 
     /// The list that was made last.

@@ -1,10 +1,12 @@
 //! The unwinder's walker for a stack of this process.
 
-use coroner_process::memory::Memory;
+use core::cell::Cell;
+
 use coroner_process::registers::Registers;
-use coroner_unwind::{Images, Options, RuleCache, Walker, WithRanges};
+use coroner_unwind::{Image, Images, Options, RuleCache, Walker, WithRanges};
 
 use crate::registered_ranges::{MAX_RANGES, RANGES};
+use crate::{ImageList, LiveImages, StackReader};
 
 /// The architecture that is walked: this process's own.
 #[cfg(target_arch = "x86_64")]
@@ -22,16 +24,60 @@ pub fn authentication_mask() -> u64 {
     <Native as coroner_unwind::Architecture>::AUTHENTICATION_MASK
 }
 
+/// The images of a walk. One type for all walks, as there is one of memory: the unwinder is large, and is compiled once.
+#[derive(Clone, Copy, Debug)]
+pub enum WalkImages<'i> {
+    /// Those of a table of its owner: a crash's.
+    Listed(&'i ImageList),
+    /// Those that all threads share.
+    Live(&'i LiveImages),
+    /// The same, and whether an address was in none of them.
+    Noting(&'i LiveImages, &'i Cell<bool>),
+}
+
+impl Images for WalkImages<'_> {
+    fn find(&self, address: u64) -> Option<Image> {
+        match self {
+            WalkImages::Listed(images) => Images::find(images, address),
+            WalkImages::Live(images) => Images::find(images, address),
+            WalkImages::Noting(images, missed) => {
+                let found = Images::find(images, address);
+                missed.set(missed.get() || found.is_none());
+                found
+            }
+        }
+    }
+
+    fn is_executable(&self, address: u64) -> Option<bool> {
+        match self {
+            WalkImages::Listed(images) => images.is_executable(address),
+            WalkImages::Live(images) | WalkImages::Noting(images, _) => images.is_executable(address),
+        }
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        match self {
+            WalkImages::Listed(images) => Images::generation(images),
+            WalkImages::Live(images) | WalkImages::Noting(images, _) => Images::generation(images),
+        }
+    }
+}
+
+/// The walker of this process's stacks.
+pub type NativeWalker<'c, 'm, 'w, 'i> =
+    Walker<'c, Native, &'m mut StackReader<'w>, WithRanges<'static, WalkImages<'i>, MAX_RANGES>>;
+
 /// A walk of a thread of this process, from these registers. Registered ranges come before what `images` know; the authentication
-/// mask is this process's, whatever `options` say. Async-signal-safe if `memory` and `images` are.
+/// mask is this process's, whatever `options` say. Async-signal-safe if `memory` is.
 #[inline]
-pub fn walker<'c, M: Memory, I: Images>(
+pub fn walker<'c, 'm, 'w, 'i>(
     registers: &Registers,
-    memory: M,
-    images: I,
+    memory: &'m mut StackReader<'w>,
+    images: WalkImages<'i>,
     rules: &'c mut RuleCache,
     options: Options,
-) -> Walker<'c, Native, M, WithRanges<'static, I, MAX_RANGES>> {
+) -> NativeWalker<'c, 'm, 'w, 'i> {
     let options = Options { authentication_mask: Some(authentication_mask()), ..options };
     Walker::new(registers, memory, RANGES.before(images), rules, options)
 }

@@ -3,7 +3,7 @@
 use core::num::NonZeroUsize;
 use core::ops::ControlFlow;
 
-use coroner_process::memory::Memory;
+use coroner_process::memory::LoadGuarded;
 use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadEncoder, WalkEnd};
 use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
@@ -11,7 +11,7 @@ use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
 use super::symbol_names::Addresses;
 use crate::workspace::Workspace;
 use coroner_run::BUFFER;
-use coroner_walk::ImageList;
+use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
 
 /// The last frames of a deep stack.
 pub(crate) const LAST: usize = 128;
@@ -64,14 +64,15 @@ impl<'w> Walk<'w> {
         encoder: &mut Encoder<'_>,
         thread: &Thread<'_>,
         registers: &Registers,
-        memory: impl Memory,
+        memory: LoadGuarded,
         depth: Depth,
         swift_async: SwiftAsync,
     ) -> bool {
         let Some(mut thread) = ThreadEncoder::begin(encoder, thread) else { return false };
         let Walk { ring, images, cache, mut names } = self;
         let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
-        let mut walker = coroner_walk::walker(registers, memory, images, cache, options);
+        let mut memory = StackReader::of_elsewhere(LiveReader::Loads(memory));
+        let mut walker = coroner_walk::walker(registers, &mut memory, WalkImages::Listed(images), cache, options);
         ring.first_cfa = 0;
         let mut walked = 0_usize;
         // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.

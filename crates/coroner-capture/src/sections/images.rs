@@ -6,11 +6,13 @@ use super::SectionResult;
 use crate::os::image_encoding;
 use crate::session::{CrashSession, memory};
 use coroner_run::{ROOM, ReportWriter};
+use coroner_walk::LiveReader;
 
 /// Lists the images as they are now.
 pub(super) fn list(session: &mut CrashSession<'_>) {
     if let Some(images) = session.images() {
-        images.refresh(&mut memory());
+        // As live backtraces list them.
+        images.refresh(&mut LiveReader::Loads(memory()));
     }
 }
 

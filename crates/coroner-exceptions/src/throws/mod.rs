@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, FoundBy, Frame};
 use coroner_unwind::Options;
-use coroner_walk::{LiveImages, StackReader, rule_caches, swift_tasks};
+use coroner_walk::{LiveImages, StackReader, WalkImages, rule_caches, swift_tasks};
 
 use slots::Frames;
 
@@ -124,35 +124,11 @@ fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     }
 }
 
-/// The images, and whether an address was looked up that is in none.
-struct Noting<'i> {
-    images: &'i LiveImages,
-    missed: &'i Cell<bool>,
-}
-
-impl coroner_unwind::Images for Noting<'_> {
-    fn find(&self, address: u64) -> Option<coroner_unwind::Image> {
-        let found = coroner_unwind::Images::find(&self.images, address);
-        if found.is_none() {
-            self.missed.set(true);
-        }
-        found
-    }
-
-    fn is_executable(&self, address: u64) -> Option<bool> {
-        coroner_unwind::Images::is_executable(&self.images, address)
-    }
-
-    fn generation(&self) -> u64 {
-        coroner_unwind::Images::generation(&self.images)
-    }
-}
-
 /// Walks up to [`FRAMES`] frames; returns how many, and whether an address is in no image.
 fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages, frames: &Frames) -> (usize, bool) {
     let Some(mut rules) = rule_caches::claim() else { return (0, false) };
     let missed = Cell::new(false);
-    let images = Noting { images, missed: &missed };
+    let images = WalkImages::Noting(images, &missed);
     // No scan: a frame that is not certain is worth nothing here, and costs.
     let swift_async =
         if cfg!(target_vendor = "apple") { swift_tasks::of_this_thread() } else { swift_tasks::NOT_FOLLOWED };

@@ -48,7 +48,9 @@ impl ImageList {
         }
     }
 
-    fn refresh_by_linker(&mut self, memory: &mut impl Memory) -> Refresh {
+    /// Compiled once for both memories: nothing here is of crash time, nor often done.
+    fn refresh_by_linker(&mut self, mut memory: &mut dyn Memory) -> Refresh {
+        let memory = &mut memory;
         let refreshed = self.table.refresh_by_linker(memory);
         if let Some(program) = self.table.iter().find(|image| image.kind == ImageKind::Main) {
             search_table::prepare(memory, program);

@@ -45,7 +45,7 @@ use coroner_process::registers::Registers;
 use coroner_unwind::{AddressKind, Options as WalkOptions, RuleCache, SwiftAsync};
 #[cfg(supported)]
 use coroner_walk::{
-    CopiedWindows, LiveReader, StackReader, ThreadStack, rule_caches, stop_thread::for_each_thread,
+    CopiedWindows, LiveReader, StackReader, ThreadStack, WalkImages, rule_caches, stop_thread::for_each_thread,
     store_current_registers, swift_tasks,
 };
 
@@ -297,7 +297,7 @@ impl Backtrace {
         let depth = options.depth.min(Self::MAX_FRAMES);
         let images: &LoadedImages = &self.images;
         let Some(list) = &images.list else { return };
-        let mut walker = coroner_walk::walker(registers, memory, list, rules, walk);
+        let mut walker = coroner_walk::walker(registers, memory, WalkImages::Live(list), rules, walk);
         let mut skip = options.skip;
         // In registers, not in `self`: each frame would wait for the one before it to be stored.
         let (mut length, mut instructions, mut truncated) = (0, 0_u128, false);
