@@ -20,6 +20,7 @@
 mod address_range;
 pub mod elf;
 pub mod futex_wait;
+mod heap_sort;
 pub mod hold;
 pub mod identity;
 pub mod macho;
@@ -27,6 +28,7 @@ pub mod memory;
 pub mod registers;
 
 pub use address_range::{AddressRange, ImageKind, Segment};
+pub use heap_sort::heap_sort;
 
 #[cfg(supported)]
 pub mod alternate_stack;

@@ -522,7 +522,7 @@ impl Deliverer {
                 continue;
             }
             let due = self.sinks.iter().any(|sink| {
-                let said = run.progress.reports.get(&index).and_then(|sinks| sinks.get(sink.name()));
+                let said = run.progress.reports.get(&(index as u32)).and_then(|sinks| sinks.get(sink.name()));
                 said.is_none_or(|state| state.may_be_asked(now))
             });
             let read = due.then(|| {
@@ -653,9 +653,9 @@ impl Deliverer {
 
     /// Asks each sink that has not finally answered, and notes what they say. Says whether none panicked.
     fn submit(&self, run: &mut EndedRun, raw: &RawRun, index: usize, report: Option<&Report>, now: SystemTime) -> bool {
-        let mut answers = run.progress.reports.remove(&index).unwrap_or_default();
+        let mut answers = run.progress.reports.remove(&(index as u32)).unwrap_or_default();
         self.ask_sinks(run.id, &mut answers, (raw, index, report), now, |answers| {
-            run.progress.reports.insert(index, answers.clone());
+            run.progress.reports.insert(index as u32, answers.clone());
             self.record(run);
         })
     }
@@ -713,7 +713,7 @@ impl Deliverer {
 
     /// Whether every sink has finally answered for the report `index`.
     fn is_done(&self, progress: &Progress, index: usize) -> bool {
-        all_final(&self.sinks, progress.reports.get(&index))
+        all_final(&self.sinks, progress.reports.get(&(index as u32)))
     }
 
     /// Writes what is known of the run, so that the next launch goes on from here.

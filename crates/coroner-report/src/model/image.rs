@@ -3,6 +3,7 @@
 use super::address::{Address, Bytes};
 use super::value::Extra;
 use crate::wire::{ImageKind, UnwindKind};
+use coroner_process::heap_sort;
 use serde::{Deserialize, Serialize};
 
 /// A loaded image.
@@ -127,7 +128,7 @@ impl ImageIndex {
             what.segments.iter().for_each(|segment| add(segment.address, segment.size));
         }
         ranges.retain(|(start, end, _)| start < end);
-        ranges.sort_unstable();
+        heap_sort(&mut ranges, |first, second| first < second);
         let mut index = ImageIndex { owners: Vec::new() };
         // Ranges that have begun and not been seen to end, the one that began last on top.
         let mut open: Vec<(u64, usize)> = Vec::new();

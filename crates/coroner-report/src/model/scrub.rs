@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::{Report, RunFacts, Value};
+use coroner_process::heap_sort;
 
 const HIDDEN: &str = "[Filtered]";
 
@@ -91,7 +92,7 @@ pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
     named(text, &mut found);
     tokens(text, &mut found);
     found.retain(|range| !range.is_empty());
-    found.sort_unstable_by_key(|range| range.start);
+    heap_sort(&mut found, |first, second| first.start < second.start);
     let mut hidden = String::new();
     let mut end = 0;
     for range in &found {

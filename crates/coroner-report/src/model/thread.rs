@@ -4,6 +4,7 @@ use super::address::{Address, Bytes, RelativeAddress};
 use super::crash::Exception;
 use super::value::Extra;
 use crate::wire::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
+use coroner_process::heap_sort;
 use coroner_process::registers::{AARCH64_NAMES, Aarch64Registers, Arch, X86_64_NAMES, X86_64Registers};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -371,7 +372,7 @@ impl<'de> Deserialize<'de> for Registers {
             .into_iter()
             .filter_map(|(name, value)| Some((ExtraRegister::from_name(&name).or_else(|| number(&name))?, value.0)));
         registers.extra = extra.collect();
-        registers.extra.sort_unstable_by_key(|(register, _)| *register);
+        heap_sort(&mut registers.extra, |(first, _), (second, _)| first < second);
         Ok(registers)
     }
 }

@@ -16,8 +16,9 @@ use crate::model::{
 };
 use crate::reader::{Fields, Limit, decode_item, read_bounded};
 use crate::wire::{crc32c, keys};
+use coroner_process::heap_sort;
 use minicbor::Decoder;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// CBOR items of one value.
@@ -177,6 +178,9 @@ impl<'a> Reading<'a> {
             run: id(Scalar::PROCESSING_RUN_HIGH, Scalar::PROCESSING_RUN_LOW),
             tid: scalar(Scalar::PROCESSING_THREAD),
         };
+        let mut hang_durations_ns = BTreeMap::new();
+        let of_hang = |number| Some((number, scalar(Scalar::hang_duration(number)?)));
+        hang_durations_ns.extend((0..MAX_HANGS).filter_map(of_hang).filter(|(_, ns)| *ns > 0));
         self.facts.lifecycle = Lifecycle {
             exit: ExitKind(number(Scalar::EXIT)),
             exit_time: time(Scalar::EXIT_TIME),
@@ -188,10 +192,7 @@ impl<'a> Reading<'a> {
             foreground_changed: time(Scalar::FOREGROUND_CHANGED),
             last_alive: time(Scalar::LAST_ALIVE),
             hang_since: time(Scalar::HANG_SINCE),
-            hang_durations_ns: (0..MAX_HANGS)
-                .filter_map(|number| Some((number, scalar(Scalar::hang_duration(number)?))))
-                .filter(|(_, ns)| *ns > 0)
-                .collect(),
+            hang_durations_ns,
             memory_used: Some(scalar(Scalar::MEMORY_USED)).filter(|bytes| *bytes > 0),
             memory_available: Some(scalar(Scalar::MEMORY_AVAILABLE)).filter(|bytes| *bytes > 0),
             debugged: scalar(Scalar::DEBUGGED) != 0,
@@ -342,7 +343,7 @@ impl<'a> Reading<'a> {
     }
 
     fn values(&mut self, mut values: Vec<Version<'a>>) {
-        values.sort_unstable_by_key(|version| version.sequence);
+        heap_sort(&mut values, |first, second| first.sequence < second.sequence);
         for version in values {
             let value = match version.form {
                 form::TEXT => Ok(Value::Text(String::from_utf8_lossy(version.value).into_owned())),
@@ -419,7 +420,7 @@ impl<'a> Reading<'a> {
                 Err(error) => self.problem(at, format!("breadcrumb {number} is malformed CBOR: {error}")),
             }
         }
-        found.sort_unstable_by_key(|(number, _)| *number);
+        heap_sort(&mut found, |(first, _), (second, _)| first < second);
         self.facts.breadcrumbs = found.into_iter().map(|(_, breadcrumb)| breadcrumb).collect();
         self.facts.breadcrumbs_overwritten =
             left.saturating_sub(cleared).saturating_sub(layout.breadcrumb_count as u64);

@@ -115,7 +115,7 @@ impl Deliverer {
         // What is too old is delivered first, if that can be done.
         let retention = Retention { age: Duration::MAX, ..self.retention };
         let mut lost = 0;
-        for kept in retention.divide(kept.collect(), SystemTime::now()).1.into_iter().take(MAX_REMOVED) {
+        for kept in retention.beyond(kept.collect(), SystemTime::now()).into_iter().take(MAX_REMOVED) {
             let Ok(Some(run)) = self.claim(kept.item, process) else { continue };
             let is_removed = self.store.remove(run).is_ok();
             lost += usize::from(is_removed && kept.worth > Worth::Stored);

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::system::capture::FIRST_NON_FATAL;
+use coroner_process::heap_sort;
 use coroner_report::model::{Report, RunFacts};
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ExitKind;
@@ -72,7 +73,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let (directory, mut reports) = deliverer.store.reports_of(deliverer.own).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
     // The one that was written last has it, if no other thread was quicker.
-    reports.sort_unstable();
+    heap_sort(&mut reports, |(first, _), (second, _)| first < second);
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
         let report = Report::read(&bytes).ok().filter(|report| report.end.is_some())?;
@@ -182,6 +183,7 @@ impl Deliverer {
             self.store.set_evicted(0);
             delivered = true;
         }
+        all.retain(|_, answers| !answers.is_empty());
         self.note(&directory, &all);
         if delivered {
             self.notify_left_out(&state);
@@ -221,15 +223,14 @@ impl Deliverer {
     /// What the sinks said of reports that stay, for the next launch.
     #[allow(clippy::unused_self)] // As `record`.
     fn note(&self, directory: &Directory, all: &BTreeMap<u32, Answers>) {
-        let said: BTreeMap<_, _> = all.iter().filter(|(_, answers)| !answers.is_empty()).collect();
         let name = OsStr::new(LIVE);
-        let noted = if said.is_empty() {
+        let noted = if all.is_empty() {
             directory.remove_file(name).or_else(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => Ok(()),
                 _ => Err(error),
             })
         } else {
-            serde_json::to_vec(&said).map_err(Into::into).and_then(|bytes| directory.write_quickly(name, &bytes))
+            serde_json::to_vec(all).map_err(Into::into).and_then(|bytes| directory.write_quickly(name, &bytes))
         };
         if let Err(error) = noted {
             log::warn!("coroner: what sinks said of this run's reports can't be noted: {error}");

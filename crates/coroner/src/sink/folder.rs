@@ -109,10 +109,12 @@ impl FolderSink {
             report.bytes += status.disk_bytes;
             report.item.1.push(name);
         }
-        let (_, goes) = self.retention.divide(reports.into_values().collect(), SystemTime::now());
+        let goes = self.retention.beyond(reports.into_values().collect(), SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
             // What was written last goes first: a report without it is one that is still being written.
-            names.sort_unstable_by_key(|name| *name != file_name(&stem, LAST));
+            if let Some(last) = names.iter().position(|name| *name == file_name(&stem, LAST)) {
+                names.swap(0, last);
+            }
             for name in names {
                 match folder.remove_file(&name) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

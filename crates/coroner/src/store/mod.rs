@@ -37,6 +37,7 @@ pub(crate) mod raw_run;
 mod retention;
 
 pub(crate) use claim::{Claim, EndedRun, LOCK, REPORT, STATE};
+use coroner_process::heap_sort;
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use coroner_report::wire::FILE_PREFIX;
@@ -237,7 +238,7 @@ impl Store {
             Err(error) if is_no_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
-        list.sort_unstable_by_key(|run| run.began);
+        heap_sort(&mut list, |first, second| first.began < second.began);
         Ok(list)
     }
 
@@ -304,7 +305,7 @@ impl Store {
                 }
             }
         }
-        found.runs.sort_unstable_by_key(|run| run.began);
+        heap_sort(&mut found.runs, |first, second| first.began < second.began);
         Ok(found)
     }
 
@@ -411,8 +412,8 @@ impl Store {
             ..*retention
         };
         let as_reports =
-            items.iter().map(|kept| Kept { worth: Worth::Report, since: kept.since, bytes: kept.bytes, item: () });
-        if smallest.divide(as_reports.collect(), now).1.is_empty() {
+            items.iter().map(|kept| Kept { worth: Worth::Report, since: kept.since, bytes: kept.bytes, item: 0 });
+        if smallest.places_beyond(as_reports.collect(), now).is_empty() {
             return Ok(Evicted::default());
         }
         let process = ProcessIdentity::of_this_process();
@@ -427,7 +428,7 @@ impl Store {
             Item::Broken(_) => true,
         });
         let mut evicted = Evicted::default();
-        for kept in retention.divide(items, now).1 {
+        for kept in retention.beyond(items, now) {
             match (kept.item, &broken) {
                 (Item::Ended(id), _) => match self.claim(id, &process)? {
                     Claim::Taken(run) => self.remove(*run)?,

@@ -46,7 +46,7 @@ pub(crate) struct Progress {
     pub(crate) counted: bool,
     /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
     /// here was not asked yet.
-    pub(crate) reports: BTreeMap<usize, Answers>,
+    pub(crate) reports: BTreeMap<u32, Answers>,
 }
 
 /// What one sink said of one report.
@@ -114,8 +114,11 @@ impl Progress {
         let bytes = run.read(OsStr::new(LIVE), MAX_BYTES).unwrap_or_default();
         let mut said: BTreeMap<u32, Answers> = serde_json::from_slice(&bytes).unwrap_or_default();
         let reports = if said.is_empty() { Vec::new() } else { raw_run::numbered(run).unwrap_or_default() };
-        let said = reports.iter().enumerate().filter_map(|(index, (number, _))| Some((index, said.remove(number)?)));
-        Self { reports: said.collect(), ..Self::default() }
+        let said =
+            reports.iter().enumerate().filter_map(|(index, (number, _))| Some((index as u32, said.remove(number)?)));
+        let mut progress = Self::default();
+        progress.reports.extend(said);
+        progress
     }
 
     fn damaged() -> Self {

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
+use coroner_process::heap_sort;
 use coroner_report::model::{Id, Report, RunFacts, Termination};
 use coroner_report::reader::ReadError;
 use coroner_report::wire::FILE_PREFIX;
@@ -45,7 +46,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
 pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
     let names = run.names()?.into_iter();
     let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
-    numbered.sort_unstable();
+    heap_sort(&mut numbered, |(first, _), (second, _)| first < second);
     Ok(numbered)
 }
 

@@ -1,5 +1,6 @@
 //! How much a store or a folder of reports may hold, and what has to go first.
 
+use coroner_process::heap_sort;
 use std::time::{Duration, SystemTime};
 
 /// What may be kept: numbers, an age and a size. Runs without a report go first, then reports that are not whole, then whole
@@ -51,16 +52,25 @@ pub(crate) struct Kept<T> {
 }
 
 impl Retention {
-    /// Divides what is there into what stays and what has to go, in the order in which it goes.
+    /// What has to go of what is there, in the order in which it goes.
     ///
     /// A time in the future (a clock set back) counts as now: such an item is neither too old nor immortal, since it is
     /// the newest and goes by number and size as the others do.
-    pub(crate) fn divide<T>(&self, mut items: Vec<Kept<T>>, now: SystemTime) -> (Vec<Kept<T>>, Vec<Kept<T>>) {
-        items.sort_unstable_by_key(|kept| (kept.worth, kept.since));
+    pub(crate) fn beyond<T>(&self, items: Vec<Kept<T>>, now: SystemTime) -> Vec<Kept<T>> {
+        let places = items.iter().enumerate();
+        let places = places.map(|(item, kept)| Kept { item, worth: kept.worth, since: kept.since, bytes: kept.bytes });
+        let goes = self.places_beyond(places.collect(), now);
+        let mut items: Vec<_> = items.into_iter().map(Some).collect();
+        goes.into_iter().filter_map(|place| items[place].take()).collect()
+    }
+
+    /// The places of what has to go in a list of all.
+    pub(crate) fn places_beyond(&self, mut items: Vec<Kept<usize>>, now: SystemTime) -> Vec<usize> {
+        let key = |kept: &Kept<usize>| (kept.worth, kept.since, kept.item);
+        heap_sort(&mut items, |first, second| key(first) < key(second));
         let mut bytes: u64 = items.iter().fold(0, |sum, kept| sum.saturating_add(kept.bytes));
         let mut runs = items.iter().filter(|kept| kept.worth == Worth::Run).count();
         let mut reports = items.len() - runs;
-        let mut stays = Vec::with_capacity(items.len());
         let mut goes = Vec::new();
         for kept in items {
             let age = now.duration_since(kept.since).unwrap_or(Duration::ZERO);
@@ -69,12 +79,10 @@ impl Retention {
             if *number > limit || bytes > self.bytes || age > self.age {
                 *number -= 1;
                 bytes = bytes.saturating_sub(kept.bytes);
-                goes.push(kept);
-            } else {
-                stays.push(kept);
+                goes.push(kept.item);
             }
         }
-        (stays, goes)
+        goes
     }
 }
 

@@ -21,6 +21,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use coroner_process::heap_sort;
 use coroner_process::registers::Arch;
 use coroner_report::model::{Id, Report, RunFacts, Timestamp, Value};
 use coroner_report::run_state::ProcessIdentity;
@@ -231,7 +232,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     if reports.is_empty() {
         return Ok(());
     }
-    reports.sort_unstable_by_key(|report| report.time);
+    heap_sort(&mut reports, |first, second| first.time < second.time);
     let process = ProcessIdentity::of_this_process();
     // Process ids of runs that have ended, with the time of their install.
     let mut ended = Vec::new();

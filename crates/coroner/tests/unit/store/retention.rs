@@ -9,7 +9,7 @@ fn items(list: &[(u64, u64)]) -> Vec<Kept<u64>> {
 
 fn gone(limits: Retention, list: &[(u64, u64)], now: u64) -> Vec<u64> {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now);
-    limits.divide(items(list), now).1.into_iter().map(|kept| kept.item).collect()
+    limits.beyond(items(list), now).into_iter().map(|kept| kept.item).collect()
 }
 
 const ROOMY: Retention = Retention { number: 100, runs: 100, age: Duration::from_secs(1_000_000), bytes: 1_000_000 };
@@ -33,7 +33,7 @@ fn runs_without_a_report_go_first_and_do_not_count_as_reports() {
     let kept = |item, worth| Kept { item, worth, since: at(item), bytes: 10 };
     let items = || vec![kept(1, Worth::Report), kept(2, Worth::Partial), kept(3, Worth::Run), kept(4, Worth::Run)];
     let gone = |limits: Retention| {
-        let (_, goes) = limits.divide(items(), at(5));
+        let goes = limits.beyond(items(), at(5));
         goes.into_iter().map(|kept| kept.item).collect::<Vec<u64>>()
     };
     assert_eq!(gone(Retention { number: 2, runs: 2, ..ROOMY }), [0_u64; 0]);
