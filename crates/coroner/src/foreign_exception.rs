@@ -4,12 +4,13 @@
 
 use crate::system::capture::exception::{self, Ending, Threads};
 use coroner_process::registers::Registers;
-use coroner_report::model::{Address, Frame, InlinedFrame, Report};
+use coroner_report::model::{Address, Frame, InlinedFrame, Report, Value};
 use coroner_report::wire::{AddressKind, Exception, FoundBy, Language, Monitor};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::delivery::own_run;
 use crate::exception::current_registers;
+use crate::json::{self, Json, field, json_struct, object};
 
 /// An exception of a language with a runtime of its own, for [`report_foreign_exception`].
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +75,7 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
 /// For bindings, as [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {
-    let frames = lines(thrown.frames.iter());
+    let frames = lines(&mut thrown.frames.iter().map(ForeignFrame::to_value));
     let exception = Exception {
         language: thrown.language,
         type_name: Some(thrown.kind.as_bytes()),
@@ -94,11 +95,10 @@ pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: 
 }
 
 /// Frames as the report has them: an object of JSON a line.
-pub(crate) fn lines<T: Serialize>(frames: impl Iterator<Item = T>) -> String {
+pub(crate) fn lines(frames: &mut dyn Iterator<Item = Value>) -> String {
     let mut text = String::new();
     for frame in frames {
-        // It fails for map keys that are no text, of which there are none.
-        let line = serde_json::to_string(&frame).unwrap_or_default();
+        let line = json::text(&frame);
         if text.len() + line.len() >= MAX_TEXT {
             break;
         }
@@ -110,28 +110,60 @@ pub(crate) fn lines<T: Serialize>(frames: impl Iterator<Item = T>) -> String {
 
 /// A frame of machine code that its process has named.
 #[cfg_attr(supported, allow(dead_code, reason = "the next launch reads it everywhere"))]
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NativeText {
     /// Its return address.
     pub(crate) address: u64,
-    #[serde(flatten)]
     pub(crate) whole: InlinedText,
     /// What was inlined into it, innermost first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) inlined: Vec<InlinedText>,
 }
 
 /// A function of such a frame.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct InlinedText {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) line: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) column: Option<u32>,
+}
+
+json_struct!(InlinedText { function "function" omitted, file "file" omitted, line "line" omitted, column "column" omitted });
+
+/// The function's fields beside its own.
+impl Json for NativeText {
+    fn to_value(&self) -> Value {
+        let mut value = self.whole.to_value();
+        if let Value::Map(pairs) = &mut value {
+            pairs.insert(0, ("address".into(), self.address.to_value()));
+            if !self.inlined.is_empty() {
+                pairs.push(("inlined".into(), self.inlined.to_value()));
+            }
+        }
+        value
+    }
+
+    fn of_value(value: &Value) -> Option<Self> {
+        Some(Self {
+            address: field(value, "address").as_u64()?,
+            whole: Json::of_value(value)?,
+            inlined: Json::of_value(field(value, "inlined"))?,
+        })
+    }
+}
+
+impl ForeignFrame<'_> {
+    pub(crate) fn to_value(&self) -> Value {
+        let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+        let fields = [
+            ("function", self.function.into(), false),
+            ("file", text(self.file), false),
+            ("line", self.line.to_value(), false),
+            ("column", self.column.to_value(), false),
+            ("in_app", self.in_app.to_value(), false),
+        ];
+        object(&mut fields.into_iter())
+    }
 }
 
 impl From<NativeText> for Frame {
@@ -178,7 +210,7 @@ pub(crate) fn name_frames(report: &mut Report) {
         let language = thrown.language;
         let Some(text) = thrown.user_info.as_deref() else { continue };
         let native = || -> Option<Vec<Frame>> {
-            let read = |line| serde_json::from_str::<NativeText>(line).ok().map(Frame::from);
+            let read = |line: &str| NativeText::of_json(line.as_bytes()).map(Frame::from);
             text.lines().map(read).collect::<Option<Vec<_>>>().filter(|frames| !frames.is_empty())
         };
         let foreign =
@@ -192,20 +224,13 @@ pub(crate) fn name_frames(report: &mut Report) {
 }
 
 fn frame(line: &str, language: Language) -> Option<Frame> {
-    /// As [`ForeignFrame`], of a text in which a character may stand as an escape.
-    #[derive(Deserialize)]
-    struct Written {
-        function: String,
-        file: Option<String>,
-        line: Option<u32>,
-        column: Option<u32>,
-        in_app: bool,
-    }
-    let Written { function, file, line, column, in_app } = serde_json::from_str(line).ok()?;
+    let value = json::parse(line.as_bytes())?;
+    let InlinedText { function, file, line, column } = Json::of_value(&value)?;
+    let Value::Bool(in_app) = *field(&value, "in_app") else { return None };
     Some(Frame {
         found_by: FoundBy::MANAGED,
         module: language.name().map(ToOwned::to_owned),
-        function: Some(function).filter(|function| !function.is_empty()),
+        function: Some(function?).filter(|function| !function.is_empty()),
         file,
         line,
         column,

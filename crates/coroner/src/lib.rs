@@ -42,6 +42,7 @@ mod foreign_exception;
 mod hang;
 mod install;
 mod install_error;
+mod json;
 mod last_run;
 mod level;
 mod naming;

@@ -20,6 +20,7 @@ use coroner_report::model::{RunFacts, Termination, TerminationCertainty, Termina
 use coroner_report::run_state::{ExitKind, FIXED_BYTES};
 use coroner_report::wire::Os;
 
+use crate::json::Json as _;
 use crate::outcome::Outcome;
 use crate::store::EndedRun;
 
@@ -31,7 +32,7 @@ pub(crate) const FILE: &str = "termination.json";
 
 /// Reads what an earlier look has found; `None` if there was none, or it is damaged.
 pub(crate) fn read(bytes: &[u8]) -> Option<Termination> {
-    serde_json::from_slice(bytes).ok()
+    Termination::of_json(bytes)
 }
 
 /// The outcome that a reason makes of an unknown one; `None` if it is not sure enough.
@@ -88,9 +89,7 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
     let facts = RunFacts::read(state).ok().filter(|facts| facts.app.installed.is_some())?;
     let now = Now::default();
     let found = replaced(&facts, &now).unwrap_or_else(|| explain(&facts, &now));
-    if let Ok(bytes) = serde_json::to_vec(&found)
-        && let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &bytes)
-    {
+    if let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &found.to_json()) {
         log::debug!("coroner: why run {} ended can't be noted: {error}", run.id);
     }
     Some(found)

@@ -25,6 +25,7 @@ use coroner_report::run_state::{RunState, Scalar};
 use coroner_report::wire::Monitor;
 
 use super::{Deliverer, all_final, locked};
+use crate::json::Json as _;
 use crate::naming::Naming;
 use crate::store::RawRun;
 use crate::store::directory::Directory;
@@ -230,7 +231,7 @@ impl Deliverer {
                 _ => Err(error),
             })
         } else {
-            serde_json::to_vec(all).map_err(Into::into).and_then(|bytes| directory.write_quickly(name, &bytes))
+            directory.write_quickly(name, &all.to_json())
         };
         if let Err(error) = noted {
             log::warn!("coroner: what sinks said of this run's reports can't be noted: {error}");

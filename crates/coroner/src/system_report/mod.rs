@@ -31,6 +31,7 @@ use coroner_report::wire::{
 use serde::{Deserialize, Serialize};
 
 use crate::foreign_exception;
+use crate::json::{self, Json, json_names, json_struct};
 use crate::naming;
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
@@ -85,6 +86,18 @@ pub enum SystemEnd {
     Unknown,
 }
 
+json_names!(SystemEnd {
+    Exited "exited",
+    Terminated "terminated",
+    Crashed "crashed",
+    Hung "hung",
+    OutOfMemory "out_of_memory",
+    EndedByUser "ended_by_user",
+    EndedBySystem "ended_by_system",
+    Survived "survived",
+    Unknown "unknown",
+});
+
 impl SystemEnd {
     /// The outcome of a run that is `known` to have ended so by what it left itself.
     pub(crate) fn complete(self, known: Outcome) -> Outcome {
@@ -127,18 +140,35 @@ pub struct SystemReport {
 
 impl SystemReport {
     /// As a file: a line of JSON and the trace.
-    fn to_bytes(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let fields = [
+            ("source", self.source.to_value(), false),
+            ("pid", self.pid.to_value(), false),
+            ("run_id", self.run_id.to_value(), true),
+            ("time", self.time.to_value(), false),
+            ("end", self.end.to_value(), false),
+            ("details", self.details.to_value(), false),
+        ];
+        let mut bytes = json::text(&json::object(&mut fields.into_iter())).into_bytes();
         bytes.push(b'\n');
         bytes.extend_from_slice(self.trace.get(..MAX_TRACE).unwrap_or(&self.trace));
-        Ok(bytes)
+        bytes
     }
 
     /// Reads what [`to_bytes`](Self::to_bytes) wrote; `None` if it is damaged.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let report: Self = serde_json::from_slice(&bytes[..end]).ok()?;
-        Some(Self { trace: bytes[end + 1..].to_vec(), ..report })
+        let line = json::parse(&bytes[..end])?;
+        let field = |name| json::field(&line, name);
+        Some(Self {
+            source: Json::of_value(field("source"))?,
+            pid: Json::of_value(field("pid"))?,
+            run_id: Json::of_value(field("run_id"))?,
+            time: Json::of_value(field("time"))?,
+            end: Json::of_value(field("end"))?,
+            details: Json::of_value(field("details"))?,
+            trace: bytes[end + 1..].to_vec(),
+        })
     }
 
     /// Whether it is a report also where the process left none.
@@ -195,13 +225,15 @@ impl SystemReport {
 ///
 /// Not one time up to which all is known: a clock that was wrong dates a death in the future, and of two of one time the system may say one
 /// later.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 struct Known {
     /// Up to this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
     until: u64,
     /// Time and identity of what is known and later than that.
     later: Vec<(u64, Id)>,
 }
+
+json_struct!(Known { until "until", later "later" });
 
 impl Known {
     fn has(&self, report: &SystemReport) -> bool {
@@ -212,7 +244,7 @@ impl Known {
     fn add(&mut self, report: &SystemReport) {
         self.later.push((Timestamp::from(report.time).0, report.identity()));
         if self.later.len() > IDENTITIES_KEPT {
-            self.later.sort_unstable_by_key(|(time, _)| *time);
+            heap_sort(&mut self.later, |(first, _), (second, _)| first < second);
             self.until = self.later.remove(0).0;
         }
     }
@@ -221,7 +253,7 @@ impl Known {
 /// What is known in a store of what each source says.
 fn known(store: &Directory) -> BTreeMap<String, Known> {
     let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
-    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+    noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
 }
 
 /// Puts what the system says to the runs in the store that it is of, and makes runs of what is of none. `own` is this process's run.
@@ -255,7 +287,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
             None => *pid == Some(report.pid) && *installed <= until,
         });
         let found = of_it.max_by_key(|(_, installed, _)| *installed).map(|(_, _, id)| *id);
-        let bytes = report.to_bytes()?;
+        let bytes = report.to_bytes();
         if let Some(id) = found {
             // A process id that came again has a run of its own by then.
             ended.retain(|(_, _, other)| *other != id);
@@ -267,11 +299,10 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         }
         seen.entry(report.source.clone()).or_default().add(&report);
     }
-    root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen).map_err(io::Error::other)?)
+    root.write_atomically(OsStr::new(SEEN), &seen.to_json())
 }
 
 /// A process whose death had a report.
-#[derive(Serialize, Deserialize)]
 struct ReportedProcess {
     pid: u32,
     /// When Coroner was installed in it, nanoseconds since 1970.
@@ -279,9 +310,11 @@ struct ReportedProcess {
     run: Option<Id>,
 }
 
+json_struct!(ReportedProcess { pid "pid", installed "installed", run "run" });
+
 fn reported(store: &Directory) -> Vec<ReportedProcess> {
     let noted = store.read(OsStr::new(REPORTED), 1 << 16).ok();
-    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+    noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
 }
 
 fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime) -> bool {
@@ -301,7 +334,7 @@ pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Res
     reported.push(ReportedProcess { pid, installed, run: Some(run) });
     let excess = reported.len().saturating_sub(REPORTED_KEPT);
     reported.drain(..excess);
-    root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported).map_err(io::Error::other)?)
+    root.write_atomically(OsStr::new(REPORTED), &reported.to_json())
 }
 
 /// Makes a run that has ended, of a process that had not installed Coroner.

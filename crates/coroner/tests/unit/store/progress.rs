@@ -8,10 +8,16 @@ fn it_comes_back_as_it_was_written() {
 
     let mut progress = Progress { attempts: 2, notified: true, ..Progress::default() };
     let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
-    let sinks = [("folder".to_owned(), SinkState::Delivered), ("sentry".to_owned(), waits)];
+    let rejected = SinkState::Rejected { reason: "too large".into() };
+    let sinks = [("folder", SinkState::Delivered), ("otlp", rejected), ("sentry", waits)];
+    let sinks = sinks.map(|(name, said)| (name.to_owned(), said));
     progress.reports.insert(1, sinks.into());
     progress.write(&run).unwrap();
     assert_eq!(Progress::read(&run).unwrap(), progress);
+    let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+    assert!(text.starts_with(r#"{"attempts":2,"notified":true,"stored_early":false,"#), "{text}");
+    let sinks = r#""reports":{"1":{"folder":"delivered","otlp":{"rejected":{"reason":"too large"}},"sentry":{"retry":{"not_before":7,"tries":1,"reason":"no network"}}}}}"#;
+    assert!(text.ends_with(sinks), "{text}");
 }
 
 #[test]
