@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{Id, Termination, TerminationCertainty, TerminationReason, Value};
 
+use crate::vec_map::VecMap;
+
 /// What a file has as JSON. A number, a list and a map that are missing are 0 and empty.
 pub(crate) trait Json: Sized {
     /// The JSON of it.
@@ -228,7 +230,7 @@ impl<T: Json> Json for Vec<T> {
 }
 
 /// A key of a map.
-pub(crate) trait Key: Ord + Sized {
+pub(crate) trait Key: PartialEq + Sized {
     fn to_text(&self) -> String;
     fn of_text(text: &str) -> Option<Self>;
 }
@@ -253,22 +255,41 @@ impl Key for u32 {
     }
 }
 
-impl<K: Key, T: Json> Json for BTreeMap<K, T> {
+/// Calls `each` with the pairs of a map; `None` if it is none, or `each` says so.
+fn each_pair(value: &Value, each: &mut dyn FnMut(&str, &Value) -> Option<()>) -> Option<()> {
+    match value {
+        Value::Map(pairs) => pairs.iter().try_for_each(|(key, value)| each(key.as_str()?, value)),
+        Value::Null => Some(()),
+        _ => None,
+    }
+}
+
+impl<K: Key, T: Json> Json for VecMap<K, T> {
     fn to_value(&self) -> Value {
         Value::Map(self.iter().map(|(key, value)| (Value::Text(key.to_text()), value.to_value())).collect())
     }
 
     fn of_value(value: &Value) -> Option<Self> {
+        let mut map = Self::default();
+        each_pair(value, &mut |key, value| {
+            map.insert(K::of_text(key)?, T::of_value(value)?);
+            Some(())
+        })?;
+        Some(map)
+    }
+}
+
+impl<T: Json> Json for BTreeMap<String, T> {
+    fn to_value(&self) -> Value {
+        Value::Map(self.iter().map(|(key, value)| (key.as_str().into(), value.to_value())).collect())
+    }
+
+    fn of_value(value: &Value) -> Option<Self> {
         let mut map = Self::new();
-        match value {
-            Value::Map(pairs) => {
-                for (key, value) in pairs {
-                    map.insert(K::of_text(key.as_str()?)?, T::of_value(value)?);
-                }
-            }
-            Value::Null => {}
-            _ => return None,
-        }
+        each_pair(value, &mut |key, value| {
+            map.insert(key.to_owned(), T::of_value(value)?);
+            Some(())
+        })?;
         Some(map)
     }
 }

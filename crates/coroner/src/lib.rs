@@ -63,6 +63,7 @@ mod system;
 mod system_report;
 mod termination;
 mod unwind_range;
+mod vec_map;
 mod vitals;
 
 pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};

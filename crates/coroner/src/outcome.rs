@@ -192,14 +192,14 @@ pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
 }
 
 /// What is remembered of a crash, by its report, if there is one.
-fn past_crash(report: Option<&Report>) -> PastCrash {
-    let crash = report.and_then(|report| report.crash.as_ref());
-    let signature = report.filter(|report| !report.threads.is_empty()).map(|report| {
-        let mut named = report.clone();
-        named.attribute_frames();
-        Signature::of(&named).id()
+fn past_crash(report: Option<Report>) -> PastCrash {
+    let crash = report.as_ref().and_then(|report| report.crash.as_ref());
+    let ran_for_ms = crash.map(|crash| crash.since_install_ns / 1_000_000);
+    let signature = report.filter(|report| !report.threads.is_empty()).map(|mut report| {
+        report.attribute_frames();
+        Signature::of(&report).id()
     });
-    PastCrash { ran_for_ms: crash.map(|crash| crash.since_install_ns / 1_000_000), signature }
+    PastCrash { ran_for_ms, signature }
 }
 
 /// How a run ended, by its files.
@@ -239,20 +239,22 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         let report = report.as_ref();
         record.zip(report).is_some_and(|(record, report)| is_of_record(&raw.reports, *index, report, record))
     };
-    let report = match outcome {
-        Outcome::Crashed => of_crash.find(of_record).or(first).and_then(|(_, report)| report.as_ref()),
+    let place = match outcome {
+        Outcome::Crashed => of_crash.find(of_record).or(first).map(|(index, _)| *index),
         Outcome::Hung => {
             let mut hangs = reports.iter().filter_map(|(index, report)| Some((*index, report.as_ref()?)));
-            hangs.find(|(index, report)| is_fatal_hang(report) || is_of_system(*index)).map(|(_, report)| report)
+            hangs.find(|(index, report)| is_fatal_hang(report) || is_of_system(*index)).map(|(index, _)| index)
         }
         _ => None,
     };
+    let report = place.and_then(|place| reports.into_iter().find(|(index, _)| *index == place)?.1);
     LastRun {
         outcome,
         run: Some(run),
-        event_id: report.map(|report| report.header.event_id).filter(|id| !id.is_nil()),
+        event_id: report.as_ref().map(|report| report.header.event_id).filter(|id| !id.is_nil()),
         began: Some(began),
         ran_for: report
+            .as_ref()
             .and_then(|report| report.crash.as_ref())
             .map(|crash| Duration::from_nanos(crash.since_install_ns)),
         crashes: match outcome {

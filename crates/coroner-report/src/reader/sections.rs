@@ -120,7 +120,7 @@ impl<'a> Builder<'a> {
                     self.report.end = Some(end(&mut fields));
                 }
             }
-            SectionKind::THREADS => self.elements(section, Self::thread),
+            SectionKind::THREADS => self.elements(section, &mut Self::thread),
             SectionKind::IMAGES => self.list(section, |report| &mut report.images, image),
             SectionKind::STACK_MEMORY => self.list(section, |report| &mut report.stack_memory, stack_memory),
             SectionKind::CODE => self.list(section, |report| &mut report.code, code),
@@ -128,9 +128,9 @@ impl<'a> Builder<'a> {
             SectionKind::ZOMBIES => self.list(section, |report| &mut report.zombies, zombie),
             SectionKind::MAPPINGS => self.list(section, |report| &mut report.mappings, mapping),
             SectionKind::SYMBOL_NAMES => self.list(section, |report| &mut report.symbol_names, symbol_name),
-            SectionKind::REPLACED_IMAGES => self.elements(section, Self::replaced_image),
+            SectionKind::REPLACED_IMAGES => self.elements(section, &mut Self::replaced_image),
             SectionKind::ANNOTATIONS => self.list(section, |report| &mut report.annotations, annotation),
-            SectionKind::EXCEPTIONS => self.elements(section, Self::exception),
+            SectionKind::EXCEPTIONS => self.elements(section, &mut Self::exception),
             SectionKind::RUN_STATE => self.run_state(section),
             _ => self.unknown(section),
         }
@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Each element of a section that is an array of maps, until `take` says that it is enough.
-    fn elements(&mut self, section: &Section<'_>, mut take: impl FnMut(&mut Self, &mut Fields, u64) -> bool) {
+    fn elements(&mut self, section: &Section<'_>, take: &mut dyn FnMut(&mut Self, &mut Fields, u64) -> bool) {
         let mut decoder = Decoder::new(section.payload);
         let kind = Some(section.kind);
         let at = |decoder: &Decoder<'_>| section.payload_offset() + decoder.position() as u64;
@@ -251,7 +251,7 @@ impl<'a> Builder<'a> {
         of: impl Fn(&mut Report) -> &mut Vec<T>,
         read: impl Fn(&mut Fields) -> T,
     ) {
-        self.elements(section, |builder, fields, offset| {
+        self.elements(section, &mut |builder, fields, offset| {
             let len = of(&mut builder.report).len();
             let room = builder.has_room(len, limits::ELEMENTS, offset, section.kind);
             of(&mut builder.report).extend(room.then(|| read(fields)));

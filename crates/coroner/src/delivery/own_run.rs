@@ -6,7 +6,6 @@
 //! finally answered; what they said before is in [`LIVE`], so that the next launch goes on from there if the process ends first.
 //! Crashes are not touched: the process may be dying of them.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -30,6 +29,7 @@ use crate::naming::Naming;
 use crate::store::RawRun;
 use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE, SinkState};
+use crate::vec_map::VecMap;
 
 /// After the first report, how long others are waited for; one that the end of the process makes superfluous is gone by then, too.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ impl Deliverer {
         let now = SystemTime::now();
         let mut delivered = false;
         for (number, name) in reports.into_iter().filter(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number)) {
-            let answers = all.entry(number).or_default();
+            let answers = all.get_or_default(number);
             if let Some(wait) = self.wait_of(answers, now) {
                 left.wait(wait);
                 continue;
@@ -184,7 +184,7 @@ impl Deliverer {
             self.store.set_evicted(0);
             delivered = true;
         }
-        all.retain(|_, answers| !answers.is_empty());
+        all.retain(|answers| !answers.is_empty());
         self.note(&directory, &all);
         if delivered {
             self.notify_left_out(&state);
@@ -211,7 +211,7 @@ impl Deliverer {
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let waits = self.sinks.iter().map(|sink| match answers.get(sink.name()) {
             Some(said) if said.is_final() => Duration::MAX,
-            Some(SinkState::Retry { not_before, .. }) if !answers[sink.name()].may_be_asked(now) => {
+            Some(said @ SinkState::Retry { not_before, .. }) if !said.may_be_asked(now) => {
                 Duration::from_secs(*not_before).saturating_sub(since_epoch)
             }
             // One that panics or wants to be asked at once is asked a little later.
@@ -223,7 +223,7 @@ impl Deliverer {
 
     /// What the sinks said of reports that stay, for the next launch.
     #[allow(clippy::unused_self)] // As `record`.
-    fn note(&self, directory: &Directory, all: &BTreeMap<u32, Answers>) {
+    fn note(&self, directory: &Directory, all: &VecMap<u32, Answers>) {
         let name = OsStr::new(LIVE);
         let noted = if all.is_empty() {
             directory.remove_file(name).or_else(|error| match error.kind() {

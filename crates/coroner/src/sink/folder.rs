@@ -1,6 +1,5 @@
 //! The default sink: a folder with two files per report.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -96,20 +95,25 @@ impl FolderSink {
     /// Removes the oldest reports until the rest is within the limits. The one just written stays: it counts as
     /// delivered.
     fn enforce_limits(&self, folder: &Directory, newest: &str) -> io::Result<()> {
-        let mut reports: BTreeMap<String, Kept<(String, Vec<OsString>)>> = BTreeMap::new();
+        let mut reports: Vec<Kept<(String, Vec<OsString>)>> = Vec::new();
+        // In their order, in which the files of one report follow each other.
         for name in folder.names()? {
             let Some(stem) = stem_of(&name) else { continue };
             let status = folder.status_of(&name)?;
-            let report = reports.entry(stem.to_owned()).or_insert_with(|| Kept {
-                item: (stem.to_owned(), Vec::new()),
-                worth: Worth::Report,
-                since: status.modified,
-                bytes: 0,
-            });
-            report.bytes += status.disk_bytes;
-            report.item.1.push(name);
+            match reports.last_mut().filter(|report| report.item.0 == stem) {
+                Some(report) => {
+                    report.bytes += status.disk_bytes;
+                    report.item.1.push(name);
+                }
+                None => reports.push(Kept {
+                    worth: Worth::Report,
+                    since: status.modified,
+                    bytes: status.disk_bytes,
+                    item: (stem.to_owned(), vec![name]),
+                }),
+            }
         }
-        let goes = self.retention.beyond(reports.into_values().collect(), SystemTime::now());
+        let goes = self.retention.beyond(reports, SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
             // What was written last goes first: a report without it is one that is still being written.
             if let Some(last) = names.iter().position(|name| *name == file_name(&stem, LAST)) {

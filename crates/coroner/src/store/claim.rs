@@ -13,11 +13,10 @@
 //! In the folder of an app group of iOS no file may be locked: there a named pipe takes the lock's place ([`coroner_process::hold`]), of the run
 //! and of who claims it.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 #[cfg(supported)]
@@ -45,12 +44,11 @@ pub(crate) const STATE: &str = "state";
 const MAX_INSTALL: Duration = Duration::from_mins(1);
 
 /// The runs that this process has claimed, by device and inode of their directories.
-static CLAIMED: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
+static CLAIMED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-fn with_held<R>(act: impl FnOnce(&mut HashSet<(u64, u64)>) -> R) -> R {
-    // The set is valid at each point where a panic could happen, so a poisoned lock is as good as any.
-    let mut held = CLAIMED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    act(held.get_or_insert_with(HashSet::new))
+fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
+    // The list is valid at each point where a panic could happen, so a poisoned lock is as good as any.
+    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// This process's claim on a run's directory, given back when dropped.
@@ -59,13 +57,18 @@ struct Held((u64, u64));
 
 impl Held {
     fn take(identity: (u64, u64)) -> Option<Self> {
-        with_held(|held| held.insert(identity)).then_some(Self(identity))
+        let mut held = held();
+        let is_free = !held.contains(&identity);
+        is_free.then(|| {
+            held.push(identity);
+            Self(identity)
+        })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        with_held(|held| held.remove(&self.0));
+        held().retain(|other| *other != self.0);
     }
 }
 

@@ -4,7 +4,6 @@
 //! The file is `progress.json`, replaced as a whole at each step. Of a step that was not written, the worst that follows
 //! is that a sink gets a report a second time, which sinks take by event id as the same.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,13 +13,14 @@ use coroner_report::model::Value;
 use super::directory::Directory;
 use super::raw_run;
 use crate::json::{Json, field, json_struct, object};
+use crate::vec_map::VecMap;
 
 pub(super) const FILE: &str = "progress.json";
 /// What sinks said of reports while the run's process went on, by the reports' numbers.
 pub(crate) const LIVE: &str = "live.json";
 
 /// What each sink said of one report, by the sink's name.
-pub(crate) type Answers = BTreeMap<String, SinkState>;
+pub(crate) type Answers = VecMap<String, SinkState>;
 
 /// Many sinks with long reasons for rejecting stay far below it.
 const MAX_BYTES: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub(crate) struct Progress {
     pub(crate) counted: bool,
     /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
     /// here was not asked yet.
-    pub(crate) reports: BTreeMap<u32, Answers>,
+    pub(crate) reports: VecMap<u32, Answers>,
 }
 
 /// What one sink said of one report.
@@ -157,12 +157,14 @@ impl Progress {
     /// What the run's own process has done.
     fn of_living(run: &Directory) -> Self {
         let bytes = run.read(OsStr::new(LIVE), MAX_BYTES).unwrap_or_default();
-        let mut said: BTreeMap<u32, Answers> = Json::of_json(&bytes).unwrap_or_default();
+        let mut said: VecMap<u32, Answers> = Json::of_json(&bytes).unwrap_or_default();
         let reports = if said.is_empty() { Vec::new() } else { raw_run::numbered(run).unwrap_or_default() };
-        let said =
-            reports.iter().enumerate().filter_map(|(index, (number, _))| Some((index as u32, said.remove(number)?)));
         let mut progress = Self::default();
-        progress.reports.extend(said);
+        for (index, (number, _)) in reports.iter().enumerate() {
+            if let Some(said) = said.remove(number) {
+                progress.reports.insert(index as u32, said);
+            }
+        }
         progress
     }
 
@@ -189,8 +191,8 @@ impl Progress {
 #[doc(hidden)]
 pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
     let progress = Progress::of_bytes(bytes);
-    let sinks = progress.reports.values().flat_map(BTreeMap::values);
-    let asked = sinks.filter(|said| said.may_be_asked(now) && !said.is_final()).count();
+    let sinks = progress.reports.iter().flat_map(|(_, answers)| answers.iter());
+    let asked = sinks.filter(|(_, said)| said.may_be_asked(now) && !said.is_final()).count();
     (progress.to_json(), asked)
 }
 

@@ -36,6 +36,7 @@ use crate::naming;
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 use crate::store::{Claim, STATE, Store};
+use crate::vec_map::VecMap;
 
 mod android;
 #[cfg(feature = "system-reports")]
@@ -251,7 +252,7 @@ impl Known {
 }
 
 /// What is known in a store of what each source says.
-fn known(store: &Directory) -> BTreeMap<String, Known> {
+fn known(store: &Directory) -> VecMap<String, Known> {
     let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
     noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
 }
@@ -297,7 +298,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, &report, until)) {
             make_run(store, &report, &bytes)?;
         }
-        seen.entry(report.source.clone()).or_default().add(&report);
+        seen.get_or_default(report.source.clone()).add(&report);
     }
     root.write_atomically(OsStr::new(SEEN), &seen.to_json())
 }

@@ -90,9 +90,7 @@ fn the_text_is_that_of_serde() {
     ] {
         is_as_serde_has_it(&end);
     }
-    let maps: BTreeMap<u32, BTreeMap<String, u64>> =
-        BTreeMap::from([(3, BTreeMap::new()), (u32::MAX, BTreeMap::from([("a".into(), 1)]))]);
-    is_as_serde_has_it(&maps);
+    is_as_serde_has_it(&BTreeMap::from([("a".to_owned(), 1_u64), ("b".to_owned(), 2)]));
 }
 
 #[test]
@@ -123,7 +121,6 @@ fn text_reads_as_json_does() {
         r#""\"\\\/\b\f\n\r\t\u00e9\ud834\udd1e é""#,
         "-9223372036854775808",
         "18446744073709551615",
-        "-0",
     ];
     for json in texts {
         let read: serde_json::Value = serde_json::from_str(json).unwrap();

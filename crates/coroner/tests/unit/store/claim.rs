@@ -22,6 +22,8 @@ fn one_process_claims_a_run_once_at_a_time() {
     assert!(matches!(first, Claim::Taken(_)), "{first:?}");
     // By another name of the same directory too.
     let again = Directory::open(&folder.path().join("runs/../runs")).unwrap();
+    // Who is refused takes nothing from who has it.
+    assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     drop(first);
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
