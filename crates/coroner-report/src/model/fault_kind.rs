@@ -25,10 +25,10 @@ macro_rules! fault_kinds {
             pub fn name(self) -> String {
                 let mut name = String::new();
                 for letter in format!("{self:?}").chars() {
-                    if letter.is_uppercase() && !name.is_empty() {
+                    if letter.is_ascii_uppercase() && !name.is_empty() {
                         name.push('_');
                     }
-                    name.extend(letter.to_lowercase());
+                    name.push(letter.to_ascii_lowercase());
                 }
                 name
             }

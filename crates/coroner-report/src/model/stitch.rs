@@ -134,7 +134,7 @@ impl RunFacts {
         let os = match self.os.name.as_deref() {
             // So the kernel calls itself there, too.
             Some("Linux") if Os::NATIVE == Os::ANDROID => Os::ANDROID,
-            name => name.and_then(|name| Os::from_name(&name.to_lowercase())).unwrap_or(Os::NATIVE),
+            name => name.and_then(|name| Os::from_name(&name.to_ascii_lowercase())).unwrap_or(Os::NATIVE),
         };
         Header {
             format_version: FORMAT_VERSION,

@@ -10,8 +10,8 @@ const SIZE_BUFFER: i32 = 10;
 const MAX: usize = 4 << 20;
 /// The inode of the first pid namespace (`PROC_PID_INIT_INO` of include/linux/proc_ns.h): the log's process ids are those of it.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// Ticks of a process's start in a second (`USER_HZ`).
-const TICKS: f64 = 100.0;
+/// Microseconds of a tick of a process's start (`USER_HZ`).
+const TICK: u64 = 10_000;
 
 /// A process that the log says was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,19 +44,19 @@ pub(super) fn victims(facts: &RunFacts, read: fn() -> Option<String>) -> Option<
     if process.pid_namespace != FIRST_PID_NAMESPACE || process.start == 0 {
         return None;
     }
-    Some(victims_in(&read()?, process.start as f64 / TICKS))
+    Some(victims_in(&read()?, process.start.saturating_mul(TICK)))
 }
 
-/// Those in a log since `start`, seconds after boot. Its clock stands still while the machine sleeps, the other does not: what it says is
+/// Those in a log since `start`, microseconds after boot. Its clock stands still while the machine sleeps, the other does not: what it says is
 /// after `start` is so.
-fn victims_in(log: &str, start: f64) -> Victims {
+fn victims_in(log: &str, start: u64) -> Victims {
     let mut found = Victims::default();
     let mut is_first = true;
     for line in log.lines() {
         // `<4>[ 1234.567890] text`, and with `printk.time=0` no time.
         let line = line.split_once('>').filter(|(level, _)| level.starts_with('<')).map_or(line, |(_, rest)| rest);
         let Some((time, text)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) else { continue };
-        let Ok(time) = time.trim().split('T').next().unwrap_or_default().trim().parse::<f64>() else { continue };
+        let Some(time) = microseconds(time.split('T').next().unwrap_or_default().trim()) else { continue };
         if std::mem::take(&mut is_first) {
             found.is_whole = time <= start;
         }
@@ -76,6 +76,16 @@ fn victims_in(log: &str, start: f64) -> Victims {
         }
     }
     found
+}
+
+/// Of seconds, such as `1234.567890`.
+fn microseconds(text: &str) -> Option<u64> {
+    let (seconds, fraction) = text.split_once('.')?;
+    let seconds: u64 = seconds.parse().ok()?;
+    let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(6);
+    let fraction =
+        digits.map(|digit| char::from(digit).to_digit(10)).try_fold(0, |all, digit| Some(all * 10 + digit?))?;
+    seconds.checked_mul(1_000_000)?.checked_add(fraction.into())
 }
 
 /// The log, as it is; `None` if this process may not read it.

@@ -10,8 +10,9 @@ fn it_comes_back_as_it_was_written() {
     let waits = SinkState::Retry { not_before: 7, tries: 1, reason: "no network".into() };
     let rejected = SinkState::Rejected { reason: "too large".into() };
     let sinks = [("folder", SinkState::Delivered), ("otlp", rejected), ("sentry", waits)];
-    let sinks = sinks.map(|(name, said)| (name.to_owned(), said));
-    progress.reports.insert(1, sinks.into());
+    let mut answers = Answers::default();
+    sinks.into_iter().for_each(|(name, said)| answers.insert(name.to_owned(), said));
+    progress.reports.insert(1, answers);
     progress.write(&run).unwrap();
     assert_eq!(Progress::read(&run).unwrap(), progress);
     let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();

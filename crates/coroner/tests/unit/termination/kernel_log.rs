@@ -9,10 +9,10 @@ const LOG: &str = "<5>[    0.000000] Linux version 6.1.0\n\
 #[test]
 fn victims_since_a_time_by_their_process_ids() {
     let pids = |start| victims_in(LOG, start).victims.iter().map(|victim| victim.pid).collect::<Vec<_>>();
-    assert_eq!(pids(0.5), [77, 78], "the last line is none of the kernel's");
-    assert_eq!(pids(100.6), [78], "an earlier process of that number");
-    assert!(pids(300.0).is_empty());
-    let found = victims_in(LOG, 0.5);
+    assert_eq!(pids(500_000), [77, 78], "the last line is none of the kernel's");
+    assert_eq!(pids(100_600_000), [78], "an earlier process of that number");
+    assert!(pids(300_000_000).is_empty());
+    let found = victims_in(LOG, 500_000);
     assert!(found.is_whole);
     assert!(found.victims[0].line.starts_with("Memory cgroup out of memory: Killed process 77 (paint)"));
     assert!(found.victims[0].is_of("paint") && !found.victims[0].is_of("paintbrush"));
@@ -22,14 +22,14 @@ fn victims_since_a_time_by_their_process_ids() {
 #[test]
 fn a_log_that_was_overwritten_says_nothing_of_the_time_before() {
     let rest = LOG.split_once('\n').unwrap().1;
-    assert!(!victims_in(rest, 50.0).is_whole);
-    assert!(victims_in(rest, 150.0).is_whole);
-    assert!(!victims_in("", 150.0).is_whole);
-    assert!(!victims_in("no times\n", 150.0).is_whole);
+    assert!(!victims_in(rest, 50_000_000).is_whole);
+    assert!(victims_in(rest, 150_000_000).is_whole);
+    assert!(!victims_in("", 150_000_000).is_whole);
+    assert!(!victims_in("no times\n", 150_000_000).is_whole);
 }
 
 #[test]
 fn a_long_name_is_cut_by_the_kernel() {
     let log = "<4>[  2.0] Out of memory: Killed process 5 (a-program-with-) total-vm:1kB\n";
-    assert!(victims_in(log, 1.0).victims[0].is_of("a-program-with-a-long-name"));
+    assert!(victims_in(log, 1_000_000).victims[0].is_of("a-program-with-a-long-name"));
 }
