@@ -257,6 +257,9 @@ fn known(store: &Directory) -> VecMap<String, Known> {
     noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
 }
 
+/// [`hand_over`].
+pub(crate) type HandOver = fn(&Store, Id, Vec<SystemReport>) -> io::Result<()>;
+
 /// Puts what the system says to the runs in the store that it is of, and makes runs of what is of none. `own` is this process's run.
 pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) -> io::Result<()> {
     let root = store.root()?;
