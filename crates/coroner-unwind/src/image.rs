@@ -72,6 +72,9 @@ pub struct Registered {
 ///
 /// At crash time an implementation must not lock or allocate; it is asked once per address that the cache does not know.
 pub trait Images {
+    /// Whether an image can be one of Mach-O: where none is, what reads Mach-O's unwind data is not in the program.
+    const MACH_O: bool = true;
+
     /// The image whose code `address` lies in.
     fn find(&self, address: u64) -> Option<Image>;
 
@@ -92,6 +95,14 @@ pub trait Images {
     }
 }
 
+impl Image {
+    /// The format, of one of these.
+    #[inline]
+    pub(crate) fn format_in<I: Images>(&self) -> ImageFormat {
+        if I::MACH_O { self.format } else { ImageFormat::Elf }
+    }
+}
+
 /// Images in ascending order of [`Image::text`].
 impl Images for [Image] {
     fn find(&self, address: u64) -> Option<Image> {
@@ -101,6 +112,8 @@ impl Images for [Image] {
 }
 
 impl<I: Images + ?Sized> Images for &I {
+    const MACH_O: bool = I::MACH_O;
+
     fn find(&self, address: u64) -> Option<Image> {
         (**self).find(address)
     }

@@ -301,6 +301,8 @@ pub struct WithRanges<'t, I, const N: usize> {
 }
 
 impl<I: Images, const N: usize> Images for WithRanges<'_, I, N> {
+    const MACH_O: bool = I::MACH_O;
+
     #[inline]
     fn find(&self, address: u64) -> Option<Image> {
         self.images.find(address)

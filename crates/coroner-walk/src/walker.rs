@@ -36,6 +36,8 @@ pub enum WalkImages<'i> {
 }
 
 impl Images for WalkImages<'_> {
+    const MACH_O: bool = cfg!(target_vendor = "apple");
+
     fn find(&self, address: u64) -> Option<Image> {
         match self {
             WalkImages::Listed(images) => Images::find(images, address),

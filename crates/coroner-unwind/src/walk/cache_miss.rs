@@ -68,7 +68,7 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
             *self.image = self.images.find(call)?;
         }
         let mut rule = FoundRule { rule: Rule::Row(Row::new(0, 0)), found: Found::Cfi, signal_trampoline: false };
-        let range = match self.image.format {
+        let range = match self.image.format_in::<I>() {
             ImageFormat::Elf => {
                 memory.left = memory.left.checked_sub(SEARCH)?;
                 let table = cache.sections.tables.get(&mut memory.memory, self.image.eh_frame_hdr).ok()??;
@@ -105,13 +105,13 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
     /// Whether what unwind data state holds at every instruction, and not only at calls.
     #[inline]
     fn holds_everywhere(&self) -> bool {
-        self.image.format == ImageFormat::Elf && A::ARCH == Arch::X86_64
+        self.image.format_in::<I>() == ImageFormat::Elf && A::ARCH == Arch::X86_64
     }
 
     /// Whether the kernel may have made the frame, for a signal handler to return to: on Darwin that is known by what it wrote.
     #[inline]
     fn may_be_signal_frame<M: Memory>(&self, memory: &mut BudgetedMemory<M>, row: &Row, frame: Uncached) -> bool {
-        if self.image.format != ImageFormat::MachO || A::ARCH != Arch::Aarch64 {
+        if self.image.format_in::<I>() != ImageFormat::MachO || A::ARCH != Arch::Aarch64 {
             return false;
         }
         let base = match row.cfa_register {

@@ -119,7 +119,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// is no stack, and is not searched for return addresses.
     fn ends_by_frame_pointer(&mut self, fp: u64) -> bool {
         let lookup = self.frame().lookup_address();
-        if self.interrupted() || !self.find_image(lookup) || self.image.format != ImageFormat::MachO {
+        if self.interrupted() || !self.find_image(lookup) || self.image.format_in::<I>() != ImageFormat::MachO {
             return false;
         }
         if fp < self.registers.sp() {

@@ -117,7 +117,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
         let pc = self.registers.pc;
         // Darwin's are in an image, and have unwind data.
-        let is_elsewhere = self.image.format == ImageFormat::MachO && self.images.is_executable(pc).is_none();
+        let is_elsewhere = self.image.format_in::<I>() == ImageFormat::MachO && self.images.is_executable(pc).is_none();
         if is_in_zero_page(pc) || is_elsewhere {
             return false;
         }
@@ -138,7 +138,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let stated = stated.map(|range| range.map(|range| RuleAndRange { rule, range }));
         // What unwind data state of ELF holds at every instruction, but for some compilers' arm64, and for the epilogues
         // of GCC's realigned functions, which have expressions; of Mach-O it holds at calls.
-        let exact = self.image.format == ImageFormat::Elf
+        let exact = self.image.format_in::<I>() == ImageFormat::Elf
             && A::ARCH == Arch::X86_64
             && matches!(stated, Ok(Some(RuleAndRange { rule: FoundRule { rule: Rule::Row(_), .. }, .. })));
         let is_code = has_image || self.images.is_executable(pc) == Some(true);
@@ -183,7 +183,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         into: &mut FoundRule,
     ) -> Result<Option<AddressRange>, Problem> {
         let (image, memory, sections) = (&self.image, &mut self.memory, &mut self.cache.sections);
-        let stated = match image.format {
+        let stated = match image.format_in::<I>() {
             ImageFormat::Elf => lookup::frame_rule::<A, _>(memory, sections, image, lookup, &mut into.rule)?,
             ImageFormat::MachO if image.stubs.contains(lookup) => {
                 // A stub is a jump: the caller's call has just been made.
@@ -201,7 +201,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let Some(stated) = stated else { return Ok(None) };
         into.found = stated.found;
         into.signal_trampoline = stated.signal_trampoline;
-        if image.format == ImageFormat::MachO
+        if image.format_in::<I>() == ImageFormat::MachO
             && self.kind == AddressKind::ReturnAddress
             && let Rule::Row(row) = &into.rule
             && let Some(context) = signal_trampoline::recognise_darwin(memory, &mut self.registers, row)
@@ -216,7 +216,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// The rule in Mach-O's `__stub_helper`, of which unwind data say nothing: it puts two words on the stack and jumps to dyld's
     /// binder, which takes them off. It follows from the address alone.
     fn stub_helper_rule(&mut self, pc: u64) -> Option<FoundRule> {
-        if self.image.format != ImageFormat::MachO || !self.image.stub_helper.contains(pc) {
+        if self.image.format_in::<I>() != ImageFormat::MachO || !self.image.stub_helper.contains(pc) {
             return None;
         }
         let at_binder =
