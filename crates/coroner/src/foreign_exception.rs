@@ -75,7 +75,7 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
 /// For bindings, as [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {
-    let frames = lines(&mut thrown.frames.iter().map(ForeignFrame::to_value));
+    let frames = lines(&mut thrown.frames.iter().map(|frame| frame.to_value()));
     let exception = Exception {
         language: thrown.language,
         type_name: Some(thrown.kind.as_bytes()),
@@ -153,7 +153,7 @@ impl Json for NativeText {
 }
 
 impl ForeignFrame<'_> {
-    pub(crate) fn to_value(&self) -> Value {
+    pub(crate) fn to_value(self) -> Value {
         let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
         let fields = [
             ("function", self.function.into(), false),

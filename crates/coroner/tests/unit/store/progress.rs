@@ -11,7 +11,9 @@ fn it_comes_back_as_it_was_written() {
     let rejected = SinkState::Rejected { reason: "too large".into() };
     let sinks = [("folder", SinkState::Delivered), ("otlp", rejected), ("sentry", waits)];
     let mut answers = Answers::default();
-    sinks.into_iter().for_each(|(name, said)| answers.insert(name.to_owned(), said));
+    for (name, said) in sinks {
+        answers.insert(name.to_owned(), said);
+    }
     progress.reports.insert(1, answers);
     progress.write(&run).unwrap();
     assert_eq!(Progress::read(&run).unwrap(), progress);
