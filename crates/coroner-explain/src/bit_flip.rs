@@ -3,6 +3,7 @@
 //! As rust-minidump does on x86_64 (`minidump-processor`'s `bit_flip`). Only what nothing else explains is looked at: no null, no fill pattern, nothing near
 //! what is mapped, no text. A single flip of a high bit hits what is mapped by chance about once in 2^17, since a process has some GiB in 2^47.
 
+use coroner_process::heap_sort;
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
@@ -87,7 +88,7 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     let mut all: Vec<(bool, BitFlip)> =
         (LOWEST..=highest).filter(|bit| !is_of_code(arch, *bit)).filter_map(good).collect();
     // Beside another register is likelier.
-    all.sort_by_key(|(is_alone, _)| *is_alone);
+    heap_sort(&mut all, |(first, one), (second, other)| (first, one.bit) < (second, other.bit));
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use coroner_process::heap_sort;
 use coroner_report::Report;
 use coroner_report::model::{Frame, InApp, InAppRules, Profile, ProfileEnd};
 use coroner_report::text::short_function;
@@ -155,7 +156,7 @@ pub(crate) fn sentence(report: &Report) -> Option<String> {
         *weight = weight.saturating_add(end.weight_ns);
     }
     let mut places: Vec<_> = by_place.into_iter().collect();
-    places.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    heap_sort(&mut places, |one, other| (other.1, &one.0) < (one.1, &other.0));
     let percent = |weight: u64| (u128::from(weight) * 100 / u128::from(all)) as u64;
     let said = places.iter().filter(|(_, weight)| percent(*weight) >= LEAST).take(SAID);
     let said: Vec<String> = said

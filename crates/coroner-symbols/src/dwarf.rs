@@ -253,8 +253,9 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
     }
     // Time is bounded by the bytes.
     let budget = NamingBudget { memory: MEMORY, time: Duration::MAX, clock: || Duration::ZERO };
-    let units = units.into_iter().map(|unit| (unit, vec![0])).collect();
-    let answers = dwarf_pass::frames_in(dwarf, &[svma], &units, index.budget.units(), &Meter::new(budget))?;
+    let mut asked = BTreeMap::new();
+    asked.extend(units.into_iter().map(|unit| (unit, vec![0])));
+    let answers = dwarf_pass::frames_in(dwarf, &[svma], &asked, index.budget.units(), &Meter::new(budget))?;
     let answer = answers.into_iter().next().filter(Answer::is_whole)?;
     Some(answer.frames)
 }

@@ -9,6 +9,7 @@ use std::{
     time::UNIX_EPOCH,
 };
 
+use coroner_process::heap_sort;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -99,7 +100,7 @@ impl SearchIndex {
         let name = bare_name(path)?;
         let named = self.by_id.iter().flat_map(|(id, paths)| paths.iter().map(move |path| (path, id)));
         let mut named: Vec<_> = named.filter(|(path, _)| bare_name(path) == Some(name)).collect();
-        named.sort_unstable_by_key(|(path, id)| (*path, id.to_string()));
+        heap_sort(&mut named, |(path, id), (other, of_other)| (path, id.to_string()) < (other, of_other.to_string()));
         let (first, _) = *named.first()?;
         let ids = named.iter().take_while(|(path, _)| *path == first).map(|(_, id)| (*id).clone());
         Some((first.clone(), ids.collect()))
@@ -165,7 +166,7 @@ impl Walk<'_> {
             };
             // In order, so that which of two equal files is used doesn't change from call to call.
             let mut below: Vec<PathBuf> = list.flatten().map(|entry| entry.path()).collect();
-            below.sort();
+            heap_sort(&mut below, |first, second| first < second);
             for path in below {
                 let Some(left) = self.entries.checked_sub(1) else { return };
                 self.entries = left;
@@ -226,11 +227,9 @@ const VERSION: u32 = 2;
 /// Writes the cache beside its place and renames it, so that a reader sees the old one or the new one.
 fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
     // Others are read again each time.
-    let files: Memory = memory
-        .iter()
-        .filter(|(path, _)| path.to_str().is_some())
-        .map(|(path, file)| (path.clone(), file.clone()))
-        .collect();
+    let mut files = Memory::new();
+    let named = memory.iter().filter(|(path, _)| path.to_str().is_some());
+    files.extend(named.map(|(path, file)| (path.clone(), file.clone())));
     let text = serde_json::to_vec(&(VERSION, files))?;
     if let Some(folder) = cache.parent() {
         fs::create_dir_all(folder)?;

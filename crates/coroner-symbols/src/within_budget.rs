@@ -5,6 +5,7 @@
 //! it is kept: the symbol table is forgotten before the debug information is read, and of that nothing is kept in the first
 //! place ([`dwarf_pass`](crate::dwarf_pass)).
 
+use coroner_process::heap_sort;
 use coroner_report::{
     Report,
     model::{Frame, Image, ImageIndex, Value},
@@ -87,10 +88,11 @@ impl Symbolizer {
         let images = std::mem::take(&mut report.images);
         let mut found = self.addresses_by_image(report, &images);
         // The crashed thread's images first.
-        let mut order: Vec<usize> = (0..images.len()).filter(|&image| found[image].is_some()).collect();
-        order.sort_by_key(|&image| {
-            found[image].as_ref().is_none_or(|found| !found.addresses.iter().any(|known| known.first))
-        });
+        let is_crashed =
+            |image: usize| found[image].as_ref().is_some_and(|found| found.addresses.iter().any(|known| known.first));
+        let order = (0..images.len()).filter(|&image| found[image].is_some());
+        let (mut order, later): (Vec<usize>, Vec<usize>) = order.partition(|&image| is_crashed(image));
+        order.extend(later);
         for first in [true, false] {
             for &image in &order {
                 let Some(found) = &mut found[image] else { continue };
@@ -142,7 +144,7 @@ impl Symbolizer {
             entry.addresses.push(known);
         }
         for found in found.iter_mut().flatten() {
-            found.addresses.sort_by_key(|known| known.svma);
+            heap_sort(&mut found.addresses, |first, second| first.svma < second.svma);
             found.addresses.dedup_by(|next, kept| {
                 let same = next.svma == kept.svma;
                 if same {
@@ -165,7 +167,9 @@ impl Symbolizer {
         found.files = self.locator.find(&key).files;
         found.files.retain(|file| file.kind() != FileKind::Breakpad);
         // As without a budget: the one with lines is asked first.
-        found.files.sort_by_key(|file| !file.has_dwarf());
+        let (with_lines, without) = std::mem::take(&mut found.files).into_iter().partition(SymbolFile::has_dwarf);
+        found.files = with_lines;
+        found.files.extend::<Vec<_>>(without);
     }
 }
 
