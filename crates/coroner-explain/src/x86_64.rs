@@ -56,7 +56,7 @@ fn value(register: Register, state: &State<'_>) -> Option<(&'static str, u64)> {
     if !register.is_gpr() {
         return None;
     }
-    let (name, value) = state.register(&format!("{:?}", register.full_register()).to_lowercase())?;
+    let (name, value) = state.register(&format!("{:?}", register.full_register()).to_ascii_lowercase())?;
     let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
     let shifted = if high { value >> 8 } else { value };
     Some((machine::part_name(name, register.size(), high), shifted & width_mask(register.size())))
@@ -176,7 +176,7 @@ fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &Vec
 fn divisor(instruction: &Instruction, state: &State<'_>, memory: &[MemoryOperand]) -> Option<Divisor> {
     if instruction.op0_kind() == OpKind::Register {
         let (register, value) = value(instruction.op0_register(), state)?;
-        let text = format!("{:?}", instruction.op0_register()).to_lowercase();
+        let text = format!("{:?}", instruction.op0_register()).to_ascii_lowercase();
         return Some(Divisor { text, register: Some(register), value });
     }
     let [operand] = memory else { return None };
