@@ -57,7 +57,9 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
     let mut letters = sentence.chars();
     match letters.next() {
         // A type's name is written as it is: `std::runtime_error: …`.
-        Some(first) if explanation.kind != FaultKind::Exception => std::iter::once(first.to_ascii_uppercase()).chain(letters).collect(),
+        Some(first) if explanation.kind != FaultKind::Exception => {
+            std::iter::once(first.to_ascii_uppercase()).chain(letters).collect()
+        }
         _ => sentence,
     }
 }

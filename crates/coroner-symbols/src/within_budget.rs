@@ -77,12 +77,29 @@ struct Known {
     left_out: bool,
 }
 
+/// What a file's object files say of an address ([`SymbolFile::frames_in_object_files`]).
+type InObjectFiles = fn(&SymbolFile, u64) -> Vec<DwarfFrame>;
+
 impl Symbolizer {
     /// As [`Self::symbolicate_report`], within a budget. Says what was left out, and notes it in the report ([`NAMING_CONTEXT`]).
     ///
     /// Breakpad files are not read. What is in other files than the symbol files (`.dwo`, `.dwp`, what `dwz` shares) is left out. The
     /// object files of a Mach-O image are read, of which only the machine has some that linked it: their memory is not counted.
     pub fn symbolicate_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
+        self.within(report, budget, Some(SymbolFile::frames_in_object_files))
+    }
+
+    /// The same for a report whose images are ELF, in a program that then has none of the code for object files of Mach-O: 160 KB.
+    pub fn symbolicate_elf_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
+        self.within(report, budget, None)
+    }
+
+    fn within(
+        &mut self,
+        report: &mut Report,
+        budget: NamingBudget,
+        in_object_files: Option<InObjectFiles>,
+    ) -> Option<LeftOut> {
         let meter = Meter::new(budget);
         report.attribute_frames();
         let images = std::mem::take(&mut report.images);
@@ -101,7 +118,7 @@ impl Symbolizer {
                     found.look_up_symbols(&meter);
                 }
                 if self.debug_info {
-                    found.look_up_lines(first, &meter);
+                    found.look_up_lines(first, &meter, in_object_files);
                 }
             }
         }
@@ -209,7 +226,7 @@ impl InImage<'_> {
     }
 
     /// Lines of the addresses of the crashed thread, or of the others.
-    fn look_up_lines(&mut self, first: bool, meter: &Meter) {
+    fn look_up_lines(&mut self, first: bool, meter: &Meter, in_object_files: Option<InObjectFiles>) {
         for file in self.files.iter().filter(|file| file.has_dwarf()) {
             let is_open = |known: &Known| known.first == first && known.calls.is_empty();
             let open: Vec<usize> = (0..self.addresses.len()).filter(|&at| is_open(&self.addresses[at])).collect();
@@ -226,10 +243,11 @@ impl InImage<'_> {
                 self.addresses[at].left_out |= answer.left_out;
             }
         }
+        let Some(in_object_files) = in_object_files else { return };
         for file in self.files.iter().filter(|file| file.has_object_files()) {
             for known in self.addresses.iter_mut().filter(|known| known.first == first && known.calls.is_empty()) {
                 if meter.has_time() {
-                    known.calls = file.frames_in_object_files(known.svma);
+                    known.calls = in_object_files(file, known.svma);
                 } else {
                     known.left_out = true;
                 }

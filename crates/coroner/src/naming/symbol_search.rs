@@ -36,7 +36,12 @@ impl SymbolSearch {
         };
         let NamingBudget { memory, time } = budget;
         let budget = coroner_symbols::NamingBudget { memory, time, clock: own_time };
-        if let Some(left_out) = self.symbolizer(debug_info).symbolicate_report_within(report, budget) {
+        let mut symbolizer = self.symbolizer(debug_info);
+        #[cfg(any(target_vendor = "apple", windows))]
+        let left_out = symbolizer.symbolicate_report_within(report, budget);
+        #[cfg(not(any(target_vendor = "apple", windows)))]
+        let left_out = symbolizer.symbolicate_elf_report_within(report, budget);
+        if let Some(left_out) = left_out {
             log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
         }
     }
