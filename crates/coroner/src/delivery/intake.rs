@@ -175,8 +175,12 @@ impl Deliverer {
         }
         // What an earlier launch noted is of the run before those.
         let newest = newest.map(|last_run| if is_whole { last_run } else { last_run.following(&noted) });
-        let known = [Some(noted), newest, self.previous.clone()].into_iter().flatten();
-        let last_run = known.max_by_key(|last_run| last_run.began).unwrap_or(LastRun::FIRST_LAUNCH);
+        let mut last_run = noted;
+        for other in [newest, self.previous.clone()].into_iter().flatten() {
+            if other.began >= last_run.began {
+                last_run = other;
+            }
+        }
         locked(&self.state).last_run = Some(last_run.clone());
         Some(last_run)
     }
