@@ -2,21 +2,19 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ureq::http::{HeaderName, HeaderValue, Uri};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig};
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
 
-use crate::forward_proxy::ForwardProxy;
-use crate::no_proxy;
+use crate::connection::Connection;
+use crate::url::Url;
+use crate::{no_proxy, tls};
 
-/// How much later than its own time limit a request is ended from outside.
-const GRACE: Duration = Duration::from_millis(500);
 /// Most bytes of an answer's body that are read: it says what was wrong.
 pub(crate) const MAX_BODY: u64 = 16 << 10;
 
@@ -105,40 +103,24 @@ pub enum TransportError {
     /// A header can't be sent. Its value, which may be a secret, is not said.
     #[error("the header `{0}` can't be sent")]
     Header(String),
-    /// The proxy is no URL of one.
-    #[error("the proxy can't be used: {0}")]
+    /// The proxy is no URL of one that speaks HTTP.
+    #[error("the proxy `{0}` is no URL of one that speaks HTTP")]
     Proxy(String),
     /// The file of certificates can't be read, or holds none.
     #[error("no certificates can be read from `{}`: {}", .0.display(), .1)]
     Certificates(PathBuf, io::Error),
 }
 
-/// The body of a request, of which is noted when a piece of it leaves.
-struct Body<'a> {
-    bytes: &'a [u8],
-    leaves: &'a mut dyn FnMut() -> io::Result<()>,
-}
-
-impl io::Read for Body<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (self.leaves)()?;
-        self.bytes.read(buffer)
-    }
-}
-
-/// A client of one server, by `ureq` and `rustls`. Certificates are verified.
+/// A client of one server, with `rustls`. Certificates are verified.
 pub struct HttpClient {
-    /// Made when something is sent first: reading the system's certificates takes milliseconds, which a launch has not. Made anew after
-    /// one was shut down.
-    agent: Mutex<Option<ureq::Agent>>,
-    proxy: Option<ureq::Proxy>,
-    /// The proxy, if the server has no TLS.
-    forward: Option<ForwardProxy>,
+    url: Url,
+    proxy: Option<Url>,
     /// What is trusted instead of what the system trusts.
-    certificates: Option<Vec<Certificate<'static>>>,
+    certificates: Option<Vec<CertificateDer<'static>>>,
+    /// Made when something is sent first: reading the system's certificates takes milliseconds, which a launch has not.
+    tls: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
     connect_timeout: Duration,
     timeout: Duration,
-    url: String,
     headers: Vec<(String, String)>,
     user_agent: String,
     gzip: bool,
@@ -156,33 +138,26 @@ impl HttpClient {
         gzip: bool,
         options: &TransportOptions,
     ) -> Result<Self, TransportError> {
-        let uri = url.parse::<Uri>().ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-        let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("https" | "http")));
-        let uri = uri.ok_or_else(|| TransportError::Url(without_user(url)))?;
+        let url = Url::parse(url).ok_or_else(|| TransportError::Url(without_user(url)))?;
         for (name, value) in &headers {
-            // A line end in one would begin another.
-            if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
+            if !is_header(name, value) {
                 return Err(TransportError::Header(name.escape_default().to_string()));
             }
         }
         let proxy = match &options.proxy {
-            Some(url) => Some(ureq::Proxy::new(url).map_err(|error| TransportError::Proxy(error.to_string()))?),
-            None => proxy_of_environment(&uri, |name| std::env::var(name).ok()),
+            Some(proxy) => Some(proxy_at(proxy).ok_or_else(|| TransportError::Proxy(without_user(proxy)))?),
+            None => proxy_of_environment(&url, |name| std::env::var(name).ok()),
         };
-        let certificates = options
-            .ca_file
-            .as_ref()
-            .map(|path| read_certificates(path).map_err(|error| TransportError::Certificates(path.clone(), error)));
-        let (connect_timeout, timeout) = (options.connect_timeout, options.timeout);
-        let forward = proxy.as_ref().and_then(|proxy| ForwardProxy::to(url, proxy, connect_timeout, timeout));
+        let certificates = options.ca_file.as_ref().map(|path| {
+            tls::read_certificates(path).map_err(|error| TransportError::Certificates(path.clone(), error))
+        });
         Ok(Self {
-            agent: Mutex::default(),
+            url,
             proxy,
-            forward,
             certificates: certificates.transpose()?,
-            connect_timeout,
-            timeout,
-            url: url.to_owned(),
+            tls: OnceLock::new(),
+            connect_timeout: options.connect_timeout,
+            timeout: options.timeout,
             headers,
             user_agent: user_agent.to_owned(),
             gzip,
@@ -195,91 +170,58 @@ impl HttpClient {
     /// # Errors
     /// [`SendError`] where there is no answer; any answer, also one that refuses, is no error.
     pub fn post(&self, message: &[u8], leaves: &mut dyn FnMut() -> io::Result<()>) -> Result<Response, SendError> {
+        let now = Instant::now();
         let compressed = self.gzip.then(|| compress(message)).transpose();
         let compressed =
             compressed.map_err(|error| SendError::Network(format!("the message can't be compressed: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
-        let mut left = false;
-        let mut leaves = || {
-            leaves()?;
-            left = true;
-            Ok(())
-        };
+        let connection = self.connect(now + self.connect_timeout.min(self.timeout));
+        let connection = connection.map_err(|error| SendError::Offline(error.to_string()))?;
+        leaves().map_err(|error| SendError::Offline(error.to_string()))?;
+
+        // A proxy that the request itself goes to.
+        let forward = self.proxy.as_ref().filter(|_| !self.url.is_https);
         let length = body.len().to_string();
-        let mut headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        let mut headers = vec![("Host", self.url.authority.as_str())];
+        headers.extend(self.headers.iter().map(|(name, value)| (&name[..], &value[..])));
         headers.extend(self.gzip.then_some(("Content-Encoding", "gzip")));
         headers.extend([("Content-Length", length.as_str()), ("User-Agent", self.user_agent.as_str())]);
-        if let Some(proxy) = &self.forward {
-            return proxy.post(&self.url, &headers, body, &mut leaves);
+        let authorization = |url: &'_ Url| url.authorization.clone();
+        let (own, proxys) = (authorization(&self.url), forward.and_then(authorization));
+        let has_own = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("Authorization"));
+        headers.extend(own.as_deref().filter(|_| !has_own).map(|value| ("Authorization", value)));
+        headers.extend(proxys.as_deref().map(|value| ("Proxy-Authorization", value)));
+        let Url { authority, target, .. } = &self.url;
+        let target = if forward.is_some() { format!("http://{authority}{target}") } else { target.clone() };
+
+        let answer = connection.post(&target, &headers, body, leaves, now + self.timeout);
+        let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
+        match answer.status {
+            // The proxy's own: it wants a user, and has passed nothing on.
+            407 if forward.is_some() => Err(SendError::Offline("the proxy answers 407".to_owned())),
+            // It has no server, or has lost it.
+            502 | 504 if forward.is_some() => Err(SendError::Network(format!("the proxy answers {}", answer.status))),
+            _ => Ok(answer),
         }
-        let agent = self.agent();
-        // `ureq` waits for each piece of a proxy's answer to CONNECT as long as for all of it.
-        let _limit = self.proxy.is_some().then(|| shut_down_after(self.timeout.saturating_add(GRACE), &agent));
-        let request = headers
-            .iter()
-            .fold(agent.post(&self.url), |request, (name, value)| request.header(*name, *value))
-            .send(ureq::SendBody::from_reader(&mut Body { bytes: body, leaves: &mut leaves }));
-        let mut response = request.map_err(|error| {
-            // It may have been shut down.
-            *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            let why = error.to_string();
-            if left { SendError::Network(why) } else { SendError::Offline(why) }
-        })?;
-        let header = |(name, value): (&HeaderName, &HeaderValue)| {
-            value.to_str().ok().map(|value| (name.as_str().to_owned(), value.to_owned()))
-        };
-        let headers = response.headers().iter().filter_map(header).collect();
-        let status = response.status().as_u16();
-        // The status decides. A body that can't be read to its end changes nothing.
-        let mut body = Vec::new();
-        let mut reader = io::Read::take(response.body_mut().as_reader(), MAX_BODY);
-        let _ = io::Read::read_to_end(&mut reader, &mut body);
-        Ok(Response { status, headers, body })
     }
 
-    fn agent(&self) -> ureq::Agent {
-        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = agent.get_or_insert_with(|| {
-            let roots = match &self.certificates {
-                Some(certificates) => RootCerts::new_with_certs(certificates),
-                None if self.url.starts_with("https:") => system_roots(),
-                None => RootCerts::WebPki,
-            };
-            let config = ureq::Agent::config_builder()
-                .proxy(self.proxy.clone())
-                .tls_config(TlsConfig::builder().root_certs(roots).build())
-                .timeout_connect(Some(self.connect_timeout))
-                .timeout_global(Some(self.timeout))
-                // An answer that refuses is one to be read.
-                .http_status_as_error(false)
-                // Crash data goes where the app says and nowhere else.
-                .max_redirects(0)
-                .max_redirects_will_error(false)
-                // Messages are rare; a connection kept open is one that the server has closed meanwhile.
-                .max_idle_connections(0)
-                // For CONNECT; the request has its own.
-                .user_agent(self.user_agent.clone())
-                .build();
-            config.into()
-        });
-        made.clone()
+    /// To the server, or to a proxy that the request itself goes to.
+    fn connect(&self, deadline: Instant) -> io::Result<Connection> {
+        let needs_tls = self.url.is_https || self.proxy.as_ref().is_some_and(|proxy| proxy.is_https);
+        let tls = needs_tls.then(|| self.tls.get_or_init(|| tls::config(self.certificates.as_deref())).as_ref());
+        let tls = tls.transpose().map_err(|error| io::Error::other(error.clone()))?;
+        let Some(proxy) = &self.proxy else { return Connection::open(&self.url, tls, deadline) };
+        let connection = Connection::open(proxy, tls, deadline);
+        let connection = connection.map_err(|error| io::Error::new(error.kind(), format!("the proxy: {error}")))?;
+        if self.url.is_https { connection.through(proxy, &self.url, &self.user_agent, tls) } else { Ok(connection) }
     }
 }
 
-/// Ends what an agent is at when that much time is over, unless what is returned has been dropped by then.
-fn shut_down_after(timeout: Duration, agent: &ureq::Agent) -> mpsc::Sender<()> {
-    let (done, waits) = mpsc::channel();
-    let own = agent.clone();
-    let thread = std::thread::Builder::new().name("coroner-deadline".into());
-    let watched = thread.spawn(move || {
-        if waits.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
-            own.shutdown();
-        }
-    });
-    if let Err(error) = watched {
-        log::info!("coroner: no thread to keep the time: {error}");
-    }
-    done
+/// Whether it can be sent: a line end in one would begin another (RFC 9110, 5.6.2 and 5.5).
+fn is_header(name: &str, value: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_text = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text)
 }
 
 fn compress(message: &[u8]) -> io::Result<Vec<u8>> {
@@ -297,59 +239,33 @@ fn without_user(url: &str) -> String {
 
 /// The proxy that the environment names for a server with TLS or without, in curl's way: `HTTP_PROXY` in capitals is not asked, since a web
 /// server sets it from a request's header `Proxy`.
-fn proxy_of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<ureq::Proxy> {
-    let names: &[&str] = if server.scheme_str() == Some("https") {
+fn proxy_of_environment(server: &Url, variable: impl Fn(&str) -> Option<String>) -> Option<Url> {
+    let names: &[&str] = if server.is_https {
         &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
     } else {
         &["http_proxy", "all_proxy", "ALL_PROXY"]
     };
     let url = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
     let except = variable("no_proxy").or_else(|| variable("NO_PROXY")).unwrap_or_default();
-    if server.host().is_some_and(|host| no_proxy::is_listed(&except, host)) {
+    if no_proxy::is_listed(&except, &server.host) {
         return None;
     }
-    let url = if url.contains("://") { url } else { format!("http://{url}") };
-    let named =
-        ureq::Proxy::new(&url).inspect_err(|_| log::warn!("coroner: the environment's proxy is no URL")).ok()?;
-    let mut builder = ureq::Proxy::builder(named.protocol()).host(named.host()).port(named.port());
-    if let Some(user) = named.username() {
-        builder = builder.username(user);
+    let proxy = proxy_at(&url);
+    if proxy.is_none() {
+        log::warn!("coroner: the environment's proxy is no URL of one");
     }
-    if let Some(password) = named.password() {
-        builder = builder.password(password);
-    }
-    builder.build().ok()
+    proxy
 }
 
-/// What the system trusts, else Mozilla's list.
-fn system_roots() -> RootCerts {
-    let found = rustls_native_certs::load_native_certs();
-    if found.certs.is_empty() {
-        found.errors.iter().for_each(|error| log::info!("coroner: the system's certificates can't be read: {error}"));
-        return RootCerts::WebPki;
-    }
-    let certificates: Vec<_> = found.certs.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-    RootCerts::new_with_certs(&certificates)
-}
-
-fn read_certificates(path: &Path) -> io::Result<Vec<Certificate<'static>>> {
-    let bytes = std::fs::read(path)?;
-    let mut certificates = Vec::new();
-    for item in ureq::tls::parse_pem(&bytes) {
-        if let PemItem::Certificate(certificate) = item.map_err(io::Error::other)? {
-            certificates.push(certificate);
-        }
-    }
-    if certificates.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in it"));
-    }
-    Ok(certificates)
+/// A proxy's URL, which may go without `http://`.
+fn proxy_at(url: &str) -> Option<Url> {
+    if url.contains("://") { Url::parse(url) } else { Url::parse(&format!("http://{url}")) }
 }
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the headers, which hold keys.
-        out.debug_struct("HttpClient").field("url", &without_user(&self.url)).finish_non_exhaustive()
+        out.debug_struct("HttpClient").field("url", &self.url).finish_non_exhaustive()
     }
 }
 

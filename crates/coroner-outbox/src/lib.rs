@@ -7,14 +7,16 @@
 //! What a message is, and what a server's answer means, is for `coroner-sentry` and `coroner-otlp` to say.
 #![deny(missing_docs)]
 
+mod connection;
 mod consent;
 pub mod files;
-mod forward_proxy;
 mod gate;
 mod http;
 mod no_proxy;
 mod outbox;
 mod sending_thread;
+mod tls;
+mod url;
 mod waits;
 
 pub use http::{HttpClient, Response, SendError, TransportError, TransportOptions, is_portal};

@@ -1,6 +1,6 @@
 //! How long to wait before a server is asked again.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// No wait is longer than this, whatever a server or a clock says.
 pub const MAX_WAIT: Duration = Duration::from_hours(24);
@@ -18,8 +18,6 @@ pub fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
         let wait = seconds.min(MAX_WAIT.as_secs_f64()).ceil();
         return (seconds.is_finite() && seconds >= 0.0).then(|| Duration::from_secs_f64(wait));
     }
-    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    let date = u64::try_from(date.as_second()).ok()?;
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Some(Duration::from_secs(date.saturating_sub(now)).min(MAX_WAIT))
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default().min(MAX_WAIT))
 }

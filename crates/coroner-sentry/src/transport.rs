@@ -76,7 +76,7 @@ impl<T: Transport + ?Sized> Transport for std::sync::Arc<T> {
     }
 }
 
-/// HTTP(S), by `ureq` and `rustls`. Certificates are verified.
+/// HTTP(S), with `rustls`. Certificates are verified.
 pub struct HttpTransport {
     client: HttpClient,
 }

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 const URL: &str = "https://example.com/42";
@@ -11,9 +13,9 @@ fn the_environments_proxy_is_by_scheme() {
     let found = |scheme: &str, variables: &[(&str, &str)]| {
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        let url: Uri = format!("{scheme}://example.com/42").parse().unwrap();
+        let url = Url::parse(&format!("{scheme}://example.com/42")).unwrap();
         let proxy = proxy_of_environment(&url, variable);
-        proxy.map(|proxy| format!("{}:{}", proxy.host(), proxy.port()))
+        proxy.map(|proxy| proxy.host_and_port())
     };
     let both = [("HTTPS_PROXY", "http://me:secret@tls:3128"), ("http_proxy", "plain:8080")];
     assert_eq!(found("https", &both).as_deref(), Some("tls:3128"));
@@ -32,7 +34,7 @@ fn hosts_without_a_proxy_are_found_as_other_programs_do() {
             "NO_PROXY" => Some(no_proxy.to_owned()),
             _ => None,
         };
-        proxy_of_environment(&format!("https://{host}/api").parse().unwrap(), variable).is_none()
+        proxy_of_environment(&Url::parse(&format!("https://{host}/api")).unwrap(), variable).is_none()
     };
     for (no_proxy, host) in [
         ("corp.example", "sentry.corp.example"),

@@ -1,0 +1,243 @@
+//! A connection to a server, and one message by it (RFC 9112).
+//!
+//! A proxy is asked for a connection (CONNECT) to a server with TLS. For one without it gets the request itself, which names the whole URL
+//! (RFC 9112, 3.2.2): many proxies allow CONNECT for TLS alone.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use crate::http::{MAX_BODY, Response};
+use crate::url::Url;
+
+/// Most bytes of the head of an answer.
+const MAX_HEAD: u64 = 64 << 10;
+/// Most bytes that are written at once.
+const PIECE: usize = 64 << 10;
+
+/// What bytes go by: TCP, or TLS by another of these.
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
+
+/// A connection to the server, or to a proxy that takes the request itself.
+pub(crate) struct Connection {
+    stream: Box<dyn Stream>,
+    deadline: Rc<Cell<Instant>>,
+}
+
+impl Connection {
+    /// Connects to `to`, which may be a proxy, by TLS where its URL says so.
+    ///
+    /// # Errors
+    /// There is no connection by the deadline.
+    pub(crate) fn open(to: &Url, tls: Option<&Arc<ClientConfig>>, deadline: Instant) -> io::Result<Self> {
+        let deadline = Rc::new(Cell::new(deadline));
+        let stream = UntilDeadline { stream: connect(to, deadline.get())?, deadline: Rc::clone(&deadline) };
+        let connection = Self { stream: Box::new(stream), deadline };
+        if to.is_https { connection.secure(to, tls) } else { Ok(connection) }
+    }
+
+    /// Asks a proxy, to which this is a connection, for one to `server`, which has TLS.
+    ///
+    /// # Errors
+    /// It lets nothing through, or what answers then is not the server.
+    pub(crate) fn through(
+        mut self,
+        proxy: &Url,
+        server: &Url,
+        user_agent: &str,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Self> {
+        let to = server.host_and_port();
+        let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: {user_agent}\r\n").into_bytes();
+        if let Some(authorization) = &proxy.authorization {
+            write!(request, "Proxy-Authorization: {authorization}\r\n")?;
+        }
+        request.extend_from_slice(b"\r\n");
+        self.stream.write_all(&request)?;
+        self.stream.flush()?;
+        // What comes behind the head is the server's.
+        let answer = read_head(&mut BufReader::with_capacity(1, &mut self.stream).take(MAX_HEAD))?;
+        if !(200..300).contains(&answer.status) {
+            return Err(io::Error::other(format!("the proxy answers {}", answer.status)));
+        }
+        self.secure(server, tls)
+    }
+
+    /// TLS by this connection. The handshake is done when it returns.
+    fn secure(self, to: &Url, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
+        let config = tls.ok_or_else(|| io::Error::other("there is no TLS"))?;
+        let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, self.stream);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self { stream: Box::new(stream), deadline: self.deadline })
+    }
+
+    /// Posts `body` to `target` with these headers, and waits for the answer until the deadline. `leaves` is called before each piece of it
+    /// but the first is written.
+    ///
+    /// # Errors
+    /// There is no answer, or `leaves` has failed.
+    pub(crate) fn post(
+        mut self,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        leaves: &mut dyn FnMut() -> io::Result<()>,
+        deadline: Instant,
+    ) -> io::Result<Response> {
+        self.deadline.set(deadline);
+        let mut request = format!("POST {target} HTTP/1.1\r\n").into_bytes();
+        for (name, value) in headers {
+            write!(request, "{name}: {value}\r\n")?;
+        }
+        request.extend_from_slice(b"Connection: close\r\n\r\n");
+        self.stream.write_all(&request)?;
+        for (place, piece) in body.chunks(PIECE).enumerate() {
+            if place > 0 {
+                leaves()?;
+            }
+            self.stream.write_all(piece)?;
+        }
+        self.stream.flush()?;
+        read_answer(&mut BufReader::new(self.stream))
+    }
+}
+
+fn connect(to: &Url, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("it has no address");
+    for address in resolve(&to.host, to.port, deadline)? {
+        match TcpStream::connect_timeout(&address, left(deadline)?) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The addresses of a host. The system's own way has no time limit, so it is gone by a thread.
+fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let (found, waits) = mpsc::channel();
+    let name = host.to_owned();
+    let ask = move || drop(found.send((name.as_str(), port).to_socket_addrs().map(Vec::from_iter)));
+    std::thread::Builder::new().name("coroner-resolver".into()).spawn(ask)?;
+    waits.recv_timeout(left(deadline)?).map_err(|_| io::Error::from(ErrorKind::TimedOut))?
+}
+
+/// How much time there is, if any.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A connection that ends at a time, however slowly something comes.
+struct UntilDeadline {
+    stream: TcpStream,
+    deadline: Rc<Cell<Instant>>,
+}
+
+impl UntilDeadline {
+    /// Does something until it is not interrupted by a signal.
+    fn again<T>(&mut self, mut act: impl FnMut(&mut TcpStream, Duration) -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match act(&mut self.stream, left(self.deadline.get())?) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // What a socket says whose time is over.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for UntilDeadline {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.again(|stream, left| {
+            stream.set_read_timeout(Some(left))?;
+            stream.read(buffer)
+        })
+    }
+}
+
+impl Write for UntilDeadline {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.again(|stream, left| {
+            stream.set_write_timeout(Some(left))?;
+            stream.write(buffer)
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn read_answer(reader: &mut impl BufRead) -> io::Result<Response> {
+    let mut head = reader.by_ref().take(MAX_HEAD);
+    let mut answer = read_head(&mut head)?;
+    // What a server says before its answer (RFC 9110, 15.2).
+    while matches!(answer.status, 100 | 102..=199) {
+        answer = read_head(&mut head)?;
+    }
+    // The status decides. A body that can't be read to its end changes nothing.
+    let _ = read_body(reader, &mut answer);
+    Ok(answer)
+}
+
+/// Status and headers. What of them is no text is replaced.
+fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
+    let is_not_http = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+    let mut next = || {
+        let mut line = Vec::new();
+        head.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    };
+    let line = next()?;
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+    let mut answer = Response { status: status.ok_or_else(is_not_http)?, ..Response::default() };
+    loop {
+        let line = next()?;
+        if line.is_empty() {
+            return Ok(answer);
+        }
+        let (name, value) = line.split_once(':').ok_or_else(is_not_http)?;
+        answer.headers.push((name.to_owned(), value.trim().to_owned()));
+    }
+}
+
+/// The beginning of the body, put together where it comes in chunks (RFC 9112, 7.1).
+fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()> {
+    if !answer.header("Transfer-Encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked")) {
+        let said = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());
+        let length = said.unwrap_or(MAX_BODY).min(MAX_BODY);
+        return reader.take(length).read_to_end(&mut answer.body).map(drop);
+    }
+    loop {
+        let left = MAX_BODY.saturating_sub(answer.body.len() as u64);
+        let mut line = Vec::new();
+        reader.by_ref().take(MAX_HEAD).read_until(b'\n', &mut line)?;
+        let line = String::from_utf8_lossy(&line);
+        let size = line.split(';').next().and_then(|size| u64::from_str_radix(size.trim(), 16).ok()).unwrap_or(0);
+        if size == 0 || left == 0 {
+            return Ok(());
+        }
+        reader.by_ref().take(size.min(left)).read_to_end(&mut answer.body)?;
+        reader.by_ref().take(2).read_until(b'\n', &mut Vec::new())?;
+    }
+}

@@ -1,0 +1,93 @@
+//! Where a server or a proxy is.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+/// A URL with a host: `SCHEME://USER:PASSWORD@HOST:PORT/PATH?QUERY`. Its texts have no character that ends a line of a request.
+#[derive(Clone)]
+pub(crate) struct Url {
+    pub(crate) is_https: bool,
+    /// A name or an address; an IPv6 address without its brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// Host and port as they stand in the URL.
+    pub(crate) authority: String,
+    /// Path and query.
+    pub(crate) target: String,
+    /// What an `Authorization` has of its user and password.
+    pub(crate) authorization: Option<String>,
+}
+
+impl Url {
+    /// Reads one of HTTP or HTTPS.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_https = scheme.eq_ignore_ascii_case("https");
+        if !(is_https || scheme.eq_ignore_ascii_case("http")) || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return None;
+        }
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (before, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (user, authority) = match before.rsplit_once('@') {
+            Some((user, authority)) => (Some(user), authority),
+            None => (None, before),
+        };
+        // The colons of an IPv6 address are in its brackets.
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port),
+            _ => (authority, ""),
+        };
+        let own = if is_https { 443 } else { 80 };
+        let port = if port.is_empty() { own } else { port.parse().ok()? };
+        let host = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
+        (!host.is_empty()).then(|| Self {
+            is_https,
+            host: host.to_owned(),
+            port,
+            authority: authority.to_owned(),
+            target: if target.starts_with('/') { target.to_owned() } else { format!("/{target}") },
+            authorization: user.map(basic),
+        })
+    }
+
+    /// Host and port, as CONNECT wants them.
+    pub(crate) fn host_and_port(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+/// Without user and password.
+impl fmt::Debug for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_https, authority, target, .. } = self;
+        write!(out, "http{}://{authority}{target}", if *is_https { "s" } else { "" })
+    }
+}
+
+/// User and password of a URL, in which either may have characters as `%41`, as RFC 7617 wants them.
+fn basic(user: &str) -> String {
+    let (user, password) = user.split_once(':').unwrap_or((user, ""));
+    let mut bytes = decode(user);
+    bytes.push(b':');
+    bytes.extend(decode(password));
+    format!("Basic {}", BASE64_STANDARD.encode(bytes))
+}
+
+fn decode(text: &str) -> Vec<u8> {
+    let digit = |at: usize| char::from(*text.as_bytes().get(at)?).to_digit(16);
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = text.as_bytes().get(at) {
+        let escaped = (*byte == b'%').then(|| Some((digit(at + 1)? << 4 | digit(at + 2)?) as u8)).flatten();
+        bytes.push(escaped.unwrap_or(*byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    bytes
+}
+
+#[cfg(test)]
+#[path = "../tests/unit/url.rs"]
+mod tests;
