@@ -208,7 +208,7 @@ fn check_report(program: &Path, form: &str) -> anyhow::Result<()> {
 fn library() -> anyhow::Result<u64> {
     let mut command = Command::new("cargo");
     command.current_dir(tools::workspace_root());
-    command.args(["build", "--quiet", "-p", "coroner-ffi", "--lib", "--profile", "ship"]);
+    command.args(["rustc", "--quiet", "-p", "coroner-ffi", "--lib", "--crate-type", "cdylib", "--profile", "ship"]);
     ensure!(command.status().context("running cargo")?.success(), "coroner-ffi was not built");
     let built = tools::target_dir().join("ship/libcoroner_ffi.so");
     let folder = tempfile::tempdir()?;

@@ -171,8 +171,9 @@ pub(crate) fn host() -> anyhow::Result<String> {
 
 fn build(arguments: &Arguments, target: &str) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(tools::workspace_root()).args(["build", "--quiet", "-p", "coroner-ffi", "--lib"]);
-    command.args(["--profile", &arguments.profile, "--target", target]);
+    command.current_dir(tools::workspace_root()).args(["rustc", "--quiet", "-p", "coroner-ffi", "--lib"]);
+    // Named, as there is no optimisation across crates where one of the kinds is a Rust library.
+    command.args(["--crate-type", "cdylib,staticlib", "--profile", &arguments.profile, "--target", target]);
     if let Some(features) = &arguments.features {
         command.args(["--features", features]);
     }

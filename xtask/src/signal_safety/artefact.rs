@@ -11,10 +11,10 @@ use crate::{android, darwin, tools};
 const PROFILE: &str = "ship";
 
 /// What is built for each target: the least app in Rust that installs crash time.
-const APP: [&str; 4] = ["--package", "coroner-capture", "--example", "crash"];
+const APP: [&str; 5] = ["build", "--package", "coroner-capture", "--example", "crash"];
 /// What is built for this machine besides: the shared library for C apps, which is position-independent and has its
 /// thread-locals, if any, behind `__tls_get_addr`.
-const LIBRARY: [&str; 3] = ["--package", "coroner-ffi", "--lib"];
+const LIBRARY: [&str; 6] = ["rustc", "--package", "coroner-ffi", "--lib", "--crate-type", "cdylib"];
 
 /// Builds the artefacts of a target; returns where they are.
 ///
@@ -28,24 +28,16 @@ pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Runs `cargo build` and returns the linked programs and shared libraries that it made.
+/// Runs cargo and returns the linked programs and shared libraries that it made.
 fn cargo(target: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            PROFILE,
-            "--target",
-            target,
-            "--message-format=json-render-diagnostics",
-        ])
         .args(what)
+        .args(["--quiet", "--profile", PROFILE, "--target", target, "--message-format=json-render-diagnostics"])
         .envs(environment(target)?)
         .stderr(std::process::Stdio::inherit())
         .output()
         .context("running cargo")?;
-    ensure!(output.status.success(), "cargo could not build {} for {target}", what.join(" "));
+    ensure!(output.status.success(), "cargo could not {} for {target}", what.join(" "));
     let mut found = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
