@@ -26,10 +26,14 @@ pub(crate) struct Found {
     pub(crate) problems: Vec<SymbolError>,
 }
 
+/// [`SearchIndex::build`].
+type BuildIndex = fn(&[PathBuf], Option<&Path>, &mut dyn FnMut(&Path)) -> SearchIndex;
+
 /// Looks for symbol files. The user's folders are walked once, when the first image is asked for.
 #[derive(Debug)]
 pub(crate) struct Locator {
     options: Options,
+    build: BuildIndex,
     index: Option<SearchIndex>,
     /// Files that are taken for images, by the images' paths.
     taken: HashMap<PathBuf, PathBuf>,
@@ -37,7 +41,12 @@ pub(crate) struct Locator {
 
 impl Locator {
     pub(crate) fn new(options: Options) -> Self {
-        Self { options, index: None, taken: HashMap::new() }
+        Self { options, build: SearchIndex::build, index: None, taken: HashMap::new() }
+    }
+
+    /// Without folders to walk.
+    pub(crate) fn beside_images(options: Options) -> Self {
+        Self { options, build: |_, _, _| SearchIndex::default(), index: None, taken: HashMap::new() }
     }
 
     pub(crate) fn take_file(&mut self, image_path: PathBuf, file: PathBuf) {
@@ -157,7 +166,7 @@ impl Locator {
     /// The index, which is built now if it isn't yet; `reading` is given each file that is opened for it.
     pub(crate) fn index_with(&mut self, reading: &mut dyn FnMut(&Path)) -> &SearchIndex {
         let Options { search, index_cache, .. } = &self.options;
-        self.index.get_or_insert_with(|| SearchIndex::build(search, index_cache.as_deref(), reading))
+        self.index.get_or_insert_with(|| (self.build)(search, index_cache.as_deref(), reading))
     }
 }
 

@@ -144,6 +144,13 @@ impl Symbolizer {
         Self { debug_info: options.debug_info, locator: Locator::new(options), images: HashMap::new() }
     }
 
+    /// One that looks beside the images and where the system has debug files, and in no folder ([`Options::search`]): a program that has no other has
+    /// none of the code that walks folders and remembers what they hold.
+    pub fn beside_images(debug_info: bool) -> Self {
+        let options = Options { debug_info, ..Options::default() };
+        Self { debug_info, locator: Locator::beside_images(options), images: HashMap::new() }
+    }
+
     /// The calls at an address of an image, the innermost first. Empty where it has no name: [`Self::status`] says why.
     pub fn symbolicate(&mut self, image: &ImageKey, address: LookupAddress) -> Vec<SymbolFrame> {
         let base = image.base_svma;

@@ -55,7 +55,7 @@ impl Naming {
 /// Names the frames of `report` at a launch of the app, within its budget.
 #[cfg(feature = "symbolicate")]
 pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
-    SymbolSearch::default().name(report, naming, budget);
+    symbol_search::name(report, naming, budget);
 }
 
 /// Finds the image of each frame. Names are left to who reads the report where symbols are.

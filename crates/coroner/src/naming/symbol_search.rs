@@ -27,28 +27,28 @@ impl SymbolSearch {
         let _ = self.symbolizer(true).symbolicate_report(report);
     }
 
-    /// The same at a launch of the app: within its budget.
-    pub(crate) fn name(&self, report: &mut Report, naming: Naming, budget: NamingBudget) {
-        let debug_info = match naming {
-            Naming::Lines => true,
-            Naming::Functions => false,
-            Naming::None => return coroner_symbols::name_by_report(report),
-        };
-        let NamingBudget { memory, time } = budget;
-        let budget = coroner_symbols::NamingBudget { memory, time, clock: own_time };
-        let mut symbolizer = self.symbolizer(debug_info);
-        #[cfg(any(target_vendor = "apple", windows))]
-        let left_out = symbolizer.symbolicate_report_within(report, budget);
-        #[cfg(not(any(target_vendor = "apple", windows)))]
-        let left_out = symbolizer.symbolicate_elf_report_within(report, budget);
-        if let Some(left_out) = left_out {
-            log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
-        }
-    }
-
     fn symbolizer(&self, debug_info: bool) -> Symbolizer {
         let (search, index_cache) = (self.paths.clone(), self.index_cache.clone());
         let options = Options { search, index_cache, debug_info, ..Options::default() };
         Symbolizer::new(options)
+    }
+}
+
+/// Names the frames of a report at a launch of the app, by what is beside the images: within its budget.
+pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
+    let debug_info = match naming {
+        Naming::Lines => true,
+        Naming::Functions => false,
+        Naming::None => return coroner_symbols::name_by_report(report),
+    };
+    let NamingBudget { memory, time } = budget;
+    let budget = coroner_symbols::NamingBudget { memory, time, clock: own_time };
+    let mut symbolizer = Symbolizer::beside_images(debug_info);
+    #[cfg(any(target_vendor = "apple", windows))]
+    let left_out = symbolizer.symbolicate_report_within(report, budget);
+    #[cfg(not(any(target_vendor = "apple", windows)))]
+    let left_out = symbolizer.symbolicate_elf_report_within(report, budget);
+    if let Some(left_out) = left_out {
+        log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
     }
 }
