@@ -455,7 +455,10 @@ impl SymbolFile {
     fn tables(&self) -> &Tables {
         self.tables.get_or_init(|| {
             let mut builder = TableBuilder::default();
-            self.collect(&mut builder);
+            match self.kind {
+                FileKind::Breakpad => self.breakpad().collect(&mut builder, &self.bytes),
+                _ => self.collect(&mut builder),
+            }
             Tables { symbols: builder.build() }
         })
     }
@@ -476,7 +479,8 @@ impl SymbolFile {
                 }
             }
             FileKind::MachO => macho::collect(builder, &self.bytes, &mut problems),
-            FileKind::Breakpad => self.breakpad().collect(builder, &self.bytes),
+            // Text, which is not read within a budget.
+            FileKind::Breakpad => {}
         }
         for problem in problems {
             self.problem(problem);
