@@ -197,7 +197,7 @@ impl<'s> ImageFiles<'s> {
         let pc = thread.registers.as_ref().and_then(|registers| registers.pc());
         let addresses = thread.frames.iter().take(FRAMES).map(coroner_report::model::Frame::lookup_address);
         let mut places: Vec<usize> = pc.into_iter().chain(addresses).filter_map(|at| index.find(at)).collect();
-        places.sort_unstable();
+        coroner_process::heap_sort(&mut places, |first, second| first < second);
         places.dedup();
         for image in places.into_iter().filter_map(|place| report.images.get(place)) {
             let key = ImageKey::of_image(image, arch);

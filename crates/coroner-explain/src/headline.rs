@@ -106,10 +106,13 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
             0 => "a process of another pid namespace".to_owned(),
             // Of a command such as `systemctl kill` it is the sender, too.
             1 => match watchdog.filter(|_| is_abort) {
-                Some(us) => format!(
-                    "process 1, the service manager, as its watchdog does when a service gives no sign of life for {} s",
-                    us as f64 / 1e6
-                ),
+                Some(us) => {
+                    let seconds = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+                    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
+                    format!(
+                        "process 1, the service manager, as its watchdog does when a service gives no sign of life for {seconds} s"
+                    )
+                }
                 None => "process 1".to_owned(),
             },
             _ => format!("process {pid}"),

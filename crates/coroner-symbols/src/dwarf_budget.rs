@@ -352,7 +352,7 @@ impl Budget {
             true => all.get_or_init(|| ByLines::of(dwarf, &[&self.silent[..], &self.dropped].concat())),
         };
         let mut programs = by_lines.sequences.at(svma);
-        programs.sort_unstable();
+        coroner_process::heap_sort(&mut programs, |first, second| first < second);
         programs.dedup();
         programs.into_iter().filter_map(|program| by_lines.units.get(program)).flatten().copied().collect()
     }

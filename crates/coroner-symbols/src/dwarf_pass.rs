@@ -240,7 +240,7 @@ impl<'a> Pass<'a> {
             let mut places: Vec<usize> = of_unit.map(|&(_, place)| place).collect();
             self.places_of_unit(unit, &mut places)?;
             places.retain(|&place| !self.answers[place].has_function);
-            places.sort_unstable();
+            coroner_process::heap_sort(&mut places, |first, second| first < second);
             places.dedup();
             if !places.is_empty() {
                 self.unit(unit, &places)?;
@@ -295,7 +295,7 @@ impl<'a> Pass<'a> {
             }
         }
         // In a file that is not broken few units claim one address.
-        found.sort_unstable();
+        coroner_process::heap_sort(&mut found, |first, second| first < second);
         found.dedup();
         Some(found)
     }
@@ -454,7 +454,7 @@ impl<'a> Pass<'a> {
                     is_sparse(&mut places, 2 * self.addresses.len());
                 }
             }
-            places.sort_unstable();
+            coroner_process::heap_sort(&mut places, |first, second| first < second);
             places.dedup();
         } else if let Some(low) = extent.low
             && let Some(high) = extent.high.or_else(|| low.checked_add(extent.size?))
@@ -601,7 +601,7 @@ impl<'a> Pass<'a> {
 /// Keeps a list short to which the same things may be added very often. Says whether that suffices.
 fn is_sparse<T: Ord>(list: &mut Vec<T>, limit: usize) -> bool {
     if list.len() > limit.max(64) {
-        list.sort_unstable();
+        coroner_process::heap_sort(list, |first, second| first < second);
         list.dedup();
     }
     list.len() <= limit.max(64)
