@@ -53,10 +53,10 @@ const PROGRAMS: [Program; 6] = [
     Program { feature: None, limits: None, leaves: None },
     Program {
         feature: Some("coroner-raw"),
-        limits: Some(Limits { bytes: 1_180_000, crates: 25 }),
+        limits: Some(Limits { bytes: 775_000, crates: 25 }),
         leaves: Some("coroner"),
     },
-    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 2_235_000, crates: 45 }), leaves: Some("json") },
+    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 1_560_000, crates: 45 }), leaves: Some("json") },
     Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 4_245_000, crates: 80 }), leaves: None },
     Program { feature: Some("minidumper"), limits: None, leaves: None },
     Program { feature: Some("sentry"), limits: None, leaves: None },
