@@ -63,7 +63,7 @@ const PROGRAMS: [Program; 6] = [
 ];
 
 /// Most bytes of the C library, stripped: by the same rule. The goal is 1.5 MB.
-const LIBRARY_LIMIT: u64 = 4_770_000;
+const LIBRARY_LIMIT: u64 = 2_990_000;
 
 /// The profiles, with their folders below `target`.
 const PROFILES: [&str; 2] = ["release", "small"];
