@@ -1,4 +1,5 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere `system::portable` is in the place of crash time.
+//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere `system::portable` is in the place of crash time, and
+//! `cfg(windows_crashes)` where it reports faults, too.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");
@@ -8,5 +9,11 @@ fn main() {
     let is_machine = matches!(target("ARCH").as_str(), "x86_64" | "aarch64");
     if is_system && is_machine && target("POINTER_WIDTH") == "64" && target("ENDIAN") == "little" {
         println!("cargo::rustc-cfg=supported");
+    }
+    // The feature is without effect elsewhere.
+    println!("cargo::rustc-check-cfg=cfg(windows_crashes)");
+    let is_wanted = std::env::var_os("CARGO_FEATURE_WINDOWS_CRASHES").is_some();
+    if is_wanted && target("OS") == "windows" && target("ARCH") == "x86_64" {
+        println!("cargo::rustc-cfg=windows_crashes");
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask windows`: an app on Windows, by Wine. Its launches are `crates/coroner/tests/portable.rs`; what it left is then read on this system by
+//! `cargo xtask windows`: an app on Windows, by Wine. Its launches are `crates/coroner/tests/portable.rs` and
+//! `crates/coroner/tests/windows_crashes.rs`; what it left is then read on this system by
 //! `coroner show`. Where Wine or the linker is missing, Debian's packages are installed (`wine`, `wine64`, `gcc-mingw-w64-x86-64`).
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use crate::{deadline, tools};
 /// What is linked here.
 const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
+const STRIP: &str = "x86_64-w64-mingw32-strip";
 /// What Wine 8 lacks: its source says why.
 const LIBRARY: &str = "bcryptprimitives";
 
@@ -36,7 +38,71 @@ pub(crate) fn run() -> anyhow::Result<()> {
     // Wine has this system's files on its drive Z.
     test.env("PORTABLE_KEEP", format!("Z:{}", stores.display())).env("PORTABLE_WINE", "1");
     succeed(&mut test)?;
-    read_here(&stores)
+    read_here(&stores)?;
+    crashes(&folder, &prefix, &stores.join("crashes"))
+}
+
+/// Native crashes (`crates/coroner/tests/windows_crashes.rs`). Wine 8's dbghelp.dll faults in the DWARF of a Rust program, which is what frames are named
+/// by: minidumps are of a copy without it.
+fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
+    let mut build = cargo(prefix);
+    build.args(["test", "--no-run", "-p", "coroner", "--target", TARGET, "--no-default-features"]);
+    build.args(["--features", "json,panics,symbolicate,windows-crashes", "--test", "windows_crashes"]);
+    let output = build.args(["--message-format", "json"]).stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{build:?} ended with {}", output.status);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).last();
+    let program = program.context("cargo made no program")?;
+    let stripped = folder.join("windows_crashes_stripped.exe");
+    succeed(Command::new(STRIP).arg("-o").arg(&stripped).arg(&program))?;
+    for (program, is_stripped) in [(&program, false), (&stripped, true)] {
+        let mut test = Command::new("wine");
+        test.arg(program).env("WINEPREFIX", prefix).env("WINEDEBUG", "-all");
+        // No debugger is started for what crashes.
+        test.env("WINEDLLOVERRIDES", "winedbg.exe=d");
+        test.env("CRASHES_KEEP", format!("Z:{}", stores.display())).env("CRASHES_WINE", "1");
+        if is_stripped {
+            test.env("CRASHES_STRIPPED", "1");
+        }
+        succeed(&mut test)?;
+    }
+    let waiting = entries(&stores.join("waiting crash/runs"))?.into_iter().next().context("no run waits")?;
+    let text = show(&waiting)?;
+    for expected in ["EXCEPTION_ACCESS_VIOLATION (0xc0000005)", "0x0 (write)", "ntdll.dll", "Windows", "crashed"] {
+        ensure!(text.contains(expected), "the run that waits says nothing of `{expected}`:\n{text}");
+    }
+    println!("the run of a crash is read here: {}", waiting.display());
+    for act in ["read", "abort", "thread"] {
+        let reports = entries(&stores.join(format!("minidump {act}/reports")))?;
+        let find = |end: &str| reports.iter().find(|path| path.to_string_lossy().ends_with(end));
+        let dump = find("minidump.dmp").with_context(|| format!("no minidump of {act}"))?;
+        let report = find(".json").with_context(|| format!("no report of {act}"))?;
+        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report)?)?;
+        check_minidump(dump, &report).with_context(|| format!("{}", dump.display()))?;
+        println!("the minidump of {act} is whole: {}", dump.display());
+    }
+    Ok(())
+}
+
+/// A minidump is of the report's thread and images, with the stacks of all threads.
+fn check_minidump(path: &Path, report: &serde_json::Value) -> anyhow::Result<()> {
+    use minidump::{Minidump, MinidumpException, MinidumpModuleList, MinidumpThreadList, Module};
+    let dump = Minidump::read_path(path)?;
+    let exception = dump.get_stream::<MinidumpException>()?;
+    let tid = u64::from(exception.thread_id);
+    ensure!(report["crash"]["tid"].as_u64() == Some(tid), "the exception is of thread {tid}");
+    let threads = dump.get_stream::<MinidumpThreadList>()?;
+    ensure!(threads.threads.len() > 2, "{} threads", threads.threads.len());
+    ensure!(threads.get_thread(exception.thread_id).is_some(), "there is no thread {tid}");
+    let modules = dump.get_stream::<MinidumpModuleList>()?;
+    let images = report["images"].as_array().context("no images")?;
+    for image in images {
+        let address = image["load_address"].as_str().and_then(|text| u64::from_str_radix(&text[2..], 16).ok());
+        let is_there = modules.iter().any(|module| Some(module.base_address()) == address);
+        ensure!(is_there, "there is no module for {image}");
+    }
+    Ok(())
 }
 
 /// Cargo, whose programs of Windows are run by Wine.
@@ -66,22 +132,23 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(prefix)
 }
 
+/// What the command says of a report.
+fn show(path: &Path) -> anyhow::Result<String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tools::workspace_root()).args(["run", "--quiet", "-p", "coroner-cli", "--", "show"]).arg(path);
+    let output = command.output().context("running coroner show")?;
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "coroner show {}: {error}", path.display());
+    Ok(said.into_owned())
+}
+
+fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    Ok(std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect())
+}
+
 /// What Windows wrote is read by the command: a report of the folder, and the files of a run that nobody has delivered.
 fn read_here(stores: &Path) -> anyhow::Result<()> {
-    let show = |path: &Path| -> anyhow::Result<String> {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command
-            .current_dir(tools::workspace_root())
-            .args(["run", "--quiet", "-p", "coroner-cli", "--", "show"])
-            .arg(path);
-        let output = command.output().context("running coroner show")?;
-        let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "coroner show {}: {error}", path.display());
-        Ok(said.into_owned())
-    };
-    let entries = |folder: &str| -> anyhow::Result<Vec<PathBuf>> {
-        Ok(std::fs::read_dir(stores.join(folder))?.flatten().map(|entry| entry.path()).collect())
-    };
+    let entries = |folder: &str| entries(&stores.join(folder));
     let is_json = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
     let delivered = entries("panic/reports")?.into_iter().find(is_json);
     let waiting = entries("waits/runs")?.into_iter().next();

@@ -109,8 +109,8 @@ pub struct InstallLimits {
     /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
     /// backtrace of another thread is an error.
     pub no_stop_signal: bool,
-    /// Not Linux, Android, macOS, iOS or visionOS, or another processor than x86_64 and arm64: no fault of the process is noticed, and no hang. A
-    /// report, of a panic or of an error that the app has handled, has the stack of the thread that it is of alone.
+    /// Not Linux, Android, macOS, iOS or visionOS, or another processor than x86_64 and arm64: no fault of the process is noticed, and no hang. (On Windows
+    /// the feature `windows-crashes` of `coroner` notices faults; there are no hangs all the same.) A report, of a panic or of an error that the app has handled, has the stack of the thread that it is of alone.
     pub no_faults: bool,
 }
 

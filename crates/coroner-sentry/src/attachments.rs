@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use coroner_outbox::files::open_waiting_for_nothing;
-use coroner_report::model::Report;
+use coroner_report::model::{self, Report};
+use coroner_report::wire::Monitor;
 use serde_json::{Map, Value};
 
 use crate::envelope::{Attachment, AttachmentKind};
@@ -33,6 +34,9 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
             Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
         }
     }
+    let is_of_system = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::SEH);
+    let is_minidump =
+        |declared: &model::Attachment| declared.content_type.as_deref() == Some(model::Attachment::MINIDUMP);
     let mut left_out = Vec::new();
     while files.iter().map(|(size, _)| *size).fold(0, u64::saturating_add) > most as u64 {
         let Some(largest) = (0..files.len()).max_by_key(|place| files[*place].0) else { break };
@@ -43,7 +47,12 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
             Ok(Some(bytes)) => attachments.push(Attachment {
                 filename: declared.name.clone(),
                 content_type: declared.content_type.clone(),
-                kind: AttachmentKind::File,
+                // One that an app attaches is a file like others, and so is one that was cut before its header.
+                kind: if is_of_system && is_minidump(declared) && bytes.starts_with(b"MDMP") {
+                    AttachmentKind::Minidump
+                } else {
+                    AttachmentKind::File
+                },
                 bytes,
             }),
             Ok(None) => drop(missing.insert(declared.name.clone(), "it is too large".into())),

@@ -3,8 +3,10 @@
 
 use std::fs::{self, File};
 
-use coroner_report::model::{Attachment, Report, RunFacts};
+use coroner_report::model::{Address, Attachment, Bytes, Crash, Image, Report, RunFacts};
+use coroner_report::wire::{ImageKind, Monitor};
 use coroner_sentry::attachments;
+use coroner_sentry::envelope::AttachmentKind;
 use coroner_sentry::event::{Event, EventOptions};
 
 /// The most memory that this process has had at once, in KiB.
@@ -12,6 +14,49 @@ fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_minidump_of_the_system_is_the_events_own_and_images_of_windows_have_their_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = RunFacts::default();
+    for (name, bytes) in [("minidump.dmp", &b"MDMP of the system"[..]), ("cut.dmp", &[]), ("log.txt", b"MDMP")] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let content_type = name.ends_with(".dmp").then(|| Attachment::MINIDUMP.to_owned());
+        run.attachments.push(Attachment {
+            name: name.to_owned(),
+            path: path.to_str().unwrap().to_owned(),
+            content_type,
+        });
+    }
+    let identity = [&[0xe5, 0x32, 0x98, 0x5a, 0, 0x70, 0x28, 0][..], &[1; 16], &[10, 0, 0, 0]].concat();
+    let image = |id: &[u8]| Image {
+        kind: ImageKind::PE,
+        path: "C:\\app\\paint.exe".to_owned(),
+        load_address: Address(0x1_4000_0000),
+        slide: Address(0x1_4000_0000),
+        size: 0x28_7000,
+        build_id: Bytes(id.to_vec()),
+        ..Image::default()
+    };
+    let images = vec![image(&identity), image(&identity[..8])];
+    let kinds = |monitor| {
+        let crash = Some(Crash { monitor, ..Crash::default() });
+        let report = Report { run: Some(run.clone()), crash, images: images.clone(), ..Report::default() };
+        let mut event = Event::from_report(&report, &EventOptions::default());
+        let (attached, _) = attachments::of_run(&report, &mut event, 1 << 20);
+        (event, attached.into_iter().map(|attachment| attachment.kind).collect::<Vec<_>>())
+    };
+    let (event, of_crash) = kinds(Monitor::SEH);
+    assert_eq!(of_crash, [AttachmentKind::Minidump, AttachmentKind::File, AttachmentKind::File]);
+    assert_eq!(kinds(Monitor::PANIC).1, [AttachmentKind::File; 3]);
+    let event = serde_json::to_value(&event).unwrap();
+    let images = &event["debug_meta"]["images"];
+    assert_eq!((&images[0]["type"], &images[0]["code_id"]), (&"pe".into(), &"5A9832E5287000".into()));
+    assert_eq!(images[0]["debug_id"], "01010101-0101-0101-0101-010101010101-a");
+    assert_eq!(images[1]["debug_id"], "00000000-0000-0000-0000-000000000000");
+    assert_eq!((&images[1]["code_id"], &images[1]["image_vmaddr"]), (&"5A9832E5287000".into(), &"0x0".into()));
 }
 
 #[test]

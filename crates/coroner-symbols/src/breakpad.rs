@@ -38,13 +38,21 @@ pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
     if id.len() < 33 || id.len() > 40 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(malformed("the id of MODULE is not 33 to 40 hexadecimal digits"));
     }
-    let image_kind = if matches!(system, "mac" | "ios") { FileKind::MachO } else { FileKind::Elf };
+    let image_kind = match system {
+        "mac" | "ios" => FileKind::MachO,
+        "windows" => FileKind::Pe,
+        _ => FileKind::Elf,
+    };
     let mut debug_id = None;
     if let Some((_, line)) = lines.next()
         && let Some(code) = line.strip_prefix(b"INFO CODE_ID ")
     {
         let code = code.split(|&byte| byte == b' ').next().unwrap_or_default();
         debug_id = std::str::from_utf8(code).ok().and_then(|code| code.parse().ok());
+    }
+    if image_kind == FileKind::Pe {
+        // Its code id is a part of what a PE image is known by here.
+        debug_id = None;
     }
     if debug_id.is_none() && image_kind == FileKind::MachO {
         // The digits before the age are the UUID in order.

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::symbol_file::FileKind;
 
-/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file.
+/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file; of PE those of
+/// `coroner_report::wire::Image::build_id`.
 ///
 /// Written as lower-case hexadecimal; read from hexadecimal of either case, with or without the hyphens of a UUID.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,8 +47,22 @@ impl DebugId {
     pub fn breakpad_of(&self, kind: FileKind) -> String {
         match kind {
             FileKind::MachO => self.breakpad_of_macho(),
+            FileKind::Pe => self.breakpad_of_pe(),
             _ => self.breakpad_of_elf(),
         }
+    }
+
+    /// The id as breakpad's `MODULE` line has it for a PE file of these bytes (`coroner_report::wire::Image::build_id`): GUID and age of its
+    /// CodeView data; without such data zeros, as breakpad's tools write.
+    fn breakpad_of_pe(&self) -> String {
+        let code_view = self.0.get(8..28).and_then(|bytes| bytes.split_first_chunk::<16>());
+        let Some((guid, age)) = code_view else { return "0".repeat(33) };
+        let mut guid = *guid;
+        guid[0..4].reverse();
+        guid[4..6].reverse();
+        guid[6..8].reverse();
+        let age = age.first_chunk().map_or(0, |age| u32::from_le_bytes(*age));
+        upper_hex(&guid) + &format!("{age:X}")
     }
 
     /// The id as breakpad's `MODULE` line has it for a Mach-O file of this UUID: its bytes in order, then the age 0.

@@ -1,7 +1,7 @@
 //! From addresses to names: function, file, line and the calls that were inlined.
 //!
-//! [`Symbolizer`] works on the next launch or on a developer's desk: ELF and Mach-O files, separate debug files and dSYM
-//! bundles found by their id, DWARF lines and inlined calls, breakpad `.sym` text. What names addresses in the dying process
+//! [`Symbolizer`] works on the next launch or on a developer's desk: ELF and Mach-O files, PE files with the DWARF of GNU's tools (no PDB), separate
+//! debug files and dSYM bundles found by their id, DWARF lines and inlined calls, breakpad `.sym` text. What names addresses in the dying process
 //! itself, without allocation, is [`coroner_scan`].
 //!
 //! # Addresses
@@ -36,6 +36,8 @@ mod macho;
 mod mapped;
 mod naming_budget;
 mod objc;
+#[cfg(feature = "pe")]
+mod pe;
 mod report;
 mod search_index;
 mod shared_cache;

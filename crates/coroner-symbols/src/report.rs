@@ -187,7 +187,11 @@ impl ImageKey {
         Self {
             path: PathBuf::from(&image.path),
             debug_id: DebugId::new(&image.build_id),
-            kind: if image.kind == ImageKind::MACHO { FileKind::MachO } else { FileKind::Elf },
+            kind: match image.kind {
+                ImageKind::MACHO => FileKind::MachO,
+                ImageKind::PE => FileKind::Pe,
+                _ => FileKind::Elf,
+            },
             arch,
             base_svma: image.to_svma(image.load_address),
             replaced: image.replaced,

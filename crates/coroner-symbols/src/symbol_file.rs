@@ -11,6 +11,8 @@ use coroner_scan::LookupAddress;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, RunTimeEndian, UnwindSection as _};
 use object::{Object, ObjectSection as _, ObjectSegment};
 
+#[cfg(feature = "pe")]
+use crate::pe;
 pub use crate::table::SymbolSource;
 use crate::{
     archive,
@@ -78,6 +80,8 @@ pub enum FileKind {
     Elf,
     /// Mach-O: Apple's systems.
     MachO,
+    /// Portable Executable: Windows. Addresses count from the image's first byte.
+    Pe,
     /// Breakpad's text format.
     Breakpad,
 }
@@ -87,6 +91,7 @@ impl fmt::Display for FileKind {
         f.write_str(match self {
             Self::Elf => "ELF",
             Self::MachO => "Mach-O",
+            Self::Pe => "PE",
             Self::Breakpad => "breakpad symbols",
         })
     }
@@ -127,6 +132,8 @@ pub struct SymbolFile {
     /// Where in the file `bytes` begins.
     slice_offset: u64,
     has_dwarf: bool,
+    /// PE: what its own addresses have more than those of [`Self`], which count from the image's first byte.
+    image_base: u64,
     tables: OnceCell<Tables>,
     dwarf: OnceCell<Option<Dwarf>>,
     debug_map: OnceCell<Option<DebugMap>>,
@@ -247,6 +254,10 @@ impl SymbolFile {
                 .map(|(offset, slice)| Self::of_object(path, slice, offset, FileKind::MachO))
                 .collect();
         }
+        #[cfg(feature = "pe")]
+        if pe::is_pe(&bytes) {
+            return Ok(vec![Self::of_object(path, bytes, 0, FileKind::Pe)?]);
+        }
         if bytes.starts_with(b"MODULE ") {
             let module = crate::breakpad::module(&bytes).map_err(in_file)?;
             let mut file = Self::with(path, FileKind::Breakpad, bytes, 0);
@@ -282,6 +293,7 @@ impl SymbolFile {
             bytes,
             slice_offset,
             has_dwarf: false,
+            image_base: 0,
             tables: OnceCell::new(),
             dwarf: OnceCell::new(),
             debug_map: OnceCell::new(),
@@ -299,16 +311,19 @@ impl SymbolFile {
                 Malformed { offset: problem.offset.saturating_add(offset), ..problem }.in_file(path)
             })?;
         }
-        let (arch, debug_id, has_dwarf) = {
+        let (arch, debug_id, has_dwarf, image_base) = {
             let file = object::File::parse(&*bytes).map_err(|error| malformed(error.to_string()))?;
             let id = match kind {
+                #[cfg(feature = "pe")]
+                FileKind::Pe => pe::identity(&file),
                 FileKind::MachO => file.mach_uuid().ok().flatten().and_then(|uuid| DebugId::new(&uuid)),
                 _ => file.build_id().ok().flatten().and_then(DebugId::new),
             };
-            (Arch::of(file.architecture()), id, file.section_by_name(".debug_info").is_some())
+            let image_base = if kind == FileKind::Pe { file.relative_address_base() } else { 0 };
+            (Arch::of(file.architecture()), id, file.section_by_name(".debug_info").is_some(), image_base)
         };
         let mut file = Self::with(path, kind, bytes, offset);
-        (file.arch, file.debug_id, file.has_dwarf) = (arch, debug_id, has_dwarf);
+        (file.arch, file.debug_id, file.has_dwarf, file.image_base) = (arch, debug_id, has_dwarf, image_base);
         Ok(file)
     }
 
@@ -333,13 +348,13 @@ impl SymbolFile {
     }
 
     /// The svma of the image's first byte, by this file: of ELF the start of the lowest segment that is loaded, of Mach-O that of
-    /// `__TEXT`; 0 of breakpad text, whose addresses count from there.
+    /// `__TEXT`; 0 of PE and of breakpad text, whose addresses count from there.
     pub fn base_svma(&self) -> u64 {
         if let Some((_, image)) = &self.shared_cache {
             return *image;
         }
         match self.kind {
-            FileKind::Breakpad => 0,
+            FileKind::Breakpad | FileKind::Pe => 0,
             FileKind::MachO => macho::base_svma(&self.bytes),
             FileKind::Elf => object::File::parse(&*self.bytes)
                 .ok()
@@ -353,8 +368,7 @@ impl SymbolFile {
     pub fn breakpad_debug_id(&self) -> Option<String> {
         match (&self.breakpad_id, &self.debug_id) {
             (Some((_, id)), _) => Some(id.clone()),
-            (None, Some(id)) if self.kind == FileKind::MachO => Some(id.breakpad_of_macho()),
-            (None, id) => id.as_ref().map(DebugId::breakpad_of_elf),
+            (None, id) => id.as_ref().map(|id| id.breakpad_of(self.kind)),
         }
     }
 
@@ -479,6 +493,14 @@ impl SymbolFile {
                 }
             }
             FileKind::MachO => macho::collect(builder, &self.bytes, &mut problems),
+            #[cfg(not(feature = "pe"))]
+            FileKind::Pe => {}
+            #[cfg(feature = "pe")]
+            FileKind::Pe => {
+                if let Ok(file) = object::File::parse(&*self.bytes) {
+                    pe::collect(builder, &file);
+                }
+            }
             // Text, which is not read within a budget.
             FileKind::Breakpad => {}
         }
@@ -533,7 +555,10 @@ impl SymbolFile {
     /// What its DWARF says of some addresses (sorted and distinct), by one pass over it that keeps nothing.
     pub(crate) fn pass_within(&self, addresses: &[u64], meter: &Meter) -> Vec<dwarf_pass::Answer> {
         match object::File::parse(&*self.bytes) {
-            Ok(file) if self.has_dwarf => dwarf_pass::frames(&file, &self.bytes, addresses, meter),
+            Ok(file) if self.has_dwarf => {
+                let own: Vec<u64> = addresses.iter().map(|address| address.wrapping_add(self.image_base)).collect();
+                dwarf_pass::frames(&file, &self.bytes, &own, meter)
+            }
             _ => vec![dwarf_pass::Answer::default(); addresses.len()],
         }
     }
@@ -586,7 +611,7 @@ impl SymbolFile {
         // half of the lookup.
         let name = match self.kind {
             FileKind::MachO => found.name.strip_prefix(b"_").unwrap_or(found.name),
-            FileKind::Elf | FileKind::Breakpad => found.name,
+            FileKind::Elf | FileKind::Pe | FileKind::Breakpad => found.name,
         };
         Some((name, found.start))
     }
@@ -597,8 +622,11 @@ impl SymbolFile {
         Some((String::from_utf8_lossy(name).into_owned(), start))
     }
 
-    /// The variables of the function at an address (svma), by the file's own DWARF.
+    /// The variables of the function at an address (svma), by the file's own DWARF. Not of PE files.
     pub fn variables(&self, svma: u64) -> Option<FunctionVariables> {
+        if self.kind == FileKind::Pe {
+            return None;
+        }
         self.dwarf()?.variables(svma)
     }
 
@@ -659,7 +687,8 @@ impl SymbolFile {
     /// then knows them. Each call reads the units of its new addresses: it is best called once, with all that will be asked for.
     pub fn look_up(&self, addresses: &[LookupAddress]) {
         if let Some(dwarf) = self.dwarf() {
-            let svmas: Vec<u64> = addresses.iter().map(|address| address.svma()).collect();
+            let svmas: Vec<u64> =
+                addresses.iter().map(|address| address.svma().wrapping_add(self.image_base)).collect();
             dwarf.look_up(&svmas);
         }
     }
@@ -669,7 +698,7 @@ impl SymbolFile {
         let symbol = self.symbol(address);
         let mut frames: Vec<Call> = Vec::new();
         if let Some(dwarf) = self.dwarf() {
-            match dwarf.frames(address.svma()) {
+            match dwarf.frames(address.svma().wrapping_add(self.image_base)) {
                 Ok(calls) => frames.extend(calls.into_iter().map(Call::of_dwarf)),
                 Err(error) => self.problem(error),
             }

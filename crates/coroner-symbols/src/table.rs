@@ -12,7 +12,7 @@ pub enum SymbolSource {
     FunctionStarts,
     /// A stub of the procedure linkage table, named after the symbol that its slot is bound to (`memcpy@plt`).
     Plt,
-    /// The Mach-O export trie.
+    /// The Mach-O export trie, or the exports of a PE file.
     ExportTrie,
     /// Mach-O Objective-C metadata: a method's implementation (`-[Class selector]`).
     ObjcMetadata,

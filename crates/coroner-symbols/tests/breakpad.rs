@@ -71,6 +71,27 @@ fn the_module_says_which_image() {
 }
 
 #[test]
+fn the_module_of_windows_is_found_by_its_code_view_data() {
+    let text = b"MODULE windows x86_64 0123456789ABCDEF0123456789ABCDEFA app.pdb\nINFO CODE_ID 5A9832E5287000 app.exe\nFUNC 1000 20 0 paint\n";
+    let file = open(text).unwrap();
+    let key = |guid: [u8; 16]| {
+        // Time stamp and size of the image, GUID and age.
+        let id = [&[1, 2, 3, 4, 5, 6, 7, 8][..], &guid, &[10, 0, 0, 0]].concat();
+        ImageKey {
+            path: "C:\\app.exe".into(),
+            debug_id: coroner_symbols::DebugId::new(&id),
+            kind: FileKind::Pe,
+            arch: Arch::X86_64,
+            base_svma: 0,
+            replaced: false,
+        }
+    };
+    let guid = [0x67, 0x45, 0x23, 0x01, 0xab, 0x89, 0xef, 0xcd, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
+    assert!(file.is_of(&key(guid)));
+    assert!(!file.is_of(&key([7; 16])));
+}
+
+#[test]
 fn broken_lines_are_listed_with_their_place_and_left_out() {
     let text = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\nFUNC zz 1 0 f\nFUNC 10 5 0 g\n10 5 1\n";
     assert_eq!(problems(text), [Some(58), Some(86)]);

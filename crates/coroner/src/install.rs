@@ -197,10 +197,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     crate::sink::beside_sentry_client(
         config.exceptions.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")),
     );
-    let watchdog = config
-        .hang_threshold
-        .filter(|_| !run.limits.no_faults)
-        .and_then(|(threshold, start)| start(threshold, run.state));
+    let watchdog =
+        config.hang_threshold.filter(|_| cfg!(supported)).and_then(|(threshold, start)| start(threshold, run.state));
     let id = Id(run.id);
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();

@@ -21,7 +21,7 @@
 //! # Systems
 //! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and others) no fault is caught: panics and errors that
 //! the app handles are reported, with the stack of their thread, and how runs ended is known as far as the app says it
-//! ([`InstallLimits::no_faults`]).
+//! ([`InstallLimits::no_faults`]). On Windows on x86_64 the feature `windows-crashes` adds native crashes, with the system's minidump (`docs/windows.md`).
 #![deny(missing_docs)]
 #![cfg_attr(
     not(supported),

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use coroner_report::model::{CrashFlag, Report, RunFacts};
+use coroner_report::model::{Attachment, CrashFlag, Report, RunFacts};
 use coroner_report::reader::ReadError;
+use coroner_report::wire::Monitor;
 
 use crate::bundle::is_written;
-use crate::store::RawRun;
+use crate::store::{MINIDUMP, RawRun};
 use crate::system_report;
 
 /// A file that is no report, and where.
@@ -61,6 +62,15 @@ pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidRe
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
     stitch(&mut report, &raw.state);
     let survived = report.crash.as_ref().is_none_or(|crash| crash.has(CrashFlag::NotFatal) || crash.hang.is_some());
+    if let (Some(run), Some(path)) = (&mut report.run, &raw.minidump)
+        && report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::SEH)
+    {
+        run.attachments.push(Attachment {
+            name: MINIDUMP.to_owned(),
+            path: path.to_string_lossy().into_owned(),
+            content_type: Some(Attachment::MINIDUMP.to_owned()),
+        });
+    }
     if let Some(run) = report.run.as_mut().filter(|_| survived) {
         // It says why the process ended, of which this report is not.
         run.termination.clone_from(&raw.termination);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report};
+use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report, Signal};
 use crate::wire::{Access, Language, Monitor};
 
 /// The type of a panic that reached the top of its thread (`coroner`'s panic hook gives it).
@@ -39,7 +39,11 @@ impl Crash {
             return mach.name.map_or_else(|| format!("EXC_{}", mach.exception), ToOwned::to_owned);
         }
         match &self.signal {
-            Some(signal) => signal.name.map_or_else(|| format!("SIG{}", signal.number), ToOwned::to_owned),
+            Some(Signal { name: Some(name), .. }) => (*name).to_owned(),
+            Some(signal) if self.monitor == Monitor::SEH => {
+                format!("exception {:#010x}", signal.number.cast_unsigned())
+            }
+            Some(signal) => format!("SIG{}", signal.number),
             None => self.monitor.name().unwrap_or("Crash").to_owned(),
         }
     }
@@ -190,7 +194,7 @@ fn is_last_word_of_swift(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AppMemory, Bytes, Signal};
+    use crate::model::{AppMemory, Bytes};
 
     fn said(text: &str) -> Option<String> {
         let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };

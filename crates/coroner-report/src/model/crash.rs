@@ -153,23 +153,26 @@ impl Crash {
     }
 
     /// Whether it is a fault whose address the processor or the kernel does not say: `SI_KERNEL` on Linux (on x86_64 a non-canonical
-    /// address, a privileged instruction, a breakpoint), `EXC_I386_GPFLT` on Darwin.
+    /// address, a privileged instruction, a breakpoint), `EXC_I386_GPFLT` on Darwin, an access violation at no address on Windows.
     pub fn is_address_unknown(&self) -> bool {
-        let by_kernel = self.signal.as_ref().is_some_and(|signal| signal.code_name == Some("SI_KERNEL"));
+        let by_kernel = self
+            .signal
+            .as_ref()
+            .is_some_and(|s| s.code_name == Some("SI_KERNEL") || s.name == Some("EXCEPTION_ACCESS_VIOLATION"));
         // `EXC_BAD_ACCESS` and `EXC_I386_GPFLT` of <mach/exception_types.h> and <mach/i386/exception.h>.
         let by_mach = self.mach.as_ref().is_some_and(|mach| (mach.exception, mach.code) == (1, 13));
         self.address.is_none() && (by_kernel || by_mach)
     }
 }
 
-/// A POSIX signal.
+/// A POSIX signal; on Windows an exception, or a signal of the C runtime.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Signal {
-    /// Its number on the system that the report is from.
+    /// Its number on the system that the report is from; of an exception of Windows its code.
     pub number: i32,
-    /// Its name, such as `SIGSEGV`.
+    /// Its name, such as `SIGSEGV` or `EXCEPTION_ACCESS_VIOLATION`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,

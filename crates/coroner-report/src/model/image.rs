@@ -23,7 +23,7 @@ pub struct Image {
     pub size: u64,
     /// Its code.
     pub text: TextRange,
-    /// GNU build id or `LC_UUID`; empty where it has none.
+    /// GNU build id or `LC_UUID`, or what stands for one of a PE image (`coroner_report::wire::Image::build_id`); empty where it has none.
     pub build_id: Bytes,
     /// What stands for the build id of an ELF image that has none, where its file was found: 16 bytes, derived from its code
     /// (`coroner_symbols::identify_images`). No report file has it.
@@ -68,7 +68,8 @@ impl Image {
 
     /// The last component of its path.
     pub fn name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
+        let is_separator = |letter| letter == '/' || (letter == '\\' && self.kind == ImageKind::PE);
+        self.path.rsplit(is_separator).next().unwrap_or(&self.path)
     }
 
     /// What its debug information is found by: the build id, else what stands for one; empty without either.
@@ -82,8 +83,12 @@ impl Image {
     /// For Mach-O the `LC_UUID`; for ELF the first 16 bytes of the build id (zero-filled if shorter) read as a
     /// little-endian GUID, as Breakpad's `ConvertIdentifierToUUIDString` does, or of what stands for it. `None` without
     /// [`identity`](Self::identity).
+    ///
+    /// For PE the GUID of its CodeView data, and behind it their age in hexadecimal; `None` without such data.
     pub fn debug_id(&self) -> Option<String> {
-        let identity = self.identity();
+        let is_pe = self.kind == ImageKind::PE;
+        let code_view = if is_pe { self.code_view() } else { None };
+        let identity = if is_pe { code_view.map(|(guid, _)| guid)? } else { &self.identity()[..] };
         if identity.is_empty() {
             return None;
         }
@@ -91,17 +96,39 @@ impl Image {
         for (to, from) in id.iter_mut().zip(identity.iter()) {
             *to = *from;
         }
-        if self.kind == ImageKind::ELF {
+        if self.kind == ImageKind::ELF || is_pe {
             id[..4].reverse();
             id[4..6].reverse();
             id[6..8].reverse();
         }
         let digits = super::Id(id).to_string();
-        Some(format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]))
+        let age = code_view.map_or_else(String::new, |(_, age)| format!("-{age:x}"));
+        Some(format!(
+            "{}-{}-{}-{}-{}{age}",
+            &digits[..8],
+            &digits[8..12],
+            &digits[12..16],
+            &digits[16..20],
+            &digits[20..]
+        ))
     }
 
-    /// The code id: the whole build id or UUID as hexadecimal digits. `None` without one.
+    /// Of a PE image: GUID and age of its CodeView data.
+    fn code_view(&self) -> Option<(&[u8], u32)> {
+        let (_, rest) = self.build_id.split_first_chunk::<8>()?;
+        let (guid, age) = rest.split_first_chunk::<16>()?;
+        Some((guid, u32::from_le_bytes(*age.first_chunk()?)))
+    }
+
+    /// The code id: the whole build id or UUID as hexadecimal digits; of PE its time stamp and its size, as symbol servers have it. `None` without
+    /// one.
     pub fn code_id(&self) -> Option<String> {
+        if self.kind == ImageKind::PE {
+            let words = self.build_id.first_chunk::<8>()?;
+            let [t0, t1, t2, t3, s0, s1, s2, s3] = *words;
+            let (time, size) = (u32::from_le_bytes([t0, t1, t2, t3]), u32::from_le_bytes([s0, s1, s2, s3]));
+            return Some(format!("{time:08X}{size:x}"));
+        }
         (!self.build_id.is_empty()).then(|| self.build_id.to_string())
     }
 }

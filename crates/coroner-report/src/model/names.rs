@@ -1,7 +1,7 @@
 //! Names of signals, their codes and Mach exceptions, by the numbering of the system that a report is from.
 //!
 //! Sources: Linux `uapi/asm-generic/signal.h` and `siginfo.h`; Darwin `sys/signal.h`, `mach/exception_types.h`,
-//! `mach/kern_return.h`, `mach/i386/exception.h`, `mach/arm/exception.h`.
+//! `mach/kern_return.h`, `mach/i386/exception.h`, `mach/arm/exception.h`; Windows `ntstatus.h`, `minwinbase.h`, `signal.h`.
 
 use crate::wire::Os;
 
@@ -9,8 +9,53 @@ pub(super) fn is_linux(os: Os) -> bool {
     matches!(os, Os::LINUX | Os::ANDROID)
 }
 
+/// The name of an exception's code, or of a signal of Microsoft's C runtime.
+fn windows_name(number: i32) -> Option<&'static str> {
+    Some(match number.cast_unsigned() {
+        2 => "SIGINT",
+        4 => "SIGILL",
+        8 => "SIGFPE",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        21 => "SIGBREAK",
+        22 => "SIGABRT",
+        0x8000_0001 => "EXCEPTION_GUARD_PAGE",
+        0x8000_0002 => "EXCEPTION_DATATYPE_MISALIGNMENT",
+        0x8000_0003 => "EXCEPTION_BREAKPOINT",
+        0x8000_0004 => "EXCEPTION_SINGLE_STEP",
+        0xc000_0005 => "EXCEPTION_ACCESS_VIOLATION",
+        0xc000_0006 => "EXCEPTION_IN_PAGE_ERROR",
+        0xc000_0008 => "EXCEPTION_INVALID_HANDLE",
+        0xc000_001d => "EXCEPTION_ILLEGAL_INSTRUCTION",
+        0xc000_0025 => "EXCEPTION_NONCONTINUABLE_EXCEPTION",
+        0xc000_0026 => "EXCEPTION_INVALID_DISPOSITION",
+        0xc000_008c => "EXCEPTION_ARRAY_BOUNDS_EXCEEDED",
+        0xc000_008d => "EXCEPTION_FLT_DENORMAL_OPERAND",
+        0xc000_008e => "EXCEPTION_FLT_DIVIDE_BY_ZERO",
+        0xc000_008f => "EXCEPTION_FLT_INEXACT_RESULT",
+        0xc000_0090 => "EXCEPTION_FLT_INVALID_OPERATION",
+        0xc000_0091 => "EXCEPTION_FLT_OVERFLOW",
+        0xc000_0092 => "EXCEPTION_FLT_STACK_CHECK",
+        0xc000_0093 => "EXCEPTION_FLT_UNDERFLOW",
+        0xc000_0094 => "EXCEPTION_INT_DIVIDE_BY_ZERO",
+        0xc000_0095 => "EXCEPTION_INT_OVERFLOW",
+        0xc000_0096 => "EXCEPTION_PRIV_INSTRUCTION",
+        0xc000_00fd => "EXCEPTION_STACK_OVERFLOW",
+        0xc000_0374 => "STATUS_HEAP_CORRUPTION",
+        0xc000_0409 => "STATUS_STACK_BUFFER_OVERRUN",
+        0xc000_0417 => "STATUS_INVALID_CRUNTIME_PARAMETER",
+        // What the compilers of Microsoft and GNU raise for a `throw`.
+        0xe06d_7363 => "C++ exception",
+        0x2047_4343 => "GNU exception",
+        _ => return None,
+    })
+}
+
 /// The name of signal `number` on `os`, such as `SIGSEGV`.
 pub fn signal_name(os: Os, number: i32) -> Option<&'static str> {
+    if os == Os::WINDOWS {
+        return windows_name(number);
+    }
     // The same number on both.
     Some(match number {
         1 => "SIGHUP",

@@ -101,6 +101,11 @@ pub struct Attachment {
     pub content_type: Option<String>,
 }
 
+impl Attachment {
+    /// The media type of the minidump that the system made of the crash itself (Windows).
+    pub const MINIDUMP: &str = "application/x-dmp";
+}
+
 /// Which process a run was, for as long as the machine is not started again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

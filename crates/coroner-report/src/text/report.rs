@@ -137,7 +137,16 @@ impl Writer<'_> {
             let code = mach.code_name.map_or_else(|| format!("code {:#x}", mach.code), str::to_owned);
             self.field("Exception", fatal, &format!("{name}, {code}, subcode {:#x}", mach.subcode))?;
         }
-        if let Some(signal) = &crash.signal {
+        if let Some(signal) = crash.signal.as_ref().filter(|_| crash.monitor == Monitor::SEH) {
+            let code = format!("{:#010x}", signal.number.cast_unsigned());
+            let (what, code) = if signal.number < 32 && signal.number > 0 {
+                ("Signal", signal.number.to_string())
+            } else {
+                ("Exception", code)
+            };
+            let text = signal.name.map_or_else(|| code.clone(), |name| format!("{name} ({code})"));
+            self.field(what, fatal, &text)?;
+        } else if let Some(signal) = &crash.signal {
             let name = signal.name.map_or_else(String::new, |name| format!("{name} "));
             let mut text = format!("{name}({})", signal.number);
             match signal.code_name {

@@ -56,10 +56,10 @@ impl Header<'_> {
     }
 }
 
-/// A POSIX signal, as `siginfo_t` and the context have it.
+/// A POSIX signal, as `siginfo_t` and the context have it; on Windows an exception, or a signal of the C runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signal {
-    /// `si_signo`, in the numbering of the header's system.
+    /// `si_signo`, in the numbering of the header's system. On Windows the exception's code (`0xC0000005`), or the C runtime's SIGABRT.
     pub number: i32,
     /// `si_code`.
     pub code: i32,

@@ -44,7 +44,8 @@ pub struct Image<'a> {
     pub size: u64,
     /// The range of its code (avma): start and size.
     pub text: (u64, u64),
-    /// ELF: the GNU build id; Mach-O: the 16 bytes of `LC_UUID`. Empty where it has none.
+    /// ELF: the GNU build id; Mach-O: the 16 bytes of `LC_UUID`. Empty where it has none. PE: `TimeDateStamp` and `SizeOfImage` of its headers
+    /// and, where it has CodeView data, GUID and age of those, all as they stand in the file (8 or 28 bytes).
     pub build_id: &'a [u8],
     /// Its loaded segments.
     pub segments: &'a [Segment],

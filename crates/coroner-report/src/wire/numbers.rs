@@ -118,6 +118,8 @@ open_numbers! {
         HANG = 6 "hang",
         /// The app asked for this report.
         USER = 7 "user",
+        /// Windows: the filter of unhandled exceptions, or the C runtime's SIGABRT. [`Signal`](super::Signal) has the exception's code as its number.
+        SEH = 8 "seh",
     }
 }
 
@@ -294,6 +296,8 @@ open_numbers! {
         ELF = 1 "elf",
         /// Mach-O.
         MACHO = 2 "macho",
+        /// Portable Executable (Windows). Addresses of its file count from its first byte.
+        PE = 3 "pe",
     }
 }
 

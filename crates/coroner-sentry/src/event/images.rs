@@ -4,10 +4,13 @@ use coroner_report::model::{Image, Report};
 use coroner_report::wire::{ImageKind, Os};
 use serde::{Deserialize, Serialize};
 
+/// No debug id.
+const NIL: &str = "00000000-0000-0000-0000-000000000000";
+
 /// A loaded image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugImage {
-    /// `elf` or `macho`.
+    /// `elf`, `macho` or `pe`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Where it was loaded from.
@@ -33,7 +36,9 @@ pub(super) fn of(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
     let mut images = Vec::new();
     let mut unidentified = Vec::new();
     for image in &report.images {
-        match image.debug_id() {
+        // A PE file without CodeView data is found by its code id.
+        let nil = || image.code_id().filter(|_| image.kind == ImageKind::PE).map(|_| NIL.to_owned());
+        match image.debug_id().or_else(nil) {
             Some(debug_id) => images.push(DebugImage {
                 kind: kind(image, report.header.os).to_owned(),
                 code_file: code_file(image),
@@ -54,6 +59,7 @@ fn kind(image: &Image, os: Os) -> &'static str {
     match image.kind {
         ImageKind::ELF => "elf",
         ImageKind::MACHO => "macho",
+        ImageKind::PE => "pe",
         // A kind of a later version: what its system loads.
         _ if matches!(os, Os::LINUX | Os::ANDROID) => "elf",
         _ => "macho",

@@ -203,7 +203,15 @@ impl Deliverer {
         let mut reports = vec![Vec::new(); number as usize];
         reports[number as usize - 1] = RawRun::read_report(directory, name)?;
         let (state, system) = (state.to_bytes(), Vec::new());
-        Ok(RawRun { run: Some(self.own), reports, state, system, termination: None, made_of_system: None })
+        Ok(RawRun {
+            run: Some(self.own),
+            reports,
+            state,
+            system,
+            termination: None,
+            made_of_system: None,
+            minidump: None,
+        })
     }
 
     /// How long no sink is to be asked, though one has not finally answered.

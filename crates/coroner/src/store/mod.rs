@@ -7,6 +7,7 @@
 //!   runs/<run id>/report         the crash report, reserved at install; only zeros if the run did not crash
 //!   runs/<run id>/report-2 …     later crashes of a process that went on after the first
 //!   runs/<run id>/state          the run state: scope, breadcrumbs, facts of app and device
+//!   runs/<run id>/minidump.dmp   on Windows, the system's minidump of its crash; empty if it did not crash
 //!   runs/<run id>/system         what the system said of its end, at a later launch
 //!   runs/<run id>/termination.json  why it ended without a word, as the first launch that looked found out
 //!   runs/<run id>/progress.json  how far processing has come
@@ -55,6 +56,8 @@ pub(crate) use retention::{Kept, Worth};
 pub(crate) const RUNS: &str = "runs";
 /// What becomes of the directory of a run that ended by itself.
 pub(crate) const CLEAN: &str = "clean";
+/// In a run's directory: the minidump of its crash (Windows).
+pub(crate) const MINIDUMP: &str = "minidump.dmp";
 const BROKEN: &str = "broken";
 /// Where the default folder sink writes.
 pub(crate) const REPORTS: &str = "reports";

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use coroner_process::heap_sort;
 use coroner_report::model::{Id, Report, RunFacts, Termination};
@@ -13,7 +13,7 @@ use coroner_report::reader::ReadError;
 use coroner_report::wire::FILE_PREFIX;
 
 use super::directory::Directory;
-use super::{REPORT, STATE, StoreError, run_of};
+use super::{MINIDUMP, REPORT, STATE, StoreError, run_of};
 use crate::bundle::is_written;
 use crate::outcome::{is_of_record, of_death};
 use crate::system_report::{self, SystemReport};
@@ -79,6 +79,8 @@ pub struct RawRun {
     pub termination: Option<Termination>,
     /// Which of the reports was made of what the system said, and has nothing but a header.
     pub(crate) made_of_system: Option<usize>,
+    /// Where the minidump of its crash is, if the system made one.
+    pub(crate) minidump: Option<PathBuf>,
 }
 
 impl RawRun {
@@ -128,6 +130,10 @@ impl RawRun {
             system: file(system_report::FILE.as_ref(), MAX_STATE_BYTES)?,
             termination: termination::read(&file(termination::FILE.as_ref(), MAX_TERMINATION)?),
             made_of_system: None,
+            minidump: run
+                .status_of(MINIDUMP.as_ref())
+                .is_ok_and(|about| about.length > 0)
+                .then(|| run.path().join(MINIDUMP)),
         };
         raw.add_report_of_record();
         raw.add_report_of_system();

@@ -164,6 +164,12 @@ pub(crate) mod exception {
         let _ = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| waiting.checked_sub(1));
     }
 
+    /// Says whether the process dies of a fault.
+    #[cfg(windows_crashes)]
+    pub(crate) fn set_reported(is_reported: bool) {
+        REPORTED.store(is_reported, Ordering::Release);
+    }
+
     pub(crate) fn is_reported_as_fatal() -> bool {
         REPORTED.load(Ordering::Acquire)
     }

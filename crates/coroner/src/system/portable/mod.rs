@@ -1,4 +1,4 @@
-//! A system on which no fault is caught: what needs no crash time is there all the same. A run has its directory, its lock and its mapped
+//! A system on which no fault is caught (but on Windows, by `windows_crash`): what needs no crash time is there all the same. A run has its directory, its lock and its mapped
 //! state, and what the process says of itself (a panic, an error that it handled) becomes a report, by the standard library.
 
 pub(crate) mod capture;
@@ -6,6 +6,8 @@ pub(crate) mod process;
 mod report;
 mod run;
 pub(crate) mod walk;
+#[cfg(windows_crashes)]
+mod windows_crash;
 
 use std::path::Path;
 

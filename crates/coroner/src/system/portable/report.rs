@@ -16,8 +16,8 @@ use crate::store::directory::Directory;
 
 /// Room for the payload of a section: an exception's text of frames is 24 KiB at most.
 const ROOM: usize = 256 << 10;
-/// Reports of deaths that a run may have; the last one's place is used again.
-const MAX_REPORTS: u32 = FIRST_NON_FATAL - 1;
+/// Reports of deaths that a run may have; the last one's place is used again. One more place is that of a fault (`windows_crash`).
+const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
 
 /// A report in the making.
 struct Sections {

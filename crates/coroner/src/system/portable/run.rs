@@ -138,8 +138,14 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, Ins
         lock: std::sync::Mutex::new(Some(lock)),
     };
     super::capture::exception::begin_run();
-    CURRENT.store(Box::leak(Box::new(current)), Ordering::Release);
-    let limits = InstallLimits { no_faults: true, ..InstallLimits::default() };
+    let current: &'static mut Current = Box::leak(Box::new(current));
+    CURRENT.store(current, Ordering::Release);
+    #[cfg(windows_crashes)]
+    // SAFETY: from `Box::leak` above, and never freed.
+    let no_faults = !super::windows_crash::install(unsafe { &*CURRENT.load(Ordering::Acquire) }, options, random_id());
+    #[cfg(not(windows_crashes))]
+    let no_faults = true;
+    let limits = InstallLimits { no_faults, ..InstallLimits::default() };
     Ok(Run { id, pid: process_id(), state, limits, previous: None, pid_namespace: 0 })
 }
 
@@ -184,6 +190,8 @@ fn process_start() -> u64 {
 /// Ends this run. Its state stays mapped.
 pub(super) fn uninstall() {
     let Some(current) = current() else { return };
+    #[cfg(windows_crashes)]
+    super::windows_crash::disarm();
     current.state.set_scalar(Scalar::EXIT_TIME, now_ns());
     current.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);

@@ -16,6 +16,7 @@ fn deliver(sink: &FolderSink, report: &Report) -> SinkAnswer {
         system: Vec::new(),
         termination: None,
         made_of_system: None,
+        minidump: None,
     };
     sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })
 }

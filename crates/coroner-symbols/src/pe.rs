@@ -1,0 +1,75 @@
+//! What a PE file says of itself: its identity, and its functions by the COFF symbol table, which GNU's linker keeps, and by its exports.
+
+use object::read::{ExportTarget, NameOrOrdinal};
+use object::{
+    Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind, read::pe::ImageNtHeaders, read::pe::PeFile,
+};
+
+use crate::{
+    debug_id::DebugId,
+    table::{Standing, SymbolSource, TableBuilder},
+};
+
+/// Whether these are of a PE file: programs of DOS begin so, too.
+pub(crate) fn is_pe(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"MZ")
+        && matches!(object::FileKind::parse(bytes), Ok(object::FileKind::Pe32 | object::FileKind::Pe64))
+}
+
+/// Time stamp and size of the image, and of its CodeView data GUID and age: what `coroner_report::wire::Image::build_id` has of an image in memory.
+pub(crate) fn identity(file: &object::File<'_>) -> Option<DebugId> {
+    let (time, size) = match file {
+        object::File::Pe32(file) => headers(file),
+        object::File::Pe64(file) => headers(file),
+        _ => return None,
+    };
+    let mut id = [time.to_le_bytes(), size.to_le_bytes()].concat();
+    if let Ok(Some(code_view)) = file.pdb_info() {
+        id.extend_from_slice(&code_view.guid());
+        id.extend_from_slice(&code_view.age().to_le_bytes());
+    }
+    DebugId::new(&id)
+}
+
+fn headers<Pe: ImageNtHeaders>(file: &PeFile<'_, Pe>) -> (u32, u32) {
+    use object::read::pe::ImageOptionalHeader as _;
+    let headers = file.nt_headers();
+    let time = headers.file_header().time_date_stamp.get(object::LittleEndian);
+    (time, headers.optional_header().size_of_image())
+}
+
+/// Collects its functions. Exports that lead to another library are none of it.
+pub(crate) fn collect(builder: &mut TableBuilder, file: &object::File<'_>) {
+    let base = file.relative_address_base();
+    let add = |builder: &mut TableBuilder, address: u64, source, standing, name: &[u8]| {
+        let Some(start) = address.checked_sub(base).filter(|start| *start > 0) else { return };
+        if let Some(name) = builder.make_name(name) {
+            builder.add(start, 0, source, standing, name);
+        }
+    };
+    let before = builder.added();
+    let code: Vec<_> = file.sections().filter(|section| section.kind() == SectionKind::Text).collect();
+    let is_code = |symbol: &object::Symbol<'_, '_>| {
+        let section = symbol.section_index();
+        symbol.is_definition() && code.iter().any(|code| Some(code.index()) == section)
+    };
+    for symbol in file.symbols().filter(is_code) {
+        // What assembly names has no type.
+        let standing = match symbol.kind() {
+            SymbolKind::Text => Standing::Global,
+            SymbolKind::Section | SymbolKind::File => continue,
+            _ => Standing::Label,
+        };
+        if let Ok(name) = symbol.name_bytes() {
+            add(builder, symbol.address(), SymbolSource::Symtab, standing, name);
+        }
+    }
+    builder.count(SymbolSource::Symtab, builder.added() - before);
+    let before = builder.added();
+    for export in file.exports().into_iter().flatten().flatten() {
+        if let (ExportTarget::Address { address }, NameOrOrdinal::Name(name)) = (export.target(), export.name()) {
+            add(builder, address, SymbolSource::ExportTrie, Standing::Global, name);
+        }
+    }
+    builder.count(SymbolSource::ExportTrie, builder.added() - before);
+}

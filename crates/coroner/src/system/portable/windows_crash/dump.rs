@@ -1,0 +1,72 @@
+//! The minidump, by the system's `MiniDumpWriteDump`.
+
+use std::ffi::c_void;
+
+use windows_sys::Win32::Foundation::{CloseHandle, HANDLE};
+use windows_sys::Win32::Storage::FileSystem::{FILE_BEGIN, SetEndOfFile, SetFilePointerEx};
+use windows_sys::Win32::System::Diagnostics::Debug::{
+    EXCEPTION_POINTERS, IncludeModuleCallback, IncludeThreadCallback, MINIDUMP_CALLBACK_INFORMATION,
+    MINIDUMP_CALLBACK_INPUT, MINIDUMP_CALLBACK_OUTPUT, MINIDUMP_EXCEPTION_INFORMATION, MiniDumpNormal,
+    MiniDumpWriteDump, ModuleCallback, ThreadCallback, ThreadExCallback,
+};
+use windows_sys::Win32::System::Threading::{
+    GetCurrentProcess, GetCurrentProcessId, OpenThread, ResumeThread, THREAD_SUSPEND_RESUME,
+};
+
+/// Writes all threads with their stacks, and the images. The threads stand still meanwhile, but for the one that crashed: it waits, and no longer than
+/// the deadline.
+pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
+    // SAFETY: a thread's number; no handle is an error below.
+    let thread = unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32) };
+    let exception =
+        MINIDUMP_EXCEPTION_INFORMATION { ThreadId: tid as u32, ExceptionPointers: pointers, ClientPointers: 0 };
+    let callback = MINIDUMP_CALLBACK_INFORMATION { CallbackRoutine: Some(on_progress), CallbackParam: thread };
+    // SAFETY: all of them are there until it returns, the exception by the thread that waits.
+    unsafe {
+        MiniDumpWriteDump(
+            GetCurrentProcess(),
+            GetCurrentProcessId(),
+            file,
+            MiniDumpNormal,
+            &raw const exception,
+            std::ptr::null(),
+            &raw const callback,
+        );
+        CloseHandle(thread);
+    }
+}
+
+/// Is asked what to write, once the threads stand still. Of what it does not know, the function does what it does without it.
+unsafe extern "system" fn on_progress(
+    thread: *mut c_void,
+    input: *const MINIDUMP_CALLBACK_INPUT,
+    _output: *mut MINIDUMP_CALLBACK_OUTPUT,
+) -> i32 {
+    // SAFETY: a handle of a thread, or none; one that runs goes on running.
+    unsafe { ResumeThread(thread) };
+    // SAFETY: the system gives it.
+    let kind = unsafe { (*input).CallbackType }.cast_signed();
+    let is_known = [ModuleCallback, ThreadCallback, ThreadExCallback, IncludeModuleCallback, IncludeThreadCallback]
+        .contains(&kind);
+    i32::from(is_known)
+}
+
+/// Has a thread go on that was stopped for a minidump.
+pub(super) fn resume(tid: u64) {
+    // SAFETY: a thread's number; no handle is an error below.
+    unsafe {
+        let thread = OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32);
+        // It may have been stopped more than once.
+        while ResumeThread(thread).wrapping_add(1) > 2 {}
+        CloseHandle(thread);
+    }
+}
+
+/// Takes back what was written.
+pub(super) fn empty(file: HANDLE) {
+    // SAFETY: the file is open for ever.
+    unsafe {
+        SetFilePointerEx(file, 0, std::ptr::null_mut(), FILE_BEGIN);
+        SetEndOfFile(file);
+    }
+}

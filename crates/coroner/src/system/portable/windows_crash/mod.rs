@@ -1,0 +1,369 @@
+//! Native crashes on Windows (feature `windows-crashes`): exceptions that nobody handles, and the C runtime's `abort`.
+//!
+//! The thread that crashes does little, since its stack may be full: it records the crash in the run state, wakes a thread that was made at install, and
+//! waits for it, for the deadline at most. That thread writes the report into a file that install mapped, section by section, and then has the system write
+//! a minidump. Whoever had the exception before gets it then, and the system after that, so that the process ends as it would have.
+//!
+//! A fault of the writing thread comes to the same filter; a second thread then writes the rest of the report. Nothing here allocates at crash time, or
+//! waits without an end.
+
+mod dump;
+mod memory;
+mod modules;
+mod record;
+mod stack;
+
+use std::fs::File;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use coroner_report::run_state::CrashRecord;
+use coroner_report::wire::{Access, Monitor};
+use coroner_run::InstallOptions;
+use windows_sys::Win32::Foundation::HANDLE;
+use windows_sys::Win32::System::Diagnostics::Debug::{
+    AddVectoredExceptionHandler, EXCEPTION_CONTINUE_EXECUTION, EXCEPTION_CONTINUE_SEARCH, EXCEPTION_POINTERS,
+    EXCEPTION_RECORD, RtlCaptureContext, SetUnhandledExceptionFilter,
+};
+use windows_sys::Win32::System::Threading::{
+    CreateEventW, INFINITE, SetEvent, SetThreadStackGuarantee, Sleep, WaitForSingleObject,
+};
+
+use super::process::threads::this_thread;
+use super::run::Current;
+use crate::scope::now_ns;
+use crate::store::MINIDUMP;
+use crate::store::directory::Directory;
+use record::Target;
+use stack::AlignedContext;
+
+/// The last place for a report of a death, which no report of a panic takes.
+const REPORT: &str = "report-8";
+/// Less than what a first report's file has at its end for another one (`store::raw_run`).
+const REPORT_BYTES: usize = 120 << 10;
+/// The stacks of the writing threads: dbghelp.dll needs most of it.
+const STACK: usize = 512 << 10;
+/// What is kept free for a filter on a stack that is full, bytes.
+const GUARANTEE: u32 = 32 << 10;
+/// How long another thread's crash is waited for beyond the deadline of its report.
+const GRACE_MS: u64 = 1000;
+
+/// ntstatus.h.
+const STATUS_ACCESS_VIOLATION: i32 = 0xc000_0005_u32.cast_signed();
+const STATUS_IN_PAGE_ERROR: i32 = 0xc000_0006_u32.cast_signed();
+const STATUS_STACK_OVERFLOW: i32 = 0xc000_00fd_u32.cast_signed();
+const STATUS_HEAP_CORRUPTION: i32 = 0xc000_0374_u32.cast_signed();
+const STATUS_FATAL_APP_EXIT: i32 = 0x4000_0015;
+/// What libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c). Where nobody catches it, mingw's filter has the process go on, and the runtime
+/// calls `std::terminate`.
+const STATUS_GCC_THROW: i32 = 0x2047_4343;
+/// The C runtime's number.
+const SIGABRT: i32 = 22;
+const SIG_DFL: usize = 0;
+const SIG_IGN: usize = 1;
+const SIG_ERR: usize = usize::MAX;
+
+/// What a run has for its crash, made at install and never freed.
+pub(super) struct Armed {
+    run: &'static Current,
+    event_id: [u8; 16],
+    target: Target,
+    dump: Option<HANDLE>,
+    deadline_ms: u32,
+    stack_memory: u32,
+}
+
+// SAFETY: what it points to is used by the thread that owns the crash, and those that it wakes, one at a time ([`OWNER`], events).
+unsafe impl Send for Armed {}
+// SAFETY: as above.
+unsafe impl Sync for Armed {}
+
+/// What was made once for the process.
+struct Handlers {
+    /// Each wakes the writing thread of its number.
+    wake: [usize; 2],
+    /// The report is written, or given up.
+    done: usize,
+}
+
+static HANDLERS: OnceLock<Option<Handlers>> = OnceLock::new();
+/// Whose filter was there before, and the address of who had SIGABRT.
+static PREVIOUS_FILTER: AtomicUsize = AtomicUsize::new(0);
+static PREVIOUS_ABORT: AtomicUsize = AtomicUsize::new(SIG_DFL);
+/// The run whose crash is reported; null: none.
+static ARMED: AtomicPtr<Armed> = AtomicPtr::new(null_mut());
+/// The thread whose crash is being reported, or was; 0: none.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// The writing threads.
+static WRITERS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// The crash: what the system said of it, in the owner's stack, and what it is named by.
+static POINTERS: AtomicPtr<EXCEPTION_POINTERS> = AtomicPtr::new(null_mut());
+static NUMBER: AtomicI32 = AtomicI32::new(0);
+static TIME: AtomicU64 = AtomicU64::new(0);
+/// The number of its crash record.
+static RECORD: AtomicU64 = AtomicU64::new(0);
+/// The step that the first writing thread is at.
+static STEP: AtomicU32 = AtomicU32::new(0);
+
+fn armed() -> Option<&'static Armed> {
+    // SAFETY: null, or from `Box::leak` in `install`, and never freed.
+    unsafe { ARMED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Has the run's crash reported. False where the system refuses something: the run is then without.
+pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> bool {
+    let armed = arm(run, options, event_id);
+    let armed = armed.inspect_err(|error| log::warn!("coroner: crashes will not be reported: {error}"));
+    let Ok(armed) = armed else { return false };
+    ARMED.store(Box::leak(Box::new(armed)), Ordering::Release);
+    OWNER.store(0, Ordering::Release);
+    let is_taken = HANDLERS.get_or_init(|| take_handlers().ok()).is_some();
+    if !is_taken {
+        disarm();
+    }
+    is_taken
+}
+
+/// No crash is reported any more. The handlers stay, and hand on what comes to them: others may have been put above them.
+pub(super) fn disarm() {
+    ARMED.store(null_mut(), Ordering::Release);
+}
+
+fn arm(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> io::Result<Armed> {
+    let directory = Directory::open(&run.directory)?;
+    directory.write_quickly(REPORT.as_ref(), &vec![0; REPORT_BYTES])?;
+    let file = directory.file(REPORT.as_ref(), true)?;
+    // SAFETY: a new file of this run's own, in a directory of this user alone, which nobody makes shorter.
+    let mapping = unsafe { memmap2::MmapMut::map_mut(&file) }?;
+    // A minidump has whole stacks: who wants no stack memory in reports wants none.
+    let dump =
+        (options.stack_memory > 0).then(|| directory.new_file(MINIDUMP.as_ref()).map(leak_handle)).transpose()?;
+    Ok(Armed {
+        run,
+        event_id,
+        target: Target::new(Box::leak(Box::new(mapping))),
+        dump,
+        deadline_ms: options.deadline_ms,
+        stack_memory: if options.stack_memory_all { u32::MAX } else { options.stack_memory },
+    })
+}
+
+fn leak_handle(file: File) -> HANDLE {
+    use std::os::windows::io::IntoRawHandle;
+    file.into_raw_handle()
+}
+
+fn event() -> io::Result<usize> {
+    // SAFETY: no attributes and no name; it resets by itself, and is not set.
+    let event = unsafe { CreateEventW(std::ptr::null(), 0, 0, std::ptr::null()) };
+    if event.is_null() { Err(io::Error::last_os_error()) } else { Ok(event as usize) }
+}
+
+fn take_handlers() -> io::Result<Handlers> {
+    let handlers = Handlers { wake: [event()?, event()?], done: event()? };
+    for (number, (own, wake)) in WRITERS.iter().zip(handlers.wake).enumerate() {
+        let done = handlers.done;
+        let writer = std::thread::Builder::new().name("coroner-crash".to_owned()).stack_size(STACK);
+        let (say, ready) = std::sync::mpsc::channel();
+        writer.spawn(move || {
+            own.store(this_thread(), Ordering::Release);
+            let _ = say.send(());
+            loop {
+                // SAFETY: both events are never closed.
+                unsafe { WaitForSingleObject(wake as HANDLE, INFINITE) };
+                if let Some(armed) = armed() {
+                    record::write(armed, number);
+                }
+                // SAFETY: as above.
+                unsafe { SetEvent(done as HANDLE) };
+            }
+        })?;
+        // It is known by its number before anything is written.
+        let _ = ready.recv_timeout(Duration::from_secs(10));
+    }
+    let mut guarantee = GUARANTEE;
+    // SAFETY: one number is read and written; of a thread that has more already nothing is taken.
+    unsafe { SetThreadStackGuarantee(&raw mut guarantee) };
+    // SAFETY: the functions are of the signatures asked for, and stay.
+    unsafe {
+        let previous = SetUnhandledExceptionFilter(Some(on_exception));
+        PREVIOUS_FILTER.store(previous.map_or(0, |filter| filter as usize), Ordering::Release);
+        AddVectoredExceptionHandler(1, Some(on_any_exception));
+        match libc::signal(SIGABRT, on_abort as *const () as usize) {
+            SIG_ERR => {}
+            // Whoever ignores it goes on.
+            SIG_IGN => drop(libc::signal(SIGABRT, SIG_IGN)),
+            previous => PREVIOUS_ABORT.store(previous, Ordering::Release),
+        }
+    }
+    Ok(handlers)
+}
+
+/// The filter of unhandled exceptions.
+unsafe extern "system" fn on_exception(pointers: *const EXCEPTION_POINTERS) -> i32 {
+    // SAFETY: the system gives an exception and a context that are there until this returns.
+    let exception = unsafe { &*(*pointers).ExceptionRecord };
+    let is_begun = exception.ExceptionCode != STATUS_GCC_THROW && report(pointers, exception.ExceptionCode);
+    let previous = PREVIOUS_FILTER.load(Ordering::Acquire);
+    if previous == 0 {
+        return EXCEPTION_CONTINUE_SEARCH;
+    }
+    // SAFETY: a filter, as `SetUnhandledExceptionFilter` returned it.
+    let answer = unsafe {
+        std::mem::transmute::<usize, unsafe extern "system" fn(*const EXCEPTION_POINTERS) -> i32>(previous)(pointers)
+    };
+    if is_begun && answer == EXCEPTION_CONTINUE_EXECUTION {
+        survived();
+    }
+    answer
+}
+
+/// A heap that is corrupt comes to no filter of unhandled exceptions.
+unsafe extern "system" fn on_any_exception(pointers: *mut EXCEPTION_POINTERS) -> i32 {
+    // SAFETY: as in `on_exception`.
+    let code = unsafe { (*(*pointers).ExceptionRecord).ExceptionCode };
+    if code == STATUS_HEAP_CORRUPTION {
+        report(pointers, code);
+    }
+    EXCEPTION_CONTINUE_SEARCH
+}
+
+/// The C runtime's SIGABRT: of `abort`, a failed assertion, `std::terminate`, a call of a pure virtual function.
+extern "C" fn on_abort(signal: i32) {
+    let mut context = AlignedContext::default();
+    // SAFETY: the context is aligned and this thread's own.
+    unsafe { RtlCaptureContext(context.get()) };
+    // Who called this: the C runtime's `raise`.
+    stack::step(&mut context);
+    let mut exception = EXCEPTION_RECORD {
+        ExceptionCode: STATUS_FATAL_APP_EXIT,
+        ExceptionAddress: context.0.Rip as *mut _,
+        ..EXCEPTION_RECORD::default()
+    };
+    let pointers = EXCEPTION_POINTERS { ExceptionRecord: &raw mut exception, ContextRecord: context.get() };
+    report(&raw const pointers, SIGABRT);
+    match PREVIOUS_ABORT.load(Ordering::Acquire) {
+        // The signal's action is the default by now. In GNU's C runtime that ends the process as `abort` does; in Microsoft's universal one `abort`, when
+        // this returns, does it in another way.
+        SIG_DFL => {
+            #[cfg(all(target_env = "gnu", not(target_abi = "llvm")))]
+            // SAFETY: it may be called anywhere.
+            unsafe {
+                unsafe extern "C" {
+                    fn raise(signal: i32) -> i32;
+                }
+                raise(signal);
+            }
+        }
+        // SAFETY: a handler, as `signal` returned it.
+        previous => unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(previous)(signal) },
+    }
+}
+
+/// Reports a crash of the calling thread, named by `number`. False if it is not this one's to report.
+fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
+    let (Some(armed), Some(Some(handlers))) = (armed(), HANDLERS.get()) else { return false };
+    let tid = this_thread();
+    if WRITERS.iter().any(|writer| writer.load(Ordering::Acquire) == tid) {
+        of_writer(pointers, handlers);
+    }
+    if !own(tid, armed) {
+        return false;
+    }
+    // SAFETY: as in `on_exception`.
+    let (exception, context) = unsafe { (&*(*pointers).ExceptionRecord, &*(*pointers).ContextRecord) };
+    let time_ns = now_ns();
+    POINTERS.store(pointers.cast_mut(), Ordering::Release);
+    NUMBER.store(number, Ordering::Release);
+    TIME.store(time_ns, Ordering::Release);
+    // First of all: the next launch makes a report of it, whatever becomes of this one.
+    let record = armed.run.state.set_crash(&CrashRecord {
+        monitor: Monitor::SEH,
+        signal: number,
+        address: fault(exception).1,
+        tid,
+        time_ns,
+        pc: context.Rip,
+        sp: context.Rsp,
+        ..CrashRecord::default()
+    });
+    RECORD.store(record, Ordering::Release);
+    super::capture::exception::set_reported(true);
+    // SAFETY: the events are never closed.
+    unsafe {
+        SetEvent(handlers.wake[0] as HANDLE);
+        WaitForSingleObject(handlers.done as HANDLE, armed.deadline_ms);
+    }
+    true
+}
+
+/// Whether the thread's crash is the one to be reported. Another one's is waited for: the process ends of it.
+fn own(tid: u64, armed: &Armed) -> bool {
+    let mut left = u64::from(armed.deadline_ms) + GRACE_MS;
+    loop {
+        // A panic that the process dies of, or a crash that it dies of already, says more than what comes of it.
+        match OWNER.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) if super::capture::exception::is_reported_as_fatal() => {
+                OWNER.store(0, Ordering::Release);
+                return false;
+            }
+            Ok(_) => return true,
+            Err(owner) if owner == tid || left == 0 => return false,
+            Err(_) => {}
+        }
+        let step = left.min(10);
+        // SAFETY: it only waits.
+        unsafe { Sleep(step as u32) };
+        left -= step;
+    }
+}
+
+/// The filter that was there before repaired the fault: it was no crash.
+fn survived() {
+    let Some(armed) = armed() else { return };
+    armed.run.state.set_crash_not_fatal(RECORD.load(Ordering::Acquire));
+    armed.target.wipe();
+    if let Some(dump) = armed.dump {
+        dump::empty(dump);
+    }
+    super::capture::exception::set_reported(false);
+    OWNER.store(0, Ordering::Release);
+}
+
+/// A fault of a writing thread, which stays where it is. What is left is the other one's.
+fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
+    let is_first = WRITERS[0].load(Ordering::Acquire) == this_thread();
+    // SAFETY: as in `on_exception`.
+    let (exception, context) = unsafe { (&*(*pointers).ExceptionRecord, &*(*pointers).ContextRecord) };
+    record::note_fault(exception.ExceptionCode, fault(exception).1, context.Rip);
+    let next = if is_first { handlers.wake[1] } else { handlers.done };
+    // It may have been stopped for the minidump.
+    dump::resume(OWNER.load(Ordering::Acquire));
+    dump::resume(WRITERS[1].load(Ordering::Acquire));
+    // SAFETY: the events are never closed.
+    unsafe { SetEvent(next as HANDLE) };
+    loop {
+        // SAFETY: it only waits, for the end of the process.
+        unsafe { Sleep(INFINITE) };
+    }
+}
+
+/// What a fault's instruction did, and where (winnt.h, `EXCEPTION_RECORD`). The system says −1 of an address that is none.
+fn fault(exception: &EXCEPTION_RECORD) -> (Option<Access>, Option<u64>) {
+    let has = matches!(exception.ExceptionCode, STATUS_ACCESS_VIOLATION | STATUS_IN_PAGE_ERROR);
+    if !has || exception.NumberParameters < 2 {
+        return (None, None);
+    }
+    let [kind, address, ..] = exception.ExceptionInformation;
+    let access = match kind {
+        _ if address == exception.ExceptionAddress as usize => Access::EXECUTE,
+        0 => Access::READ,
+        1 => Access::WRITE,
+        8 => Access::EXECUTE,
+        _ => return (None, Some(address as u64)),
+    };
+    if address == usize::MAX { (None, None) } else { (Some(access), Some(address as u64)) }
+}
