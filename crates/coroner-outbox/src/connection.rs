@@ -39,7 +39,8 @@ impl Connection {
     /// There is no connection by the deadline.
     pub(crate) fn open(to: &Url, tls: Option<&Arc<ClientConfig>>, deadline: Instant) -> io::Result<Self> {
         let deadline = Rc::new(Cell::new(deadline));
-        let stream = UntilDeadline { stream: connect(to, deadline.get())?, deadline: Rc::clone(&deadline) };
+        let stream = connect(&resolve(&to.host, to.port, deadline.get())?, deadline.get())?;
+        let stream = UntilDeadline { stream, deadline: Rc::clone(&deadline), is_closed: false };
         let connection = Self { stream: Box::new(stream), deadline };
         if to.is_https { connection.secure(to, tls) } else { Ok(connection) }
     }
@@ -114,10 +115,12 @@ impl Connection {
     }
 }
 
-fn connect(to: &Url, deadline: Instant) -> io::Result<TcpStream> {
+/// To the first of the addresses that answers. None may take the time of those behind it: that of a network that lets nothing through
+/// often comes first (IPv6's).
+fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::other("it has no address");
-    for address in resolve(&to.host, to.port, deadline)? {
-        match TcpStream::connect_timeout(&address, left(deadline)?) {
+    for (address, count) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        match TcpStream::connect_timeout(address, left(deadline)? / count) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -147,6 +150,9 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 struct UntilDeadline {
     stream: TcpStream,
     deadline: Rc<Cell<Instant>>,
+    /// The other side takes nothing more. What it said before that (413, say) can still be read, so writing does not fail: reading does if
+    /// it said nothing.
+    is_closed: bool,
 }
 
 impl UntilDeadline {
@@ -174,10 +180,16 @@ impl Read for UntilDeadline {
 
 impl Write for UntilDeadline {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.again(|stream, left| {
+        if self.is_closed {
+            return Ok(buffer.len());
+        }
+        let written = self.again(|stream, left| {
             stream.set_write_timeout(Some(left))?;
             stream.write(buffer)
-        })
+        });
+        let is_end = |error: &io::Error| matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        self.is_closed = written.as_ref().is_err_and(is_end);
+        if self.is_closed { Ok(buffer.len()) } else { written }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -189,7 +201,7 @@ fn read_answer(reader: &mut impl BufRead) -> io::Result<Response> {
     let mut head = reader.by_ref().take(MAX_HEAD);
     let mut answer = read_head(&mut head)?;
     // What a server says before its answer (RFC 9110, 15.2).
-    while matches!(answer.status, 100 | 102..=199) {
+    while answer.status < 200 {
         answer = read_head(&mut head)?;
     }
     // The status decides. A body that can't be read to its end changes nothing.
@@ -209,15 +221,18 @@ fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     };
     let line = next()?;
-    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+    let status = status.filter(|status| (100..1000).contains(status));
     let mut answer = Response { status: status.ok_or_else(is_not_http)?, ..Response::default() };
     loop {
         let line = next()?;
         if line.is_empty() {
             return Ok(answer);
         }
-        let (name, value) = line.split_once(':').ok_or_else(is_not_http)?;
-        answer.headers.push((name.to_owned(), value.trim().to_owned()));
+        // What is none (the second line of one, say) takes nothing from the status.
+        if let Some((name, value)) = line.split_once(':') {
+            answer.headers.push((name.to_owned(), value.trim().to_owned()));
+        }
     }
 }
 
@@ -241,3 +256,7 @@ fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()>
         reader.by_ref().take(2).read_until(b'\n', &mut Vec::new())?;
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[path = "../tests/unit/connection.rs"]
+mod tests;

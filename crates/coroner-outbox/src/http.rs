@@ -13,6 +13,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::connection::Connection;
 use crate::url::Url;
+use crate::waits::MAX_WAIT;
 use crate::{no_proxy, tls};
 
 /// Most bytes of an answer's body that are read: it says what was wrong.
@@ -175,7 +176,9 @@ impl HttpClient {
         let compressed =
             compressed.map_err(|error| SendError::Network(format!("the message can't be compressed: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
-        let connection = self.connect(now + self.connect_timeout.min(self.timeout));
+        // A longer one is none.
+        let timeout = self.timeout.min(MAX_WAIT);
+        let connection = self.connect(now + self.connect_timeout.min(timeout));
         let connection = connection.map_err(|error| SendError::Offline(error.to_string()))?;
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
 
@@ -194,7 +197,7 @@ impl HttpClient {
         let Url { authority, target, .. } = &self.url;
         let target = if forward.is_some() { format!("http://{authority}{target}") } else { target.clone() };
 
-        let answer = connection.post(&target, &headers, body, leaves, now + self.timeout);
+        let answer = connection.post(&target, &headers, body, leaves, now + timeout);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
             // The proxy's own: it wants a user, and has passed nothing on.

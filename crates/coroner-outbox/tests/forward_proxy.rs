@@ -56,6 +56,30 @@ fn a_body_in_chunks_is_put_together() {
 }
 
 #[test]
+fn what_is_no_status_is_no_answer() {
+    for said in ["1000 x", "099 x", "99 x", "000", "2000 x", "-20 x", "", "OK", "200x"] {
+        let got = post(Duration::from_secs(30), move |stream| write!(stream, "HTTP/1.1 {said}\r\n\r\n"));
+        assert!(matches!(got, Err(SendError::Network(_))), "`{said}`: {got:?}");
+    }
+    // Nobody asked for another protocol.
+    let switched = answer(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+    assert!(matches!(switched, Err(SendError::Network(_))), "{switched:?}");
+    assert_eq!(answer(b"HTTP/1.1 200\n\n").unwrap().status, 200);
+}
+
+#[test]
+fn a_line_that_is_no_header_takes_nothing_from_the_status() {
+    let folded = answer(b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nRetry-After: 5\r\n\r\n").unwrap();
+    assert_eq!((folded.status, folded.header("A"), folded.header("retry-after")), (200, Some("b"), Some("5")));
+}
+
+#[test]
+fn a_time_without_an_end_is_a_long_one() {
+    let said = post(Duration::MAX, |stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n"));
+    assert_eq!(said.unwrap().status, 200);
+}
+
+#[test]
 fn a_header_may_be_no_utf_8() {
     let said =
         answer(b"HTTP/1.1 429 Trop\xe9\r\nX-Who: caf\xe9\r\nRetry-After: 60\r\nContent-Length: 2\r\n\r\nno").unwrap();

@@ -186,3 +186,24 @@ fn what_is_forbidden_while_it_leaves_leaves_no_further() {
         assert!(matches!(error, SendError::Offline(_)), "{error:?}");
     }
 }
+
+/// Go's and Node's servers do so with what is too large: the rest of it meets a connection that is closed.
+#[test]
+fn an_answer_before_the_message_is_whole_is_the_answer() {
+    let port = listen(|mut stream| {
+        read_head(&mut BufReader::with_capacity(1, &mut stream))?;
+        stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge")
+    });
+    let url = format!("http://127.0.0.1:{port}/");
+    let client = HttpClient::new(&url, Vec::new(), "test/1", false, &options(Duration::from_secs(30))).unwrap();
+    for _ in 0..20 {
+        let answer = client.post(&vec![b'a'; 16 << 20], &mut || Ok(())).unwrap();
+        assert_eq!((answer.status, &*answer.text()), (413, "large"));
+    }
+    // Nor does one that says nothing hold it up.
+    let port = listen(|mut stream| read_head(&mut BufReader::with_capacity(1, &mut stream)).map(drop));
+    let url = format!("http://127.0.0.1:{port}/");
+    let client = HttpClient::new(&url, Vec::new(), "test/1", false, &options(Duration::from_secs(30))).unwrap();
+    let lost = client.post(&vec![b'a'; 16 << 20], &mut || Ok(()));
+    assert!(matches!(lost, Err(SendError::Network(_))), "{lost:?}");
+}

@@ -1,0 +1,22 @@
+use std::net::TcpListener;
+use std::os::fd::AsRawFd as _;
+
+use super::*;
+
+#[test]
+fn an_address_that_does_not_answer_leaves_time_to_the_next() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: a descriptor that is open. It takes one connection, and nobody accepts it: of others it says nothing.
+    assert_eq!(unsafe { libc::listen(silent.as_raw_fd(), 0) }, 0);
+    let address = silent.local_addr().unwrap();
+    let try_once = |_| TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+    let taken: Vec<_> = (0..16).map_while(try_once).collect();
+    assert!(taken.len() < 16, "it is not silent");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [address, address, server.local_addr().unwrap()];
+    let deadline = Instant::now() + Duration::from_secs(6);
+    let stream = connect(&addresses, deadline).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), addresses[2]);
+    let none = connect(&addresses[..2], Instant::now() + Duration::from_millis(300)).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::TimedOut);
+}
