@@ -467,11 +467,7 @@ fn drop_least(envelope: &mut Envelope, all_attachments: bool) -> Option<Discarde
         dropped.count(Reason::SendError, "attachment");
         return Some(dropped);
     }
-    let mut event = envelope.event()?;
-    if !shrink(&mut event) {
-        return None;
-    }
     let item = envelope.items.iter_mut().find(|item| item.kind() == item_type::EVENT)?;
-    item.payload = event.to_json();
+    item.payload = shrink(&item.payload)?;
     Some(dropped)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Event, Stacktrace};
+use super::Event;
 
 /// Largest event that servers take is 1 MiB (develop.sentry.dev, *Envelopes*, "Size Limits"); a little is kept for what a
 /// server's own way of writing JSON adds.
@@ -29,43 +29,46 @@ const ENVIRONMENT: usize = 64;
 /// Frames that a stack keeps when there is too much of everything, half from either end.
 const FEW_FRAMES: usize = 32;
 
-/// Cuts what is too long, then drops what is worth least until the event is small enough.
-pub(super) fn apply(event: &mut Event) {
-    cut_texts(event);
-    let mut dropped = Vec::new();
-    for (what, drop) in STEPS {
-        if event.to_json().len() <= LARGEST_EVENT {
-            break;
-        }
-        if drop(event) {
-            dropped.push(*what);
-        }
+/// An event's JSON that is small enough for servers: what is worth least is dropped until it is.
+pub(super) fn fitted(json: Vec<u8>) -> Vec<u8> {
+    if json.len() <= LARGEST_EVENT {
+        return json;
     }
-    note(event, &dropped);
+    without_least(&json, LARGEST_EVENT).unwrap_or(json)
 }
 
-/// Drops what is worth least from an event that a server found too large; `false` if nothing is left to drop.
-pub(crate) fn shrink(event: &mut Event) -> bool {
-    let before = event.to_json().len();
+/// The event of this JSON without what is worth least, for a server that found it too large; `None` if nothing is left to drop.
+pub(crate) fn shrink(json: &[u8]) -> Option<Vec<u8>> {
+    without_least(json, json.len() / 2).filter(|shrunk| shrunk.len() < json.len())
+}
+
+/// As JSON throughout, as it waits to be sent: there is no reading back of events.
+fn without_least(json: &[u8], most: usize) -> Option<Vec<u8>> {
+    let mut event: Value = serde_json::from_slice(json).ok()?;
     let mut dropped = Vec::new();
     for (what, drop) in STEPS {
-        if drop(event) {
+        if drop(&mut event) {
             dropped.push(*what);
         }
-        if event.to_json().len() <= before / 2 {
+        if size(&event) <= most {
             break;
         }
     }
-    note(event, &dropped);
-    event.to_json().len() < before
+    note(&mut event, &dropped);
+    Some(event.to_string().into_bytes())
+}
+
+/// Bytes of a value's JSON.
+fn size(value: &Value) -> usize {
+    value.to_string().len()
 }
 
 /// Says in the event what is not there.
-fn note(event: &mut Event, dropped: &[&str]) {
-    if dropped.is_empty() {
-        return;
-    }
-    let coroner = event.contexts.entry("coroner").or_insert_with(|| json!({ "type": "coroner" }));
+fn note(event: &mut Value, dropped: &[&str]) {
+    let Some(event) = event.as_object_mut().filter(|_| !dropped.is_empty()) else { return };
+    let contexts = event.entry("contexts").or_insert_with(|| json!({}));
+    let Value::Object(contexts) = contexts else { return };
+    let coroner = contexts.entry("coroner").or_insert_with(|| json!({ "type": "coroner" }));
     if let Value::Object(context) = coroner {
         let list = context.entry("dropped_for_size").or_insert_with(|| json!([]));
         if let Value::Array(list) = list {
@@ -79,15 +82,17 @@ fn note(event: &mut Event, dropped: &[&str]) {
 }
 
 /// What can be dropped, the least worth first. Each says whether there was any.
-type Step = fn(&mut Event) -> bool;
+type Step = fn(&mut Value) -> bool;
 const STEPS: &[(&str, Step)] = &[
     ("registers of other threads", |event| {
-        stacks(event).fold(false, |any, stack| !std::mem::take(&mut stack.registers).is_empty() || any)
+        stacks(event).fold(false, |any, stack| {
+            stack.as_object_mut().is_some_and(|stack| stack.remove("registers").is_some()) || any
+        })
     }),
-    ("images without frames", |event| drop_unused_images(event)),
+    ("images without frames", drop_unused_images),
     ("middle frames of other threads", |event| {
         stacks(event).fold(false, |any, stack| {
-            let frames = &mut stack.frames;
+            let Some(frames) = list(stack, &["frames"]) else { return any };
             let long = frames.len() > FEW_FRAMES;
             if long {
                 frames.drain(FEW_FRAMES / 2..frames.len() - FEW_FRAMES / 2);
@@ -95,45 +100,60 @@ const STEPS: &[(&str, Step)] = &[
             any || long
         })
     }),
-    ("stacks of the last threads", |event| drop_stacks(event)),
+    ("stacks of the last threads", drop_stacks),
     ("threads without a stack", |event| {
-        let before = event.threads.values.len();
-        event.threads.values.retain(|thread| thread.stacktrace.is_some() || thread.crashed || thread.current);
-        event.threads.values.len() < before
+        let Some(threads) = list(event, &["threads", "values"]) else { return false };
+        let before = threads.len();
+        threads.retain(|thread| !thread["stacktrace"].is_null() || is_about(thread));
+        threads.len() < before
     }),
-    ("extra", |event| !std::mem::take(&mut event.extra).is_empty()),
+    ("extra", |event| event.as_object_mut().is_some_and(|event| event.remove("extra").is_some())),
     ("older breadcrumbs", |event| {
-        let crumbs = &mut event.breadcrumbs.values;
+        let Some(crumbs) = list(event, &["breadcrumbs", "values"]) else { return false };
         let half = crumbs.len() / 2;
         crumbs.drain(..half);
         half > 0
     }),
     ("contexts of the app", |event| {
         let own = ["app", "os", "device", "culture", "coroner"];
-        let before = event.contexts.len();
-        event.contexts.retain(|name, _| own.contains(&name.as_str()));
-        event.contexts.len() < before
+        let Some(contexts) = event.get_mut("contexts").and_then(Value::as_object_mut) else { return false };
+        let before = contexts.len();
+        contexts.retain(|name, _| own.contains(&name.as_str()));
+        contexts.len() < before
     }),
 ];
 
-/// The stacks of the threads that the event is not about.
-fn stacks(event: &mut Event) -> impl Iterator<Item = &mut Stacktrace> {
-    let others = event.threads.values.iter_mut().filter(|thread| !thread.crashed && !thread.current);
-    others.filter_map(|thread| thread.stacktrace.as_mut())
+/// The list that is reached by these keys.
+fn list<'v>(value: &'v mut Value, keys: &[&str]) -> Option<&'v mut Vec<Value>> {
+    keys.iter().try_fold(value, |value, key| value.get_mut(key))?.as_array_mut()
+}
+
+/// Whether the event is about that thread.
+fn is_about(thread: &Value) -> bool {
+    thread["crashed"] == true || thread["current"] == true
+}
+
+/// The threads that the event is not about.
+fn other_threads(event: &mut Value) -> impl DoubleEndedIterator<Item = &mut Value> {
+    list(event, &["threads", "values"]).into_iter().flatten().filter(|thread| !is_about(thread))
+}
+
+/// Their stacks.
+fn stacks(event: &mut Value) -> impl Iterator<Item = &mut Value> {
+    other_threads(event).filter_map(|thread| thread.get_mut("stacktrace"))
 }
 
 /// Drops stacks of other threads, the last first, until the rest fits, or is half of what it was.
-fn drop_stacks(event: &mut Event) -> bool {
-    let size = |value: &Stacktrace| serde_json::to_vec(value).map_or(0, |json| json.len());
-    let total = event.to_json().len();
+fn drop_stacks(event: &mut Value) -> bool {
+    let total = size(event);
     // What servers take is known; of one that takes less, only that it does.
     let mut excess = if total > LARGEST_EVENT { total - LARGEST_EVENT } else { total / 2 };
     let mut any = false;
-    for thread in event.threads.values.iter_mut().rev().filter(|thread| !thread.crashed && !thread.current) {
+    for thread in other_threads(event).rev() {
         if excess == 0 {
             break;
         }
-        if let Some(stack) = thread.stacktrace.take() {
+        if let Some(stack) = thread.as_object_mut().and_then(|thread| thread.remove("stacktrace")) {
             excess = excess.saturating_sub(size(&stack));
             any = true;
         }
@@ -141,16 +161,18 @@ fn drop_stacks(event: &mut Event) -> bool {
     any
 }
 
-fn drop_unused_images(event: &mut Event) -> bool {
-    let used: std::collections::HashSet<String> =
-        event.stacktraces_mut().flat_map(|stack| &stack.frames).filter_map(|frame| frame.image_addr.clone()).collect();
-    let Some(meta) = &mut event.debug_meta else { return false };
-    let before = meta.images.len();
-    meta.images.retain(|image| used.contains(&image.image_addr));
-    meta.images.len() < before
+fn drop_unused_images(event: &mut Value) -> bool {
+    let stacks = ["exception", "threads"].into_iter().filter_map(|of| event[of]["values"].as_array()).flatten();
+    let frames = stacks.filter_map(|of| of["stacktrace"]["frames"].as_array()).flatten();
+    let used: Vec<Value> = frames.map(|frame| frame["image_addr"].clone()).filter(Value::is_string).collect();
+    let Some(images) = list(event, &["debug_meta", "images"]) else { return false };
+    let before = images.len();
+    images.retain(|image| used.contains(&image["image_addr"]));
+    images.len() < before
 }
 
-fn cut_texts(event: &mut Event) {
+/// Cuts what is too long.
+pub(super) fn cut_texts(event: &mut Event) {
     for exception in &mut event.exception.values {
         cut(&mut exception.kind, NAME);
         exception.value.iter_mut().for_each(|value| cut(value, MESSAGE));
@@ -232,7 +254,6 @@ fn flatten(value: &mut Value, levels: usize) {
 
 /// Makes a value so small that its JSON has `most` bytes: cuts its texts shorter and shorter, then leaves out what is largest.
 fn fit(value: &mut Value, most: usize) {
-    let size = |value: &Value| value.to_string().len();
     for longest in [4096, 1024, 256, 64] {
         if size(value) <= most {
             return;

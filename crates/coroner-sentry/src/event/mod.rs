@@ -237,7 +237,7 @@ impl Event {
         if !options.send_default_pii {
             event.hide_home_directory();
         }
-        limits::apply(&mut event);
+        limits::cut_texts(&mut event);
         event
     }
 
@@ -253,10 +253,11 @@ impl Event {
         event
     }
 
-    /// As the protocol wants it.
+    /// As the protocol wants it, and small enough for servers: where there is too much, what is worth least is left out, and the context `coroner`
+    /// says what (`dropped_for_size`).
     pub fn to_json(&self) -> Vec<u8> {
         // It fails for map keys that are no text, of which there are none.
-        serde_json::to_vec(self).unwrap_or_default()
+        limits::fitted(serde_json::to_vec(self).unwrap_or_default())
     }
 
     pub(crate) fn stacktraces_mut(&mut self) -> impl Iterator<Item = &mut Stacktrace> {
