@@ -65,7 +65,7 @@ impl Connection {
         self.stream.write_all(&request)?;
         self.stream.flush()?;
         // What comes behind the head is the server's.
-        let answer = read_head(&mut BufReader::with_capacity(1, &mut self.stream).take(MAX_HEAD))?;
+        let answer = read_final_head(&mut BufReader::with_capacity(1, &mut self.stream).take(MAX_HEAD))?;
         if !(200..300).contains(&answer.status) {
             return Err(io::Error::other(format!("the proxy answers {}", answer.status)));
         }
@@ -198,15 +198,23 @@ impl Write for UntilDeadline {
 }
 
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Response> {
-    let mut head = reader.by_ref().take(MAX_HEAD);
-    let mut answer = read_head(&mut head)?;
-    // What a server says before its answer (RFC 9110, 15.2).
-    while answer.status < 200 {
-        answer = read_head(&mut head)?;
+    let mut answer = read_final_head(&mut reader.by_ref().take(MAX_HEAD))?;
+    // These have no body, and say no length (RFC 9112, 6.3).
+    if !matches!(answer.status, 204 | 304) {
+        // The status decides. A body that can't be read to its end changes nothing.
+        let _ = read_body(reader, &mut answer);
     }
-    // The status decides. A body that can't be read to its end changes nothing.
-    let _ = read_body(reader, &mut answer);
     Ok(answer)
+}
+
+/// The head of the answer, behind what a server says before it (RFC 9110, 15.2).
+fn read_final_head(head: &mut impl BufRead) -> io::Result<Response> {
+    loop {
+        let answer = read_head(head)?;
+        if answer.status >= 200 {
+            return Ok(answer);
+        }
+    }
 }
 
 /// Status and headers. What of them is no text is replaced.

@@ -41,8 +41,11 @@ impl Url {
         };
         let own = if is_https { 443 } else { 80 };
         let port = if port.is_empty() { own } else { port.parse().ok()? };
-        let host = host.strip_prefix('[').map_or(Some(host), |host| host.strip_suffix(']'))?;
-        (!host.is_empty()).then(|| Self {
+        let (host, is_v6) = match host.strip_prefix('[') {
+            Some(host) => (host.strip_suffix(']')?, true),
+            None => (host, false),
+        };
+        (!host.is_empty() && host.contains(':') == is_v6).then(|| Self {
             is_https,
             host: host.to_owned(),
             port,

@@ -20,3 +20,15 @@ fn an_address_that_does_not_answer_leaves_time_to_the_next() {
     let none = connect(&addresses[..2], Instant::now() + Duration::from_millis(300)).unwrap_err();
     assert_eq!(none.kind(), ErrorKind::TimedOut);
 }
+
+#[test]
+fn what_comes_before_an_answer_is_none_and_some_answers_have_no_body() {
+    for (text, status, body) in [
+        ("HTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok", 200, "ok"),
+        // The connection stays open behind it: whoever waited for a body would wait for the deadline.
+        ("HTTP/1.1 204 No Content\r\n\r\nof another answer", 204, ""),
+    ] {
+        let answer = read_answer(&mut text.as_bytes()).unwrap();
+        assert_eq!((answer.status, &*answer.text()), (status, body), "{text:?}");
+    }
+}

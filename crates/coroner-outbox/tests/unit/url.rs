@@ -22,6 +22,8 @@ fn the_parts_of_a_url_are_found() {
         "http://a:b/",
         "http://a:65536/",
         "http://[::1/",
+        "http://::1/",
+        "http://a:80:80/",
         "http://a b/",
         "http://a/\r\nHost: b",
         "http://ä/",

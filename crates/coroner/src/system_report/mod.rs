@@ -228,9 +228,9 @@ impl SystemReport {
 /// later.
 #[derive(Debug, Default)]
 struct Known {
-    /// Up to this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
+    /// Before this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
     until: u64,
-    /// Time and identity of what is known and later than that.
+    /// Time and identity of what is known of that time and later.
     later: Vec<(u64, Id)>,
 }
 
@@ -239,14 +239,14 @@ json_struct!(Known { until "until", later "later" });
 impl Known {
     fn has(&self, report: &SystemReport) -> bool {
         let identity = report.identity();
-        Timestamp::from(report.time).0 <= self.until || self.later.iter().any(|(_, known)| *known == identity)
+        Timestamp::from(report.time).0 < self.until || self.later.iter().any(|(_, known)| *known == identity)
     }
 
     fn add(&mut self, report: &SystemReport) {
         self.later.push((Timestamp::from(report.time).0, report.identity()));
         if self.later.len() > IDENTITIES_KEPT {
             heap_sort(&mut self.later, |(first, _), (second, _)| first < second);
-            self.until = self.later.remove(0).0;
+            self.until = self.later.remove(0).0.saturating_add(1);
         }
     }
 }
