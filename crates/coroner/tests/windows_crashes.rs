@@ -223,7 +223,12 @@ mod windows {
             config = match act {
                 "die delivering" => config.sink(Dies).sink(FolderSink::new(store.join("reports"))),
                 "no stacks" => config.crashes(coroner::Crashes::new().stack_memory(0)),
+                "late" => config.limits(Limits::new().deadline(Duration::from_millis(500))),
                 "locked" => config.limits(Limits::new().deadline(Duration::from_secs(1))),
+                // Wine takes seconds for a minidump.
+                _ if std::env::var_os(STRIPPED).is_some() => {
+                    config.limits(Limits::new().deadline(Duration::from_secs(60)))
+                }
                 _ => config,
             };
             let coroner = coroner::install(config).expect("it can be installed");
@@ -233,7 +238,7 @@ mod windows {
             coroner
         });
         match act {
-            "read" | "filter" | "no stacks" => drop(reads(black_box(16))),
+            "read" | "late" | "filter" | "no stacks" => drop(reads(black_box(16))),
             "write" => writes(black_box(0)),
             "write far" => writes(black_box(0x8000_0000_0000_0000)),
             "jump" => drop(jumps(0)),
@@ -391,6 +396,10 @@ mod windows {
             let declared = report["run"]["attachments"].as_array().expect("attachments");
             assert_eq!(declared[0]["content_type"], "application/x-dmp", "{declared:#?}");
         }
+        let launches = Launches::new("minidump late");
+        let (_, report) = launches.crash("late");
+        let declared = report["run"]["attachments"].as_array().map_or(0, Vec::len);
+        assert_eq!((declared, launches.files(".dmp").len()), (0, 0), "one that is cut is none");
         let launches = Launches::new("no stacks");
         let (_, report) = launches.crash("no stacks");
         assert!(report["stack_memory"].as_array().is_none_or(Vec::is_empty) && launches.files(".dmp").is_empty());

@@ -58,6 +58,8 @@ pub(crate) const RUNS: &str = "runs";
 pub(crate) const CLEAN: &str = "clean";
 /// In a run's directory: the minidump of its crash (Windows).
 pub(crate) const MINIDUMP: &str = "minidump.dmp";
+/// Behind a minidump that is whole. Readers go by the offsets of its streams, and not by the file's length.
+pub(crate) const MINIDUMP_END: [u8; 8] = *b"\0whole\0\n";
 const BROKEN: &str = "broken";
 /// Where the default folder sink writes.
 pub(crate) const REPORTS: &str = "reports";

@@ -4,7 +4,7 @@
 //! missing or torn before its first whole section, one is made from the run state and stands in its place.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use coroner_process::heap_sort;
@@ -13,7 +13,7 @@ use coroner_report::reader::ReadError;
 use coroner_report::wire::FILE_PREFIX;
 
 use super::directory::Directory;
-use super::{MINIDUMP, REPORT, STATE, StoreError, run_of};
+use super::{MINIDUMP, MINIDUMP_END, REPORT, STATE, StoreError, run_of};
 use crate::bundle::is_written;
 use crate::outcome::{is_of_record, of_death};
 use crate::system_report::{self, SystemReport};
@@ -33,6 +33,14 @@ const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// Longest account of an end without a word, bytes.
 const MAX_TERMINATION: u64 = 64 << 10;
+
+/// Whether the system came to the end of the run's minidump before the process ended.
+fn has_whole_minidump(run: &Directory) -> bool {
+    let Ok(mut file) = run.file(MINIDUMP.as_ref(), false) else { return false };
+    let mut end = MINIDUMP_END.map(|byte| !byte);
+    let at_end = file.seek(SeekFrom::End(-(end.len() as i64)));
+    at_end.and_then(|_| file.read_exact(&mut end)).is_ok() && end == MINIDUMP_END
+}
 
 /// The place of a report among those of its run, by its file's name; `None` for other files.
 fn number_of(name: &OsStr) -> Option<u32> {
@@ -130,10 +138,7 @@ impl RawRun {
             system: file(system_report::FILE.as_ref(), MAX_STATE_BYTES)?,
             termination: termination::read(&file(termination::FILE.as_ref(), MAX_TERMINATION)?),
             made_of_system: None,
-            minidump: run
-                .status_of(MINIDUMP.as_ref())
-                .is_ok_and(|about| about.length > 0)
-                .then(|| run.path().join(MINIDUMP)),
+            minidump: has_whole_minidump(run).then(|| run.path().join(MINIDUMP)),
         };
         raw.add_report_of_record();
         raw.add_report_of_system();

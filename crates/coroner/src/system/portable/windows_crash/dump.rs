@@ -1,6 +1,10 @@
 //! The minidump, by the system's `MiniDumpWriteDump`.
 
 use std::ffi::c_void;
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::mem::ManuallyDrop;
+use std::os::windows::io::FromRawHandle as _;
 
 use windows_sys::Win32::Foundation::{CloseHandle, HANDLE};
 use windows_sys::Win32::Storage::FileSystem::{FILE_BEGIN, SetEndOfFile, SetFilePointerEx};
@@ -13,8 +17,10 @@ use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetCurrentProcessId, OpenThread, ResumeThread, THREAD_SUSPEND_RESUME,
 };
 
+use crate::store::MINIDUMP_END;
+
 /// Writes all threads with their stacks, and the images. The threads stand still meanwhile, but for the one that crashed: it waits, and no longer than
-/// the deadline.
+/// the deadline. One that is whole has [`MINIDUMP_END`] at its end: the process may end before.
 pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     // SAFETY: a thread's number; no handle is an error below.
     let thread = unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32) };
@@ -23,7 +29,7 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     let callback = MINIDUMP_CALLBACK_INFORMATION { CallbackRoutine: Some(on_progress), CallbackParam: thread };
     // SAFETY: all of them are there until it returns, the exception by the thread that waits.
     unsafe {
-        MiniDumpWriteDump(
+        let is_written = MiniDumpWriteDump(
             GetCurrentProcess(),
             GetCurrentProcessId(),
             file,
@@ -32,6 +38,11 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
             std::ptr::null(),
             &raw const callback,
         );
+        if is_written != 0 {
+            // The handle stays open.
+            let mut file = ManuallyDrop::new(File::from_raw_handle(file));
+            let _ = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&MINIDUMP_END));
+        }
         CloseHandle(thread);
     }
 }
