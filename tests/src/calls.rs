@@ -63,6 +63,9 @@ pub struct WaitingThreads {
 
 impl WaitingThreads {
     /// Starts them, and waits until all are in their calls.
+    ///
+    /// # Panics
+    /// If a socket or a thread cannot be made.
     pub fn start() -> WaitingThreads {
         let (mut threads, mut ends) = (Vec::new(), Vec::new());
         for (name, call) in CALLS {

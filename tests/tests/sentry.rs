@@ -264,7 +264,7 @@ fn killed_at_any_moment_of_sending() {
     while app.run(&server.dsn(), &["no-symbols", "flush=20", "retry=1", "tries=50", "attempts=1000"]).contains("false")
     {
         assert!(Instant::now() < deadline, "{} are still in the queue", app.files("queue"));
-        std::thread::sleep(Duration::from_millis(1000));
+        std::thread::sleep(Duration::from_secs(1));
     }
     assert!(!app.store().join("broken").exists(), "no run was set aside");
     // A server knows an event that comes twice by its id, and has each once.
@@ -373,7 +373,7 @@ fn release_health_is_right_over_100_runs() {
     let mut launches = 1;
     while app.run(&dsn, &["no-symbols", "flush=20", "retry=1", "tries=50"]).contains("false") {
         assert!(Instant::now() < deadline, "{} are still in the queue", app.files("queue"));
-        std::thread::sleep(Duration::from_millis(1000));
+        std::thread::sleep(Duration::from_secs(1));
         launches += 1;
     }
     let (begun, crashed, abnormal, errored) = health(&server.sessions());

@@ -239,7 +239,7 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
 /// apps load: what the rest depends on would be checked beside being built.
 fn lints(whole: bool) -> anyhow::Result<()> {
     if whole {
-        return cargo(&["clippy", "--quiet", "--workspace", "--all-targets"]);
+        return cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     }
     cargo(&[
         "clippy",
@@ -252,6 +252,9 @@ fn lints(whole: bool) -> anyhow::Result<()> {
         "coroner-exceptions",
         "-p",
         "coroner-ffi",
+        "--",
+        "-D",
+        "warnings",
     ])
 }
 

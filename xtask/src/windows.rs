@@ -52,7 +52,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     ensure!(output.status.success(), "{build:?} ended with {}", output.status);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let said = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).last();
+    let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).next_back();
     let program = program.context("cargo made no program")?;
     let stripped = folder.join("windows_crashes_stripped.exe");
     succeed(Command::new(STRIP).arg("-o").arg(&stripped).arg(&program))?;

@@ -135,6 +135,7 @@ impl Forwarding {
     const REACH: u64 = 256 << 10;
 
     pub(crate) const fn new() -> Self {
+        #[allow(clippy::declare_interior_mutable_const, reason = "each use of it is a handler of its own")]
         const NONE: RunningHandler = RunningHandler {
             tid: AtomicU64::new(0),
             frame: AtomicU64::new(0),

@@ -27,6 +27,7 @@ struct Slot {
 const SIGNALS: usize = 65;
 
 impl Slot {
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use of it is a slot of its own")]
     const NONE: Slot = Slot {
         is_set: AtomicBool::new(false),
         kind: AtomicU8::new(HandlerKind::Unknown as u8),

@@ -174,8 +174,7 @@ impl ReportLock {
     }
 
     /// Releases the lock and wakes who waits for it.
-    pub(crate) fn release(&self, owner: ReportOwner) {
-        drop(owner);
+    pub(crate) fn release(&self, _: ReportOwner) {
         self.free();
     }
 
@@ -191,8 +190,7 @@ impl ReportLock {
     #[cfg(not(target_vendor = "apple"))]
     /// A handler of the app is asked about the crash that the owner has reported: it has the lock until that has returned, but not
     /// for longer than `nanoseconds`, since it may never return.
-    pub(crate) fn begin_forwarding(&self, owner: ReportOwner, nanoseconds: u64) {
-        drop(owner);
+    pub(crate) fn begin_forwarding(&self, _: ReportOwner, nanoseconds: u64) {
         let until = coroner_process::threads::monotonic_now().saturating_add(nanoseconds);
         self.forwards_until.store(until, Ordering::Release);
         self.owner.fetch_or(FORWARDING, Ordering::AcqRel);

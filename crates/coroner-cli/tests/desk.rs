@@ -72,7 +72,7 @@ fn report(number: u32, edit: impl FnOnce(&mut Value)) -> Value {
         "crash": {"time": format!("2026-11-2{}T10:00:{:02}Z", number / 60 % 10, number % 60), "tid": 7,
             "signal": {"number": 11, "code": 1}},
         "threads": [{"tid": 7, "crashed": true, "frames": [
-            frame(if number % 2 == 0 { "paint::fill" } else { "paint::load" }, 0x1010), frame("paint::main", 0x1020)]}],
+            frame(if number.is_multiple_of(2) { "paint::fill" } else { "paint::load" }, 0x1010), frame("paint::main", 0x1020)]}],
         "images": [{"path": "/opt/paint/paint", "is_main": true, "load_address": "0x1000", "size": 4096}],
         "run": {"app": {"name": "paint", "version": "1.2.3"}, "tags": {"country": if number < 3 { "at" } else { "de" }}},
     });

@@ -79,7 +79,7 @@ fn immediate(word: u32, step: &mut Step) {
         0b100 if bits(word, 29, 2) == 0b11 && target == 31 => return,
         _ => Effect::Other,
     };
-    let is_zero_register = target == 31 && !matches!(bits(word, 23, 3), 0b010 | 0b011 | 0b100);
+    let is_zero_register = target == 31 && !matches!(bits(word, 23, 3), 0b010..=0b100);
     if !is_zero_register {
         step.writes(target, effect);
     }

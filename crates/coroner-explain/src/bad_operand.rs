@@ -12,12 +12,7 @@ use coroner_report::model::{BadOperand, Index};
 pub(crate) const NEAR_NULL: u64 = 0x1_0000;
 
 /// The operand whose address the processor said. `None` if there is none, or if it may be one of several.
-pub(crate) fn at<'d>(
-    decoded: &'d Decoded,
-    arch: Arch,
-    address: Address,
-    access: Option<Access>,
-) -> Option<&'d MemoryOperand> {
+pub(crate) fn at(decoded: &Decoded, arch: Arch, address: Address, access: Option<Access>) -> Option<&MemoryOperand> {
     let mask = machine::address_mask(arch);
     only(decoded.memory.iter().filter(|operand| operand.has(address.0, mask) && operand.can_be(access)))
 }
@@ -94,7 +89,7 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
     match (is_bad(base), is_bad(index)) {
         (true, false) => return Some(Culprit::Base),
         (false, true) if is_pointer_like(base) => return Some(Culprit::Index),
-        (true, true) | (false, true) => return None,
+        (_, true) => return None,
         (false, false) => {}
     }
     // What is scaled is the index, null is the pointer. Of two that are added as they are, either may be the pointer.

@@ -33,7 +33,7 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
     all.dedup();
     let (first, last) = (all.first()?.0, all.last()?.0);
     let kind = match all.as_slice() {
-        [(_, found, expected)] if (found ^ expected).count_ones() == 1 => CodeChangeKind::OneBit,
+        [(_, found, expected)] if (found ^ expected).is_power_of_two() => CodeChangeKind::OneBit,
         _ if all.iter().all(|(at, ..)| is_breakpoint(report, *at)) => CodeChangeKind::Breakpoint,
         _ => CodeChangeKind::Other,
     };

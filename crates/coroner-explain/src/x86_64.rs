@@ -28,7 +28,7 @@ pub(crate) fn decode(code: &[u8], address: u64, state: &State<'_>) -> Option<Dec
     }
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(&instruction).used_memory();
-    let memory = used.iter().filter_map(|used| operand(&instruction, used, state)).collect();
+    let memory: Vec<MemoryOperand> = used.iter().filter_map(|used| operand(&instruction, used, state)).collect();
     Some(Decoded {
         text: text(&instruction),
         length: instruction.len(),
@@ -138,7 +138,7 @@ fn alignment(instruction: &Instruction, width: Option<u32>) -> Option<u32> {
     aligned_moves.contains(&instruction.mnemonic()).then_some(width).flatten().filter(|width| *width >= 16)
 }
 
-fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &Vec<MemoryOperand>) -> Class {
+fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &[MemoryOperand]) -> Class {
     match instruction.mnemonic() {
         Mnemonic::Ud2 => return Class::Trap(trap::TRAP),
         // `ud1 eax, [eax+KIND]`, as LLVM writes it.

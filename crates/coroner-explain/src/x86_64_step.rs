@@ -56,7 +56,7 @@ fn step(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Step
                 step.writes(register, if is_target { effect } else { Effect::Other });
             }
             OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite => {
-                step.may_write(register)
+                step.may_write(register);
             }
             _ => {}
         }

@@ -89,7 +89,7 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
     let of_run = || Some(std::fs::read_dir(&report).ok()?.next()?.ok()?.path());
     let said = BufReader::new(running.0.stdout.take().unwrap());
     let lines = std::thread::spawn(move || said.lines().map_while(Result::ok).collect::<Vec<_>>());
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     let name = if end == "hang" { "report-9" } else { "report" };
     let report = loop {
         assert!(Instant::now() < until, "{act} {end}: no report");

@@ -101,11 +101,11 @@ fn equal_stacks_accuse_nobody() {
 #[test]
 fn one_that_was_overwritten_is_named() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
-        for number in 0..4 {
+        for (number, expected) in RETURNS.iter().copied().enumerate().take(4) {
             // With an address of code, as of an attack or a stale one.
             let walked = with(number, 0x40_1ff0);
             let report = report(arch, &walked, &walked, &RETURNS);
-            assert_eq!(overwritten(&report), Some((number, 0x40_1ff0, RETURNS[number])), "{number}");
+            assert_eq!(overwritten(&report), Some((number, 0x40_1ff0, expected)), "{number}");
         }
     }
     let walked = with(1, 0x40_1ff0);

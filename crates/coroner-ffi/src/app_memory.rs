@@ -57,8 +57,8 @@ pub unsafe extern "C" fn coroner_unregister_memory(name: *const c_char) -> Statu
 /// `callback` is async-signal-safe, and `context` valid for it as long as it is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_crash_callback(callback: CrashCallback, context: *mut c_void) -> Status {
-    // SAFETY: as the caller promises.
     guarded(|| {
+        // SAFETY: as the caller promises.
         unsafe { coroner::set_crash_callback(callback, context) };
         Ok(())
     })

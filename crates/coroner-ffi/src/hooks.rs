@@ -77,7 +77,7 @@ impl Sink for AppSink {
             0 => SinkAnswer::Delivered,
             1 => SinkAnswer::Rejected { reason: "the app's sink rejected it".to_owned() },
             other => {
-                SinkAnswer::Retry { after: Duration::from_secs(60), reason: format!("the app's sink returned {other}") }
+                SinkAnswer::Retry { after: Duration::from_mins(1), reason: format!("the app's sink returned {other}") }
             }
         }
     }

@@ -298,7 +298,7 @@ fn install_once_at_a_time() {
         let reports: Vec<_> = std::fs::read_dir(folder.path().join("store/runs"))
             .unwrap()
             .flat_map(|run| std::fs::read_dir(run.unwrap().path()).unwrap())
-            .filter_map(|file| coroner_report::Report::read_file(&file.unwrap().path()).ok())
+            .filter_map(|file| coroner_report::Report::read_file(file.unwrap().path()).ok())
             .filter(|report| !report.exceptions.is_empty())
             .collect();
         let [mut report]: [coroner_report::Report; 1] = reports.try_into().unwrap();
@@ -316,7 +316,7 @@ fn install_once_at_a_time() {
         let run = std::fs::read_dir(folder.path().join("store/runs")).unwrap().next().unwrap().unwrap().path();
         let reports = std::fs::read_dir(run)
             .unwrap()
-            .filter_map(|file| coroner_report::Report::read_file(&file.unwrap().path()).ok());
+            .filter_map(|file| coroner_report::Report::read_file(file.unwrap().path()).ok());
         let chain = |report: coroner_report::Report| {
             let said = |thrown: coroner_report::model::Exception| {
                 Some((thrown.type_name?, thrown.message?, thrown.frames.len()))

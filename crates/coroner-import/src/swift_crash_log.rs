@@ -198,7 +198,7 @@ fn report(log: CrashLog, text: &[u8]) -> Result<Report, SwiftCrashLogError> {
             time,
             monitor: Monitor::SIGNAL,
             tid,
-            address: Some(address).filter(|_| signal.as_ref().is_some_and(|signal| has_address(signal))),
+            address: Some(address).filter(|_| signal.as_ref().is_some_and(has_address)),
             signal,
             message: Some(log.description).filter(|text| !text.is_empty()),
             ..Crash::default()

@@ -29,7 +29,7 @@ fn what_is_put_in_comes_out_once() {
     assert_eq!(outbox.held_sessions().unwrap(), HashSet::from(["abababab".to_owned()]));
     assert_eq!(outbox.read(&queue[0]).unwrap(), Some(envelope(1)));
 
-    outbox.put_off(&queue[0], 3, now() + Duration::from_secs(900)).unwrap();
+    outbox.put_off(&queue[0], 3, now() + Duration::from_mins(15)).unwrap();
     let later = &outbox.queue().unwrap()[0];
     assert_eq!((later.tries, later.not_before, &later.event_id), (3, 1_790_000_900, &queue[0].event_id));
     assert_eq!(outbox.read(&queue[0]).unwrap(), None, "that one is gone");

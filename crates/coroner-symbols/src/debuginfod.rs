@@ -14,11 +14,11 @@ use std::{
 use crate::{debug_id::DebugId, error::SymbolError};
 
 /// How long an answer that a server has no file is believed: elfutils' `cache_miss_s`.
-const MISS_TIME: Duration = Duration::from_secs(600);
+const MISS_TIME: Duration = Duration::from_mins(10);
 /// How long a server may take until it answers, if `DEBUGINFOD_TIMEOUT` says nothing.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long one file may take: a server that stops sending does not keep the command for ever.
-const TRANSFER_TIME: Duration = Duration::from_secs(1800);
+const TRANSFER_TIME: Duration = Duration::from_mins(30);
 /// The most that is taken of one file. Chromium's debug information has 3 GB.
 const MAX_BYTES: u64 = 16 << 30;
 

@@ -190,7 +190,7 @@ fn own_vdso() -> Option<Vec<SymbolFile>> {
 /// The path as the disk has it. Reports are text: what is not UTF-8 of a name is U+FFFD there, so that the name is looked for in its folder.
 pub(crate) fn on_disk(path: &Path) -> PathBuf {
     let mut found = PathBuf::new();
-    for component in path.iter() {
+    for component in path {
         let is_replaced = component.to_string_lossy().contains(char::REPLACEMENT_CHARACTER);
         let mut entries = is_replaced.then(|| std::fs::read_dir(&found).ok()).into_iter().flatten().flatten().flatten();
         let entry = entries.find(|entry| entry.file_name().to_string_lossy() == component.to_string_lossy());

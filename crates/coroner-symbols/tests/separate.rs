@@ -362,7 +362,7 @@ fn a_library_inside_an_archive_is_named_from_there() {
         let options = Options { search: search.into_iter().cloned().collect(), ..without_system_folders() };
         let mut symbolizer = Symbolizer::new(options);
         assert_eq!(symbolizer.symbolicate(&key, address), expected, "{}", path.display());
-        assert_eq!(symbolizer.status(&key).files, [inside.clone()]);
+        assert_eq!(symbolizer.status(&key).files, std::slice::from_ref(&inside));
     }
     // What is in no archive, and archives that are cut.
     let missing = format!("{}!/lib/x86_64/libmissing.so", apk.display());

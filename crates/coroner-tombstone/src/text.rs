@@ -193,13 +193,12 @@ impl Parser {
             self.part = Part::Log;
             return;
         }
-        if self.part == Part::Log {
-            if let Some(message) = log_message(line)
-                && let Some(buffer) = self.tombstone.log_buffers.last_mut()
-            {
-                buffer.logs.push(message);
-                return;
-            }
+        if self.part == Part::Log
+            && let Some(message) = log_message(line)
+            && let Some(buffer) = self.tombstone.log_buffers.last_mut()
+        {
+            buffer.logs.push(message);
+            return;
         }
         if self.title(text) {
             return;

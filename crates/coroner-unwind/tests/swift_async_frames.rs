@@ -73,9 +73,12 @@ unsafe extern "C" {
     fn resume_its_caller();
 }
 
-/// What a walk from the callback finds with this option: for each frame its way and where to look it up, and the end.
-fn walk(swift_async: SwiftAsync) -> (Vec<(Found, u64)>, Option<End>) {
-    static SEEN: Mutex<Option<(Vec<(Found, u64)>, Option<End>)>> = Mutex::new(None);
+/// What a walk found: for each frame its way and where to look it up, and the end.
+type Walked = (Vec<(Found, u64)>, Option<End>);
+
+/// What a walk from the callback finds with this option.
+fn walk(swift_async: SwiftAsync) -> Walked {
+    static SEEN: Mutex<Option<Walked>> = Mutex::new(None);
     static OPTION: Mutex<SwiftAsync> = Mutex::new(SwiftAsync::Ignore);
     static ONE: Mutex<()> = Mutex::new(());
 

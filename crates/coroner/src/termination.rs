@@ -270,7 +270,7 @@ mod memory {
     /// What it used, and what it might.
     fn add_memory(evidence: &mut Vec<String>, facts: &RunFacts, now: &Now) {
         let then = facts.vitals.clone().unwrap_or_default();
-        let mebibytes = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20);
+        let mebibytes = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
         if let Some(used) = facts.lifecycle.memory_used.filter(|_| is_of_run(facts, then.read)) {
             let limit = then.cgroup_memory_limit;
             let limit = limit.map_or_else(String::new, |limit| format!(" of the {} of its cgroup", mebibytes(limit)));

@@ -205,7 +205,7 @@ fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: us
             })
         })
         .collect();
-    let until = Instant::now() + Duration::from_secs(300);
+    let until = Instant::now() + Duration::from_mins(5);
     while !threads.iter().all(std::thread::JoinHandle::is_finished) {
         assert!(Instant::now() < until, "they wait for each other");
         std::thread::sleep(Duration::from_millis(5));

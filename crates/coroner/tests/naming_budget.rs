@@ -103,7 +103,7 @@ fn app() {
     if act == "nobody waits" {
         is_named.recv().unwrap();
     }
-    assert!(coroner.flush(Duration::from_secs(600)));
+    assert!(coroner.flush(Duration::from_mins(10)));
     println!("\napp: memory {}", MOST.load(Ordering::Relaxed) - before);
     // SAFETY: the kernel writes to a value of this frame.
     let time = unsafe {

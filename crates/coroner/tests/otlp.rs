@@ -17,7 +17,7 @@ use server::{Request, Server};
 
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 #[inline(never)]
 fn dips_the_brush() {

@@ -51,7 +51,7 @@ fn app() {
     let config = Config::new("com.example.replaced").store_dir(store);
     let coroner = coroner::install(config).unwrap();
     if deliver {
-        assert!(coroner.flush(Duration::from_secs(60)));
+        assert!(coroner.flush(Duration::from_mins(1)));
         return;
     }
     let library = std::env::var_os(LIBRARY).map(PathBuf::from);

@@ -251,7 +251,7 @@ fn crash_as_asked() {
     let _ = code.register().into_number();
     let options = coroner::Crashes::new().symbol_names(true);
     // Names take their time under an emulator.
-    let limits = coroner::Limits::new().deadline(std::time::Duration::from_secs(120));
+    let limits = coroner::Limits::new().deadline(std::time::Duration::from_mins(2));
     let config = coroner::Config::new("ranges-test").store_dir(store).no_sinks().crashes(options).limits(limits);
     let _coroner = coroner::install(config).unwrap();
     println!("{:x} {:x}", code.body.start, code.body.end);

@@ -83,7 +83,7 @@ fn main() {
         "live-backtraces" => live_backtraces(),
         "deliver" => {
             let coroner = coroner::installed().expect("it was installed above");
-            assert!(coroner.flush(std::time::Duration::from_secs(60)), "not everything was delivered");
+            assert!(coroner.flush(std::time::Duration::from_mins(1)), "not everything was delivered");
             let last = coroner.last_run();
             println!("the last run {}", last.outcome);
             last.signals_taken.inspect(|taken| println!("{taken}"));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use coroner::{Config, HangWatch};
 
 /// Longer than anything takes here, on a machine that does other things, too.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -62,7 +62,7 @@ static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 fn paint(way: &str, watch: &HangWatch) {
     match way {
         // SAFETY: it ends the process, which is what it is for.
-        "null" => unsafe { black_box(8 as *mut u64).write_volatile(1) },
+        "null" => unsafe { black_box(std::ptr::without_provenance_mut::<u64>(8)).write_volatile(1) },
         // SAFETY: as above.
         "elsewhere" => unsafe { black_box(0x7000 as *mut u64).write_volatile(1) },
         // SAFETY: as above.

@@ -43,7 +43,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let others = OTHERS.iter().filter(|(program, _)| tools::on_path(program));
     for (program, arguments) in others.take(desk.cases(OTHERS.len())) {
         // To kill one leaves a core dump only where the kernel writes it to a file.
-        let ways: &[&str] = if !kernel_writes() { &["gcore"] } else { &["SEGV", "ABRT", "gcore"] };
+        let ways: &[&str] = if kernel_writes() { &["SEGV", "ABRT", "gcore"] } else { &["gcore"] };
         for way in &ways[..if desk.short { 1 } else { ways.len() }] {
             if let Some(file) = interrupt(desk, program, arguments, way)? {
                 of_others.compare(desk, &file, &format!("{program}, {way}"))?;

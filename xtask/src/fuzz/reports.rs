@@ -157,7 +157,7 @@ fn sections() -> Vec<(SectionKind, Vec<u8>)> {
         (
             SectionKind::EXCEPTIONS,
             list(&|encoder| {
-                let _ = exception.encode(encoder);
+                let () = exception.encode(encoder);
             }),
         ),
         (

@@ -308,7 +308,7 @@ struct Quota<'b> {
 
 impl<'b> Quota<'b> {
     /// How long nothing may be sent after that (`X-Sentry-Rate-Limits: 60::key`).
-    const LIMIT: Duration = Duration::from_secs(60);
+    const LIMIT: Duration = Duration::from_mins(1);
 
     /// Sends one event to a project that takes one, and then another. The server is stopped and forgets it afterwards; the app does
     /// not.

@@ -88,7 +88,7 @@ struct OurCall {
 
 /// Ours: `symbolize`, the example of coroner-symbols.
 pub(super) fn ours(program: &Path, file: &Path, addresses: &[u64], folder: &Path) -> anyhow::Result<Vec<Answer>> {
-    let (printed, _) = measured(program, &[file.as_os_str()], addresses, folder, Duration::from_secs(300))?
+    let (printed, _) = measured(program, &[file.as_os_str()], addresses, folder, Duration::from_mins(5))?
         .with_context(|| format!("no answer for {} within five minutes", file.display()))?;
     let mut answers = Vec::new();
     for line in BufReader::new(&*printed).lines() {

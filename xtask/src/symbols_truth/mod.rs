@@ -60,7 +60,7 @@ const VERSIONS: [&str; 2] = ["llvm-14", "llvm-19"];
 const WANTED: usize = 9990;
 
 /// After this time a peer is given up.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// A file, and one version of llvm-symbolizer.
 #[derive(Serialize)]

@@ -85,7 +85,7 @@ fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize)
     if wanted == 0 || RECRASH.is_expired() {
         return 0..0;
     }
-    let below = (wanted as u64 / 4 & !15).min(RED_ZONE);
+    let below = ((wanted as u64 / 4) & !15).min(RED_ZONE);
     let Some(start) = first_readable(&mut memory(), sp & !15, below) else { return 0..0 };
     let mut written = 0;
     while written < wanted {

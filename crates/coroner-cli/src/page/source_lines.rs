@@ -20,10 +20,13 @@ const EXTENSIONS: [&str; 21] = [
     "s", "S", "inc",
 ];
 
+/// A file's lines, and whether it is newer than the crash.
+type FileLines = (Vec<String>, bool);
+
 /// The files that were read for a page.
 pub(super) struct SourceLines {
     crash: SystemTime,
-    files: RefCell<HashMap<String, Option<(Vec<String>, bool)>>>,
+    files: RefCell<HashMap<String, Option<FileLines>>>,
     shown: Cell<bool>,
 }
 
@@ -65,7 +68,7 @@ impl SourceLines {
         Some(html! { details.lines open[is_first] { summary { "source" } (block) } })
     }
 
-    fn read(&self, file: &str) -> Option<(Vec<String>, bool)> {
+    fn read(&self, file: &str) -> Option<FileLines> {
         let path = Path::new(file);
         let extension = path.extension()?.to_str()?;
         let metadata = EXTENSIONS.contains(&extension).then(|| std::fs::metadata(path).ok())??;

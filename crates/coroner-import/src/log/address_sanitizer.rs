@@ -113,7 +113,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
 
 /// `… thread T0`, `… thread T3 (worker) here:`, `(pc 0x… T0)`.
 fn thread(text: &str) -> Option<u64> {
-    text.split([' ', '(', ')', ',']).filter_map(|word| word.strip_prefix('T')?.parse().ok()).next()
+    text.split([' ', '(', ')', ',']).find_map(|word| word.strip_prefix('T')?.parse().ok())
 }
 
 /// What was read so far.
@@ -258,7 +258,8 @@ impl Images {
 impl FoundImage {
     fn image(self, path: String) -> Image {
         let load_address = Address(self.load_address);
-        let is_whole = self.build_id.len() % 2 == 0 && self.build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_whole =
+            self.build_id.len().is_multiple_of(2) && self.build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digits = if is_whole { self.build_id.as_bytes() } else { b"" };
         let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap_or_default(), 16).unwrap_or(0);
         Image {

@@ -6,14 +6,14 @@
 //!
 //! goroutine 1 [running]:
 //! main.(*Cart).Total(...)
-//! 	/home/shop/main.go:10
+//!     /home/shop/main.go:10
 //! main.main()
-//! 	/home/shop/main.go:15 +0x1d
+//!     /home/shop/main.go:15 +0x1d
 //!
 //! goroutine 18 [chan receive, 2 minutes]:
 //! …
 //! created by main.main in goroutine 1
-//! 	/home/shop/main.go:12 +0x54
+//!     /home/shop/main.go:12 +0x54
 //! ```
 //!
 //! Source: `runtime/panic.go` and `runtime/traceback.go` of Go.

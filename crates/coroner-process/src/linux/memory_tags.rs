@@ -12,9 +12,8 @@ impl MemoryTags {
         /// `HWCAP2_MTE` of asm/hwcap.h.
         const MTE: u64 = 1 << 18;
         // SAFETY: getauxval reads a table that the C library set up before `main`.
-        MemoryTags {
-            are_there: cfg!(target_arch = "aarch64") && unsafe { libc::getauxval(libc::AT_HWCAP2) } & MTE != 0,
-        }
+        let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+        MemoryTags { are_there: cfg!(target_arch = "aarch64") && capabilities & MTE != 0 }
     }
 
     /// The calling thread's loads and stores are unchecked until what is returned is dropped. A signal handler begins with checks: it has to

@@ -85,9 +85,9 @@ fn note(event: &mut Value, dropped: &[&str]) {
 type Step = fn(&mut Value) -> bool;
 const STEPS: &[(&str, Step)] = &[
     ("registers of other threads", |event| {
-        stacks(event).fold(false, |any, stack| {
-            stack.as_object_mut().is_some_and(|stack| stack.remove("registers").is_some()) || any
-        })
+        let removed =
+            |stack: &mut Value| stack.as_object_mut().is_some_and(|stack| stack.remove("registers").is_some());
+        stacks(event).fold(false, |any, stack| removed(stack) | any)
     }),
     ("images without frames", drop_unused_images),
     ("middle frames of other threads", |event| {

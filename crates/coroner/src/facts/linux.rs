@@ -141,7 +141,7 @@ fn boot_time() -> u64 {
 /// Another number for each boot, and each container, by its pid namespace, of which none is known where that is 0. A clock that was
 /// set makes another one of it, too.
 pub(super) fn machine(pid_namespace: u64) -> u64 {
-    if pid_namespace == 0 { 0 } else { boot_time() / 8_000_000_000 << 32 | pid_namespace & 0xffff_ffff }
+    if pid_namespace == 0 { 0 } else { (boot_time() / 8_000_000_000) << 32 | pid_namespace & 0xffff_ffff }
 }
 
 /// The C library that this program runs on.

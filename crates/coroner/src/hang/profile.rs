@@ -25,7 +25,7 @@ const SLOWING: u32 = 20;
 /// The part of a processor's time that samples may take.
 const SHARE: u32 = 200;
 /// When nothing more is learned by more samples.
-const ENOUGH: Duration = Duration::from_secs(600);
+const ENOUGH: Duration = Duration::from_mins(10);
 /// When it is written for the first time; then at the double of each time.
 const FIRST_WRITE: Duration = Duration::from_millis(200);
 /// Most nodes of the tree, and most different ends.

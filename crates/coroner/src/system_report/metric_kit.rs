@@ -195,6 +195,7 @@ struct ExceptionReason {
 /// What a trace is: a diagnostic as it was handed over.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
+#[allow(clippy::enum_variant_names, reason = "files of traces have these names")]
 enum Trace<'a> {
     #[serde(borrow)]
     MetricKitCrash(&'a RawValue),

@@ -430,12 +430,9 @@ fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
         // The process knows its native frames, the runtime those of Java.
         for thread in traced.threads {
             let managed = thread.frames.into_iter().filter(trace::is_managed);
-            match report.threads.iter_mut().find(|own| own.tid == thread.tid) {
-                Some(own) => {
-                    own.frames.extend(managed);
-                    own.name = own.name.take().or(thread.name);
-                }
-                None => {}
+            if let Some(own) = report.threads.iter_mut().find(|own| own.tid == thread.tid) {
+                own.frames.extend(managed);
+                own.name = own.name.take().or(thread.name);
             }
         }
     }

@@ -39,5 +39,5 @@ pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> bool {
         state.set_scalar(Scalar::EXIT_SENDER_NAME_REST, rest);
     }
     // The first process of a pid namespace is not killed by a default action (pid_namespaces(7)).
-    !others && !(has_default && pid == 1)
+    !(others || has_default && pid == 1)
 }

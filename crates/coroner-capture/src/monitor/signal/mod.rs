@@ -192,7 +192,7 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) 
     if let Some(crash) = running {
         let chains = core::ptr::from_ref(info) as u64 == crash.frame;
         let asked = if chains { Asked::Original } else { Asked::Latest };
-        if !chains && !(has_handler && is_asked_first(installed, info, context)) {
+        if !(chains || has_handler && is_asked_first(installed, info, context)) {
             report_unfinished(installed, &crash, *ids);
         }
         // SAFETY: as above.

@@ -106,9 +106,9 @@ fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
     for place in 0..2 {
         let at = store.path().join(BROKEN);
         if place == 0 {
-            std::fs::write(&at, b"mine").unwrap()
+            std::fs::write(&at, b"mine").unwrap();
         } else {
-            symlink(&outside, &at).unwrap()
+            symlink(&outside, &at).unwrap();
         }
         make_run(&store, id(5 + place), b"something else");
         assert_eq!(store.list().unwrap().len(), 1);
