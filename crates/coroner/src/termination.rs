@@ -114,6 +114,7 @@ fn replaced(facts: &RunFacts, now: &Now) -> Option<Termination> {
 
 /// How the machine is at the launch that looks.
 #[derive(Debug)]
+#[cfg_attr(any(target_vendor = "apple", not(supported)), derive(Default))]
 pub(crate) struct Now {
     boot_id: Option<String>,
     build_id: Option<String>,
@@ -133,13 +134,6 @@ impl Default for Now {
             vitals: coroner_process::vitals::Vitals::read(),
             kernel_log: kernel_log::read,
         }
-    }
-}
-
-#[cfg(any(target_vendor = "apple", not(supported)))]
-impl Default for Now {
-    fn default() -> Self {
-        Self { boot_id: None, build_id: None }
     }
 }
 

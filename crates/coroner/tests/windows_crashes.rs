@@ -411,7 +411,7 @@ mod windows {
         let named = frames.iter().position(|frame| is_of(frame, at)).unwrap_or_else(|| panic!("{frames:#?}"));
         let frame = &frames[named];
         assert!(frame["file"].as_str().is_some_and(|file| file.ends_with("windows_crashes.rs")), "{frame:#}");
-        if word(output, "line ") != "" {
+        if !word(output, "line ").is_empty() {
             assert_eq!(frame["line"].to_string(), word(output, "line "), "{frame:#}");
         }
         let outer = frames.iter().position(|frame| is_of(frame, "windows::app") || is_of(frame, "{{closure}}"));

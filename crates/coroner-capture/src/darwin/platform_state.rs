@@ -52,6 +52,7 @@ struct PassedOn {
 }
 
 impl PassedOn {
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use of it is an entry of its own")]
     const NONE: PassedOn = PassedOn {
         tid: AtomicU64::new(0),
         at: AtomicU64::new(0),

@@ -99,9 +99,9 @@ pub(crate) fn is_recovered(installed: &Installed, request: &Request) -> bool {
         request.answer(KERN_SUCCESS);
         return true;
     }
-    if !(is_access && recover_guarded_load(&mut context))
-        && !guarded_call::recover(installed.run.pid, request.tid, &mut context)
-    {
+    let recovered = is_access && recover_guarded_load(&mut context)
+        || guarded_call::recover(installed.run.pid, request.tid, &mut context);
+    if !recovered {
         return false;
     }
     // SAFETY: a guarded load goes on with its error, code under guard where it was called.

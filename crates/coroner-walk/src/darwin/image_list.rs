@@ -109,7 +109,7 @@ pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwin
     let text = image.text().find(|range| range.contains(address))?;
     Some(coroner_unwind::Image {
         format: ImageFormat::MachO,
-        text: text,
+        text,
         base: image.range.start,
         bias: image.slide,
         eh_frame: image.eh_frame,

@@ -87,8 +87,8 @@ pub(super) fn look_through(search: &mut Search) {
             personality = handler;
         }
         let is_ours = !handler.is_null() && handler == personality && !data.is_null();
-        // SAFETY: the data of a handler of Rust's, in a loaded image; the first word of a function's entry is where it begins in that.
         search.frame(if is_ours {
+            // SAFETY: the data of a handler of Rust's, in a loaded image; the first word of a function's entry is where it begins in that.
             unsafe { decide(data, base, u64::from(*function), pc.wrapping_sub(1)) }
         } else {
             None

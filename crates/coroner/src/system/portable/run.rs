@@ -181,10 +181,10 @@ fn make(
 /// When the process was started, or about so.
 fn process_start() -> u64 {
     #[cfg(windows)]
-    let known = crate::facts::process_start();
-    #[cfg(not(windows))]
-    let known = None;
-    known.unwrap_or_else(now_ns)
+    if let Some(start) = crate::facts::process_start() {
+        return start;
+    }
+    now_ns()
 }
 
 /// Ends this run. Its state stays mapped.

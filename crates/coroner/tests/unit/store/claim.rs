@@ -83,6 +83,7 @@ fn a_lock_that_is_no_file_holds_nothing_back() {
 }
 
 /// Puts a run state of the run `of` into the run's directory.
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::PathBuf {
     let limits = coroner_report::run_state::Limits::default();
     let words: Vec<_> = (0..limits.size() / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
