@@ -446,7 +446,8 @@ impl Reader<'_> {
     fn unit(&mut self) -> Option<u16> {
         let (digits, rest) = self.rest.split_at_checked(4)?;
         self.rest = rest;
-        u16::from_str_radix(digits, 16).ok()
+        // `from_str_radix` takes a sign.
+        digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
     }
 }
 

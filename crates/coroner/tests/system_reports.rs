@@ -22,6 +22,8 @@ const TOMBSTONE: &str = include_str!("../../coroner-tombstone/tests/files/androi
 const LOW_MEMORY: i32 = 3;
 const NATIVE_CRASH: i32 = 5;
 const NOT_RESPONDING: i32 = 6;
+/// Of the app that has no room for a longer one.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// Or, instead of those lines, the path of a payload of MetricKit's.
 const METRIC_KIT: &str = "metrickit:";
@@ -56,10 +58,18 @@ fn exit_infos() -> Vec<ExitInfo> {
 fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let mut config = Config::new("system-test").version("1.0").store_dir(store);
-    config = config.delivery(Delivery::new().symbolicate(false));
     let act = std::env::var(ACT).unwrap();
+    config = config.delivery(Delivery::new().symbolicate(false).at_install(act != "no-room"));
     if act != "late" {
         config = said().into_iter().fold(config, Config::system_report);
+    }
+    if act == "no-room" {
+        let limit = libc::rlimit { rlim_cur: LARGEST_FILE, rlim_max: LARGEST_FILE };
+        // SAFETY: sets this process's limit, and has writes fail at it.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+        }
     }
     let coroner = coroner::install(config).unwrap();
     coroner::set_tag("kind", "test").unwrap();
@@ -67,6 +77,7 @@ fn app() {
         // SAFETY: ends this process.
         "killed" => unsafe { assert_eq!(libc::kill(libc::getpid(), libc::SIGKILL), 0) },
         "crash" => std::process::abort(),
+        "no-room" => {}
         "java" => {
             let stack_trace = "com.example.Closed: no\n\tat com.example.Shop.open(Shop.java:12)\nCaused by: x.Y\n\tat x.Z.z(Z.java:1)\n";
             let exception = ManagedException { kind: "com.example.Closed", message: "no", stack_trace };
@@ -285,6 +296,20 @@ fn a_death_in_the_future_or_of_the_same_moment_hides_no_other() {
         }
         assert_eq!(bench.reports().len(), launch);
     }
+}
+
+#[test]
+fn one_that_cannot_be_kept_comes_at_the_next_launch_and_those_before_it_do_not() {
+    let bench = Bench::new();
+    let long = format!("{TOMBSTONE}{}", " \n".repeat(LARGEST_FILE as usize));
+    let said = [bench.say(4_194_000, NATIVE_CRASH, TOMBSTONE), bench.say(4_194_001, NATIVE_CRASH, &long)].join("\n");
+    bench.start("no-room", &said);
+    let of = |report: &Value| report["header"]["pid"].as_u64().unwrap();
+    bench.deliver("");
+    assert_eq!(bench.reports().iter().map(of).collect::<Vec<_>>(), [4_194_000]);
+    std::fs::remove_dir_all(bench.0.path().join("store/reports")).unwrap();
+    bench.deliver(&said);
+    assert_eq!(bench.reports().iter().map(of).collect::<Vec<_>>(), [4_194_001]);
 }
 
 #[test]

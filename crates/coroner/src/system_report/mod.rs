@@ -283,7 +283,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         }
     }
     let reported = reported(&root);
-    for report in reports {
+    let mut hand_over_one = |report: &SystemReport| {
         let until = report.time + SLACK;
         let of_it = ended.iter().filter(|(pid, installed, id)| match report.run_id {
             _ if report.end == SystemEnd::Survived => false,
@@ -298,12 +298,21 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
             if let Claim::Taken(run) = store.claim(id, &process)? {
                 run.directory.write_atomically(OsStr::new(FILE), &bytes)?;
             }
-        } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, &report, until)) {
-            make_run(store, &report, &bytes)?;
+        } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, report, until)) {
+            make_run(store, report, &bytes)?;
         }
-        seen.get_or_default(report.source.clone()).add(&report);
+        Ok(())
+    };
+    // One that fails is handed over at the next launch, those before it are not.
+    let mut handed = Ok(());
+    for report in reports {
+        match hand_over_one(&report) {
+            Ok(()) => seen.get_or_default(report.source.clone()).add(&report),
+            Err(error) => handed = Err(error),
+        }
     }
-    root.write_atomically(OsStr::new(SEEN), &seen.to_json())
+    root.write_atomically(OsStr::new(SEEN), &seen.to_json())?;
+    handed
 }
 
 /// A process whose death had a report.
