@@ -20,6 +20,10 @@ fn main() {
         // a C library before glibc 2.28 does not have it, and programs linked with the shared library would look for it.
         println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=thrd_create=0");
     }
+    if system == "windows" && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
+        // The id that ties a report to its debug file, as Microsoft's linker gives one; and no time, so that the same sources make the same bytes.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--build-id,--no-insert-timestamp");
+    }
     name_it(&system);
     if system == "android" {
         // Devices with pages of 16 KiB load nothing whose segments are aligned to less.

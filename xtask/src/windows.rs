@@ -1,6 +1,8 @@
 //! `cargo xtask windows`: an app on Windows, by Wine. Its launches are `crates/coroner/tests/portable.rs` and
 //! `crates/coroner/tests/windows_crashes.rs`; what it left is then read on this system by
-//! `coroner show`. Where Wine or the linker is missing, Debian's packages are installed (`wine`, `wine64`, `gcc-mingw-w64-x86-64`).
+//! `coroner show`. Programs in C are in `windows/c.rs`. Where Wine or the linker is missing, Debian's packages are installed (`wine`, `wine64`, `gcc-mingw-w64-x86-64`).
+
+mod c;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +41,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     test.env("PORTABLE_KEEP", format!("Z:{}", stores.display())).env("PORTABLE_WINE", "1");
     succeed(&mut test)?;
     read_here(&stores)?;
-    crashes(&folder, &prefix, &stores.join("crashes"))
+    crashes(&folder, &prefix, &stores.join("crashes"))?;
+    c::programs(&folder, &prefix, &stores)
 }
 
 /// Native crashes (`crates/coroner/tests/windows_crashes.rs`). Wine 8's dbghelp.dll faults in the DWARF of a Rust program, which is what frames are named

@@ -9,7 +9,7 @@ if(NOT TARGET coroner::static)
         INTERFACE_LINK_LIBRARIES "@SYSTEM_LIBRARIES@")
     add_library(coroner::shared SHARED IMPORTED)
     set_target_properties(coroner::shared PROPERTIES
-        IMPORTED_LOCATION "${CORONER_PREFIX}/lib/@SHARED@"
-        IMPORTED_SONAME "@SONAME@"
+        IMPORTED_LOCATION "${CORONER_PREFIX}/@SHARED@"
+        @NAME_PROPERTY@
         INTERFACE_INCLUDE_DIRECTORIES "${CORONER_PREFIX}/include")
 endif()

@@ -46,6 +46,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// What programs of Windows are linked with for the shared library.
+const IMPORT_LIBRARY: &str = "libcoroner_ffi.dll.a";
+
 /// One line of the result.
 struct Row {
     what: String,
@@ -197,17 +200,26 @@ pub(crate) fn soname() -> String {
 
 /// The shared library's names on that target: of cargo's file, of the file in the archive, and the one by which programs need it.
 fn shared_library(target: &str) -> (&'static str, String, String) {
-    let plain = if target.contains("apple") { "libcoroner_ffi.dylib" } else { "libcoroner_ffi.so" };
+    let plain = match target {
+        _ if target.contains("apple") => "libcoroner_ffi.dylib",
+        _ if target.contains("windows") => "coroner_ffi.dll",
+        _ => "libcoroner_ffi.so",
+    };
     match target {
         _ if target.contains("apple") => (plain, plain.to_owned(), format!("@rpath/{plain}")),
-        _ if target.contains("android") => (plain, plain.to_owned(), plain.to_owned()),
+        _ if target.contains("android") || target.contains("windows") => (plain, plain.to_owned(), plain.to_owned()),
         _ => (plain, format!("{plain}.{}", env!("CARGO_PKG_VERSION")), soname()),
     }
 }
 
 /// What a program with the static library is linked with.
 fn system_libraries(target: &str) -> &'static str {
-    if target.contains("apple") { "" } else { "-lpthread -ldl -lm" }
+    match target {
+        _ if target.contains("apple") => "",
+        // As `--print native-static-libs` of rustc says.
+        _ if target.contains("windows") => "-lntdll -luserenv -lws2_32 -ldbghelp",
+        _ => "-lpthread -ldl -lm",
+    }
 }
 
 /// Puts `libraries` and what belongs to them into `folder`, as in an archive.
@@ -233,8 +245,18 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
     copy(&root.join("docs/c.md"), folder.join("README.md"))?;
     copy(&libraries.join("libcoroner_ffi.a"), lib.join("libcoroner_ffi.a"))?;
     let (plain, shared, soname) = shared_library(target);
-    copy(&libraries.join(plain), lib.join(&shared))?;
-    strip(&lib.join("libcoroner_ffi.a"), &lib.join(&shared), target)?;
+    let mut shared_folder = "lib";
+    let mut name_property = format!("IMPORTED_SONAME \"{soname}\"");
+    if target.contains("windows") {
+        // Where programs are that need it. They are linked with another file, which says what is in it.
+        shared_folder = "bin";
+        fs::create_dir_all(folder.join(shared_folder))?;
+        copy(&libraries.join(IMPORT_LIBRARY), lib.join(IMPORT_LIBRARY))?;
+        name_property = format!("IMPORTED_IMPLIB \"${{CORONER_PREFIX}}/lib/{IMPORT_LIBRARY}\"");
+    }
+    let shared_place = folder.join(shared_folder).join(&shared);
+    copy(&libraries.join(plain), shared_place.clone())?;
+    strip(&lib.join("libcoroner_ffi.a"), &shared_place, target)?;
     if shared != plain {
         // What a program needs, and what a linker looks for.
         for (link, to) in [(soname.as_str(), shared.as_str()), (plain, &soname)] {
@@ -255,8 +277,8 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
             .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
             .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
-            .replace("@SHARED@", &shared)
-            .replace("@SONAME@", &soname)
+            .replace("@SHARED@", &format!("{shared_folder}/{shared}"))
+            .replace("@NAME_PROPERTY@", &name_property)
             .replace("@SYSTEM_LIBRARIES@", &system);
         fs::write(path, text)?;
     }
@@ -268,12 +290,33 @@ fn strip(archive: &Path, shared: &Path, target: &str) -> anyhow::Result<()> {
     let program = match target {
         _ if target.contains("apple") => return Ok(()),
         "aarch64-unknown-linux-gnu" => "aarch64-linux-gnu-strip",
+        "x86_64-pc-windows-gnu" => "x86_64-w64-mingw32-strip",
         _ => "strip",
     };
+    if target.contains("windows") {
+        leave_out_split_debug_information(archive)?;
+    }
     for (file, what) in [(archive, "--strip-debug"), (shared, "--strip-unneeded")] {
-        let status = deadline::status(Command::new(program).arg(what).arg("--enable-deterministic-archives").arg(file))
-            .context(program)?;
-        ensure!(status.success(), "{program} {} ended with {status}", file.display());
+        // Of a DLL the dates are a part of the file, too.
+        quietly(Command::new(program).args([what, "--preserve-dates", "--enable-deterministic-archives"]).arg(file))?;
+    }
+    Ok(())
+}
+
+/// Runs a tool of binutils. Where LLVM's plugin for it is installed, that complains of each member of an archive that has Rust's bitcode.
+fn quietly(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout)
+}
+
+/// Rust's standard library for mingw-w64 has members that are debug information alone (`.dwo`), which `strip` refuses.
+fn leave_out_split_debug_information(archive: &Path) -> anyhow::Result<()> {
+    const AR: &str = "x86_64-w64-mingw32-ar";
+    let listed = String::from_utf8_lossy(&quietly(Command::new(AR).arg("t").arg(archive))?).into_owned();
+    let split: Vec<&str> = listed.lines().filter(|name| name.ends_with(".dwo")).collect();
+    if !split.is_empty() {
+        quietly(Command::new(AR).arg("dD").arg(archive).args(split))?;
     }
     Ok(())
 }

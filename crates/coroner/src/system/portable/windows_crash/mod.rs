@@ -28,6 +28,9 @@ use windows_sys::Win32::System::Diagnostics::Debug::{
     AddVectoredExceptionHandler, EXCEPTION_CONTINUE_EXECUTION, EXCEPTION_CONTINUE_SEARCH, EXCEPTION_POINTERS,
     EXCEPTION_RECORD, RtlCaptureContext, SetUnhandledExceptionFilter,
 };
+use windows_sys::Win32::System::LibraryLoader::{
+    GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleExW,
+};
 use windows_sys::Win32::System::Threading::{
     CreateEventW, INFINITE, SetEvent, SetThreadStackGuarantee, Sleep, WaitForSingleObject,
 };
@@ -162,7 +165,17 @@ fn event() -> io::Result<usize> {
     if event.is_null() { Err(io::Error::last_os_error()) } else { Ok(event as usize) }
 }
 
+/// The image that this code is in stays until the process ends, though it be a library that is closed: handlers and threads are in it.
+fn stay() -> io::Result<()> {
+    let flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
+    let mut image = null_mut();
+    // SAFETY: an address in it instead of a name, and one handle is written.
+    let is_found = unsafe { GetModuleHandleExW(flags, (stay as *const ()).cast(), &raw mut image) };
+    if is_found == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn take_handlers() -> io::Result<Handlers> {
+    stay()?;
     let handlers = Handlers { wake: [event()?, event()?], done: event()? };
     for (number, (own, wake)) in WRITERS.iter().zip(handlers.wake).enumerate() {
         let done = handlers.done;
