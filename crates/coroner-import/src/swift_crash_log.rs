@@ -172,9 +172,7 @@ fn report(log: CrashLog, text: &[u8]) -> Result<Report, SwiftCrashLogError> {
         _ => None,
     };
     let os = os_of(&log.platform);
-    let time = log.timestamp.parse::<jiff::Timestamp>().ok();
-    let time =
-        time.and_then(|time| u64::try_from(time.as_nanosecond()).ok()).map_or_else(Timestamp::default, Timestamp);
+    let time: Timestamp = log.timestamp.parse().unwrap_or_default();
     let mut threads = Vec::new();
     let mut tid = 0;
     for (index, thread) in log.threads.into_iter().take(MAX_THREADS).enumerate() {

@@ -8,10 +8,8 @@ pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     let (date, rest) = (text.get(..10)?, text.get(11..)?);
     let split = rest.find(['+', '-', 'Z']).unwrap_or(rest.len());
     let (time, offset) = rest.split_at(split);
-    // jiff reads RFC 3339, whose offset has a colon or not.
     let offset = if offset.is_empty() { "Z" } else { offset };
-    let time: jiff::Timestamp = format!("{date}T{}{offset}", time.trim()).parse().ok()?;
-    u64::try_from(time.as_nanosecond()).ok().map(Timestamp)
+    format!("{date}T{}{offset}", time.trim()).parse().ok()
 }
 
 /// A line of logcat's `08-30 19:53:13.711`, which has no year and is in the device's time zone: taken to be of the year and the offset of

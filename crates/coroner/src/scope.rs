@@ -9,6 +9,7 @@
 
 mod known;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,42 +24,56 @@ use crate::level::Level;
 static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Why something was not taken into the scope. What was there before stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScopeError {
     /// Coroner is not installed.
-    #[error("Coroner is not installed")]
     NotInstalled,
     /// The key is longer than 200 bytes.
-    #[error("the key is longer than 200 bytes")]
     KeyTooLong,
     /// The value is larger than there is room for, and is not text that could be cut.
-    #[error("the value is too large (4 KiB is the limit)")]
     TooLarge,
     /// All places for values of its kind are taken by other keys.
-    #[error("there is no room for another key (64 tags, 32 others)")]
     Full,
     /// The tag's key is empty, or has spaces or control characters in it: a server would drop the tag.
-    #[error("the key of a tag is not empty, and has no spaces or control characters")]
     InvalidKey,
     /// The tag's key is a field of an event, which has a setting of its own: a server would drop the tag.
-    #[error("`{0}` is no tag but a field of an event, which is set another way")]
     Reserved(&'static str),
     /// A context with a name that servers know must be a map in which the named field is of the type that they know: text, number,
     /// boolean. A server would drop it.
-    #[error("the context must be a map, and of its fields `{0}` is of another type")]
     WrongType(&'static str),
     /// A trace id is not 32 hexadecimal digits, or a span id not 16, or all of them are 0.
-    #[error("a trace id has 32 hexadecimal digits and a span id 16, and neither is 0")]
     InvalidTrace,
     /// The name of a file is empty, or has other characters than letters, digits, `.`, `-` and `_`.
-    #[error(
-        "the name of a file to keep has letters, digits, `.`, `-` and `_` only, and begins with none of the latter"
-    )]
     InvalidName,
     /// A file could not be written to the run's directory.
-    #[error("the file could not be written to the run's directory")]
     NotWritten,
+}
+
+impl std::error::Error for ScopeError {}
+
+impl fmt::Display for ScopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            ScopeError::NotInstalled => "Coroner is not installed",
+            ScopeError::KeyTooLong => "the key is longer than 200 bytes",
+            ScopeError::TooLarge => "the value is too large (4 KiB is the limit)",
+            ScopeError::Full => "there is no room for another key (64 tags, 32 others)",
+            ScopeError::InvalidKey => "the key of a tag is not empty, and has no spaces or control characters",
+            ScopeError::Reserved(what) => {
+                return write!(f, "`{what}` is no tag but a field of an event, which is set another way");
+            }
+            ScopeError::WrongType(what) => {
+                return write!(f, "the context must be a map, and of its fields `{what}` is of another type");
+            }
+            ScopeError::InvalidTrace => "a trace id has 32 hexadecimal digits and a span id 16, and neither is 0",
+            ScopeError::InvalidName => {
+                "the name of a file to keep has letters, digits, `.`, `-` and `_` only, and begins with none of the latter"
+            }
+            ScopeError::NotWritten => "the file could not be written to the run's directory",
+        };
+        f.write_str(text)
+    }
 }
 
 /// What the run state said to an update. A thread that set the same key at the same time and won is as good as one that came

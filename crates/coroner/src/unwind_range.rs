@@ -1,5 +1,6 @@
 //! Code that the app makes itself and that no unwind data describe: JITs, interpreters, trampolines.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::system::walk::{MAX_RANGES, Native, RANGES};
@@ -73,18 +74,27 @@ impl UnwindRule {
 }
 
 /// Why a range was not registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnwindRangeError {
     /// It holds no addresses, or none that code can have.
-    #[error("the range holds no addresses that code can have")]
     BadRange,
     /// The rule names a register, or a place, that it can't.
-    #[error("the rule names a register or a place that it can't")]
     BadRule,
     /// 512 ranges are registered.
-    #[error("{MAX_RANGES} ranges are registered, the most that can be")]
     Full,
+}
+
+impl std::error::Error for UnwindRangeError {}
+
+impl fmt::Display for UnwindRangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnwindRangeError::BadRange => f.write_str("the range holds no addresses that code can have"),
+            UnwindRangeError::BadRule => f.write_str("the rule names a register or a place that it can't"),
+            UnwindRangeError::Full => write!(f, "{MAX_RANGES} ranges are registered, the most that can be"),
+        }
+    }
 }
 
 /// A range that is registered: dropping it takes it back. See [`register_unwind_range`].

@@ -53,11 +53,11 @@ const PROGRAMS: [Program; 6] = [
     Program { feature: None, limits: None, leaves: None },
     Program {
         feature: Some("coroner-raw"),
-        limits: Some(Limits { bytes: 775_000, crates: 25 }),
+        limits: Some(Limits { bytes: 775_000, crates: 20 }),
         leaves: Some("coroner"),
     },
-    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 1_500_000, crates: 45 }), leaves: Some("json") },
-    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 3_000_000, crates: 75 }), leaves: None },
+    Program { feature: Some("coroner"), limits: Some(Limits { bytes: 1_500_000, crates: 42 }), leaves: Some("json") },
+    Program { feature: Some("coroner-sentry"), limits: Some(Limits { bytes: 3_000_000, crates: 70 }), leaves: None },
     Program { feature: Some("minidumper"), limits: None, leaves: None },
     Program { feature: Some("sentry"), limits: None, leaves: None },
 ];

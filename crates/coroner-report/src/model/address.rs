@@ -1,10 +1,12 @@
-//! Addresses, identities, times and bytes, with their textual forms.
+//! Addresses, identities and bytes, with their textual forms.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::timestamp::Timestamp;
 
 /// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,9 +92,16 @@ impl fmt::Debug for Id {
 }
 
 /// A text is not an [`Id`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an id is 32 hexadecimal digits, with or without the hyphens of a UUID")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError;
+
+impl std::error::Error for IdError {}
+
+impl fmt::Display for IdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an id is 32 hexadecimal digits, with or without the hyphens of a UUID")
+    }
+}
 
 impl FromStr for Id {
     type Err = IdError;
@@ -108,57 +117,21 @@ impl FromStr for Id {
     }
 }
 
-/// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(pub u64);
-
-impl Timestamp {
-    /// As a `jiff` timestamp. Every value can be one: 2⁶⁴ ns after 1970 is the year 2554.
-    pub fn to_jiff(self) -> jiff::Timestamp {
-        jiff::Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or(jiff::Timestamp::MAX)
-    }
-
-    /// Seconds since the Unix epoch, as Sentry takes them (exact to about 0.2 µs).
-    pub fn seconds(self) -> f64 {
-        let nanoseconds = u32::try_from(self.0 % 1_000_000_000).unwrap_or(0);
-        #[allow(clippy::cast_precision_loss)] // Stated above.
-        let seconds = (self.0 / 1_000_000_000) as f64;
-        seconds + f64::from(nanoseconds) / 1e9
-    }
-}
-
-impl From<std::time::SystemTime> for Timestamp {
-    /// A time before 1970 becomes 1970.
-    fn from(time: std::time::SystemTime) -> Self {
-        let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-impl FromStr for Timestamp {
-    type Err = jiff::Error;
-
-    /// RFC 3339. A time before 1970 becomes 1970.
-    fn from_str(text: &str) -> Result<Self, jiff::Error> {
-        let time: jiff::Timestamp = text.parse()?;
-        Ok(Timestamp(u64::try_from(time.as_nanosecond()).unwrap_or(0)))
-    }
-}
-
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.to_jiff().to_string())
-    }
-}
-
 /// Bytes; in JSON lower-case hexadecimal digits.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Bytes(pub Vec<u8>);
 
 /// A text is no [`Bytes`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes are pairs of hexadecimal digits")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesError;
+
+impl std::error::Error for BytesError {}
+
+impl fmt::Display for BytesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes are pairs of hexadecimal digits")
+    }
+}
 
 impl FromStr for Bytes {
     type Err = BytesError;

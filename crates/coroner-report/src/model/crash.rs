@@ -1,9 +1,10 @@
 //! What happened, and how writing it down went.
 
-use super::address::{Address, Id, Timestamp};
+use super::address::{Address, Id};
 use super::names;
 use super::system_calls::system_call_name;
 use super::thread::{Frame, Skipped};
+use super::timestamp::Timestamp;
 use super::value::Extra;
 use crate::wire::{Access, Language, Monitor, Os, Phase, SectionKind};
 use coroner_process::registers::Arch;

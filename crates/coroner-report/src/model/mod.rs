@@ -24,9 +24,10 @@ mod stitch;
 mod system_calls;
 mod termination;
 mod thread;
+mod timestamp;
 mod value;
 
-pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress, Timestamp};
+pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress};
 pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,
@@ -52,6 +53,7 @@ pub use scrub::{Scrub, hide_home, hide_secrets};
 pub use system_calls::system_call_name;
 pub use termination::{Termination, TerminationCertainty, TerminationReason, Vitals};
 pub use thread::{CpuTime, Frame, FutexWait, InlinedFrame, Registers, Skipped, Thread};
+pub use timestamp::{Timestamp, TimestampError};
 pub use value::{Extra, Value};
 
 use crate::wire::{FoundBy, SectionKind};

@@ -1,8 +1,9 @@
 //! What the app recorded before the crash, in the run state.
 
 use super::Problem;
-use super::address::{Address, Id, Timestamp};
+use super::address::{Address, Id};
 use super::termination::{Termination, Vitals};
+use super::timestamp::Timestamp;
 use super::value::{Extra, Value};
 use crate::reader::Fields;
 use crate::run_state::{ExitKind, Fact, Foreground, Level, SessionStatus, ThermalState};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::address::Timestamp;
+use super::timestamp::Timestamp;
 
 /// What explains an end without a trace, as it was when it was last read; counters say something by what they are at a later launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

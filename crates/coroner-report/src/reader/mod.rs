@@ -18,6 +18,7 @@ pub(crate) use sections::Fields;
 use crate::model::{Problem, Report};
 use crate::wire::{FILE_PREFIX, FORMAT_VERSION, SectionKind};
 use sections::Builder;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -41,41 +42,34 @@ pub mod limits {
 }
 
 /// Why a file is not read at all.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
     /// The file can't be opened or read.
-    #[error("{}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        #[source]
         error: std::io::Error,
     },
     /// It is a directory (or a device, a pipe): not a regular file.
-    #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// What was to be read.
         path: PathBuf,
     },
     /// It is empty.
-    #[error("the file is empty")]
     Empty,
     /// It is larger than a report can be.
-    #[error("{size} bytes are more than a report may have ({} MiB)", limits::FILE >> 20)]
     TooLarge {
         /// Its size in bytes.
         size: u64,
     },
     /// It was reserved at install and never written: its run left no report.
-    #[error("{size} bytes were reserved for a report and never written: this run left none")]
     Unwritten {
         /// Its size in bytes.
         size: u64,
     },
     /// It is of another format.
-    #[error("not a Coroner report{}", other_format(*looks_like, *offset))]
     NotAReport {
         /// What it looks like, where that is plain to see.
         looks_like: Option<&'static str>,
@@ -83,9 +77,6 @@ pub enum ReadError {
         offset: u64,
     },
     /// It is written in a later version of the format.
-    #[error(
-        "written in version {version} of the report format (says the section at byte {offset}); this program reads up to version {FORMAT_VERSION}"
-    )]
     Newer {
         /// That version.
         version: u32,
@@ -93,7 +84,6 @@ pub enum ReadError {
         offset: u64,
     },
     /// It starts as a report does, but no section of it is whole.
-    #[error("the report has no whole section; the first, at byte {offset}: {what}")]
     NothingWhole {
         /// Offset of the first section.
         offset: u64,
@@ -102,11 +92,41 @@ pub enum ReadError {
     },
 }
 
-/// What else a file is, or by which byte it is no report.
-fn other_format(looks_like: Option<&str>, offset: u64) -> String {
-    match looks_like {
-        Some(what) => format!(" but, by its byte {offset}, {what}"),
-        None => format!(": byte {offset} is none of one"),
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReadError::Io { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            ReadError::NotAFile { path } => write!(f, "{} is not a regular file", path.display()),
+            ReadError::Empty => f.write_str("the file is empty"),
+            ReadError::TooLarge { size } => {
+                write!(f, "{size} bytes are more than a report may have ({} MiB)", limits::FILE >> 20)
+            }
+            ReadError::Unwritten { size } => {
+                write!(f, "{size} bytes were reserved for a report and never written: this run left none")
+            }
+            ReadError::NotAReport { looks_like: Some(what), offset } => {
+                write!(f, "not a Coroner report but, by its byte {offset}, {what}")
+            }
+            ReadError::NotAReport { looks_like: None, offset } => {
+                write!(f, "not a Coroner report: byte {offset} is none of one")
+            }
+            ReadError::Newer { version, offset } => write!(
+                f,
+                "written in version {version} of the report format (says the section at byte {offset}); this program reads up to version {FORMAT_VERSION}"
+            ),
+            ReadError::NothingWhole { offset, what } => {
+                write!(f, "the report has no whole section; the first, at byte {offset}: {what}")
+            }
+        }
     }
 }
 

@@ -19,41 +19,60 @@ use crate::wire::{crc32c, keys};
 use coroner_process::heap_sort;
 use minicbor::Decoder;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::Path;
 
 /// CBOR items of one value.
 const ITEMS: usize = 1 << 16;
 
 /// Why a file is not read as a run state.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum RunStateError {
     /// The file can't be read.
-    #[error("{0}")]
-    File(#[source] crate::ReadError),
+    File(crate::ReadError),
     /// It is empty.
-    #[error("the run state is empty")]
     Empty,
     /// It was reserved and never written.
-    #[error("the run state was reserved and never written")]
     Unwritten,
     /// It is of another format.
-    #[error("not a Coroner run state: its first 8 bytes are others")]
     NotARunState,
     /// It is of another version.
-    #[error("the run state is of version {version}; this program reads version {VERSION}")]
     OtherVersion {
         /// That version.
         version: u32,
     },
     /// Its header is damaged or cut, so nothing else can be found.
-    #[error("the run state is damaged at byte {offset}: {what}")]
     Damaged {
         /// Offset in the file.
         offset: u64,
         /// What is wrong.
         what: &'static str,
     },
+}
+
+impl std::error::Error for RunStateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RunStateError::File(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for RunStateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunStateError::File(error) => error.fmt(f),
+            RunStateError::Empty => f.write_str("the run state is empty"),
+            RunStateError::Unwritten => f.write_str("the run state was reserved and never written"),
+            RunStateError::NotARunState => f.write_str("not a Coroner run state: its first 8 bytes are others"),
+            RunStateError::OtherVersion { version } => {
+                write!(f, "the run state is of version {version}; this program reads version {VERSION}")
+            }
+            RunStateError::Damaged { offset, what } => write!(f, "the run state is damaged at byte {offset}: {what}"),
+        }
+    }
 }
 
 impl RunFacts {

@@ -1,12 +1,8 @@
 //! The loaded images as names and options see them: what is known of each, beside the walker's list.
 
 use std::path::PathBuf;
-#[cfg(supported)]
-use std::sync::LazyLock;
 use std::sync::{Arc, Mutex, OnceLock};
 
-#[cfg(supported)]
-use arc_swap::ArcSwap;
 #[cfg(supported)]
 use coroner_process::images;
 use coroner_unwind::AddressRange;
@@ -16,6 +12,8 @@ use coroner_walk::{LiveImages, LiveReader};
 use super::names::SymbolTable;
 #[cfg(supported)]
 use super::os;
+#[cfg(supported)]
+use super::shared_arc::SharedArc;
 
 #[derive(Debug)]
 pub(super) struct LoadedImage {
@@ -43,7 +41,7 @@ pub(super) struct LoadedImages {
 /// The prefixes of [`set_in_app`].
 static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
 #[cfg(supported)]
-static CURRENT: LazyLock<ArcSwap<LoadedImages>> = LazyLock::new(|| ArcSwap::from(Arc::default()));
+static CURRENT: SharedArc<LoadedImages> = SharedArc::new();
 
 /// Says which images are the app's own, beside the program itself: those whose path begins with one of these prefixes.
 ///
@@ -67,10 +65,7 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
 pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     let Some(memory) = memory else { return Arc::default() };
     let held = CURRENT.load();
-    if held.list.as_ref().is_some_and(|list| list.is_current(memory)) {
-        return Arc::clone(&held);
-    }
-    make(memory)
+    held.filter(|held| held.list.as_ref().is_some_and(|list| list.is_current(memory))).unwrap_or_else(|| make(memory))
 }
 
 /// Finds what is known of the images now, and keeps it.
@@ -82,7 +77,7 @@ fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     let images = table.iter().map(|image| Arc::new(LoadedImage::new(table, image, &mut memory, &in_app))).collect();
     let fresh = Arc::new(LoadedImages { images, list: Some(list) });
     // Under the lock: what was made with other prefixes must not come later.
-    CURRENT.store(Arc::clone(&fresh));
+    CURRENT.store(&fresh);
     fresh
 }
 

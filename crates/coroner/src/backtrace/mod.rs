@@ -12,7 +12,7 @@
 //! handful of nanoseconds a frame. (A thread's first capture asks the system where its stack is, for which glibc allocates; a
 //! process' first one, and the first after a library was loaded, makes the list of images.) *Naming* happens when
 //! [`Backtrace::names`] is called: identical stacks are recognised by a 64-bit hash and share one [`Names`] in a bounded cache,
-//! whose hits take no lock.
+//! which nobody waits for.
 //!
 //! A backtrace keeps the list of images as it was when it was captured: its names are right even if a library was unloaded, and
 //! another one loaded in its place, before they were asked for.
@@ -32,6 +32,8 @@ mod os;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 #[path = "linux.rs"]
 mod os;
+#[cfg(supported)]
+mod shared_arc;
 #[cfg(not(supported))]
 mod unsupported;
 

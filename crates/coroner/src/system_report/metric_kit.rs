@@ -11,12 +11,13 @@
 //! WWDC 2020): the report has the path that was sampled most.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
     Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, Mach, Report, Signal,
-    Thread, mach_code_name, mach_exception_name, signal_name,
+    Thread, Timestamp, mach_code_name, mach_exception_name, signal_name,
 };
 use coroner_report::wire::{AddressKind, CaptureMethod, FORMAT_VERSION, FoundBy, ImageKind, Monitor, Os};
 use serde::{Deserialize, Serialize};
@@ -37,17 +38,14 @@ const MAX_DEPTH: usize = 4096;
 const STACK: usize = 64 << 20;
 
 /// Why a payload is not read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum MetricKitError {
     /// It is not the JSON of an `MXDiagnosticPayload`.
-    #[error("not the JSON of an MXDiagnosticPayload: {0}")]
-    NotAPayload(#[from] serde_json::Error),
+    NotAPayload(serde_json::Error),
     /// It has no time that could be read.
-    #[error("the payload's timeStampEnd is {0:?}, which is no time")]
     NoTime(String),
     /// It is larger or nested deeper than a payload is.
-    #[error("the payload has {bytes} bytes and is nested {depth} deep; at most {MAX_BYTES} and {MAX_DEPTH} are read")]
     TooLarge {
         /// Its size.
         bytes: usize,
@@ -55,8 +53,43 @@ pub enum MetricKitError {
         depth: usize,
     },
     /// No thread could be started to read it.
-    #[error("no thread to read it")]
-    NoThread(#[from] std::io::Error),
+    NoThread(std::io::Error),
+}
+
+impl std::error::Error for MetricKitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            MetricKitError::NotAPayload(error) => Some(error),
+            MetricKitError::NoThread(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for MetricKitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricKitError::NotAPayload(error) => write!(f, "not the JSON of an MXDiagnosticPayload: {error}"),
+            MetricKitError::NoTime(time) => write!(f, "the payload's timeStampEnd is {time:?}, which is no time"),
+            MetricKitError::TooLarge { bytes, depth } => write!(
+                f,
+                "the payload has {bytes} bytes and is nested {depth} deep; at most {MAX_BYTES} and {MAX_DEPTH} are read"
+            ),
+            MetricKitError::NoThread(_) => f.write_str("no thread to read it"),
+        }
+    }
+}
+
+impl From<serde_json::Error> for MetricKitError {
+    fn from(error: serde_json::Error) -> Self {
+        MetricKitError::NotAPayload(error)
+    }
+}
+
+impl From<std::io::Error> for MetricKitError {
+    fn from(error: std::io::Error) -> Self {
+        MetricKitError::NoThread(error)
+    }
 }
 
 #[derive(Deserialize)]
@@ -335,9 +368,8 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
 fn time_of(text: &str) -> Option<SystemTime> {
     let mut words = text.split_whitespace();
     let (date, time, offset) = (words.next()?, words.next()?, words.next().unwrap_or("Z"));
-    let time: jiff::Timestamp = format!("{date}T{time}{offset}").parse().ok()?;
-    let nanoseconds = u64::try_from(time.as_nanosecond()).ok()?;
-    Some(UNIX_EPOCH + std::time::Duration::from_nanos(nanoseconds))
+    let time: Timestamp = format!("{date}T{time}{offset}").parse().ok()?;
+    Some(UNIX_EPOCH + std::time::Duration::from_nanos(time.0))
 }
 
 fn details(meta: &MetaData) -> BTreeMap<String, String> {
