@@ -43,7 +43,7 @@ static void start_coroner(const char *store)
 
 static void greet(void)
 {
-    coroner_last_run_info last;
+    coroner_last_run_info last = { .size = sizeof last };
     if (coroner_last_run(&last) != CORONER_STATUS_OK)
         return;
     if (last.outcome == CORONER_OUTCOME_CRASHED)

@@ -57,7 +57,8 @@ int main(int argc, char **argv)
 
     start_coroner(std::getenv("SHAPES_STORE"));
     coroner_set_tag("canvas", "small");
-    coroner_last_run_info last;
+    coroner_last_run_info last = {};
+    last.size = sizeof last;
     if (coroner_last_run(&last) == CORONER_STATUS_OK && last.outcome == CORONER_OUTCOME_CRASHED)
         std::printf("the last run crashed: %s\n", last.event_id);
 

@@ -200,6 +200,8 @@ typedef void (*coroner_each_frame)(void *context, const coroner_named_frame *fra
 
 // What Android's ApplicationExitInfo says of the end of an earlier process of the app.
 typedef struct {
+    // `sizeof(coroner_exit_info)`: which fields the caller knows. Those after it are 0.
+    size_t size;
     // getPid.
     uint32_t pid;
     // getReason.
@@ -269,6 +271,8 @@ typedef void (*coroner_crashed_last_run)(void *context, const char *event_id);
 
 // How the last run ended, filled in by coroner_last_run.
 typedef struct {
+    // `sizeof(coroner_last_run_info)`, which the caller sets: no field after it is filled in.
+    size_t size;
     // How it ended.
     coroner_outcome outcome;
     // The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
@@ -294,6 +298,8 @@ typedef struct {
 // A frame record 0xd0 bytes above the stack pointer, as that of ART's generic JNI trampoline, is on x86_64 the canonical frame
 // address 7 + 0xe0 with {6, -16} and {16, -8} saved, on arm64 31 + 0xe0 with {29, -16} and {30, -8}.
 typedef struct {
+    // `sizeof(coroner_unwind_rule)`: which fields the caller knows. Those after it are 0.
+    size_t size;
     // The canonical frame address is this register's value ...
     uint8_t cfa_register;
     // ... and so many bytes.
@@ -436,8 +442,8 @@ void coroner_config_free(coroner_config *config);
 // crash without a report becomes one. The same may be given at each launch. Nothing is kept of the memory.
 //
 // The caller sees to it that:
-// `config` is from `coroner_config_new`; `info` points to one whose description is NULL or a text that ends with a NUL, and whose trace is
-// NULL or has so many bytes.
+// `config` is from `coroner_config_new`; `info` points to as many bytes as its `size` says; its description is NULL or a text that ends with a NUL,
+// its trace is NULL or has so many bytes.
 coroner_status coroner_config_add_exit_info(coroner_config *config,
                                             const coroner_exit_info *info);
 
@@ -797,10 +803,10 @@ coroner_status coroner_flush(uint32_t timeout_ms);
 coroner_status coroner_add_metric_kit_payload(const uint8_t *json,
                                               size_t length);
 
-// Fills in how the last run ended.
+// Fills in how the last run ended, if `last_run->size` is set.
 //
 // The caller sees to it that:
-// `last_run` is NULL or points to memory for it.
+// `last_run` is NULL or points to as many bytes as its `size` says.
 coroner_status coroner_last_run(coroner_last_run_info *last_run);
 
 // Sets a tag: a short text by which reports can be searched. It replaces one with the same key.
@@ -963,7 +969,7 @@ const char *coroner_version(void);
 // `registration` gets a number to take the range back with, before the code goes; NULL if it never will be.
 //
 // The caller sees to it that:
-// `rule` points to a rule whose `saved` points to `saved_count` elements; `registration` is NULL or can be written.
+// `rule` points to as many bytes as its `size` says, its `saved` to `saved_count` elements; `registration` is NULL or can be written.
 coroner_status coroner_register_unwind_range(const void *start,
                                              size_t size,
                                              const coroner_unwind_rule *rule,

@@ -6,6 +6,7 @@ use std::mem::{MaybeUninit, align_of, offset_of, size_of};
 use coroner::Backtrace;
 use coroner::backtrace::{CaptureOptions as Wanted, NotCaptured, ThreadId};
 
+use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
@@ -65,22 +66,20 @@ pub type EachFrame = Option<unsafe extern "C" fn(context: *mut c_void, frame: *c
 pub type EachThread =
     Option<unsafe extern "C" fn(context: *mut c_void, thread: u64, backtrace: *const StoredBacktrace)>;
 
+// SAFETY: its size comes first, and numbers and flags may be 0.
+unsafe impl SizedStruct for CaptureOptions {
+    const NAME: &'static str = "coroner_capture_options";
+    const LEAST: usize = offset_of!(CaptureOptions, skip);
+}
+
 /// # Safety
 /// `options` is null or points to as many bytes as its `size` says.
 unsafe fn options_of(options: *const CaptureOptions) -> Result<Wanted, Status> {
-    let mut known = MaybeUninit::<CaptureOptions>::zeroed();
-    if !options.is_null() {
-        // SAFETY: the first field is there, as the caller promises.
-        let size = unsafe { options.cast::<usize>().read() };
-        if size < offset_of!(CaptureOptions, skip) {
-            return Err(fail(Status::InvalidArgument, "`options->size` is not sizeof(coroner_capture_options)"));
-        }
-        let bytes = size.min(size_of::<CaptureOptions>());
-        // SAFETY: so many bytes are there, as the caller promises, and no more than fit.
-        unsafe { options.cast::<u8>().copy_to_nonoverlapping(known.as_mut_ptr().cast(), bytes) };
+    if options.is_null() {
+        return Ok(Wanted::default());
     }
-    // SAFETY: zeroes are valid in all fields, and what C wrote to them is.
-    let known = unsafe { known.assume_init() };
+    // SAFETY: as the caller promises.
+    let known = unsafe { sized::read(options) }?;
     let default = Wanted::default();
     Ok(Wanted {
         depth: if known.depth == 0 { default.depth } else { known.depth as usize },

@@ -6,6 +6,7 @@ use std::time::Duration;
 use coroner::{Crashes, Delivery, Exceptions, Limits};
 
 use crate::app_pointer::AppPointer;
+use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
@@ -133,6 +134,8 @@ unsafe fn change_text(
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ExitInfo {
+    /// `sizeof(coroner_exit_info)`: which fields the caller knows. Those after it are 0.
+    pub size: usize,
     /// getPid.
     pub pid: u32,
     /// getReason.
@@ -155,17 +158,27 @@ pub struct ExitInfo {
     pub trace_length: usize,
 }
 
+// SAFETY: its size comes first, and numbers and pointers may be 0.
+unsafe impl SizedStruct for ExitInfo {
+    const NAME: &'static str = "coroner_exit_info";
+    const LEAST: usize = std::mem::offset_of!(ExitInfo, rss_kb);
+}
+
 /// Adds what Android says of the end of an earlier process: it is joined with the report of that run and completes its outcome; a
 /// crash without a report becomes one. The same may be given at each launch. Nothing is kept of the memory.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `info` points to one whose description is NULL or a text that ends with a NUL, and whose trace is
-/// NULL or has so many bytes.
+/// `config` is from `coroner_config_new`; `info` points to as many bytes as its `size` says; its description is NULL or a text that ends with a NUL,
+/// its trace is NULL or has so many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info: *const ExitInfo) -> Status {
-    // SAFETY: as the caller promises.
-    let Some(info) = (unsafe { info.as_ref() }) else {
+    if info.is_null() {
         return fail(Status::InvalidArgument, "`info` is NULL");
+    }
+    // SAFETY: as the caller promises.
+    let info = match unsafe { sized::read(info) } {
+        Ok(info) => info,
+        Err(status) => return status,
     };
     let mut description = "";
     if !info.description.is_null() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use coroner::InstallError;
 
 use crate::config::Config;
+use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 
 /// How a run ended.
@@ -46,12 +47,20 @@ pub enum Outcome {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastRun {
+    /// `sizeof(coroner_last_run_info)`, which the caller sets: no field after it is filled in.
+    pub size: usize,
     /// How it ended.
     pub outcome: Outcome,
     /// The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
     pub event_id: [c_char; 33],
     /// Milliseconds from install to the crash, or to the report of the hang; 0 if it ended otherwise.
     pub ran_for_ms: u64,
+}
+
+// SAFETY: its size comes first, and an outcome and numbers may be 0.
+unsafe impl SizedStruct for LastRun {
+    const NAME: &'static str = "coroner_last_run_info";
+    const LEAST: usize = std::mem::offset_of!(LastRun, ran_for_ms);
 }
 
 /// The installed Coroner, or the status for there being none.
@@ -178,10 +187,10 @@ fn metric_kit_reports(_json: &[u8]) -> Result<Vec<coroner::SystemReport>, Status
     Err(fail(Status::System, "this library was built without the feature `system-reports`"))
 }
 
-/// Fills in how the last run ended.
+/// Fills in how the last run ended, if `last_run->size` is set.
 ///
 /// # Safety
-/// `last_run` is NULL or points to memory for it.
+/// `last_run` is NULL or points to as many bytes as its `size` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
     guarded(|| {
@@ -212,8 +221,8 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
             }
         }
         let ran_for_ms = last.ran_for.map_or(0, |ran_for| ran_for.as_millis() as u64);
-        // SAFETY: not null, and memory for it, as the caller promises; what was there need not be valid.
-        unsafe { last_run.write(LastRun { outcome, event_id, ran_for_ms }) };
-        Ok(())
+        let known = LastRun { size: size_of::<LastRun>(), outcome, event_id, ran_for_ms };
+        // SAFETY: not null, and as many bytes as its size says, as the caller promises.
+        unsafe { sized::write(last_run, &known) }
     })
 }

@@ -18,6 +18,7 @@ pub mod install;
 #[cfg(target_os = "linux")]
 mod preload;
 pub mod scope;
+mod sized;
 pub mod status;
 mod text;
 pub mod unwind_range;

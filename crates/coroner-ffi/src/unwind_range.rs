@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use coroner::{UnwindRange, UnwindRangeError};
 
+use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 
 /// A register that was saved; see coroner_unwind_rule.
@@ -27,6 +28,8 @@ pub struct SavedRegister {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnwindRule {
+    /// `sizeof(coroner_unwind_rule)`: which fields the caller knows. Those after it are 0.
+    pub size: usize,
     /// The canonical frame address is this register's value ...
     pub cfa_register: u8,
     /// ... and so many bytes.
@@ -38,6 +41,12 @@ pub struct UnwindRule {
     pub saved_count: usize,
     /// Stacks end in this range: a thread's or coroutine's first function. The rest is not looked at.
     pub outermost: bool,
+}
+
+// SAFETY: its size comes first, and numbers, flags and pointers may be 0.
+unsafe impl SizedStruct for UnwindRule {
+    const NAME: &'static str = "coroner_unwind_rule";
+    const LEAST: usize = std::mem::offset_of!(UnwindRule, outermost);
 }
 
 /// # Safety
@@ -69,7 +78,7 @@ unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeE
 /// `registration` gets a number to take the range back with, before the code goes; NULL if it never will be.
 ///
 /// # Safety
-/// `rule` points to a rule whose `saved` points to `saved_count` elements; `registration` is NULL or can be written.
+/// `rule` points to as many bytes as its `size` says, its `saved` to `saved_count` elements; `registration` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_register_unwind_range(
     start: *const c_void,
@@ -78,14 +87,15 @@ pub unsafe extern "C" fn coroner_register_unwind_range(
     registration: *mut u64,
 ) -> Status {
     guarded(|| {
-        // SAFETY: as the caller promises.
-        let Some(rule) = (unsafe { rule.as_ref() }) else {
+        if rule.is_null() {
             return Err(fail(Status::InvalidArgument, "rule is NULL"));
-        };
+        }
+        // SAFETY: as the caller promises.
+        let rule = unsafe { sized::read(rule) }?;
         let start = start as usize;
         let registered = start.checked_add(size).ok_or(UnwindRangeError::BadRange).and_then(|end| {
             // SAFETY: as the caller promises.
-            let rule = unsafe { rule_of(rule) }?;
+            let rule = unsafe { rule_of(&rule) }?;
             coroner::register_unwind_range(start..end, rule)
         });
         let number = registered.map_err(|error| {

@@ -350,6 +350,7 @@ fn ranges_are_registered_and_taken_back() {
         SavedRegister { number: coroner::UnwindRule::RETURN_ADDRESS, offset: -8 },
     ];
     let rule = UnwindRule {
+        size: size_of::<UnwindRule>(),
         cfa_register: sp,
         cfa_offset: 0xe0,
         saved: saved.as_ptr(),
@@ -371,6 +372,8 @@ fn ranges_are_registered_and_taken_back() {
         }
         let bad = [
             UnwindRule { cfa_register: 77, ..rule },
+            // As a caller that sets no size.
+            UnwindRule { size: 0, ..rule },
             UnwindRule { saved: null(), ..rule },
             UnwindRule { saved_count: 33, ..rule },
             UnwindRule { saved: &SavedRegister { number: 1, offset: -16 }, saved_count: 1, ..rule },

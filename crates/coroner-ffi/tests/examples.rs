@@ -273,7 +273,7 @@ fn handlers_that_call_the_one_they_found_with_the_number_alone() {
             coroner_config *config = coroner_config_new("com.example.chains");
             coroner_config_set_store_dir(config, getenv("CHAINS_STORE"));
             if (coroner_install(config) != CORONER_STATUS_OK) return 4;
-            coroner_last_run_info last;
+            coroner_last_run_info last = { .size = sizeof last };
             coroner_last_run(&last);
             if (last.outcome == CORONER_OUTCOME_CRASHED) printf("the last run crashed: %s\n", last.event_id);
             if (count < 2) return coroner_flush(20000) == CORONER_STATUS_OK ? 0 : 5;

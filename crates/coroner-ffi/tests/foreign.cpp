@@ -69,7 +69,8 @@ int main(int argc, char **argv)
     } else if (std::strcmp(act, "pure") == 0) {
         return foreign::calls_pure();
     }
-    coroner_last_run_info last;
+    coroner_last_run_info last = {};
+    last.size = sizeof last;
     if (coroner_last_run(&last) == CORONER_STATUS_OK && last.outcome == CORONER_OUTCOME_CRASHED)
         std::printf("the last run crashed: %s\n", last.event_id);
     return coroner_flush(10000) == CORONER_STATUS_OK ? 0 : 4;

@@ -33,7 +33,7 @@ int main(int count, char **arguments)
         return 4;
     }
     if (*act == '\0') {
-        coroner_last_run_info last;
+        coroner_last_run_info last = { .size = sizeof last };
         coroner_flush(20000);
         if (coroner_last_run(&last) != CORONER_STATUS_OK)
             return 5;

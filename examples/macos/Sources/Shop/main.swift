@@ -86,6 +86,7 @@ default:
     // Deliver first: a sink stores the report of the last run.
     coroner_flush(5000)
     var last = coroner_last_run_info()
+    last.size = MemoryLayout<coroner_last_run_info>.size
     if coroner_last_run(&last) == CORONER_STATUS_OK {
         print("outcome of the last run: \(last.outcome.rawValue)")
     }

@@ -100,6 +100,7 @@ public enum Coroner {
     /// How the last run ended; `nil` if Coroner is not installed.
     public static var lastRun: LastRun? {
         var info = coroner_last_run_info()
+        info.size = MemoryLayout<coroner_last_run_info>.size
         guard coroner_last_run(&info) == CORONER_STATUS_OK, let outcome = Outcome(rawValue: Int(info.outcome.rawValue))
         else { return nil }
         let id = withUnsafeBytes(of: info.event_id) { bytes in

@@ -1,0 +1,133 @@
+//! What a program in C sets, seen in its reports.
+#![cfg(target_os = "linux")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The static library that cargo built with this test: the newest.
+fn library() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let named = all.filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && name.ends_with(".a")
+    });
+    named.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+        command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+        command.arg(here().join("tests/setters.c")).arg("-I").arg(here().join("include"));
+        let built = command.arg(library()).args(["-lpthread", "-ldl", "-lm"]).output().unwrap();
+        assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+        Self { folder, program }
+    }
+
+    /// The status with which a run ends, as a shell says it: 139 is death by SIGSEGV.
+    fn run(&self, act: &str) -> i32 {
+        // No core file.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 0; \"$@\"; exit $?", "sh"]).arg(&self.program);
+        command.args(["store", "delivered"].map(|name| self.folder.path().join(name))).arg(act);
+        command.status().unwrap().code().unwrap()
+    }
+
+    /// What is in the folder of the sink.
+    fn reports(&self) -> Vec<Value> {
+        let Ok(entries) = std::fs::read_dir(self.folder.path().join("delivered")) else { return Vec::new() };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let json = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+    }
+
+    /// The one report of a run that ends with this status, delivered by a launch of this act.
+    fn report(&self, act: &str, status: i32, launch: &str) -> Value {
+        assert_eq!(self.run(act), status, "{act}");
+        assert_eq!(self.run(launch), 0);
+        let [report]: [Value; 1] = self.reports().try_into().unwrap();
+        report
+    }
+}
+
+const SEGV: i32 = 128 + libc::SIGSEGV;
+
+#[test]
+fn what_is_set_before_install_and_after_it_is_in_the_report() {
+    let report = Bench::new().report("crash", SEGV, "");
+    let run = &report["run"];
+    let app = &run["app"];
+    assert_eq!((&app["version"], &app["release"]), (&"1.0".into(), &"setters@1.0-rc".into()));
+    assert_eq!((&app["environment"], &app["dist"]), (&"beta".into(), &"arm".into()));
+    assert_eq!(run["tags"], serde_json::json!({ "order": "[Filtered]", "from": "https://[Filtered]@example.com/" }));
+    assert_eq!(run["user"]["id"], "u-1");
+    assert_eq!(run["lifecycle"]["foreground"], "foreground", "{}", run["lifecycle"]);
+    let stack_of = |report: &Value| report["stack_memory"].as_array().map_or(0, Vec::len);
+    let few = stack_of(&report);
+
+    let report = Bench::new().report("changed", SEGV, "");
+    let run = &report["run"];
+    assert_eq!((&run["release"], &run["environment"]), (&"setters@2.0".into(), &"production".into()));
+    assert!(run["user"]["id"].is_null(), "{}", run["user"]);
+
+    let report = Bench::new().report("all-stacks", SEGV, "open");
+    assert!(stack_of(&report) > few, "{few}");
+    // The launch that delivers decides what is hidden.
+    assert_eq!(report["run"]["tags"]["from"], "https://user:word@example.com/");
+    assert_eq!(report["run"]["tags"]["order"], "[Filtered]");
+}
+
+#[test]
+fn without_sinks_reports_stay_in_the_store() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("crash"), SEGV);
+    assert_eq!(bench.run("kept"), 0);
+    assert_eq!(bench.reports(), [Value::Null; 0]);
+    assert!(!bench.folder.path().join("store/reports").exists());
+    assert_eq!(bench.run(""), 0);
+    assert_eq!(bench.reports().len(), 1);
+}
+
+#[test]
+fn one_report_in_an_hour_is_one() {
+    let report = Bench::new().report("handled", 0, "");
+    assert_eq!(report["exceptions"][0]["type_name"], "shop::Closed");
+}
+
+#[test]
+fn the_next_signal_is_left_to_the_app() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("ignored"), 7);
+    assert_eq!(bench.run(""), 0);
+    assert_eq!(bench.reports(), [Value::Null; 0]);
+}
+
+#[test]
+fn a_childs_crash_is_reported_if_the_app_says_so() {
+    Bench::new().report("fork", 0, "");
+    let bench = Bench::new();
+    assert_eq!(bench.run("fork-unreported"), 0);
+    assert_eq!(bench.run(""), 0);
+    assert_eq!(bench.reports(), [Value::Null; 0]);
+}
+
+#[test]
+fn a_death_that_android_knows_of_without_a_run_or_a_trace_is_no_report() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("info"), 0);
+    assert_eq!(bench.reports(), [Value::Null; 0]);
+}
