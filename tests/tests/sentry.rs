@@ -205,14 +205,17 @@ fn what_is_too_large_is_made_smaller() {
 }
 
 #[test]
-fn a_wrong_key_sets_it_aside_until_there_is_a_right_one() {
+fn a_wrong_key_is_tried_again_and_set_aside_until_there_is_a_right_one() {
     let server = Server::start(|_, request| {
         if request.headers["x-sentry-auth"].contains("public") { Reply::Status(403, vec![]) } else { Reply::ok() }
     })
     .unwrap();
     let app = App::new();
     app.crash(&server.dsn());
-    app.run(&server.dsn(), &["flush=10", "no-symbols"]);
+    app.run(&server.dsn(), &["flush=1", "no-symbols", "retry=1"]);
+    assert_eq!((server.events().len(), app.files("queue"), app.files("given-up")), (0, 1, 0));
+    std::thread::sleep(Duration::from_millis(1100));
+    app.run(&server.dsn(), &["flush=10", "no-symbols", "tries=0"]);
     assert_eq!((server.events().len(), app.files("queue"), app.files("given-up")), (0, 0, 1));
     let asked = server.requests().iter().filter(|request| has_event(request)).count();
     app.run(&server.dsn(), &["flush=10", "no-symbols"]);
@@ -222,6 +225,21 @@ fn a_wrong_key_sets_it_aside_until_there_is_a_right_one() {
     app.run(&right, &["flush=10", "no-symbols"]);
     assert_eq!((server.events().len(), app.files("given-up")), (1, 0));
     assert!(server.items("client_report")[0].to_string().contains("send_error"), "what was refused is reported");
+}
+
+#[test]
+fn what_waits_after_a_wrong_key_is_sent_at_once_with_the_right_one() {
+    let server = Server::start(|_, request| {
+        if request.headers["x-sentry-auth"].contains("public") { Reply::Status(403, vec![]) } else { Reply::ok() }
+    })
+    .unwrap();
+    let app = App::new();
+    app.crash(&server.dsn());
+    // The next try would be in 15 minutes.
+    app.run(&server.dsn(), &["flush=1", "no-symbols"]);
+    assert_eq!((server.events().len(), app.files("queue")), (0, 1));
+    app.run(&server.dsn().replace("public", "right"), &["flush=10", "no-symbols"]);
+    assert_eq!((server.events().len(), app.files("queue")), (1, 0));
 }
 
 #[test]

@@ -391,7 +391,8 @@ impl Outbox {
         move_file(&self.path_of(QUEUE, entry), &self.path_of(GIVEN_UP, entry))
     }
 
-    /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
+    /// Puts all that was given up back into the queue, and has nothing wait there any longer: the server that refused it is no longer the one that is
+    /// asked.
     ///
     /// # Errors
     /// It can't be moved.
@@ -399,6 +400,9 @@ impl Outbox {
         for entry in self.list(GIVEN_UP)? {
             let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
             move_file(&self.path_of(GIVEN_UP, &entry), &self.path_of(QUEUE, &again))?;
+        }
+        for entry in self.list(QUEUE)?.iter().filter(|entry| entry.tries > 0 || entry.not_before > 0) {
+            self.put_off(entry, 0, UNIX_EPOCH)?;
         }
         Ok(())
     }

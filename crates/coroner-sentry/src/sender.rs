@@ -340,15 +340,20 @@ impl Sender {
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
             return later(limit.max(more), entry.tries.saturating_add(1));
         }
-        // A server that fails over this event may do so for ever; one that is not there is a network that fails.
-        let fails = answer.status >= 500 && entry.tries < self.options.tries;
-        if answer.is_not_now() || fails {
-            log::warn!("coroner: the server can't take event {} now ({})", entry.event_id, answer.status);
+        // A server that fails over this event, or refuses whoever asks, may do so for ever; one that is not there is a network that fails.
+        let fails = answer.status >= 500 || answer.refuses_access();
+        if answer.is_not_now() || fails && entry.tries < self.options.tries {
+            log::warn!(
+                "coroner: the server can't take event {} now ({}): {}",
+                entry.event_id,
+                answer.status,
+                answer.body
+            );
             let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, SystemTime::now()));
             return Outcome::Later {
                 after: self.delay(entry.tries).max(said.unwrap_or_default()),
                 tries: entry.tries.saturating_add(1),
-                stop: answer.is_not_now(),
+                stop: answer.is_not_now() || answer.refuses_access(),
                 arrived: answer.may_have_arrived(),
             };
         }

@@ -40,6 +40,12 @@ impl Answer {
         matches!(self.status, 408 | 425 | 502..=504 | 511 | 520..=527 | 530)
     }
 
+    /// Whether what is refused is who asks, and not what was sent: a key that is disabled, a project that is not there, a proxy that does not know the
+    /// server yet. That may be set right.
+    pub fn refuses_access(&self) -> bool {
+        matches!(self.status, 401 | 403 | 404)
+    }
+
     /// Whether of such an answer the server itself may have taken what it was sent: what stands before it lost its answer.
     pub fn may_have_arrived(&self) -> bool {
         matches!(self.status, 502 | 504 | 520..=527 | 530)

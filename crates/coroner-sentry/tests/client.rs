@@ -506,7 +506,7 @@ fn what_is_not_sent_is_counted_and_its_session_still_ends() {
 #[test]
 fn refusals_set_aside_and_limits_hold() {
     let folder = tempfile::tempdir().unwrap();
-    let mut answers = [403, 429, 200, 200, 200].into_iter();
+    let mut answers = [400, 429, 200, 200, 200].into_iter();
     let fake = Fake::new(move |envelope| {
         let has_event = envelope.items.iter().any(|item| item.kind() == "event");
         let status = if has_event { answers.next().unwrap() } else { 200 };
