@@ -12,7 +12,7 @@ use coroner_faults::{Ending, FAULTS, Fault};
 use coroner_report::text::ThreadFilter;
 
 use crate::failure::{Context, Failure};
-use crate::{reports, show};
+use crate::{reports, show, terminal};
 
 /// The hidden command that is the app.
 pub(crate) const APP: &str = "__demo-app";
@@ -140,7 +140,7 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
     let coroner = coroner::install(config)?;
     let Some(fault) = fault.and_then(coroner_faults::find) else {
         let last = coroner.last_run();
-        println!("The app finds that its last run {}.", last.outcome);
+        terminal::say(format_args!("The app finds that its last run {}.", last.outcome))?;
         if !coroner.flush(TIMEOUT) {
             return Err(Failure::new("the report could not be delivered in time"));
         }

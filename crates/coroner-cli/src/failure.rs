@@ -45,8 +45,10 @@ impl Failure {
 
     /// Whether it is only that the reader of our output has had enough (`coroner list | head -1`).
     pub(crate) fn is_closed_pipe(&self) -> bool {
-        let error = self.source.as_ref().and_then(|source| source.downcast_ref::<io::Error>());
-        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        let Some(source) = &self.source else { return false };
+        let by_json = || source.downcast_ref::<serde_json::Error>()?.io_error_kind();
+        let kind = source.downcast_ref::<io::Error>().map(io::Error::kind).or_else(by_json);
+        kind == Some(io::ErrorKind::BrokenPipe)
     }
 
     pub(crate) fn print(&self) {

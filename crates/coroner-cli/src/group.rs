@@ -79,8 +79,7 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
         groups.truncate(most);
     }
     if format == Format::Json {
-        println!("{}", serde_json::to_string_pretty(&groups)?);
-        return Ok(());
+        return Ok(terminal::say(serde_json::to_string_pretty(&groups)?)?);
     }
     if groups.is_empty() {
         anstream::eprintln!("no reports in `{}`", path.display());

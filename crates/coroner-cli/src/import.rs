@@ -17,7 +17,7 @@ use crate::failure::{Context, Failure};
 use crate::report_files::JSON;
 use crate::reports::{self, REPORTS, Texts};
 use crate::symbol_search::{SymbolArguments, keys};
-use crate::whole_file;
+use crate::{terminal, whole_file};
 
 /// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
@@ -111,6 +111,8 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let (mut failed, mut images) = (0, Vec::new());
+    // All files are taken in, also where nobody reads that they were.
+    let mut said = Ok(());
     let mut all: Vec<(PathBuf, bool)> = Vec::new();
     for path in arguments.files {
         match path.is_dir() {
@@ -125,7 +127,11 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
             false => import(path, &folder, &mut symbolizer, &mut images).map(|id| vec![id]),
         };
         match imported {
-            Ok(ids) => ids.iter().for_each(|id| println!("{id}  {}", path.display())),
+            Ok(ids) => {
+                for id in ids {
+                    said = said.and(terminal::say(format_args!("{id}  {}", path.display())));
+                }
+            }
             Err(failure) => {
                 failed += 1;
                 failure.print();
@@ -136,7 +142,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         arguments.symbols.are_of(&images);
     }
     match (failed, all.len()) {
-        (0, _) => Ok(()),
+        (0, _) => Ok(said?),
         (_, 1) => Err(Failure::new("the file was not imported")),
         (failed, all) => Err(Failure::new(format!("{failed} of {all} files were not imported"))),
     }

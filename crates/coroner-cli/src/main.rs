@@ -498,8 +498,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor { program, format, store } => {
             let findings = doctor::examine(&store.path()?, program);
             match format {
-                Format::Text => doctor::print(&findings, &mut anstream::stdout())?,
-                Format::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+                Format::Text => doctor::print(&findings, &mut anstream::stdout().lock())?,
+                Format::Json => terminal::say(serde_json::to_string_pretty(&findings)?)?,
             }
             if findings.iter().any(|finding| finding.grade == doctor::Grade::Fails) {
                 return Ok(ExitCode::FAILURE);

@@ -13,8 +13,8 @@ use coroner::{Report, hide_secrets};
 
 use crate::failure::{Context, Failure};
 use crate::listing::Listing;
-use crate::reports;
 use crate::symbol_search::SymbolArguments;
+use crate::{reports, terminal};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -72,6 +72,8 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     // Before the first is through, which can take as long as the time limit.
     progress.tick();
     let mut failed = 0;
+    // All are sent, also where nobody reads that they were.
+    let mut said_all = Ok(());
     let mut unreachable = false;
     for (tried, what) in whats.iter().enumerate() {
         let opened = reports::open_one(Some(what), store, reports::Texts::Scrubbed, Some(&mut symbols));
@@ -83,7 +85,11 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
         });
         unreachable |= said.as_ref().is_err_and(Failure::is_unreachable);
         progress.suspend(|| match said {
-            Ok(id) => println!("sent {id}"),
+            Ok(id) => {
+                if let Err(error) = terminal::say(format_args!("sent {id}")) {
+                    said_all = Err(error);
+                }
+            }
             Err(failure) => {
                 failed += 1;
                 anstream::eprintln!("{what}:");
@@ -99,7 +105,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     }
     progress.finish_and_clear();
     match (whats.len(), failed) {
-        (_, 0) => Ok(()),
+        (_, 0) => Ok(said_all?),
         (1, _) => Err(Failure::new("the report was not sent")),
         (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
     }

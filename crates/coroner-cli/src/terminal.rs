@@ -1,6 +1,7 @@
 //! The terminal that a command writes to: how wide it is, and a pager for what does not fit on it.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -36,6 +37,13 @@ pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
         }
     }
     out.write_all(harmless.as_bytes())?;
+    out.flush()
+}
+
+/// Writes a line to standard output. It is there when this returns; `println!` panics where nobody reads any more, or the disk is full.
+pub(crate) fn say(line: impl Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
     out.flush()
 }
 

@@ -246,3 +246,44 @@ fn what_android_wrote_is_shown_as_a_report() {
     let refused = bench.run(&["show", "torn"]);
     assert!(refused.code != 0 && refused.err.contains("an Android tombstone (text), but"), "{refused:?}");
 }
+
+#[test]
+fn a_standard_output_that_is_closed_or_full_is_no_panic() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["demo"]).code, 0);
+    let report = bench.run(&["list", "--format", "json"]).json()[0]["path"].as_str().unwrap().to_owned();
+    let import = ["import", &report, &report, "--output", "imported"];
+    let commands: [&[&str]; 14] = [
+        &["list"],
+        &["list", "--format", "json"],
+        &["group"],
+        &["group", "--format", "json"],
+        &["top", "--format", "json"],
+        &["show"],
+        &["show", "--format", "json"],
+        &["symbolicate", "--format", "json"],
+        &["symbols", &report],
+        &["convert", "--to", "sentry"],
+        &["doctor"],
+        &["doctor", "--format", "json"],
+        &["completions", "bash"],
+        &import,
+    ];
+    for arguments in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = Said::of(&bench.command(arguments).stdout(writer).output().unwrap());
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let full = Said::of(&bench.command(arguments).stdout(full).output().unwrap());
+        for said in [&closed, &full] {
+            assert!(!said.err.contains("panicked"), "{arguments:?} {said:?}");
+        }
+        // `symbols` fails of what is no symbol file.
+        let expected = i32::from(arguments[0] == "symbols");
+        assert_eq!(closed.code, expected, "{arguments:?} {closed:?}");
+        assert_eq!(full.code, 1, "{arguments:?} {full:?}");
+        assert!(expected == 1 || full.err.contains("No space left on device"), "{arguments:?} {full:?}");
+    }
+    // Both files were taken in all the same: they are of one report.
+    assert_eq!(std::fs::read_dir(bench.folder.path().join("imported")).unwrap().count(), 1);
+}

@@ -22,7 +22,7 @@ use coroner_report::model::Timestamp;
 use coroner_symbols::{Options, Symbolizer};
 
 use crate::failure::{Context, Failure};
-use crate::import;
+use crate::{import, terminal};
 
 /// Reports that are made at once; more deaths than that are not recorded.
 const AT_ONCE: usize = 4;
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     noted.apply(&mut report);
     report.scrub(&coroner::hide_secrets);
     import::keep(&report, &folder)?;
-    println!("{}", report.header.event_id);
+    terminal::say(report.header.event_id)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 use crate::failure::{Context, Failure};
 use crate::summary::{State, Summary};
 use crate::symbol_search::{SymbolArguments, default_cache, keys};
-use crate::{reports, whole_file};
+use crate::{reports, terminal, whole_file};
 
 /// The page of a report.
 pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
@@ -111,13 +111,14 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
         .context(format!("can't make `{}`", folder.display()))?;
     let path = folder.join(format!("{}.html", report.header.event_id));
     whole_file::write(&path, of(&report, &explanation).as_bytes())?;
-    println!("{}", path.display());
+    let said = terminal::say(path.display());
     let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
     let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());
     show_in(&browser, &path).map_err(|why| {
         Failure::new(format!("no browser shows the page ({why})"))
             .advice("it is written: open the path above in a browser, or name one in $BROWSER")
-    })
+    })?;
+    Ok(said?)
 }
 
 /// How long a browser may take to fail.
