@@ -72,7 +72,16 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     }
     let waiting = entries(&stores.join("waiting crash/runs"))?.into_iter().next().context("no run waits")?;
     let text = show(&waiting)?;
-    for expected in ["EXCEPTION_ACCESS_VIOLATION (0xc0000005)", "0x0 (write)", "ntdll.dll", "Windows", "crashed"] {
+    for expected in [
+        "Null pointer: ",
+        "write of 4 bytes",
+        "is null)",
+        "EXCEPTION_ACCESS_VIOLATION (0xc0000005)",
+        "0x0 (write)",
+        "ntdll.dll",
+        "Windows",
+        "crashed",
+    ] {
         ensure!(text.contains(expected), "the run that waits says nothing of `{expected}`:\n{text}");
     }
     println!("the run of a crash is read here: {}", waiting.display());

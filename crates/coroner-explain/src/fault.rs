@@ -3,7 +3,7 @@
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{Address, Crash, CrashFlag, Frame, Segment, Thread};
-use coroner_report::wire::Access;
+use coroner_report::wire::{Access, Monitor};
 
 use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
@@ -19,12 +19,13 @@ const ERRORS: u64 = 0xffff_ffff_ffff_f001;
 const MAX_OFFSET: u64 = 0x10_0000;
 /// Bit of [`Segment::protection`].
 pub(crate) const MAY_EXECUTE: u8 = 1;
-const MAY_WRITE: u8 = 2;
+pub(crate) const MAY_WRITE: u8 = 2;
+pub(crate) const MAY_READ: u8 = 4;
 const MAY_ALL: u8 = 7;
 
 /// Explains a fault.
 pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
-    let notice = match notice::of(crash) {
+    let notice = match notice::of(report, crash) {
         Notice::Unmapped if is_guard_within(report, crash) => Notice::Denied,
         notice => notice,
     };
@@ -70,6 +71,7 @@ fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
         },
         Notice::Denied => denied(report, crash),
         Notice::DeniedByKey => certain(FaultKind::AccessDenied),
+        Notice::GuardPage => certain(FaultKind::GuardPage),
         Notice::Unaligned => certain(FaultKind::Unaligned),
         Notice::NoObject => (FaultKind::TruncatedMapping, Certainty::Possible),
         Notice::MemoryFailure => certain(FaultKind::MemoryFailure),
@@ -78,11 +80,20 @@ fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
         Notice::IntegerDivision => certain(FaultKind::DivisionError),
         Notice::FloatingPoint => certain(FaultKind::FloatingPoint),
         Notice::Illegal => (FaultKind::IllegalInstruction, Certainty::Possible),
+        Notice::Privileged => certain(FaultKind::PrivilegedInstruction),
+        Notice::Heap => certain(FaultKind::HeapCorruption),
         Notice::Breakpoint => (FaultKind::Breakpoint, Certainty::Possible),
-        Notice::Abort | Notice::SystemCall | Notice::Sent | Notice::GeneralProtection | Notice::Other => {
-            (FaultKind::Unknown, Certainty::Unknown)
-        }
+        Notice::Abort
+        | Notice::Thrown
+        | Notice::SystemCall
+        | Notice::Sent
+        | Notice::GeneralProtection
+        | Notice::Other => (FaultKind::Unknown, Certainty::Unknown),
     };
+    if notice == Notice::Heap {
+        let fact = "the heap's own data were overwritten, by a write beyond a block or to one that was freed: before this, and maybe by another thread";
+        explanation.facts.push(fact.to_owned());
+    }
     if let Some(address) = crash.address.filter(|_| is_about_memory(notice)) {
         explanation.access = Some(MemoryAccess { kind: said_access(crash), width: None, address: Some(address) });
         explanation.facts.extend(mapped::place(report, address));
@@ -103,6 +114,7 @@ fn is_about_memory(notice: Notice) -> bool {
         Notice::Unmapped
             | Notice::Denied
             | Notice::DeniedByKey
+            | Notice::GuardPage
             | Notice::NoObject
             | Notice::Unaligned
             | Notice::MemoryFailure
@@ -144,7 +156,7 @@ pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
 /// `MADV_GUARD_INSTALL`), or it was mapped after the fault.
 fn is_guard_within(report: &Report, crash: &Crash) -> bool {
     let is_open = |address| report.mappings.iter().any(|at| at.contains(address) && at.protection & MAY_ALL != 0);
-    crash.mach.is_none() && notice::of(crash) == Notice::Unmapped && crash.address.is_some_and(is_open)
+    crash.mach.is_none() && notice::of(report, crash) == Notice::Unmapped && crash.address.is_some_and(is_open)
 }
 
 /// The kind of an access that memory did not allow.
@@ -207,7 +219,12 @@ impl Fault<'_> {
         }
         match self.notice {
             Notice::Unmapped => self.unmapped(&mut explanation),
-            Notice::Denied | Notice::DeniedByKey | Notice::NoObject | Notice::MemoryFailure | Notice::Tag => {
+            Notice::Denied
+            | Notice::DeniedByKey
+            | Notice::GuardPage
+            | Notice::NoObject
+            | Notice::MemoryFailure
+            | Notice::Tag => {
                 self.operand_at_address(&mut explanation);
                 if self.notice == Notice::Denied && explanation.kind == FaultKind::AccessDenied {
                     self.denied_by_instruction(&mut explanation);
@@ -471,14 +488,15 @@ impl Fault<'_> {
     }
 
     fn breakpoint(&self, explanation: &mut Explanation) {
+        let is_of_windows = self.crash.monitor == Monitor::SEH;
         // A step or a watchpoint of a debugger (`TRAP_TRACE`, `TRAP_HWBKPT` of Linux) is no instruction of the program's.
         if self.crash.signal.as_ref().is_some_and(|signal| matches!(signal.code, 2 | 4)) {
             (explanation.kind, explanation.instruction) = (FaultKind::Unknown, None);
             return;
         }
         let (decoded, certainty, at) = match self.arch {
-            // The processor goes on behind `int3` before it traps.
-            Arch::X86_64 => {
+            // The processor goes on behind `int3` before it traps. (Windows puts it back.)
+            Arch::X86_64 if !is_of_windows => {
                 explanation.instruction = None;
                 let before = Address(self.pc.0.wrapping_sub(1));
                 let Some((decoded, code)) = machine::decode(self.arch, before, self.source, &self.state) else {
@@ -489,7 +507,7 @@ impl Fault<'_> {
                 }
                 (decoded, if code.is_verified { Certainty::Certain } else { Certainty::Possible }, before)
             }
-            Arch::Aarch64 => {
+            _ => {
                 let Some((decoded, _)) = self.found.clone() else { return };
                 (decoded, self.by_code(), self.pc)
             }

@@ -128,7 +128,8 @@ fn is_pure_virtual(report: &Report) -> bool {
     const INNERMOST: usize = 16;
     let frames = report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
     let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
-    let is_it = |name: &Option<String>| name.as_deref() == Some("__cxa_pure_virtual");
+    // The latter is Microsoft's.
+    let is_it = |name: &Option<String>| matches!(name.as_deref(), Some("__cxa_pure_virtual" | "_purecall"));
     frames
         .iter()
         .take(INNERMOST)
@@ -318,7 +319,11 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
             let interrupted = certain(report.crashed_frames(), false);
             Some(format!(", in a handler that interrupted {}", in_app(report, interrupted)?))
         }
-        FaultKind::Abort | FaultKind::Exception | FaultKind::SentSignal | FaultKind::Unknown => caller(frames),
+        FaultKind::Abort
+        | FaultKind::Exception
+        | FaultKind::SentSignal
+        | FaultKind::HeapCorruption
+        | FaultKind::Unknown => caller(frames),
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
         _ => {
             let at = named(first)?;

@@ -1,6 +1,11 @@
-//! What the system said: signals of Linux and exceptions of Mach as one.
+//! What the system said: signals of Linux and exceptions of Mach and of Windows as one.
 
+use coroner_report::Report;
 use coroner_report::model::{Crash, Signal};
+use coroner_report::wire::{Access, Monitor};
+
+use crate::bad_operand::NEAR_NULL;
+use crate::fault::{MAY_EXECUTE, MAY_READ, MAY_WRITE};
 
 /// What the system noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +16,8 @@ pub(crate) enum Notice {
     Denied,
     /// A protection key does not allow it.
     DeniedByKey,
+    /// Windows: a page that says so once when it is touched.
+    GuardPage,
     /// x86_64: a general protection or stack fault, without an address.
     GeneralProtection,
     /// The address is not aligned.
@@ -24,8 +31,13 @@ pub(crate) enum Notice {
     FloatingPoint,
     /// No instruction, or one that is undefined.
     Illegal,
+    Privileged,
     Breakpoint,
+    /// The allocator found its own data overwritten.
+    Heap,
     Abort,
+    /// An exception of a language that nobody caught.
+    Thrown,
     SystemCall,
     /// Software sent the signal.
     Sent,
@@ -33,8 +45,9 @@ pub(crate) enum Notice {
 }
 
 /// What the system said of a crash.
-pub(crate) fn of(crash: &Crash) -> Notice {
+pub(crate) fn of(report: &Report, crash: &Crash) -> Notice {
     match (&crash.mach, &crash.signal) {
+        (None, Some(signal)) if crash.monitor == Monitor::SEH => of_exception(report, crash, signal),
         // <mach/exception_types.h>, <mach/kern_return.h>, <mach/i386/exception.h>, <mach/arm/exception.h>.
         (Some(mach), _) => match (mach.exception, mach.code) {
             (1, 1) => Notice::Unmapped,
@@ -76,5 +89,44 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
         ("SIGILL", _) => Notice::Illegal,
         ("SIGTRAP", _) => Notice::Breakpoint,
         _ => Notice::Other,
+    }
+}
+
+/// An exception of Windows, by its code (ntstatus.h), or the C runtime's SIGABRT.
+fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
+    match signal.number.cast_unsigned() {
+        22 => Notice::Abort,
+        0xc000_0005 => of_access_violation(report, crash),
+        0x8000_0001 => Notice::GuardPage,
+        0x8000_0002 => Notice::Unaligned,
+        0x8000_0003 => Notice::Breakpoint,
+        0xc000_0006 => Notice::NoObject,
+        0xc000_001d => Notice::Illegal,
+        0xc000_008d..=0xc000_0093 | 0xc000_02b4 | 0xc000_02b5 => Notice::FloatingPoint,
+        0xc000_0094 | 0xc000_0095 => Notice::IntegerDivision,
+        0xc000_0096 => Notice::Privileged,
+        0xc000_0374 => Notice::Heap,
+        0xe06d_7363 | 0x2047_4343 | 0xe043_4352 => Notice::Thrown,
+        _ => Notice::Other,
+    }
+}
+
+/// Windows does not say whether something is mapped there: the mappings do, of which a report has the one at the address or else those next to it.
+fn of_access_violation(report: &Report, crash: &Crash) -> Notice {
+    // −1, which is not an address of the fault: the processor said none.
+    let Some(address) = crash.address else { return Notice::GeneralProtection };
+    let needed = match crash.access {
+        Some(Access::READ) => MAY_READ,
+        Some(Access::WRITE) => MAY_WRITE,
+        Some(Access::EXECUTE) => MAY_EXECUTE,
+        _ => 0,
+    };
+    match report.mappings.iter().find(|mapping| mapping.contains(address)) {
+        // It was mapped after the fault, or the program raised the exception itself.
+        Some(mapping) if mapping.protection & needed != 0 => Notice::Other,
+        Some(_) => Notice::Denied,
+        // Windows gives no process the lowest 64 KiB (`lpMinimumApplicationAddress` of `GetSystemInfo`).
+        None if address.0 < NEAR_NULL || !report.mappings.is_empty() => Notice::Unmapped,
+        None => Notice::Other,
     }
 }

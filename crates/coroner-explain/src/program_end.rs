@@ -18,9 +18,10 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
             FaultKind::Exception
         }
         () if crash.monitor == Monitor::USER => FaultKind::Requested,
-        () => match notice::of(crash) {
+        () => match notice::of(report, crash) {
             Notice::Abort if is_from_elsewhere(report, crash) => FaultKind::SentSignal,
             Notice::Abort if !crash.has(coroner_report::model::CrashFlag::StackOverflow) => FaultKind::Abort,
+            Notice::Thrown => FaultKind::Exception,
             Notice::SystemCall => FaultKind::SystemCall,
             Notice::Sent => FaultKind::SentSignal,
             _ => return None,

@@ -47,6 +47,8 @@ mod windows {
         safe fn SetErrorMode(mode: u32) -> u32;
         fn SetUnhandledExceptionFilter(filter: Option<Filter>) -> Option<Filter>;
         fn RaiseException(code: u32, flags: u32, count: u32, arguments: *const usize);
+        fn VirtualAlloc(address: *mut c_void, size: usize, kind: u32, protection: u32) -> *mut c_void;
+        fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
     }
 
     #[link(name = "ntdll")]
@@ -139,6 +141,37 @@ mod windows {
         // SAFETY: it is to fault.
         unsafe { std::arch::asm!("ud2") }
     }
+
+    #[inline(never)]
+    fn halts() {
+        says_its_line!();
+        // SAFETY: it is to fault.
+        unsafe { std::arch::asm!("hlt") }
+    }
+
+    /// Where a page is that is reserved or has memory, with those rights (winnt.h).
+    fn page(is_committed: bool, protection: u32) -> usize {
+        const MEM_COMMIT: u32 = 0x1000;
+        const MEM_RESERVE: u32 = 0x2000;
+        let kind = if is_committed { MEM_RESERVE | MEM_COMMIT } else { MEM_RESERVE };
+        // SAFETY: a new page, wherever the system has room.
+        let page = unsafe { VirtualAlloc(std::ptr::null_mut(), 4096, kind, protection) };
+        assert!(!page.is_null());
+        page as usize
+    }
+
+    /// Where a page was.
+    fn freed() -> usize {
+        const MEM_RELEASE: u32 = 0x8000;
+        let page = page(true, PAGE_READWRITE);
+        // SAFETY: a page of its own that nobody uses.
+        assert!(unsafe { VirtualFree(page as *mut c_void, 0, MEM_RELEASE) } != 0);
+        page
+    }
+
+    const PAGE_READONLY: u32 = 2;
+    const PAGE_READWRITE: u32 = 4;
+    const PAGE_GUARD: u32 = 0x100;
 
     #[inline(never)]
     fn divides(by: u32) -> u32 {
@@ -242,6 +275,12 @@ mod windows {
             "write" => writes(black_box(0)),
             "write far" => writes(black_box(0x8000_0000_0000_0000)),
             "jump" => drop(jumps(0)),
+            "jump to data" => drop(jumps(page(true, PAGE_READWRITE))),
+            "read freed" => drop(reads(freed())),
+            "read guard" => drop(reads(page(true, PAGE_READWRITE | PAGE_GUARD))),
+            "read reserved" => drop(reads(page(false, PAGE_READWRITE))),
+            "write constant" => writes(page(true, PAGE_READONLY)),
+            "privileged" => halts(),
             "illegal" | "repair" => runs_no_instruction(),
             "divide" => drop(divides(black_box(0))),
             "breakpoint" => breaks(),
@@ -422,29 +461,56 @@ mod windows {
         let report = check("read", "EXCEPTION_ACCESS_VIOLATION", "::reads");
         assert_eq!((&report["crash"]["access"], &report["crash"]["address"]), (&"read".into(), &"0x10".into()));
         assert_eq!(frames(&report)[0]["found_by"], "context");
+        is_explained(&report, "near_null");
         let report = check("write", "EXCEPTION_ACCESS_VIOLATION", "::writes");
+        is_explained(&report, "null_pointer");
         assert_eq!((&report["crash"]["access"], &report["crash"]["address"]), (&"write".into(), &"0x0".into()));
         let report = check("jump", "EXCEPTION_ACCESS_VIOLATION", "::jumps");
         assert_eq!(report["crash"]["access"], "execute", "{report:#}");
         assert_eq!(frames(&report)[1]["found_by"], "stack_top", "{report:#}");
+        is_explained(&report, "jump_to_null");
         // No address of user space: the system does not say which.
         let report = check("write far", "EXCEPTION_ACCESS_VIOLATION", "::writes");
         assert!(report["crash"]["address"].is_null(), "{report:#}");
     }
 
+    /// What is mapped there is known, and what was done with it.
+    fn memory() {
+        for (act, exception, at, kind) in [
+            ("read freed", "EXCEPTION_ACCESS_VIOLATION", "::reads", "unmapped"),
+            ("read guard", "EXCEPTION_GUARD_PAGE", "::reads", "guard_page"),
+            ("read reserved", "EXCEPTION_ACCESS_VIOLATION", "::reads", "guard_page"),
+            ("write constant", "EXCEPTION_ACCESS_VIOLATION", "::writes", "write_to_read_only"),
+            ("jump to data", "EXCEPTION_ACCESS_VIOLATION", "::jumps", "execute_of_data"),
+        ] {
+            let report = check(act, exception, at);
+            is_explained(&report, kind);
+            assert!(report["mappings"].as_array().is_some_and(|mappings| !mappings.is_empty()), "{report:#}");
+        }
+    }
+
+    fn is_explained(report: &Value, kind: &str) {
+        assert_eq!(report["explanation"]["kind"], kind, "{report:#}");
+    }
+
     fn instructions() {
-        check("illegal", "EXCEPTION_ILLEGAL_INSTRUCTION", "::runs_no_instruction");
-        check("divide", "EXCEPTION_INT_DIVIDE_BY_ZERO", "::divides");
-        check("breakpoint", "EXCEPTION_BREAKPOINT", "::breaks");
+        for (act, exception, at, kind) in [
+            ("illegal", "EXCEPTION_ILLEGAL_INSTRUCTION", "::runs_no_instruction", "illegal_instruction"),
+            ("privileged", "EXCEPTION_PRIV_INSTRUCTION", "::halts", "privileged_instruction"),
+            ("divide", "EXCEPTION_INT_DIVIDE_BY_ZERO", "::divides", "division_error"),
+            ("breakpoint", "EXCEPTION_BREAKPOINT", "::breaks", "breakpoint"),
+        ] {
+            is_explained(&check(act, exception, at), kind);
+        }
     }
 
     fn exceptions() {
-        check("heap", "STATUS_HEAP_CORRUPTION", "::raises");
-        check("exception", "C++ exception", "::raises");
+        is_explained(&check("heap", "STATUS_HEAP_CORRUPTION", "::raises"), "heap_corruption");
+        is_explained(&check("exception", "C++ exception", "::raises"), "exception");
     }
 
     fn aborted() {
-        check("abort", "SIGABRT", "::aborts");
+        is_explained(&check("abort", "SIGABRT", "::aborts"), "abort");
         let launches = Launches::new("abort handled");
         let (output, report) = launches.crash("abort handled");
         assert!(String::from_utf8_lossy(&output.stdout).contains("the app's SIGABRT"));
@@ -468,6 +534,7 @@ mod windows {
     fn stacks() {
         let report = check("overflow", "EXCEPTION_STACK_OVERFLOW", "::raises");
         assert_eq!(report["crash"]["flags"][0], "stack_overflow", "{report:#}");
+        is_explained(&report, "stack_overflow");
         // The innermost frames and the outermost.
         let report = check("deep", "EXCEPTION_ACCESS_VIOLATION", "::writes");
         let skipped = &report["threads"][0]["skipped"];
@@ -543,8 +610,9 @@ mod windows {
 
     pub(super) fn tests() -> ExitCode {
         let of_minidumps: [(&str, fn()); 1] = [("minidumps", minidumps)];
-        let of_reports: [(&str, fn()); 12] = [
+        let of_reports: [(&str, fn()); 13] = [
             ("null", null),
+            ("memory", memory),
             ("instructions", instructions),
             ("exceptions", exceptions),
             ("aborted", aborted),

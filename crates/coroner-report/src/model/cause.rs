@@ -73,7 +73,8 @@ impl Report {
             let space = if place.is_empty() { "" } else { ": " };
             let _ = write!(place, "{space}{access}at {address}");
         } else if crash.is_address_unknown() {
-            place.push_str(": the address is not known");
+            let colon = if place.is_empty() { "" } else { ": " };
+            let _ = write!(place, "{colon}the address is not known");
         }
         if !place.is_empty() && !is_said {
             parts.push(place);

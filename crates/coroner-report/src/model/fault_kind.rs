@@ -98,6 +98,8 @@ fault_kinds! {
     ControlFlow = "control-flow check that failed",
     /// arm64 MTE: a pointer's tag was not its memory's.
     TagMismatch = "memory tag mismatch",
+    /// The allocator found its own data overwritten.
+    HeapCorruption = "heap corruption",
     /// The program ended itself: `abort`, a failed assertion, a check of the C library.
     Abort = "abort",
     /// A panic of Rust.

@@ -41,12 +41,19 @@ fn windows_name(number: i32) -> Option<&'static str> {
         0xc000_0095 => "EXCEPTION_INT_OVERFLOW",
         0xc000_0096 => "EXCEPTION_PRIV_INSTRUCTION",
         0xc000_00fd => "EXCEPTION_STACK_OVERFLOW",
+        0xc000_02b4 => "STATUS_FLOAT_MULTIPLE_FAULTS",
+        0xc000_02b5 => "STATUS_FLOAT_MULTIPLE_TRAPS",
         0xc000_0374 => "STATUS_HEAP_CORRUPTION",
         0xc000_0409 => "STATUS_STACK_BUFFER_OVERRUN",
         0xc000_0417 => "STATUS_INVALID_CRUNTIME_PARAMETER",
+        0xc000_0420 => "STATUS_ASSERTION_FAILURE",
+        // delayimp.h, `VcppException`: of a library that is loaded when it is first used.
+        0xc06d_007e => "delay-loaded library that was not found",
+        0xc06d_007f => "function that was not found in a delay-loaded library",
         // What the compilers of Microsoft and GNU raise for a `throw`.
         0xe06d_7363 => "C++ exception",
         0x2047_4343 => "GNU exception",
+        0xe043_4352 => ".NET exception",
         _ => return None,
     })
 }

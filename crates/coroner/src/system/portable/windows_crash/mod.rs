@@ -8,6 +8,7 @@
 //! waits without an end.
 
 mod dump;
+mod mappings;
 mod memory;
 mod modules;
 mod record;
@@ -56,6 +57,7 @@ const GRACE_MS: u64 = 1000;
 
 /// ntstatus.h.
 const STATUS_ACCESS_VIOLATION: i32 = 0xc000_0005_u32.cast_signed();
+const STATUS_GUARD_PAGE_VIOLATION: i32 = 0x8000_0001_u32.cast_signed();
 const STATUS_IN_PAGE_ERROR: i32 = 0xc000_0006_u32.cast_signed();
 const STATUS_STACK_OVERFLOW: i32 = 0xc000_00fd_u32.cast_signed();
 const STATUS_HEAP_CORRUPTION: i32 = 0xc000_0374_u32.cast_signed();
@@ -366,7 +368,8 @@ fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
 
 /// What a fault's instruction did, and where (winnt.h, `EXCEPTION_RECORD`). The system says −1 of an address that is none.
 fn fault(exception: &EXCEPTION_RECORD) -> (Option<Access>, Option<u64>) {
-    let has = matches!(exception.ExceptionCode, STATUS_ACCESS_VIOLATION | STATUS_IN_PAGE_ERROR);
+    let has =
+        matches!(exception.ExceptionCode, STATUS_ACCESS_VIOLATION | STATUS_IN_PAGE_ERROR | STATUS_GUARD_PAGE_VIOLATION);
     if !has || exception.NumberParameters < 2 {
         return (None, None);
     }

@@ -12,7 +12,9 @@ use coroner_report::wire::{
 use memmap2::MmapMut;
 
 use super::stack::{self, AlignedContext, Frames};
-use super::{Armed, NUMBER, OWNER, POINTERS, SIGABRT, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, memory, modules};
+use super::{
+    Armed, NUMBER, OWNER, POINTERS, SIGABRT, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, mappings, memory, modules,
+};
 
 /// Most stack memory that is kept.
 const MAX_STACK: usize = 16 << 10;
@@ -100,8 +102,9 @@ const THREADS: u32 = 3;
 const IMAGES: u32 = 4;
 const STACK: u32 = 5;
 const CODE_STEP: u32 = 6;
-const END: u32 = 7;
-const DUMP: u32 = 8;
+const MAPPINGS: u32 = 7;
+const END: u32 = 8;
+const DUMP: u32 = 9;
 
 fn section_of(step: u32) -> SectionKind {
     match step {
@@ -110,6 +113,7 @@ fn section_of(step: u32) -> SectionKind {
         IMAGES => SectionKind::IMAGES,
         STACK => SectionKind::STACK_MEMORY,
         CODE_STEP => SectionKind::CODE,
+        MAPPINGS => SectionKind::MAPPINGS,
         END => SectionKind::END,
         _ => SectionKind::HEADER,
     }
@@ -167,7 +171,18 @@ pub(super) fn write(armed: &Armed, writer: usize) {
                 sections.is_cut |= !is_whole;
             }
             STACK => stack_memory(&mut sections, room, armed.stack_memory),
-            CODE_STEP => code(&mut sections, room),
+            CODE_STEP => {
+                let is_jump = fault(exception).1 == Some(room.context.0.Rip);
+                code(&mut sections, room, is_jump);
+            }
+            MAPPINGS => {
+                let address = fault(exception).1.unwrap_or(room.context.0.Rip);
+                sections.add(SectionKind::MAPPINGS, |encoder| {
+                    encoder.begin_array();
+                    mappings::encode_around(encoder, address);
+                    encoder.end();
+                });
+            }
             _ => {
                 let total_ns = began.elapsed().as_nanos() as u64;
                 let complete = !sections.is_cut;
@@ -266,11 +281,15 @@ fn stack_memory(sections: &mut Sections<'_>, room: &mut Room, wanted: u32) {
     });
 }
 
-fn code(sections: &mut Sections<'_>, room: &mut Room) {
+fn code(sections: &mut Sections<'_>, room: &mut Room, is_jump: bool) {
     let pc = room.context.0.Rip;
-    let starts = [(pc.wrapping_sub(CODE as u64), 2 * CODE), (pc, CODE), (pc, 16)];
-    let found = starts
+    // After a jump to where no code is (`is_jump`), what it returns to is on top of the stack.
+    let caller = memory::u64_at(room.context.0.Rsp).unwrap_or(pc);
+    let around = |at: u64| [(at.wrapping_sub(CODE as u64), 2 * CODE), (at, CODE), (at, 16)];
+    let found = if is_jump { [around(caller), around(pc)] } else { [around(pc), around(caller)] };
+    let found = found
         .into_iter()
+        .flatten()
         .find(|(start, size)| room.code.get_mut(..*size).is_some_and(|bytes| memory::read(*start, bytes)));
     let Some((address, bytes)) = found.and_then(|(start, size)| Some((start, room.code.get(..size)?))) else { return };
     sections.add(SectionKind::CODE, |encoder| {
