@@ -88,6 +88,11 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         (FaultKind::Abort, None) if is_pure_virtual(report) => {
             return "abort: a pure virtual function was called".to_owned();
         }
+        (FaultKind::Abort, None)
+            if signal.is_some_and(|signal| signal.name == Some("STATUS_INVALID_CRUNTIME_PARAMETER")) =>
+        {
+            return "abort: a function of the C runtime was given an invalid parameter".to_owned();
+        }
         (FaultKind::Abort, None) => {
             let said = report.said_on_stderr().map(|said| format!(": {}, as stderr says", said.trim_end_matches('.')));
             return format!("abort{}", said.unwrap_or_default());

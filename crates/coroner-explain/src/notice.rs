@@ -95,7 +95,8 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
 /// An exception of Windows, by its code (ntstatus.h), or the C runtime's SIGABRT.
 fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     match signal.number.cast_unsigned() {
-        22 => Notice::Abort,
+        // The latter: an invalid parameter of a function of the C runtime.
+        22 | 0xc000_0417 => Notice::Abort,
         0xc000_0005 => of_access_violation(report, crash),
         0x8000_0001 => Notice::GuardPage,
         0x8000_0002 => Notice::Unaligned,

@@ -83,6 +83,12 @@ fn what_the_code_of_an_exception_says() {
         (0xe06d_7363, K::Exception, Certainty::Certain, "C++ exception, called by save"),
         (0xe043_4352, K::Exception, Certainty::Certain, ".NET exception, called by save"),
         (22, K::Abort, Certainty::Certain, "Abort, called by save"),
+        (
+            0xc000_0417,
+            K::Abort,
+            Certainty::Certain,
+            "Abort: a function of the C runtime was given an invalid parameter, called by save",
+        ),
         (0xc06d_007e, K::Unknown, Certainty::Unknown, "Delay-loaded library that was not found, called by save"),
         (0xc000_0008, K::Unknown, Certainty::Unknown, "EXCEPTION_INVALID_HANDLE, called by save"),
         (0x1234_5678, K::Unknown, Certainty::Unknown, "Exception 0x12345678, called by save"),

@@ -48,6 +48,8 @@ mod windows {
         fn SetUnhandledExceptionFilter(filter: Option<Filter>) -> Option<Filter>;
         fn RaiseException(code: u32, flags: u32, count: u32, arguments: *const usize);
         fn VirtualAlloc(address: *mut c_void, size: usize, kind: u32, protection: u32) -> *mut c_void;
+        fn LoadLibraryA(name: *const std::ffi::c_char) -> *mut c_void;
+        fn GetProcAddress(image: *mut c_void, name: *const std::ffi::c_char) -> *mut c_void;
         fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
     }
 
@@ -196,6 +198,33 @@ mod windows {
         unsafe { abort() }
     }
 
+    /// A function of Microsoft's universal C runtime, which GNU's programs load by hand.
+    fn universal<F: Copy>(name: &std::ffi::CStr) -> F {
+        assert_eq!(size_of::<F>(), size_of::<usize>(), "a function");
+        // SAFETY: the library stays; the caller says what the function of that name is.
+        unsafe {
+            let function = GetProcAddress(LoadLibraryA(c"ucrtbase.dll".as_ptr()), name.as_ptr());
+            assert!(!function.is_null());
+            std::mem::transmute_copy(&function)
+        }
+    }
+
+    #[inline(never)]
+    fn closes_nothing() {
+        let close: unsafe extern "C" fn(*mut c_void) -> i32 = universal(c"fclose");
+        says_its_line!();
+        // SAFETY: the runtime finds that it is null.
+        let result = unsafe { close(std::ptr::null_mut()) };
+        assert_eq!(result, -1);
+        say("an error");
+    }
+
+    type InvalidParameter = unsafe extern "C" fn(*const u16, *const u16, *const u16, u32, usize);
+
+    unsafe extern "C" fn goes_on(_: *const u16, _: *const u16, _: *const u16, _: u32, _: usize) {
+        say("the app's handler of invalid parameters");
+    }
+
     #[inline(never)]
     fn raises(code: u32) {
         says_its_line!();
@@ -248,6 +277,12 @@ mod windows {
             "repair" => drop(unsafe { SetUnhandledExceptionFilter(Some(repairs)) }),
             // SAFETY: a handler for the process's life.
             "abort handled" => drop(unsafe { signal(22, sees_abort as *const () as usize) }),
+            "invalid parameter" => drop(universal::<usize>(c"fclose")),
+            "invalid parameter handled" => {
+                let set: unsafe extern "C" fn(InvalidParameter) -> usize = universal(c"_set_invalid_parameter_handler");
+                // SAFETY: a handler for the process's life.
+                unsafe { set(goes_on) };
+            }
             _ => {}
         }
         let coroner = std::env::var_os(STORE).map(|store| {
@@ -291,6 +326,7 @@ mod windows {
             "fail fast" => std::process::abort(),
             "heap" => raises(0xc000_0374),
             "exception" => raises(0xe06d_7363),
+            "invalid parameter" | "invalid parameter handled" => closes_nothing(),
             "thread" => drop(std::thread::spawn(|| writes(black_box(8))).join()),
             "recrash" => loses_its_frame(),
             "two" => {
@@ -522,6 +558,28 @@ mod windows {
         assert!(launches.reports().is_empty());
     }
 
+    fn invalid_parameters() {
+        let launches = Launches::new("invalid parameter");
+        let output = launches.run("invalid parameter");
+        // As Microsoft's runtime ends it; Wine's raises an exception.
+        assert_eq!(output.status.code(), Some(0xc000_0409_u32.cast_signed()), "{output:?}");
+        assert_eq!(launches.deliver(), name(Outcome::Crashed));
+        let report = launches.reports().remove(0);
+        assert_eq!(report["crash"]["signal"]["name"], "STATUS_INVALID_CRUNTIME_PARAMETER", "{report:#}");
+        check_frames(&report, &output, "::closes_nothing");
+        is_explained(&report, "abort");
+        // Who was there before has the process go on: the report is taken back.
+        let launches = Launches::new("invalid parameter handled");
+        let output = launches.run("invalid parameter handled");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("the app's handler") && said.contains("an error"),
+            "{output:?}"
+        );
+        assert_eq!(launches.deliver(), name(Outcome::CleanExit));
+        assert!(launches.reports().is_empty());
+    }
+
     fn other_threads() {
         let report = check("thread", "EXCEPTION_ACCESS_VIOLATION", "::writes");
         assert_eq!(report["crash"]["address"], "0x8");
@@ -610,12 +668,13 @@ mod windows {
 
     pub(super) fn tests() -> ExitCode {
         let of_minidumps: [(&str, fn()); 1] = [("minidumps", minidumps)];
-        let of_reports: [(&str, fn()); 13] = [
+        let of_reports: [(&str, fn()); 14] = [
             ("null", null),
             ("memory", memory),
             ("instructions", instructions),
             ("exceptions", exceptions),
             ("aborted", aborted),
+            ("invalid parameters", invalid_parameters),
             ("other threads", other_threads),
             ("stacks", stacks),
             ("a fault of the walk", a_fault_of_the_walk),

@@ -8,6 +8,7 @@
 //! waits without an end.
 
 mod dump;
+mod invalid_parameter;
 mod mappings;
 mod memory;
 mod modules;
@@ -61,10 +62,13 @@ const STATUS_GUARD_PAGE_VIOLATION: i32 = 0x8000_0001_u32.cast_signed();
 const STATUS_IN_PAGE_ERROR: i32 = 0xc000_0006_u32.cast_signed();
 const STATUS_STACK_OVERFLOW: i32 = 0xc000_00fd_u32.cast_signed();
 const STATUS_HEAP_CORRUPTION: i32 = 0xc000_0374_u32.cast_signed();
+const STATUS_INVALID_CRUNTIME_PARAMETER: i32 = 0xc000_0417_u32.cast_signed();
 const STATUS_FATAL_APP_EXIT: i32 = 0x4000_0015;
 /// What libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c). Where nobody catches it, mingw's filter has the process go on, and the runtime
 /// calls `std::terminate`.
 const STATUS_GCC_THROW: i32 = 0x2047_4343;
+/// The program counter is one that a call returns to (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`): no instruction faulted there.
+const SOFTWARE_ORIGINATE: u32 = 0x80;
 /// The C runtime's number.
 const SIGABRT: i32 = 22;
 const SIG_DFL: usize = 0;
@@ -214,6 +218,7 @@ fn take_handlers() -> io::Result<Handlers> {
             previous => PREVIOUS_ABORT.store(previous, Ordering::Release),
         }
     }
+    invalid_parameter::take();
     Ok(handlers)
 }
 
@@ -248,18 +253,7 @@ unsafe extern "system" fn on_any_exception(pointers: *mut EXCEPTION_POINTERS) ->
 
 /// The C runtime's SIGABRT: of `abort`, a failed assertion, `std::terminate`, a call of a pure virtual function.
 extern "C" fn on_abort(signal: i32) {
-    let mut context = AlignedContext::default();
-    // SAFETY: the context is aligned and this thread's own.
-    unsafe { RtlCaptureContext(context.get()) };
-    // Who called this: the C runtime's `raise`.
-    stack::step(&mut context);
-    let mut exception = EXCEPTION_RECORD {
-        ExceptionCode: STATUS_FATAL_APP_EXIT,
-        ExceptionAddress: context.0.Rip as *mut _,
-        ..EXCEPTION_RECORD::default()
-    };
-    let pointers = EXCEPTION_POINTERS { ExceptionRecord: &raw mut exception, ContextRecord: context.get() };
-    report(&raw const pointers, SIGABRT);
+    report_call(STATUS_FATAL_APP_EXIT, SIGABRT);
     match PREVIOUS_ABORT.load(Ordering::Acquire) {
         // The signal's action is the default by now. In GNU's C runtime that ends the process as `abort` does; in Microsoft's universal one `abort`, when
         // this returns, does it in another way.
@@ -276,6 +270,24 @@ extern "C" fn on_abort(signal: i32) {
         // SAFETY: a handler, as `signal` returned it.
         previous => unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(previous)(signal) },
     }
+}
+
+/// Reports that the C runtime called its handler, whose own frames are left out. False if it is not this one's to report.
+#[inline(always)]
+fn report_call(code: i32, number: i32) -> bool {
+    let mut context = AlignedContext::default();
+    // SAFETY: the context is aligned and this thread's own.
+    unsafe { RtlCaptureContext(context.get()) };
+    // Who called the handler, which this is a part of: the C runtime.
+    stack::step(&mut context);
+    let mut exception = EXCEPTION_RECORD {
+        ExceptionCode: code,
+        ExceptionFlags: SOFTWARE_ORIGINATE,
+        ExceptionAddress: context.0.Rip as *mut _,
+        ..EXCEPTION_RECORD::default()
+    };
+    let pointers = EXCEPTION_POINTERS { ExceptionRecord: &raw mut exception, ContextRecord: context.get() };
+    report(&raw const pointers, number)
 }
 
 /// Reports a crash of the calling thread, named by `number`. False if it is not this one's to report.

@@ -13,7 +13,8 @@ use memmap2::MmapMut;
 
 use super::stack::{self, AlignedContext, Frames};
 use super::{
-    Armed, NUMBER, OWNER, POINTERS, SIGABRT, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, mappings, memory, modules,
+    Armed, NUMBER, OWNER, POINTERS, SOFTWARE_ORIGINATE, STATUS_STACK_OVERFLOW, STEP, TIME, dump, fault, mappings,
+    memory, modules,
 };
 
 /// Most stack memory that is kept.
@@ -157,8 +158,8 @@ pub(super) fn write(armed: &Armed, writer: usize) {
             CRASH => crash(&mut sections, armed, exception),
             THREADS => {
                 let Room { context, frames, .. } = room.as_mut();
-                let is_abort = NUMBER.load(Ordering::Acquire) == SIGABRT;
-                frames.walk(&mut { *context }, if is_abort { AddressKind::RETURN } else { AddressKind::INSTRUCTION });
+                let is_call = exception.ExceptionFlags & SOFTWARE_ORIGINATE != 0;
+                frames.walk(&mut { *context }, if is_call { AddressKind::RETURN } else { AddressKind::INSTRUCTION });
                 thread(&mut sections, room);
             }
             IMAGES => {
