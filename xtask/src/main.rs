@@ -82,7 +82,7 @@ enum Command {
     /// Coroner's module for Swift, compiled and run with a real Swift in a Debian that has it (Linux, as root; 3.3 GB)
     #[cfg(target_os = "linux")]
     Swift(swift::Arguments),
-    /// Names and lines of random addresses of forty files beside two versions of llvm-symbolizer (needs Debian's compilers and packages)
+    /// Names and lines of random addresses of 46 files beside two versions of llvm-symbolizer (needs Debian's compilers and packages)
     #[cfg(unix)]
     SymbolsTruth(symbols_truth::Arguments),
     /// Programs that each have one known fault, in C, C++ and Rust: is what is said of it right? (Linux)

@@ -66,6 +66,12 @@ pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
             index: operand.base.map(|(register, value)| named((register, value, 1))),
             ..all
         },
+        // Of two small values that are added as they are, either may be the pointer.
+        None if operand.base.is_some_and(|(_, base)| base < NEAR_NULL)
+            && operand.index.is_some_and(|(_, index, scale)| index < NEAR_NULL && scale == 1) =>
+        {
+            all
+        }
         None => BadOperand { index, ..all },
     }
 }

@@ -134,7 +134,7 @@ fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> Fa
     match (value, operand) {
         (Some(0), Some((_, _, offset))) if offset < MAX_OFFSET => FaultKind::NullPointer,
         (Some(value), _) if pattern::of(value).is_some() => FaultKind::PoisonedPointer,
-        (None, None) if address.0 == 0 => FaultKind::NullPointer,
+        (None, _) if address.0 == 0 => FaultKind::NullPointer,
         _ if is_near => FaultKind::NearNull,
         (_, Some((_, arch, _))) if !machine::is_canonical(arch, address.0) => FaultKind::NonCanonical,
         _ => FaultKind::Unmapped,

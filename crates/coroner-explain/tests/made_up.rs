@@ -130,6 +130,19 @@ fn an_index_on_arm64() {
 }
 
 #[test]
+fn of_two_small_values_that_are_added_none_is_blamed() {
+    // ldrb w0, [x1, x2]
+    let byte = words(&[0x3862_6820]);
+    for (base, index, kind) in
+        [(0, 0, FaultKind::NullPointer), (0, 1, FaultKind::NearNull), (0x10, 0, FaultKind::NearNull)]
+    {
+        let said = explain(&arm64(maperr(), Some(base + index), &[(1, base), (2, index)]), &byte);
+        assert_eq!((said.kind, operand(&said).0), (kind, None), "{said:#?}");
+        assert_eq!(said.operand.as_ref().unwrap().index, None, "{said:#?}");
+    }
+}
+
+#[test]
 fn what_disagrees_with_the_address_is_not_claimed() {
     // ldr w0, [x3, #16], and x3 is not what the address is from.
     let code = words(&[0xb940_1060]);

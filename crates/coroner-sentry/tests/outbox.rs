@@ -39,8 +39,11 @@ fn what_is_put_in_comes_out_once() {
     outbox.give_up(&queue[1]).unwrap();
     assert_eq!((outbox.queue().unwrap().len(), outbox.given_up().unwrap().len()), (0, 1));
     assert_eq!(outbox.push(&envelope(2), None, now()).unwrap(), Pushed::Known, "it was refused");
+    assert_eq!(outbox.push(&envelope(3), None, now()).unwrap(), Pushed::Added);
+    outbox.put_off(&outbox.queue().unwrap()[0], 3, now() + Duration::from_mins(15)).unwrap();
     outbox.revive().unwrap();
-    assert_eq!(outbox.queue().unwrap().len(), 1);
+    let waits: Vec<_> = outbox.queue().unwrap().iter().map(|entry| (entry.tries, entry.not_before)).collect();
+    assert_eq!(waits, [(0, 0), (0, 0)], "another server has refused nothing");
     outbox.clear().unwrap();
     assert_eq!(outbox.queue().unwrap().len(), 0);
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of forty files, compared with llvm-symbolizer.
+//! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of 46 files, compared with llvm-symbolizer.
 //!
 //! Two versions of llvm-symbolizer are asked where Debian has two. An answer is right if it is that of one of them. What both versions say
 //! otherwise is listed by [`compare::Class`], with examples. Time and memory are those of
