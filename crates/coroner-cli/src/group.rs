@@ -14,7 +14,7 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::summary::Summary;
 use crate::terminal::{self, COLUMN, Output, cut};
-use crate::{Format, StoreArgument, list, reports};
+use crate::{Format, StoreArgument, list, outboxes, reports};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -71,7 +71,9 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
     let GroupArguments { folder, format, like, filter, store } = arguments;
     let path = reports::folder_or(folder, store)?;
     let mut listing = Listing::at(&path, reports::Texts::Scrubbed, Some(&mut list::names()))?;
+    let read = listing.len();
     filter.apply(&mut listing);
+    let unread = listing.unread();
     let summaries: Vec<Summary> = listing.iter().map(Listed::to_summary).collect();
     let mut groups = groups(&summaries, like);
     let all = groups.len();
@@ -79,13 +81,13 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
         groups.truncate(most);
     }
     if format == Format::Json {
-        return Ok(terminal::say(serde_json::to_string_pretty(&groups)?)?);
+        terminal::say(serde_json::to_string_pretty(&groups)?)?;
+    } else if !groups.is_empty() {
+        print(&groups, all, summaries.len())?;
+    } else if unread == 0 {
+        anstream::eprintln!("no reports in `{}`{}", path.display(), outboxes::summary(&path));
     }
-    if groups.is_empty() {
-        anstream::eprintln!("no reports in `{}`", path.display());
-        return Ok(());
-    }
-    print(&groups, all, summaries.len())
+    Listing::is_all(unread, read)
 }
 
 /// The groups of `summaries`, those with the most reports first.

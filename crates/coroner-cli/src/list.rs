@@ -9,20 +9,21 @@ use coroner_report::model::Timestamp;
 use coroner_symbols::{Options, Symbolizer};
 use serde::Serializer as _;
 
-use crate::Format;
 use crate::failure::Failure;
 use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::reports::{Texts, Watch};
 use crate::summary::State;
 use crate::terminal::{self, COLUMN, Output, cut};
+use crate::{Format, outboxes};
 
 /// Lists the reports of the store or folder at `path` that the filter lets through.
 pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
     let mut listing = Listing::at(path, texts, Some(&mut names()))?;
     let all = listing.len();
     filter.apply(&mut listing);
-    print(&listing, all, path, format)
+    print(&listing, all, path, format)?;
+    Listing::is_all(listing.unread(), all)
 }
 
 /// How often the store is looked at. Where that takes long, less often, so that it is no tenth of the time.
@@ -81,8 +82,11 @@ fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(
         return Ok(writeln!(out).and_then(|()| out.flush())?);
     }
     if listing.len() == 0 {
-        let none = if all > 0 { format!("none of {all} reports is so") } else { "no reports".to_owned() };
-        anstream::eprintln!("{none} in `{}`", path.display());
+        match all {
+            0 if listing.unread() > 0 => {}
+            0 => anstream::eprintln!("no reports in `{}`{}", path.display(), outboxes::summary(path)),
+            _ => anstream::eprintln!("none of {all} reports is so in `{}`", path.display()),
+        }
         return Ok(());
     }
     let mut out = Output::paged().without_styles();

@@ -27,6 +27,8 @@ pub(crate) struct Listing {
     index: Option<ListIndex>,
     read: Vec<Read>,
     order: Vec<Place>,
+    /// Files that could not be read as reports, which was said of each.
+    unread: usize,
 }
 
 /// What was read, and the file that it is of. What is not remembered has no stamp.
@@ -158,7 +160,7 @@ impl Listing {
                 let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(&folder)).flatten();
                 Listing::of_folder(&folder, index, texts, names.as_deref_mut())?
             }
-            None => Listing { folder: PathBuf::new(), index: None, read: Vec::new(), order: Vec::new() },
+            None => Listing { folder: PathBuf::new(), index: None, read: Vec::new(), order: Vec::new(), unread: 0 },
         };
         if runs.is_empty() {
             return Ok(listing);
@@ -223,7 +225,7 @@ impl Listing {
             }
         }
         drop(by_name);
-        let mut listing = Listing { folder: folder.to_owned(), index, read: Vec::new(), order };
+        let mut listing = Listing { folder: folder.to_owned(), index, read: Vec::new(), order, unread: 0 };
         if !others.is_empty() {
             changes += listing.read(&report_files::sorted(folder, others), texts, names);
         }
@@ -250,6 +252,7 @@ impl Listing {
                 Err(_) if stored.stamp().is_none() => continue,
                 Err(failure) => {
                     progress.suspend(|| failure.print());
+                    self.unread += 1;
                     continue;
                 }
                 // What the crash left has no names that need a look at symbol files, which may come later.
@@ -305,6 +308,20 @@ impl Listing {
 
     pub(crate) fn len(&self) -> usize {
         self.order.len()
+    }
+
+    /// How many files could not be read.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// Fails if some could not be read, after the others were shown.
+    pub(crate) fn is_all(unread: usize, read: usize) -> Result<(), Failure> {
+        match (unread, unread + read) {
+            (0, _) => Ok(()),
+            (_, 1) => Err(Failure::new("the report could not be read")),
+            (unread, all) => Err(Failure::new(format!("{unread} of {all} reports could not be read"))),
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Listed<'_>> + Clone {

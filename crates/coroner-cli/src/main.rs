@@ -26,6 +26,7 @@ mod list_index;
 mod listing;
 mod manual;
 mod markdown;
+mod outboxes;
 mod page;
 mod report_files;
 mod reports;

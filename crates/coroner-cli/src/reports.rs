@@ -13,7 +13,7 @@ use crate::failure::{Context, Failure};
 use crate::kept_names::{self, Named};
 use crate::report_files::{self, Stamp, StoredReport};
 use crate::summary::{State, Summary};
-use crate::{StoreArgument, import};
+use crate::{StoreArgument, import, outboxes};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
@@ -54,6 +54,9 @@ pub(crate) fn open_as_it_is(path: &Path, texts: Texts) -> Result<Report, Failure
 fn read_report(path: &Path) -> Result<(Report, bool), Failure> {
     if let Some(form) = import::form_of(path) {
         return Ok((import::read_dump(path, form)?, false));
+    }
+    if let Some(failure) = outboxes::refuse(path) {
+        return Err(failure);
     }
     let bytes = read(path)?;
     let is_json = is_json(&bytes);
@@ -268,8 +271,17 @@ pub(crate) fn open_one(
             .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
     };
     match with_id(store, &digits)?.as_slice() {
-        [] => Err(Failure::new(format!("no report in `{}` has an event id that begins with {what}", store.display()))
-            .advice("`coroner list` shows what is there; `--store DIR` looks elsewhere")),
+        [] => {
+            let failure =
+                Failure::new(format!("no report in `{}` has an event id that begins with {what}", store.display()));
+            Err(match outboxes::folder_of(store, &digits) {
+                Some(folder) => failure.advice(format!(
+                    "an event for a server has such an id, in `{}`; a `FolderSink` beside the server's sink keeps reports",
+                    folder.display()
+                )),
+                None => failure.advice("`coroner list` shows what is there; `--store DIR` looks elsewhere"),
+            })
+        }
         [(_, place)] => open_place(place, texts, symbols),
         [first, .., last] => Err(Failure::new(format!("several reports begin with {what}"))
             .advice(format!("give more digits, such as {} or {}", first.0, last.0))),
@@ -355,8 +367,11 @@ fn newest(store: &Path) -> Result<Place, Failure> {
     match (pending, newest) {
         (Some((summary, path)), _) => Ok(Place::Run(path, summary.event_id)),
         (None, Some(stored)) => Ok(Place::Stored(stored)),
-        (None, None) => Err(Failure::new(format!("there are no reports in `{}`", store.display()))
-            .advice("name a report, or another store with `--store DIR`")),
+        (None, None) => {
+            let summary = outboxes::summary(store);
+            Err(Failure::new(format!("there are no reports in `{}`{summary}", store.display()))
+                .advice("name a report, or another store with `--store DIR`"))
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use coroner::{Report, hide_secrets};
 use crate::failure::{Context, Failure};
 use crate::listing::Listing;
 use crate::symbol_search::SymbolArguments;
-use crate::{reports, terminal};
+use crate::{outboxes, reports, terminal};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -65,7 +65,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 /// Sends reports, one after the other, and says what became of each.
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
     let server = Server::of(&arguments)?;
-    let whats = if arguments.reports.is_empty() { all(store)? } else { arguments.reports };
+    let (whats, unread) = if arguments.reports.is_empty() { all(store)? } else { (arguments.reports, 0) };
     // One for all: reports of one app have the same images.
     let mut symbols = arguments.symbols.local()?;
     let progress = reports::bar(whats.len(), "sending reports");
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
         }
     }
     progress.finish_and_clear();
-    match (whats.len(), failed) {
+    match (whats.len() + unread, failed + unread) {
         (_, 0) => Ok(said_all?),
         (1, _) => Err(Failure::new("the report was not sent")),
         (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
@@ -182,14 +182,19 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     reports::read_bounded(path)
 }
 
-fn all(store: Option<&Path>) -> Result<Vec<String>, Failure> {
+/// The reports of a store, and how many could not be read.
+fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     let store = store.ok_or_else(|| {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
     let listing = Listing::at(store, reports::Texts::Scrubbed, None)?;
     let ids = listing.iter().map(|listed| listed.event_id.to_owned()).filter(|id| !id.is_empty());
-    Ok(ids.collect())
+    let ids: Vec<String> = ids.collect();
+    if ids.is_empty() && listing.unread() == 0 {
+        anstream::eprintln!("no reports in `{}`{}", store.display(), outboxes::summary(store));
+    }
+    Ok((ids, listing.unread()))
 }
 
 /// What an answer means to a person.

@@ -287,3 +287,28 @@ fn a_standard_output_that_is_closed_or_full_is_no_panic() {
     // Both files were taken in all the same: they are of one report.
     assert_eq!(std::fs::read_dir(bench.folder.path().join("imported")).unwrap().count(), 1);
 }
+
+#[test]
+fn what_could_not_be_read_of_a_folder_makes_the_list_fail() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["demo"]).code, 0);
+    let folder = bench.store().join("reports");
+    let folder = folder.to_str().unwrap();
+    assert_eq!(bench.run(&["list", folder]).code, 0);
+    let noise = bench.store().join("reports/noise.coroner");
+    std::fs::write(&noise, [0x9f; 500]).unwrap();
+    for command in ["list", "group", "top"] {
+        for format in ["text", "json"] {
+            let said = bench.run(&[command, folder, "--format", format]);
+            // What can be read is shown all the same.
+            assert!(said.out.contains("SIGSEGV") && said.err.contains("noise.coroner"), "{command} {said:?}");
+            assert!(said.code == 1 && said.err.contains("1 of 2 reports could not be read"), "{command} {said:?}");
+        }
+    }
+    let alone = bench.folder.path().join("alone");
+    std::fs::create_dir(&alone).unwrap();
+    std::fs::rename(noise, alone.join("noise.coroner")).unwrap();
+    let said = bench.run(&["list", "alone"]);
+    assert!(said.code == 1 && said.err.contains("the report could not be read"), "{said:?}");
+    assert!(!said.err.contains("no reports"), "{said:?}");
+}

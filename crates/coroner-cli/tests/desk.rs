@@ -263,7 +263,7 @@ fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
     let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports"]);
     // As on a terminal: nothing is taken out behind it.
     let listed = said(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
-    assert!(listed.err.contains("cleared") && listed.code == 0, "{listed:?}");
+    assert!(listed.err.contains("cleared") && listed.code == 1, "{listed:?}");
     assert!(!listed.err.contains("\u{1b}[2J") && !listed.err.contains('\u{7}'), "{listed:?}");
 }
 

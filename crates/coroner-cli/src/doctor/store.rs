@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::{Finding, Grade};
+use crate::outboxes::{self, Outbox};
 
 /// What an install reserves for a report, roughly.
 const RESERVE: u64 = 1 << 20;
@@ -16,6 +17,7 @@ const RESERVATION: &str = "reserved file";
 const LOCKS: &str = "file locks";
 const SPACE: &str = "free space";
 const SIGNALS: &str = "signals";
+const SERVER: &str = "server";
 
 /// Tries in `store` what an app's start does. What it makes there it removes again.
 pub(super) fn examine(store: &Path) -> Vec<Finding> {
@@ -40,6 +42,7 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
     }
     findings.push(space(store));
     findings.extend(opened.signals_taken().map(|taken| signals(&taken)));
+    findings.extend(outboxes::of(store).iter().flat_map(server));
     findings
 }
 
@@ -51,6 +54,33 @@ fn signals(taken: &str) -> Finding {
         format!("in the app's last run, {taken}"),
         "A signal has one handler. Install Coroner after that one, or set `Crashes::reinstall_handlers`.",
     )
+}
+
+/// What waits for a server, and what one refused.
+fn server(outbox: &Outbox) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if outbox.given_up > 0 {
+        let found = format!(
+            "the server refused {}, set aside in `{}`",
+            outboxes::events(outbox.given_up),
+            outbox.given_up_folder().display()
+        );
+        let advice = match outbox.is_sentry() {
+            true => "Is the DSN wrong, or the project? With another DSN the app tries them again (docs/delivery.md).",
+            false => {
+                "Is the address wrong, or a header? With another address or other headers the app tries them again (docs/delivery.md)."
+            }
+        };
+        findings.push(Finding::other(Grade::Limited, SERVER, found, advice));
+    }
+    if outbox.waiting > 0 {
+        let verb = if outbox.waiting == 1 { "waits" } else { "wait" };
+        let found =
+            format!("{} {verb} to be sent, in `{}`", outboxes::events(outbox.waiting), outbox.queue().display());
+        let advice = "The app sends them while it runs, as soon as the server takes them.";
+        findings.push(Finding::other(Grade::Note, SERVER, found, advice));
+    }
+    findings
 }
 
 fn directory(store: &Path) -> Finding {

@@ -1,0 +1,117 @@
+//! What waits in a store for a server: the outboxes of the sinks for Sentry and OTLP, looked at and left as they are.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use crate::report_files;
+use crate::reports::REPORTS;
+
+/// The directory of a sink in a store, and the extension of its messages.
+const SINKS: [(&str, &str); 2] = [("sentry", "envelope"), ("otlp", "otlp")];
+const QUEUE: &str = "queue";
+const GIVEN_UP: &str = "given-up";
+
+/// The outbox of one sink, with an event or more in it.
+pub(crate) struct Outbox {
+    path: PathBuf,
+    pub(crate) waiting: usize,
+    pub(crate) given_up: usize,
+}
+
+impl Outbox {
+    pub(crate) fn queue(&self) -> PathBuf {
+        self.path.join(QUEUE)
+    }
+
+    pub(crate) fn given_up_folder(&self) -> PathBuf {
+        self.path.join(GIVEN_UP)
+    }
+
+    pub(crate) fn is_sentry(&self) -> bool {
+        self.path.ends_with(SINKS[0].0)
+    }
+}
+
+/// The outboxes of a store that are not empty.
+pub(crate) fn of(store: &Path) -> Vec<Outbox> {
+    let outbox = |(directory, extension): (&str, &str)| {
+        let path = store.join(directory);
+        let count = |folder: &str| messages(&path.join(folder), extension).count();
+        let (waiting, given_up) = (count(QUEUE), count(GIVEN_UP));
+        (waiting + given_up > 0).then_some(Outbox { path, waiting, given_up })
+    };
+    SINKS.into_iter().filter_map(outbox).collect()
+}
+
+/// The event ids of the messages in a folder of an outbox; none of one that is not there.
+fn messages(folder: &Path, extension: &str) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| event_id(Path::new(&entry.file_name()), extension))
+}
+
+/// The event id that a message's name says: `<made>-<tries>-<not before>-<event>-<session>.<extension>`.
+fn event_id(path: &Path, extension: &str) -> Option<String> {
+    if path.extension()?.to_str()? != extension {
+        return None;
+    }
+    let parts: Vec<&str> = path.file_stem()?.to_str()?.split('-').collect();
+    let [made, tries, not_before, event, _] = parts[..] else { return None };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    [made, tries, not_before].into_iter().all(is_number).then(|| event.to_owned())
+}
+
+/// `1 event`, `2 events`.
+pub(crate) fn events(count: usize) -> String {
+    format!("{count} event{}", if count == 1 { "" } else { "s" })
+}
+
+/// What the outboxes of a store hold, to say behind "no reports": empty where they hold nothing.
+pub(crate) fn summary(store: &Path) -> String {
+    let mut summary = String::new();
+    for outbox in of(store) {
+        let (waiting, given_up) = (outbox.waiting, outbox.given_up);
+        if waiting > 0 {
+            let verb = if waiting == 1 { "waits" } else { "wait" };
+            let _ = write!(
+                summary,
+                "; {} {verb} to be sent to a server, in `{}`",
+                events(waiting),
+                outbox.queue().display()
+            );
+        }
+        if given_up > 0 {
+            let verb = if given_up == 1 { "is" } else { "are" };
+            let folder = outbox.given_up_folder();
+            let _ = write!(summary, "; {} that the server refused {verb} in `{}`", events(given_up), folder.display());
+        }
+    }
+    summary
+}
+
+/// Where an event of a store is whose id begins with `digits`, if it waits or was given up.
+pub(crate) fn folder_of(store: &Path, digits: &str) -> Option<PathBuf> {
+    let folders = SINKS.into_iter().flat_map(|(directory, extension)| {
+        [QUEUE, GIVEN_UP].map(|folder| (store.join(directory).join(folder), extension))
+    });
+    folders
+        .into_iter()
+        .find(|(folder, extension)| messages(folder, extension).any(|id| id.starts_with(digits)))
+        .map(|(folder, _)| folder)
+}
+
+/// Why a message of an outbox can't be shown, and where its report is. `None` of other files.
+pub(crate) fn refuse(path: &Path) -> Option<Failure> {
+    let id = SINKS.into_iter().find_map(|(_, extension)| event_id(path, extension))?;
+    let failure = Failure::new(format!("`{}` is an event for a server, and no report", path.display()));
+    // `<store>/<sink>/<folder>/<message>`.
+    let store = std::path::absolute(path).ok().and_then(|path| path.ancestors().nth(3).map(Path::to_owned));
+    let reports = store.and_then(|store| report_files::in_folder(&store.join(REPORTS)).ok()).unwrap_or_default();
+    let report = reports.into_iter().find(|report| report.id_in_name() == Some(&id));
+    Some(match report {
+        Some(report) => failure.advice(format!("its report is `{}`", report.path().display())),
+        None => failure.advice(format!(
+            "the report of event {id} was not kept: a `FolderSink` beside the server's sink keeps reports"
+        )),
+    })
+}
