@@ -88,6 +88,9 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         (FaultKind::Abort, None) if is_pure_virtual(report) => {
             return "abort: a pure virtual function was called".to_owned();
         }
+        (FaultKind::Abort, None) if is_out_of_memory(report) => {
+            return "abort: memory could not be allocated (`handle_alloc_error`)".to_owned();
+        }
         (FaultKind::Abort, None)
             if signal.is_some_and(|signal| signal.name == Some("STATUS_INVALID_CRUNTIME_PARAMETER")) =>
         {
@@ -130,16 +133,28 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
 
 /// Whether the C++ library ended the program because a function without a body was called, in a constructor or a destructor.
 fn is_pure_virtual(report: &Report) -> bool {
+    // The latter is Microsoft's.
+    is_within(report, &|name| matches!(name, "__cxa_pure_virtual" | "_purecall"))
+}
+
+/// Whether Rust's standard library ended the program because an allocation failed.
+fn is_out_of_memory(report: &Report) -> bool {
+    is_within(report, &|name| matches!(name, "alloc::alloc::handle_alloc_error" | "std::alloc::rust_oom"))
+}
+
+/// Whether such a function is among the innermost of the crashed thread, or of where the exception was thrown.
+fn is_within(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
     const INNERMOST: usize = 16;
     let frames = report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
     let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
-    // The latter is Microsoft's.
-    let is_it = |name: &Option<String>| matches!(name.as_deref(), Some("__cxa_pure_virtual" | "_purecall"));
-    frames
-        .iter()
-        .take(INNERMOST)
-        .chain(thrown.iter().take(INNERMOST))
-        .any(|frame| is_it(&frame.function) || is_it(&frame.raw_function))
+    let is_named = |frame: &coroner_report::model::Frame| {
+        [&frame.function, &frame.raw_function]
+            .into_iter()
+            .chain(frame.inlined.iter().map(|call| &call.function))
+            .flatten()
+            .any(|name| is_it(name))
+    };
+    frames.iter().take(INNERMOST).chain(thrown.iter().take(INNERMOST)).any(is_named)
 }
 
 /// `` `row` was null: ``

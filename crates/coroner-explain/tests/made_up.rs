@@ -536,6 +536,21 @@ fn an_earlier_message_is_not_of_this_abort() {
     assert!(!said("/opt/cart", "main").contains("Assertion"));
 }
 
+/// The functions that a Rust 1.95 program without memory had, built for release.
+#[test]
+fn an_abort_for_want_of_memory_says_so() {
+    let mut report = arm64(signal("SIGABRT", "SI_TKILL", -6), None, &[]);
+    let frame = |function: &str| Frame { function: Some(function.to_owned()), ..Frame::default() };
+    let names = ["__GI_abort", "std::process::abort", "std::alloc::rust_oom", "alloc::alloc::handle_alloc_error"];
+    report.threads[0].frames =
+        names.into_iter().chain(["alloc::raw_vec::handle_error", "shop::fill"]).map(frame).collect();
+    let said = explain(&report, &NoCode).headline;
+    assert!(said.starts_with("Abort: memory could not be allocated"), "{said}");
+    report.threads[0].frames.drain(2..4);
+    let said = explain(&report, &NoCode).headline;
+    assert!(!said.contains("memory"), "{said}");
+}
+
 #[test]
 fn one_bit_from_a_good_address() {
     // ldr w0, [x3, #16]
