@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 
 use crate::{deadline, tools};
 
@@ -54,7 +55,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     let output = build.args(["--message-format", "json"]).stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{build:?} ended with {}", output.status);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let said = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).next_back();
     let program = program.context("cargo made no program")?;
     let stripped = folder.join("windows_crashes_stripped.exe");
@@ -90,15 +91,16 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
         let find = |end: &str| reports.iter().find(|path| path.to_string_lossy().ends_with(end));
         let dump = find("minidump.dmp").with_context(|| format!("no minidump of {act}"))?;
         let report = find(".json").with_context(|| format!("no report of {act}"))?;
-        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report)?)?;
+        let report: Value = serde_json::from_slice(&std::fs::read(report)?)?;
         check_minidump(dump, &report).with_context(|| format!("{}", dump.display()))?;
+        check_walk(dump, &report, &stripped, prefix).with_context(|| format!("{}", dump.display()))?;
         println!("the minidump of {act} is whole: {}", dump.display());
     }
     Ok(())
 }
 
 /// A minidump is of the report's thread and images, with the stacks of all threads.
-fn check_minidump(path: &Path, report: &serde_json::Value) -> anyhow::Result<()> {
+fn check_minidump(path: &Path, report: &Value) -> anyhow::Result<()> {
     use minidump::{Minidump, MinidumpException, MinidumpModuleList, MinidumpThreadList, Module};
     let dump = Minidump::read_path(path)?;
     let exception = dump.get_stream::<MinidumpException>()?;
@@ -113,6 +115,37 @@ fn check_minidump(path: &Path, report: &serde_json::Value) -> anyhow::Result<()>
         let address = image["load_address"].as_str().and_then(|text| u64::from_str_radix(&text[2..], 16).ok());
         let is_there = modules.iter().any(|module| Some(module.base_address()) == address);
         ensure!(is_there, "there is no module for {image}");
+    }
+    Ok(())
+}
+
+/// The command reads the minidump, and walks to the frames that the system's own unwinder found as the process crashed.
+fn check_walk(dump: &Path, report: &Value, program: &Path, prefix: &Path) -> anyhow::Result<()> {
+    let system = prefix.join("drive_c/windows/system32");
+    let libraries = ["ntdll", "kernel32", "kernelbase", "msvcrt"].map(|name| system.join(format!("{name}.dll")));
+    let folder = tempfile::tempdir()?;
+    let mut command = coroner();
+    command.arg("import").arg(dump).args(["--no-cache", "--no-debuginfod"]).arg("--output").arg(folder.path());
+    for file in libraries.iter().map(PathBuf::as_path).chain([program]) {
+        command.arg("--symbols").arg(file);
+    }
+    succeed(command.stdout(std::process::Stdio::null()))?;
+    let read = entries(folder.path())?.into_iter().next().context("nothing was imported")?;
+    let read: Value = serde_json::from_slice(&std::fs::read(read)?)?;
+    let crash = |report: &Value| {
+        let crash = &report["crash"];
+        (crash["tid"].clone(), crash["address"].clone(), crash["access"].clone())
+    };
+    ensure!(crash(&read) == crash(report), "it is said to be of {:#}", read["crash"]);
+    let addresses = |report: &Value| {
+        let frames = report["threads"][0]["frames"].as_array().map(Vec::as_slice).unwrap_or_default();
+        frames.iter().map(|frame| frame["address"].to_string()).collect::<Vec<_>>()
+    };
+    let (found, expected) = (addresses(&read), addresses(report));
+    ensure!(found == expected && found.len() > 4, "the frames are {found:?}, and not {expected:?}");
+    let threads = read["threads"].as_array().context("no threads")?;
+    for thread in threads {
+        ensure!(thread["walk_end"] == "root", "a stack is not walked to its end: {thread:#}");
     }
     Ok(())
 }
@@ -144,10 +177,17 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(prefix)
 }
 
+/// The command.
+fn coroner() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tools::workspace_root()).args(["run", "--quiet", "-p", "coroner-cli", "--"]);
+    command
+}
+
 /// What the command says of a report.
 fn show(path: &Path) -> anyhow::Result<String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(tools::workspace_root()).args(["run", "--quiet", "-p", "coroner-cli", "--", "show"]).arg(path);
+    let mut command = coroner();
+    command.arg("show").arg(path);
     let output = command.output().context("running coroner show")?;
     let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "coroner show {}: {error}", path.display());

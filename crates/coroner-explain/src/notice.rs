@@ -95,8 +95,8 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
 /// An exception of Windows, by its code (ntstatus.h), or the C runtime's SIGABRT.
 fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     match signal.number.cast_unsigned() {
-        // The latter: an invalid parameter of a function of the C runtime.
-        22 | 0xc000_0417 => Notice::Abort,
+        // SIGABRT, as a minidump has it, too; an invalid parameter of a function of the C runtime; `__fastfail`.
+        22 | 0x4000_0015 | 0xc000_0417 | 0xc000_0409 => Notice::Abort,
         0xc000_0005 => of_access_violation(report, crash),
         0x8000_0001 => Notice::GuardPage,
         0x8000_0002 => Notice::Unaligned,

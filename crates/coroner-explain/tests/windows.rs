@@ -83,6 +83,8 @@ fn what_the_code_of_an_exception_says() {
         (0xe06d_7363, K::Exception, Certainty::Certain, "C++ exception, called by save"),
         (0xe043_4352, K::Exception, Certainty::Certain, ".NET exception, called by save"),
         (22, K::Abort, Certainty::Certain, "Abort, called by save"),
+        (0x4000_0015, K::Abort, Certainty::Certain, "Abort, called by save"),
+        (0xc000_0409, K::Abort, Certainty::Certain, "Abort, called by save"),
         (
             0xc000_0417,
             K::Abort,

@@ -1,4 +1,4 @@
-//! What others saved of a process that died, as reports of Coroner: ELF core dumps, and minidumps of Breakpad and Crashpad.
+//! What others saved of a process that died, as reports of Coroner: ELF core dumps, and minidumps of Breakpad, Crashpad and Windows.
 //!
 //! Both hold registers and memory, and no stacks. The stacks are walked here, by [`coroner_unwind`], with the unwind data of the images'
 //! own files, which a [`Symbolizer`] finds by build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and named by their symbols. An image
@@ -32,6 +32,7 @@ mod live_process;
 mod log;
 mod minidump_file;
 mod noted;
+mod pdata;
 mod swift_crash_log;
 #[cfg(target_os = "linux")]
 mod systemd_coredump;

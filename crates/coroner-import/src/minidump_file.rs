@@ -1,22 +1,27 @@
-//! Minidumps, as Breakpad, Crashpad and Coroner itself write them of Linux, Android and Apple processes.
+//! Minidumps, as Breakpad, Crashpad and Coroner itself write them of Linux, Android and Apple processes, and Windows of its own.
 
 use std::borrow::Cow;
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, Header, Image, Mach, Signal, Thread, Timestamp, signal_code_name, signal_name,
+    Address, Annotation, Bytes, Crash, CrashFlag, Header, Image, Mach, Signal, Thread, Timestamp, signal_code_name,
+    signal_name,
 };
-use coroner_report::wire::{FORMAT_VERSION, ImageKind, Monitor, Os};
+use coroner_report::wire::{Access, FORMAT_VERSION, ImageKind, Monitor, Os};
 use coroner_symbols::Symbolizer;
+use minidump::format::MINIDUMP_EXCEPTION;
 use minidump::system_info::{Cpu, Os as DumpOs};
 use minidump::{
-    Minidump, MinidumpContext, MinidumpCrashpadInfo, MinidumpException, MinidumpMiscInfo, MinidumpModule,
+    CodeView, Minidump, MinidumpContext, MinidumpCrashpadInfo, MinidumpException, MinidumpMiscInfo, MinidumpModule,
     MinidumpModuleList, MinidumpRawContext, MinidumpSystemInfo, MinidumpThreadList, MinidumpThreadNames, Module,
 };
 
-use crate::walk::{SavedMemory, registers, walk_threads};
+use crate::walk::{SavedMemory, registers, walk_threads, walk_windows_threads};
 use crate::{ImportError, MAX_IMAGES, MAX_THREADS, damaged, id_of};
+
+/// Flag of an exception whose program counter is one that a call returns to (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`).
+const SOFTWARE_ORIGINATE: u32 = 0x80;
 
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, ImportError> {
     let stream = |what: &str| {
@@ -35,6 +40,7 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
         DumpOs::Android => Os::ANDROID,
         DumpOs::MacOs => Os::MACOS,
         DumpOs::Ios => Os::IOS,
+        DumpOs::Windows if arch == Arch::X86_64 => Os::WINDOWS,
         other => return Err(ImportError::Unsupported(format!("a minidump of a process of {other}"))),
     };
     let misc = dump.get_stream::<MinidumpMiscInfo>().ok();
@@ -99,7 +105,13 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
         annotations,
         ..Report::default()
     };
-    walk_threads(&mut report, &memory, None, symbolizer);
+    if os == Os::WINDOWS {
+        let is_call =
+            exception.is_some_and(|exception| exception.raw.exception_record.exception_flags & SOFTWARE_ORIGINATE != 0);
+        walk_windows_threads(&mut report, &memory, is_call, symbolizer);
+    } else {
+        walk_threads(&mut report, &memory, None, symbolizer);
+    }
     report.complete = report.problems.is_empty();
     Ok(report)
 }
@@ -132,6 +144,9 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
             ..Crash::default()
         };
     }
+    if os == Os::WINDOWS {
+        return windows_crash(record, time, tid);
+    }
     // Breakpad on Apple's systems: code and subcode are those of the Mach exception; Crashpad has them among the parameters, too.
     let (code, subcode) = match record.exception_information {
         [_, code, subcode, ..] if record.number_parameters >= 3 => (code as i64, subcode as i64),
@@ -140,6 +155,50 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
     let mach = Mach::of(record.exception_code as i32, code, subcode);
     let address = (mach.exception == 1).then_some(Address(record.exception_address));
     Crash { time, tid, address, monitor: Monitor::MACH, mach: Some(mach), ..Crash::default() }
+}
+
+/// An exception of Windows (winnt.h, `EXCEPTION_RECORD`).
+fn windows_crash(record: &MINIDUMP_EXCEPTION, time: Timestamp, tid: u64) -> Crash {
+    let number = record.exception_code.cast_signed();
+    let mut crash = Crash {
+        time,
+        tid,
+        monitor: Monitor::SEH,
+        signal: Some(Signal { number, name: signal_name(Os::WINDOWS, number), ..Signal::default() }),
+        ..Crash::default()
+    };
+    let [kind, address, ..] = record.exception_information;
+    match record.exception_code {
+        // An access violation, and what could not be read from a file; −1: the processor said no address.
+        0xc000_0005 | 0xc000_0006 | 0x8000_0001 if record.number_parameters >= 2 && address != u64::MAX => {
+            crash.address = Some(Address(address));
+            crash.access = match kind {
+                _ if address == record.exception_address => Some(Access::EXECUTE),
+                0 => Some(Access::READ),
+                1 => Some(Access::WRITE),
+                8 => Some(Access::EXECUTE),
+                _ => None,
+            };
+        }
+        0xc000_00fd => crash.flags.push(CrashFlag::StackOverflow),
+        0xc000_0409 if record.number_parameters >= 1 => crash.message = Some(fast_fail(kind)),
+        _ => {}
+    }
+    crash
+}
+
+/// What ended itself by `__fastfail` (winnt.h, `FAST_FAIL_…`).
+fn fast_fail(code: u64) -> String {
+    let what = match code {
+        0 | 2 => "a stack buffer was overrun",
+        3 => "a linked list is corrupt",
+        5 => "a function of the C runtime was given an invalid parameter",
+        7 => "the program ended itself",
+        8 => "an index was out of its range",
+        10 => "a call went to no function that Control Flow Guard knows",
+        _ => "a check failed",
+    };
+    format!("{what} (__fastfail {code})")
 }
 
 /// The general registers, in the order of reports.
@@ -178,12 +237,17 @@ fn general(context: &MinidumpContext) -> Option<Vec<u64>> {
 fn image(module: &MinidumpModule, os: Os, main: Option<u64>) -> Image {
     let is_elf = matches!(os, Os::LINUX | Os::ANDROID);
     let build_id = match is_elf {
+        _ if os == Os::WINDOWS => identity(module),
         true => module.code_identifier().map(|id| digits(id.as_str())).unwrap_or_default(),
         false => module.debug_identifier().map(|id| id.uuid().as_bytes().to_vec()).unwrap_or_default(),
     };
     let load_address = Address(module.base_address());
     Image {
-        kind: if is_elf { ImageKind::ELF } else { ImageKind::MACHO },
+        kind: match is_elf {
+            _ if os == Os::WINDOWS => ImageKind::PE,
+            true => ImageKind::ELF,
+            false => ImageKind::MACHO,
+        },
         path: module.code_file().into_owned(),
         load_address,
         // Where the file's own addresses begin it does not say: at 0, as those of position-independent files.
@@ -194,6 +258,20 @@ fn image(module: &MinidumpModule, os: Os, main: Option<u64>) -> Image {
         version: module.version().map(Cow::into_owned),
         ..Image::default()
     }
+}
+
+/// As reports have it of a PE image: time stamp and size, and of CodeView data GUID and age.
+fn identity(module: &MinidumpModule) -> Vec<u8> {
+    let mut id = [module.raw.time_date_stamp.to_le_bytes(), module.raw.size_of_image.to_le_bytes()].concat();
+    if let Some(CodeView::Pdb70(data)) = &module.codeview_info {
+        let guid = &data.signature;
+        id.extend(guid.data1.to_le_bytes());
+        id.extend(guid.data2.to_le_bytes());
+        id.extend(guid.data3.to_le_bytes());
+        id.extend(guid.data4);
+        id.extend(data.age.to_le_bytes());
+    }
+    id
 }
 
 /// The bytes that hexadecimal digits are.

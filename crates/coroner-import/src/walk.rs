@@ -1,5 +1,8 @@
 //! The stacks of saved threads.
 
+use std::collections::BTreeSet;
+
+use crate::pdata;
 use coroner_process::futex_wait;
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
@@ -138,6 +141,32 @@ pub(crate) fn walk_threads(
             (None, None) => continue,
         };
         (thread.frames, thread.walk_end) = (walked.0, Some(walked.1));
+    }
+}
+
+/// The same of a process of Windows on x86_64. `is_call`: the crashed thread's program counter is one that a call returns to.
+pub(crate) fn walk_windows_threads(
+    report: &mut Report,
+    memory: &SavedMemory<'_>,
+    is_call: bool,
+    symbolizer: &mut Symbolizer,
+) {
+    let mut files = SnapshotImages::new();
+    for image in &report.images {
+        files.add(symbolizer.files(&ImageKey::of_image(image, Arch::X86_64)), image.load_address.0);
+    }
+    let mut without = BTreeSet::new();
+    for thread in &mut report.threads {
+        let Some(registers) = thread.registers.as_ref().and_then(Registers::x86_64) else { continue };
+        let kind = if is_call && thread.crashed { AddressKind::RETURN } else { AddressKind::INSTRUCTION };
+        let (frames, end, missing) = pdata::walk(&registers, kind, &mut files.memory(memory), &report.images);
+        (thread.frames, thread.walk_end) = (frames, Some(end));
+        without.extend(missing.map(described));
+    }
+    if !without.is_empty() {
+        let without = without.into_iter().collect::<Vec<_>>().join(", ");
+        let what = format!("stacks end at {without}: no file with its identity was found, whose unwind data they need");
+        report.problems.push(Problem { section: None, offset: 0, what });
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! | what | from |
 //! |---|---|
+//! | a PE file's headers and read-only sections (with `.pdata`) | the image's own file; only to be read |
 //! | code, `.eh_frame` and `.eh_frame_hdr`, `.sframe`, `__unwind_info` | the image's own file |
 //! | a search table where the linker made none (`PT_GNU_EH_FRAME`) | made here, by the section headers |
 //! | `.debug_frame` | the image's file or its debug file, compressed too; else the ELF file in `.gnu_debugdata` (Android's system libraries) |
@@ -116,6 +117,11 @@ impl SnapshotImages {
         let Ok(parsed) = object::File::parse(first.bytes()) else { return data };
         let slide = load_address.wrapping_sub(first.base_svma());
         data.has_code = has_code(first);
+        #[cfg(feature = "pe")]
+        if first.kind() == FileKind::Pe {
+            data.has_code = self.add_pe(&parsed, first, load_address);
+            return data;
+        }
         let layout = match &parsed {
             object::File::Elf64(file) => elf_layout(file.elf_header(), file.endian(), first, data.has_code),
             object::File::MachO64(_) => mach_layout(&parsed, first),
@@ -165,6 +171,30 @@ impl SnapshotImages {
             self.images.insert(index, Image { text: AddressRange { start, end }, ..image });
         }
         data
+    }
+
+    /// What of a PE file can be read and not be written. Its unwind data are none of this crate's; whether it has them.
+    #[cfg(feature = "pe")]
+    fn add_pe(&mut self, parsed: &object::File<'_>, file: &SymbolFile, load_address: u64) -> bool {
+        /// Where the headers are.
+        const HEADERS: u64 = 0x400;
+        let mut has_unwind_data = false;
+        for section in parsed.sections() {
+            let object::SectionFlags::Coff { characteristics } = section.flags() else { continue };
+            let Some((offset, size)) = section.file_range().filter(|(_, size)| *size > 0) else { continue };
+            if characteristics.0 & object::pe::IMAGE_SCN_MEM_WRITE.0 != 0 {
+                continue;
+            }
+            if let Some(bytes) = file.slice(offset, size) {
+                has_unwind_data |= section.name() == Ok(".pdata");
+                let rva = section.address().wrapping_sub(parsed.relative_address_base());
+                self.insert(load_address.wrapping_add(rva), bytes);
+            }
+        }
+        if has_unwind_data && let Some(bytes) = file.slice(0, HEADERS) {
+            self.insert(load_address, bytes);
+        }
+        has_unwind_data
     }
 
     /// Says what memory the process had, of images or not, and where code could run. That of compilers and interpreters at run time is in no image:

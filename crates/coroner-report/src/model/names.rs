@@ -19,6 +19,7 @@ fn windows_name(number: i32) -> Option<&'static str> {
         15 => "SIGTERM",
         21 => "SIGBREAK",
         22 => "SIGABRT",
+        0x4000_0015 => "STATUS_FATAL_APP_EXIT",
         0x8000_0001 => "EXCEPTION_GUARD_PAGE",
         0x8000_0002 => "EXCEPTION_DATATYPE_MISALIGNMENT",
         0x8000_0003 => "EXCEPTION_BREAKPOINT",
