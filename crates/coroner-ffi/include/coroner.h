@@ -252,7 +252,7 @@ typedef struct {
 typedef struct {
     // The event id: 32 hexadecimal digits. The same report may come twice, and has the same id then.
     const char *event_id;
-    // The report as JSON (docs/report-format.md).
+    // The report as JSON (docs/report-format.md). NULL in a library without the feature `json`, such as the lean one.
     const char *json;
     // The report's file as the dying process wrote it.
     const uint8_t *raw;
@@ -745,6 +745,7 @@ coroner_status coroner_config_add_sink(coroner_config *config,
 
 // Sets a function that sees each report before the sinks, as JSON, and may keep it from them: a report for which it returns false is
 // removed. It is called at a launch, in coroner_install or on a thread of Coroner's, and may be called twice for one report. NULL changes nothing.
+// CORONER_STATUS_SYSTEM if the library was built without the feature `json`, as the lean one is.
 //
 // The caller sees to it that:
 // `config` is from `coroner_config_new`; `keep` can be called with `context` on any thread, for the process's life.

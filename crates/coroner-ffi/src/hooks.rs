@@ -28,7 +28,7 @@ pub enum Delivered {
 pub struct GivenReport {
     /// The event id: 32 hexadecimal digits. The same report may come twice, and has the same id then.
     pub event_id: *const c_char,
-    /// The report as JSON (docs/report-format.md).
+    /// The report as JSON (docs/report-format.md). NULL in a library without the feature `json`, such as the lean one.
     pub json: *const c_char,
     /// The report's file as the dying process wrote it.
     pub raw: *const u8,
@@ -50,8 +50,13 @@ fn c_text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-fn json(report: &Report) -> CString {
-    c_text(serde_json::to_string(report).unwrap_or_default())
+/// The report as JSON; `None` without that feature.
+fn json(report: &Report) -> Option<CString> {
+    cfg!(feature = "json").then(|| c_text(serde_json::to_string(report).unwrap_or_default()))
+}
+
+fn pointer(text: Option<&CString>) -> *const c_char {
+    text.map_or(std::ptr::null(), |text| text.as_ptr())
 }
 
 struct AppSink {
@@ -69,7 +74,7 @@ impl Sink for AppSink {
         let event_id = c_text(submission.report.header.event_id.to_string());
         let json = json(submission.report);
         let raw = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
-        let (event_id, json) = (event_id.as_ptr(), json.as_ptr());
+        let (event_id, json) = (event_id.as_ptr(), pointer(json.as_ref()));
         let given = GivenReport { event_id, json, raw: raw.as_ptr(), raw_length: raw.len() };
         // SAFETY: as who added the sink promises; what is given lives until it returns.
         let answer = unsafe { (self.deliver)(self.context.get(), &raw const given) };
@@ -110,6 +115,7 @@ pub unsafe extern "C" fn coroner_config_add_sink(
 
 /// Sets a function that sees each report before the sinks, as JSON, and may keep it from them: a report for which it returns false is
 /// removed. It is called at a launch, in coroner_install or on a thread of Coroner's, and may be called twice for one report. NULL changes nothing.
+/// CORONER_STATUS_SYSTEM if the library was built without the feature `json`, as the lean one is.
 ///
 /// # Safety
 /// `config` is from `coroner_config_new`; `keep` can be called with `context` on any thread, for the process's life.
@@ -120,11 +126,17 @@ pub unsafe extern "C" fn coroner_config_set_before_deliver(
     context: *mut c_void,
 ) -> Status {
     let Some(keep) = keep else { return Status::Ok };
+    if !cfg!(feature = "json") {
+        return fail(
+            Status::System,
+            "this library was built without the feature `json`, by which the function sees reports",
+        );
+    }
     let context = AppPointer(context);
     let hook = move |report: Report| {
         let json = json(&report);
         // SAFETY: as the caller promises; the text lives until it returns.
-        unsafe { keep(context.get(), json.as_ptr()) }.then_some(report)
+        unsafe { keep(context.get(), pointer(json.as_ref())) }.then_some(report)
     };
     // SAFETY: as the caller promises.
     unsafe { change(config, |delivery: Delivery| delivery.before_deliver(hook)) }

@@ -1,12 +1,15 @@
 //! Programs outside the workspace that take an unpacked archive as an app would: by pkg-config and by CMake, static and shared.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, ensure};
+use coroner_report::model::Report;
 
+use super::Contents;
 use crate::tools;
 
 const PROGRAM: &str = r#"
@@ -14,10 +17,17 @@ const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 
+static bool keep(void *context, const char *json)
+{
+    return context == NULL && json != NULL;
+}
+
 int main(int count, char **words)
 {
     coroner_config *config = coroner_config_new("com.example.dist");
     coroner_config_set_store_dir(config, words[1]);
+    if (coroner_config_set_before_deliver(config, keep, NULL) != CORONER_STATUS_OK)
+        printf("%s\n", coroner_last_error());
     if (coroner_install(config) != CORONER_STATUS_OK) {
         fprintf(stderr, "%s\n", coroner_last_error());
         return 1;
@@ -46,20 +56,26 @@ fn succeed(command: &mut Command) -> anyhow::Result<Output> {
 }
 
 /// All checks of what lies at `unpacked`, each with its outcome. Files go below `scratch`.
-pub(super) fn all(unpacked: &Path, scratch: &Path) -> Vec<(String, anyhow::Result<()>)> {
+pub(super) fn all(unpacked: &Path, scratch: &Path, contents: Contents) -> Vec<(String, anyhow::Result<()>)> {
     let source = scratch.join("main.c");
     let written = fs::write(&source, PROGRAM).context("the program");
     let mut rows = vec![("the program is written".to_owned(), written)];
     for (name, words) in
         [("pkg-config, shared", &["--cflags", "--libs"][..]), ("pkg-config, static", &["--cflags"][..])]
     {
-        rows.push((name.to_owned(), by_pkg_config(unpacked, scratch, &source, words)));
+        rows.push((name.to_owned(), by_pkg_config(unpacked, scratch, &source, words, contents)));
     }
-    rows.extend([("CMake".to_owned(), by_cmake(unpacked, scratch, &source))]);
+    rows.extend([("CMake".to_owned(), by_cmake(unpacked, scratch, &source, contents))]);
     rows
 }
 
-fn by_pkg_config(unpacked: &Path, scratch: &Path, source: &Path, words: &[&str]) -> anyhow::Result<()> {
+fn by_pkg_config(
+    unpacked: &Path,
+    scratch: &Path,
+    source: &Path,
+    words: &[&str],
+    contents: Contents,
+) -> anyhow::Result<()> {
     tools::debian_package("pkg-config", "pkg-config")?;
     let asked = |words: &[&str]| {
         let mut command = Command::new("pkg-config");
@@ -82,10 +98,10 @@ fn by_pkg_config(unpacked: &Path, scratch: &Path, source: &Path, words: &[&str])
     if words.contains(&"--libs") {
         needs_by_version(&program)?;
     }
-    crash(&program, &scratch.join(format!("store-{}", words.len())))
+    crash(&program, &scratch.join(format!("store-{}", words.len())), contents)
 }
 
-fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path) -> anyhow::Result<()> {
+fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path, contents: Contents) -> anyhow::Result<()> {
     tools::debian_package("cmake", "cmake")?;
     let project = scratch.join("project");
     fs::create_dir_all(&project)?;
@@ -97,7 +113,7 @@ fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path) -> anyhow::Result<()
     succeed(Command::new("cmake").arg("--build").arg(&build))?;
     needs_by_version(&build.join("shared"))?;
     for kind in ["static", "shared"] {
-        crash(&build.join(kind), &scratch.join(format!("store-{kind}"))).context(kind)?;
+        crash(&build.join(kind), &scratch.join(format!("store-{kind}")), contents).context(kind)?;
     }
     Ok(())
 }
@@ -111,15 +127,47 @@ fn needs_by_version(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Crashes the program, starts it again, and looks for the report.
-fn crash(program: &Path, store: &Path) -> anyhow::Result<()> {
+/// Whether the shared libraries in two folders export the same, and programs need both by the same name.
+pub(super) fn same_functions(full: &Path, lean: &Path) -> anyhow::Result<()> {
+    let says = |folder: &Path| {
+        let library = folder.join("lib/libcoroner_ffi.so");
+        let exported = succeed(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library))?;
+        let exported = String::from_utf8(exported.stdout)?;
+        let names = exported.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned);
+        let dynamic = succeed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(&library))?;
+        let dynamic = String::from_utf8(dynamic.stdout)?;
+        let soname =
+            dynamic.lines().find(|line| line.contains("(SONAME)")).and_then(|line| line.split('[').next_back());
+        anyhow::Ok((names.collect::<BTreeSet<_>>(), soname.unwrap_or_default().to_owned()))
+    };
+    let ((full, name), (lean, lean_name)) = (says(full)?, says(lean)?);
+    ensure!(full.contains("coroner_install") && full.contains("pthread_create"), "it exports {full:?}");
+    let differ: Vec<_> = full.symmetric_difference(&lean).collect();
+    ensure!(differ.is_empty(), "one of them alone has {differ:?}");
+    ensure!(name == lean_name, "they are called {name} and {lean_name}");
+    Ok(())
+}
+
+/// Crashes the program, starts it again, and looks for the report: as JSON, or as the crash left it, to be named as the command names it.
+fn crash(program: &Path, store: &Path, contents: Contents) -> anyhow::Result<()> {
     let died = Command::new(program).arg(store).arg("crash").output()?;
     ensure!(died.status.signal() == Some(libc::SIGABRT), "it ended with {}", died.status);
-    succeed(Command::new(program).arg(store))?;
+    let said = String::from_utf8(succeed(Command::new(program).arg(store))?.stdout)?;
+    let is_refused = said.contains("without the feature `json`");
+    ensure!(is_refused == (contents == Contents::Lean), "of a hook with JSON it says {said:?}");
     let reports: Vec<PathBuf> =
         fs::read_dir(store.join("reports"))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-    let json = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == "json"));
-    let text = fs::read_to_string(json.context("there is no report")?)?;
+    let form = if contents == Contents::Full { "json" } else { "coroner" };
+    let found = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == form));
+    let found = found.context("there is no report")?;
+    let text = if contents == Contents::Full {
+        fs::read_to_string(found)?
+    } else {
+        ensure!(reports.len() == 1, "there are {reports:?}");
+        let mut report = Report::read_file(found)?;
+        coroner::SymbolSearch::default().symbolicate(&mut report);
+        report.to_json()
+    };
     ensure!(text.contains("SIGABRT") && text.contains("\"main\""), "the report has no SIGABRT, or no `main`");
     Ok(())
 }

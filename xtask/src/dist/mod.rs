@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: what apps in C and C++ take, `target/dist/coroner-VERSION-TARGET.tar.gz`.
+//! `cargo xtask dist`: what apps in C and C++ take, `target/dist/coroner-VERSION-TARGET.tar.gz`, and `coroner-lean-VERSION-TARGET.tar.gz`, which has the
+//! same functions under the same names in smaller libraries: those leave reports as the crash left them.
 //!
 //! The header, the static and the shared library, files for pkg-config and CMake, the licences. All paths in it are relative to its own place, so
 //! it is unpacked anywhere. The same sources make the same bytes. `--check` builds, crashes and reads programs with what was unpacked.
@@ -26,7 +27,7 @@ pub(crate) struct Arguments {
     /// The target; this machine's by default.
     #[arg(long)]
     target: Option<String>,
-    /// Features of `coroner-ffi` beside its defaults, such as `sentry`.
+    /// Features of `coroner-ffi` beside its defaults, such as `sentry`. There is no lean archive then.
     #[arg(long)]
     features: Option<String>,
     /// Unpack it below this folder, too.
@@ -44,6 +45,28 @@ pub(crate) struct Arguments {
     /// Print one JSON object with a row a file, and a row a check, as the last line.
     #[arg(long)]
     json: bool,
+}
+
+/// What of `coroner-ffi` an archive has.
+#[derive(Clone, Copy, PartialEq)]
+enum Contents {
+    /// The default features, and those that were asked for.
+    Full,
+    /// [`LEAN`] alone.
+    Lean,
+}
+
+/// Features of the lean libraries: the default ones but `json`, `panics` and `symbolicate`.
+pub(crate) const LEAN: &str = "exceptions,interpose-cxa-throw,interpose-pthread-create,soname";
+/// The profile in which they are built where the others are built in `ship`.
+pub(crate) const LEAN_PROFILE: &str = "ship-lean";
+
+/// The profile of an archive's libraries.
+fn profile(arguments: &Arguments, contents: Contents) -> &str {
+    match (contents, arguments.profile.as_str()) {
+        (Contents::Lean, "ship") => LEAN_PROFILE,
+        (_, other) => other,
+    }
 }
 
 /// What programs of Windows are linked with for the shared library.
@@ -69,37 +92,58 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(make) = other {
         let archive = make(arguments)?;
         let row = Row { what: archive.display().to_string(), bytes: Some(archive.metadata()?.len()), error: None };
-        return report(arguments, &[row], &archive);
+        return report(arguments, &[row], &[&archive]);
     }
     let host = host()?;
     let target = arguments.target.clone().unwrap_or_else(|| host.clone());
-    let name = name(&target);
-    let (folder, archive) = make(arguments, &target)?;
+    let kinds: &[Contents] = match arguments.features {
+        Some(_) => &[Contents::Full],
+        None => &[Contents::Full, Contents::Lean],
+    };
+    let made: Vec<_> = kinds.iter().map(|contents| make(arguments, &target, *contents)).collect::<Result<_, _>>()?;
 
     let mut rows: Vec<Row> = Vec::new();
-    for file in files_of(&folder)? {
-        let what = file.strip_prefix(&folder)?.display().to_string();
-        rows.push(Row { what, bytes: Some(file.symlink_metadata()?.len()), error: None });
-    }
-    rows.push(Row { what: format!("{name}.tar.gz"), bytes: Some(archive.metadata()?.len()), error: None });
-    if let Some(prefix) = &arguments.prefix {
-        unpack(&archive, prefix)?;
-        println!("unpacked to {}", prefix.join(&name).display());
+    for (folder, archive) in &made {
+        let name = folder.file_name().unwrap_or_default().display();
+        for file in files_of(folder)? {
+            let what = format!("{name}/{}", file.strip_prefix(folder)?.display());
+            rows.push(Row { what, bytes: Some(file.symlink_metadata()?.len()), error: None });
+        }
+        rows.push(Row { what: format!("{name}.tar.gz"), bytes: Some(archive.metadata()?.len()), error: None });
+        if let Some(prefix) = &arguments.prefix {
+            unpack(archive, prefix)?;
+            println!("unpacked to {}", prefix.join(name.to_string()).display());
+        }
     }
     if arguments.check {
         ensure!(target == host, "programs for {target} can't be run here");
-        let scratch = tempfile::tempdir()?;
-        unpack(&archive, scratch.path())?;
-        for (what, outcome) in check::all(&scratch.path().join(&name), scratch.path()) {
-            rows.push(Row { what, bytes: None, error: outcome.err().map(|error| format!("{error:#}")) });
+        for (contents, (folder, archive)) in kinds.iter().zip(&made) {
+            let scratch = tempfile::tempdir()?;
+            unpack(archive, scratch.path())?;
+            let name = folder.file_name().unwrap_or_default();
+            for (what, outcome) in check::all(&scratch.path().join(name), scratch.path(), *contents) {
+                let what = format!("{}: {what}", name.display());
+                rows.push(Row { what, bytes: None, error: outcome.err().map(|error| format!("{error:#}")) });
+            }
+        }
+        if let [(full, _), (lean, _)] = &made[..] {
+            let same = check::same_functions(full, lean);
+            let what = "both shared libraries have the same name and functions".to_owned();
+            rows.push(Row { what, bytes: None, error: same.err().map(|error| format!("{error:#}")) });
         }
     }
-    report(arguments, &rows, &archive)
+    let archives: Vec<_> = made.iter().map(|(_, archive)| archive.as_path()).collect();
+    report(arguments, &rows, &archives)
 }
 
 /// An archive's name on that target, without its ending.
 pub(crate) fn name(target: &str) -> String {
-    format!("coroner-{}-{target}", env!("CARGO_PKG_VERSION"))
+    name_of(target, Contents::Full)
+}
+
+fn name_of(target: &str, contents: Contents) -> String {
+    let what = if contents == Contents::Lean { "coroner-lean" } else { "coroner" };
+    format!("{what}-{}-{target}", env!("CARGO_PKG_VERSION"))
 }
 
 /// The archive as it is shipped for this machine, unpacked below `prefix`; where it lies there.
@@ -118,27 +162,27 @@ pub(crate) fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
         debian: false,
         json: false,
     };
-    let (_, archive) = make(&arguments, &target)?;
+    let (_, archive) = make(&arguments, &target, Contents::Full)?;
     unpack(&archive, prefix)?;
     Ok(prefix.join(name(&target)))
 }
 
 /// Builds the libraries, and packs what belongs to them; the folder and the archive.
-fn make(arguments: &Arguments, target: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
-    let name = name(target);
+fn make(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let name = name_of(target, contents);
     let place = tools::target_dir().join("dist");
     let folder = place.join(&name);
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    build(arguments, target)?;
-    lay_out(&folder, &libraries(arguments, target), target)?;
+    build(arguments, target, contents)?;
+    lay_out(&folder, &libraries(profile(arguments, contents), target), target)?;
     let archive = place.join(format!("{name}.tar.gz"));
     pack(&folder, &name, &archive)?;
     Ok((folder, archive))
 }
 
-fn report(arguments: &Arguments, rows: &[Row], archive: &Path) -> anyhow::Result<()> {
+fn report(arguments: &Arguments, rows: &[Row], archives: &[&Path]) -> anyhow::Result<()> {
     for row in rows {
         match (&row.error, row.bytes) {
             (Some(error), _) => println!("FAIL {}: {error}", row.what),
@@ -146,7 +190,7 @@ fn report(arguments: &Arguments, rows: &[Row], archive: &Path) -> anyhow::Result
             (None, None) => println!("ok   {}", row.what),
         }
     }
-    println!("{}", archive.display());
+    archives.iter().for_each(|archive| println!("{}", archive.display()));
     let failed = rows.iter().filter(|row| row.error.is_some()).count();
     if arguments.json {
         let rows: Vec<_> = rows
@@ -172,12 +216,15 @@ pub(crate) fn host() -> anyhow::Result<String> {
     Ok(host.context("rustc does not say its host")?.to_owned())
 }
 
-fn build(arguments: &Arguments, target: &str) -> anyhow::Result<()> {
+fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(["rustc", "--quiet", "-p", "coroner-ffi", "--lib"]);
     // Named, as there is no optimisation across crates where one of the kinds is a Rust library.
-    command.args(["--crate-type", "cdylib,staticlib", "--profile", &arguments.profile, "--target", target]);
-    if let Some(features) = &arguments.features {
+    command.args(["--crate-type", "cdylib,staticlib", "--profile", profile(arguments, contents)]);
+    command.args(["--target", target]);
+    if contents == Contents::Lean {
+        command.args(["--no-default-features", "--features", LEAN]);
+    } else if let Some(features) = &arguments.features {
         command.args(["--features", features]);
     }
     let status = deadline::status(&mut command)?;
@@ -186,8 +233,8 @@ fn build(arguments: &Arguments, target: &str) -> anyhow::Result<()> {
 }
 
 /// Where cargo put the libraries.
-fn libraries(arguments: &Arguments, target: &str) -> PathBuf {
-    let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
+fn libraries(profile: &str, target: &str) -> PathBuf {
+    let profile = if profile == "dev" { "debug" } else { profile };
     tools::target_dir().join(target).join(profile)
 }
 

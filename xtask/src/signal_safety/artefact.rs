@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::{android, darwin, tools};
+use crate::{android, darwin, dist, tools};
 
 /// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
 const PROFILE: &str = "ship";
@@ -16,23 +16,37 @@ const APP: [&str; 5] = ["build", "--package", "coroner-capture", "--example", "c
 /// thread-locals, if any, behind `__tls_get_addr`.
 const LIBRARY: [&str; 6] = ["rustc", "--package", "coroner-ffi", "--lib", "--crate-type", "cdylib"];
 
+/// The lean one, of a profile of its own.
+const LEAN_LIBRARY: [&str; 9] = [
+    "rustc",
+    "--package",
+    "coroner-ffi",
+    "--lib",
+    "--crate-type",
+    "cdylib",
+    "--no-default-features",
+    "--features",
+    dist::LEAN,
+];
+
 /// Builds the artefacts of a target; returns where they are.
 ///
 /// # Errors
 /// Where cargo fails; it has said why.
 pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = cargo(target, &APP)?;
+    let mut found = cargo(target, PROFILE, &APP)?;
     if target.starts_with(std::env::consts::ARCH) && !target.contains("-apple-") {
-        found.extend(cargo(target, &LIBRARY)?);
+        found.extend(cargo(target, PROFILE, &LIBRARY)?);
+        found.extend(cargo(target, dist::LEAN_PROFILE, &LEAN_LIBRARY)?);
     }
     Ok(found)
 }
 
 /// Runs cargo and returns the linked programs and shared libraries that it made.
-fn cargo(target: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+fn cargo(target: &str, profile: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(what)
-        .args(["--quiet", "--profile", PROFILE, "--target", target, "--message-format=json-render-diagnostics"])
+        .args(["--quiet", "--profile", profile, "--target", target, "--message-format=json-render-diagnostics"])
         .envs(environment(target)?)
         .stderr(std::process::Stdio::inherit())
         .output()
