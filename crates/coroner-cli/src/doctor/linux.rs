@@ -83,7 +83,8 @@ fn none_if_empty(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
 
-/// How large a signal frame is, against the alternate stack of 8 KiB that Rust gives its threads.
+/// How large a signal frame is, against the alternate stack of 8 KiB that Rust gives its threads. Coroner gives them larger ones, made for this
+/// processor's frame.
 fn signal_frame() -> Finding {
     const SUBJECT: &str = "signal frame";
     // SAFETY: `getauxval` only reads the vector that the kernel left at start.
@@ -91,11 +92,13 @@ fn signal_frame() -> Finding {
     match frame {
         0 => Finding::other(Grade::Note, SUBJECT, "this kernel doesn't say how large a signal frame is", ""),
         bytes if bytes > 6 * 1024 => Finding::other(
-            Grade::Limited,
+            Grade::Note,
             SUBJECT,
-            format!("{bytes} bytes on this processor"),
-            "Little of the 8 KiB alternate stack of a Rust thread is left: attach threads (`coroner::attach_current_thread`) \
-             so that they get a larger one.",
+            format!(
+                "{bytes} bytes on this processor, for which the alternate stacks that Coroner gives to threads have room"
+            ),
+            "Rust's own have little. Where Coroner can't give them (musl, `crt-static`, loaded by `dlopen`, without the feature \
+             `interpose-pthread-create`) attach each thread: `coroner::attach_current_thread`.",
         ),
         bytes => Finding::works(SUBJECT, format!("{bytes} bytes of a Rust thread's 8 KiB alternate stack")),
     }
