@@ -310,6 +310,7 @@ int main(void) {
     // The minidump has the same stacks.
     let minidump = bench.run(&["show", "shop.dmp", "--thread", "all"]);
     assert!(minidump.out.contains("waits_for_customers") && minidump.out.contains("idle"), "{minidump:?}");
+    assert!(minidump.out.starts_with("Dump of a running process"), "no signal: {minidump:?}");
     let dumped = bench.run(&["dump", &pid]);
     assert!(
         dumped.out.contains("waits_for_customers") && dumped.out.contains("Dump of a running process"),

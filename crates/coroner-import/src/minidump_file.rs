@@ -10,7 +10,7 @@ use coroner_report::model::{
 };
 use coroner_report::wire::{Access, FORMAT_VERSION, ImageKind, Monitor, Os};
 use coroner_symbols::Symbolizer;
-use minidump::format::MINIDUMP_EXCEPTION;
+use minidump::format::{MINIDUMP_EXCEPTION, MINIDUMP_STREAM_TYPE};
 use minidump::system_info::{Cpu, Os as DumpOs};
 use minidump::{
     CodeView, Minidump, MinidumpContext, MinidumpCrashpadInfo, MinidumpException, MinidumpMiscInfo, MinidumpModule,
@@ -122,7 +122,9 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
     let Some(exception) = exception else { return Crash { time, tid, monitor: Monitor::SIGNAL, ..Crash::default() } };
     let record = &exception.raw.exception_record;
     if matches!(os, Os::LINUX | Os::ANDROID) {
-        // Breakpad's `DUMP_REQUESTED`, which is no signal.
+        if record.exception_code == DUMP_REQUESTED {
+            return without_signal(dump, time, tid);
+        }
         let number = record.exception_code as i32;
         let code = record.exception_flags as i32;
         let has_address = code > 0 && code != 0x80 && matches!(number, 4 | 5 | 7 | 8 | 11);
@@ -200,6 +202,31 @@ fn fast_fail(code: u64) -> String {
     };
     format!("{what} (__fastfail {code})")
 }
+
+/// Breakpad's code for a dump that no signal asked for (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
+const DUMP_REQUESTED: u32 = 0xffff_ffff;
+
+/// A dump of a process that runs, unless a comment says why it was made: Coroner's minidumps of exceptions and panics have one, and no signal.
+fn without_signal(dump: &Minidump<'_, &[u8]>, time: Timestamp, tid: u64) -> Crash {
+    let comment = dump.get_raw_stream(MINIDUMP_STREAM_TYPE::CommentStreamW as u32).ok();
+    let comment = comment.map(|bytes| {
+        let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
+        let text = char::decode_utf16(units.take_while(|unit| *unit != 0 && *unit != u16::from(b'\n')));
+        text.map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)).take(MAX_COMMENT).collect::<String>()
+    });
+    let crash = Crash { time, tid, monitor: Monitor::USER, ..Crash::default() };
+    match comment.filter(|comment| !comment.trim().is_empty()) {
+        Some(comment) => Crash { exception_type: Some("minidump".to_owned()), message: Some(comment), ..crash },
+        None => Crash {
+            flags: vec![CrashFlag::NotFatal],
+            exception_type: Some("dump of a running process".to_owned()),
+            ..crash
+        },
+    }
+}
+
+/// Most characters of a comment that are taken.
+const MAX_COMMENT: usize = 1000;
 
 /// The general registers, in the order of reports.
 fn general(context: &MinidumpContext) -> Option<Vec<u64>> {
