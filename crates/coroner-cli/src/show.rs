@@ -46,8 +46,11 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
     let explanation = explain(&report, &code);
     let text = match view.format {
         ReportFormat::Text => {
-            let layout =
-                Layout { all_frames: view.all_frames, width: terminal::width().filter(|_| view.output.is_none()) };
+            let layout = Layout {
+                all_frames: view.all_frames,
+                width: terminal::width().filter(|_| view.output.is_none()),
+                below_stack: symbol_search::why_unnamed(&mut report, symbolizer),
+            };
             return match view.output {
                 Some(path) => {
                     let mut text = anstream::StripStream::new(Vec::new());
@@ -78,17 +81,19 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
 }
 
 /// How a report's text is laid out.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Layout {
     pub(crate) all_frames: bool,
     /// The columns that there are.
     pub(crate) width: Option<usize>,
+    /// A line below the stack that the report is of.
+    pub(crate) below_stack: Option<String>,
 }
 
 impl Layout {
     /// For standard output, as most commands show a report.
     pub(crate) fn of_terminal() -> Layout {
-        Layout { all_frames: false, width: terminal::width() }
+        Layout { width: terminal::width(), ..Layout::default() }
     }
 }
 
@@ -115,9 +120,10 @@ pub(crate) fn print(
         return Err(no_thread(report, number));
     }
     let all = threads == ThreadFilter::All;
-    let Layout { all_frames, width } = layout;
+    let Layout { all_frames, width, below_stack } = layout;
     let folding = if all_frames { Folding::None } else { Folding::Runtime };
-    let options = TextOptions { threads, images: all, folding, short_paths: true, width, ..TextOptions::default() };
+    let options =
+        TextOptions { threads, images: all, folding, short_paths: true, width, below_stack, ..TextOptions::default() };
     let mut painter = Painter { out, width, column: 0, error: None };
     let explained = explanation.map_or(Ok(()), |explanation| explained::write(explanation, &mut painter));
     let explained = explained.and_then(|()| explained::write_profile(report, &mut painter));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use coroner::{Report, SymbolSearch};
+use coroner_report::model::{Frame, InApp, InAppRules};
 use coroner_symbols::{Arch, DebugId, Debuginfod, ImageKey, ImageSymbols, Match, Options, SymbolFile, Symbolizer};
 use indicatif::ProgressBar;
 
@@ -178,6 +179,27 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program
         return false;
     }
     frames == 0 || named > 0
+}
+
+/// Why the app's own frames of the stack that a report is of have no names: one line. `None` if they have, or none is known to be the app's.
+pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> Option<String> {
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, report);
+    let thrown = report.exceptions.first().map(|exception| &exception.frames[..]).filter(|frames| !frames.is_empty());
+    let frames = thrown.unwrap_or_else(|| report.crashed_frames());
+    let is_unnamed =
+        |frame: &&Frame| in_app.functions(frame).all(|function| function.in_app && function.name.is_none());
+    let module = PathBuf::from(frames.iter().find(is_unnamed)?.module.as_deref()?);
+    // What was opened to name them is asked again.
+    let images = symbolizer.symbolicate_report(report);
+    let image = images.into_iter().find(|image| image.key.path == module)?;
+    let matched = &symbolizer.status(&image.key).matched;
+    if image.named > 0 && *matched == Match::Matched {
+        return None;
+    }
+    let (name, why) = (name_of(&module), why(matched, &image));
+    let advice = if why.contains("--symbols") { "" } else { ": give its debug file with `--symbols`" };
+    Some(format!("functions of `{name}` have no names: {why}{advice}"))
 }
 
 /// What was found for an image.

@@ -99,7 +99,7 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
                 &report,
                 explanation.as_ref(),
                 output.threads,
-                Layout { all_frames: true, width: None },
+                Layout { all_frames: true, ..Layout::default() },
                 &mut text,
             )?;
             whole_file::write(path, &text.into_inner())?;

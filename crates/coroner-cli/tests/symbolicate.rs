@@ -108,6 +108,11 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert!(without.err.contains("no frame of the program `app` has a name: give its debug file"), "{}", without.err);
     assert!(without.err.contains("app: 0 of ") && without.err.contains("no symbols with its id"), "{}", without.err);
 
+    let unnamed = bench.run(&["show", &report]);
+    let id = without.err.split("give its debug file (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let why = format!("functions of `app` have no names: no symbols with its id {id} were found: give its debug file");
+    assert!(unnamed.code == 0 && unnamed.out.contains(&why), "{why}: {}", unnamed.out);
+
     let named = with(&["--symbols", "symbols"]);
     assert!(named.code == 0 && has_names(&named), "{named:?}");
     let json = named.json();
@@ -137,6 +142,8 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     let show = ["show", &report, "--format", "json", "--symbols", "symbols"];
     assert!(!has_names(&bench.run(&show)), "`show` doesn't use it");
     assert!(has_names(&bench.run(&[&show[..], &["--no-cache"]].concat())));
+    let shown = bench.run(&["show", id, "--symbols", "symbols", "--no-cache"]);
+    assert!(shown.out.contains("chain_c") && !shown.out.contains("have no names"), "{shown:?}");
     assert!(has_names(&with(&["--symbols", "symbols", "--cache", "elsewhere"])) && bench.path("elsewhere").is_dir());
 
     // Breakpad's text has names, too. Addresses in it count from the image's first byte.

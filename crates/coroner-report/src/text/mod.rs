@@ -115,7 +115,7 @@ pub enum Folding {
 }
 
 /// What to show.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TextOptions {
     /// Which threads.
     pub threads: ThreadFilter,
@@ -131,6 +131,8 @@ pub struct TextOptions {
     pub short_paths: bool,
     /// The columns that a line of a stack should fit into: long names are shortened, and the source has a line of its own.
     pub width: Option<usize>,
+    /// A line below the stack of the thread that the report is of: why it has no names.
+    pub below_stack: Option<String>,
 }
 
 impl Default for TextOptions {
@@ -143,6 +145,7 @@ impl Default for TextOptions {
             folding: Folding::Repeats,
             short_paths: false,
             width: None,
+            below_stack: None,
         }
     }
 }

@@ -293,18 +293,24 @@ impl Writer<'_> {
         let exceptions = if thread.crashed && !is_signal { &self.report.exceptions[..] } else { &[] };
         if let Some(exception) = exceptions.first().filter(|exception| thread.has_frames_of(exception)) {
             let kind = exception.type_name.as_deref().unwrap_or("exception");
-            return self.line(Style::Faint, &format!("     the stack is that of the {kind}, above\n"));
+            self.line(Style::Faint, &format!("     the stack is that of the {kind}, above\n"))?;
+            return self.below_stack(thread);
         }
         match exceptions {
             [] => self.frames(&thread.frames, &thread.skipped)?,
             _ => self.frames_of_exception(&thread.frames, &thread.skipped)?,
         }
-        match thread.walk_end {
-            None | Some(WalkEnd::ROOT) => Ok(()),
-            Some(end) => {
-                let why = end.to_string().replace('_', " ");
-                self.line(Style::Faint, &format!("     the walk ended here: {why}\n"))
-            }
+        if let Some(end) = thread.walk_end.filter(|end| *end != WalkEnd::ROOT) {
+            let why = end.to_string().replace('_', " ");
+            self.line(Style::Faint, &format!("     the walk ended here: {why}\n"))?;
+        }
+        self.below_stack(thread)
+    }
+
+    fn below_stack(&mut self, thread: &Thread) -> fmt::Result {
+        match &self.options.below_stack {
+            Some(text) if thread.crashed => self.line(Style::Warning, &format!("     {text}\n")),
+            _ => Ok(()),
         }
     }
 
