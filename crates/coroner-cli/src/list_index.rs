@@ -24,7 +24,7 @@ use crate::summary::Summary;
 use crate::symbol_search::default_cache;
 
 /// What an index begins with. Its number changes with what a record is; what is hidden as a secret changes with the version.
-const MAGIC: &[u8] = concat!("coroner list index 5 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
+const MAGIC: &[u8] = concat!("coroner list index 6 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
 /// No index is larger.
 const LARGEST: u64 = 1 << 30;
 /// CRC-32, records, texts of lists, bytes of texts.

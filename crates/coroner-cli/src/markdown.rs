@@ -59,7 +59,7 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
         writeln!(out, "- **Waits:** {}", escaped(&wait.to_string()))?;
     }
     for exception in &report.exceptions {
-        let message = exception.message.as_deref().unwrap_or_default();
+        let message = report.message_of(exception).unwrap_or_default();
         writeln!(out, "\n### Thrown: {}\n\n{}\n", escaped(&exception.kind()), escaped(message))?;
         stack(report, &exception.frames, out)?;
     }

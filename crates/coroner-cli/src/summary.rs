@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, InApp, InAppRules, Timestamp, is_runtime_code};
+use coroner_report::model::{CrashFlag, InApp, InAppRules, PURE_VIRTUAL_CALL, Timestamp, is_runtime_code};
 use coroner_report::signature::Signature;
 use coroner_report::text::short_function;
 use coroner_report::wire::Monitor;
@@ -110,7 +110,7 @@ fn what(report: &Report) -> String {
         "stack overflow".to_owned()
     } else if let Some(exception) = report.exceptions.first() {
         let name = exception.type_name.clone().unwrap_or_else(|| exception.language.to_string());
-        exception.message.as_ref().map_or(name.clone(), |message| format!("{name}: {}", first_line(message)))
+        report.message_of(exception).map_or(name.clone(), |message| format!("{name}: {}", first_line(message)))
     } else if let Some(signal) = &crash.signal {
         let name = signal.name.map_or_else(|| format!("signal {}", signal.number), ToOwned::to_owned);
         match signal.code_name {
@@ -127,7 +127,8 @@ fn what(report: &Report) -> String {
         let _ = write!(what, " at {address}");
     }
     // What an exception says was said above.
-    let message = crash.message.as_deref().or_else(|| report.abort_message());
+    let pure_virtual = || report.is_pure_virtual_call().then_some(PURE_VIRTUAL_CALL);
+    let message = crash.message.as_deref().or_else(|| report.abort_message()).or_else(pure_virtual);
     if let Some(message) = message.filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, ": {}", first_line(message));
     }

@@ -85,6 +85,8 @@ fn what_an_app_survived_is_listed_shown_converted_and_sent() {
     assert_eq!(shown["exceptions"][0]["type_name"], "shop::DoorError");
     assert_eq!(shown["exceptions"][0]["raw_type_name"], "N4shop9DoorErrorE");
     assert_eq!(shown["crash"]["exception_type"], "shop::DoorError");
+    // The sentence begins with the type as it is written.
+    assert!(coroner(&store, &["show", found[2].1]).starts_with("std::io::error::Error: the fridge is empty"));
 
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     coroner(&store, &["send", "--dsn", &server.dsn()]);

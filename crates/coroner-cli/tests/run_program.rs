@@ -111,6 +111,43 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
 
 /// The program has run by the time that it is seen.
 #[test]
+fn a_pure_virtual_call_is_called_that_everywhere() {
+    const PURE: &str = r#"
+struct Shape {
+    Shape() { draw(); }
+    virtual ~Shape() {}
+    void draw() { area(); }
+    virtual void area() = 0;
+};
+struct Circle : Shape {
+    void area() override {}
+};
+int main() { Circle circle; }
+"#;
+    let bench = Bench::new();
+    std::fs::write(bench.path("shapes.cpp"), PURE).unwrap();
+    let (source, program) = (bench.path("shapes.cpp"), bench.path("shapes"));
+    let built = Command::new("c++").args(["-g", "-O0", "-o"]).args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let crashed = bench.run(&["run", "--", program.to_str().unwrap()]);
+    assert_eq!(crashed.signal, Some(libc::SIGABRT), "{crashed:?}");
+    assert!(crashed.err.contains("\nA pure virtual function was called, called by Shape::draw()"), "{crashed:?}");
+    for arguments in [
+        &["list"][..],
+        &["list", "--format", "json"],
+        &["top"],
+        &["show", "--format", "markdown"],
+        &["convert", "--to", "sentry"],
+        &["show", "--format", "otlp"],
+    ] {
+        let said = bench.run(arguments);
+        assert_eq!(said.code, Some(0), "{arguments:?} {said:?}");
+        assert!(said.out.contains("a pure virtual function was called"), "{arguments:?} {said:?}");
+        assert!(!said.out.contains("without an active exception"), "{arguments:?} {said:?}");
+    }
+}
+
+#[test]
 fn a_report_that_the_store_does_not_take_is_kept_elsewhere_and_that_is_said() {
     let bench = Bench::new();
     let cart = bench.program("cart", CART, &[]);

@@ -1,9 +1,9 @@
 //! The sentence.
 
 use coroner_report::Report;
-use coroner_report::model::{Crash, Frame, InApp, InAppRules};
+use coroner_report::model::{Crash, Frame, InApp, InAppRules, PURE_VIRTUAL_CALL};
 use coroner_report::text::short_function;
-use coroner_report::wire::{Access, FoundBy};
+use coroner_report::wire::{Access, FoundBy, Monitor};
 
 use crate::{mapped, shadow_stack, zombie};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
@@ -56,11 +56,19 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
     let sentence = sentence.replace(char::is_control, " ");
     let mut letters = sentence.chars();
     match letters.next() {
-        // A type's name is written as it is: `std::runtime_error: …`.
-        Some(first) if explanation.kind != FaultKind::Exception => {
+        // A type's name is written as it is: `std::runtime_error: …`, and of a handled error `core::num::error::ParseIntError: …`.
+        Some(first) if !begins_with_type(report, crash, explanation.kind) => {
             std::iter::once(first.to_ascii_uppercase()).chain(letters).collect()
         }
         _ => sentence,
+    }
+}
+
+/// Whether the sentence begins with the name of a type.
+fn begins_with_type(report: &Report, crash: &Crash, kind: FaultKind) -> bool {
+    match kind {
+        FaultKind::Exception => !report.is_pure_virtual_call(),
+        _ => crash.monitor == Monitor::USER && !report.exceptions.is_empty(),
     }
 }
 
@@ -85,8 +93,8 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     let signal = crash.signal.as_ref();
     match (kind, crash.message.as_deref().or_else(|| report.abort_message())) {
         (FaultKind::Abort, Some(message)) => return format!("abort: {}", message.trim_end_matches('.')),
-        (FaultKind::Abort, None) if is_pure_virtual(report) => {
-            return "abort: a pure virtual function was called".to_owned();
+        (FaultKind::Abort, None) if report.is_pure_virtual_call() => {
+            return format!("abort: {PURE_VIRTUAL_CALL}");
         }
         (FaultKind::Abort, None) if is_out_of_memory(report) => {
             return "abort: memory could not be allocated (`handle_alloc_error`)".to_owned();
@@ -102,8 +110,8 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         }
         _ => {}
     }
-    if kind == FaultKind::Exception && is_pure_virtual(report) {
-        return "a pure virtual function was called".to_owned();
+    if kind == FaultKind::Exception && report.is_pure_virtual_call() {
+        return PURE_VIRTUAL_CALL.to_owned();
     }
     let name = exception.map_or_else(|| crash.kind(), coroner_report::model::Exception::kind);
     if let (FaultKind::SentSignal, Some(pid)) = (kind, signal.and_then(|signal| signal.sender_pid)) {
@@ -129,12 +137,6 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     }
     let cause = exception.and_then(|exception| exception.message.clone()).or_else(|| report.cause());
     cause.map_or(name.clone(), |cause| format!("{name}: {cause}"))
-}
-
-/// Whether the C++ library ended the program because a function without a body was called, in a constructor or a destructor.
-fn is_pure_virtual(report: &Report) -> bool {
-    // The latter is Microsoft's.
-    is_within(report, &|name| matches!(name, "__cxa_pure_virtual" | "_purecall"))
 }
 
 /// Whether Rust's standard library ended the program because an allocation failed.

@@ -113,7 +113,10 @@ fn record(report: &Report, labels: &Labels) -> LogRecord {
 /// Type and message: of the uncaught exception of a language, else of the signal.
 fn what_happened(report: &Report) -> (String, Option<String>) {
     match (&report.crash, report.exceptions.first()) {
-        (_, Some(exception)) => (exception.kind(), exception.message.clone().or_else(|| report.explained_cause())),
+        (_, Some(exception)) => {
+            let message = report.message_of(exception).map(ToOwned::to_owned);
+            (exception.kind(), message.or_else(|| report.explained_cause()))
+        }
         (Some(crash), None) => (crash.kind(), report.explained_cause()),
         (None, None) => ("Crash".to_owned(), Some("the report was cut before it says what happened".to_owned())),
     }
@@ -143,7 +146,7 @@ fn stacktrace(report: &Report) -> Option<String> {
         if place > 0 {
             text.push_str("Caused by: ");
         }
-        text.push_str(&heading(exception));
+        text.push_str(&heading(report, exception));
         write(&mut text, &exception.frames, &exception.skipped);
     }
     let thread = reported_thread(report);
@@ -162,8 +165,8 @@ fn stacktrace(report: &Report) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-fn heading(exception: &Exception) -> String {
-    let message = exception.message.as_ref().map_or_else(String::new, |message| format!(": {message}"));
+fn heading(report: &Report, exception: &Exception) -> String {
+    let message = report.message_of(exception).map_or_else(String::new, |message| format!(": {message}"));
     format!("{}{message}\n", exception.kind())
 }
 

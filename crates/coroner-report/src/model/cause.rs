@@ -49,7 +49,33 @@ impl Crash {
     }
 }
 
+/// What is said of a call of a function without a body.
+pub const PURE_VIRTUAL_CALL: &str = "a pure virtual function was called";
+
 impl Report {
+    /// Whether the C++ library, or Microsoft's, ended the program because a function without a body was called, in a constructor or a destructor.
+    pub fn is_pure_virtual_call(&self) -> bool {
+        const INNERMOST: usize = 16;
+        let exception = self.exceptions.first();
+        // It throws nothing.
+        if exception.is_some_and(|exception| exception.type_name.is_some()) {
+            return false;
+        }
+        let frames = self.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
+        let thrown = exception.map(|exception| exception.frames.as_slice()).unwrap_or_default();
+        let is_it = |name: &Option<String>| matches!(name.as_deref(), Some("__cxa_pure_virtual" | "_purecall"));
+        let frames = frames.iter().take(INNERMOST).chain(thrown.iter().take(INNERMOST));
+        frames.into_iter().any(|frame| is_it(&frame.function) || is_it(&frame.raw_function))
+    }
+
+    /// What `exception`, one of this report's, says. Of a pure virtual call it is that: the exception itself says only that there is none.
+    pub fn message_of<'a>(&self, exception: &'a Exception) -> Option<&'a str> {
+        match exception.type_name.is_none() && exception.language == Language::CPP && self.is_pure_virtual_call() {
+            true => Some(PURE_VIRTUAL_CALL),
+            false => exception.message.as_deref(),
+        }
+    }
+
     /// What happened, for people: what the program said of its end comes first, then what the system did.
     pub fn cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
@@ -108,6 +134,9 @@ impl Report {
 
     /// What the program, or a library of it, said of its end.
     fn said<'a>(&'a self, crash: &'a Crash) -> Option<Cow<'a, str>> {
+        if crash.monitor == Monitor::CPP_EXCEPTION && self.is_pure_virtual_call() {
+            return Some(Cow::Borrowed(PURE_VIRTUAL_CALL));
+        }
         // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
         // an abort is no cause of a fault.
         let died_of = |names: &[&str]| {

@@ -28,6 +28,7 @@ mod timestamp;
 mod value;
 
 pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress};
+pub use cause::PURE_VIRTUAL_CALL;
 pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
     SectionCount, Signal,

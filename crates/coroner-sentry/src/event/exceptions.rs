@@ -147,7 +147,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
         return vec![from_crash(report, crash, stacks)];
     }
     let chain = report.exceptions.iter().enumerate().map(|(place, thrown)| {
-        let mut exception = from_thrown(thrown);
+        let mut exception = from_thrown(report, thrown);
         let mut mechanism = if place == 0 { mechanism(report, crash) } else { chained(report, place) };
         if report.exceptions.len() > 1 {
             mechanism.exception_id = Some(place as u64);
@@ -214,10 +214,10 @@ fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception 
     }
 }
 
-fn from_thrown(thrown: &Thrown) -> Exception {
+fn from_thrown(report: &Report, thrown: &Thrown) -> Exception {
     Exception {
         kind: thrown.kind(),
-        value: thrown.message.clone(),
+        value: report.message_of(thrown).map(ToOwned::to_owned),
         thread_id: Some(thrown.tid).filter(|tid| *tid != 0),
         mechanism: None,
         stacktrace: None,
