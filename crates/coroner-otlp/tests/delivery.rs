@@ -224,6 +224,9 @@ fn without_a_server_it_waits_for_one() {
     // The second is due; a portal answers it, then a server, and as soon as that takes it the first is sent, too.
     let server = Server::start(vec![Answer::status(302)]);
     let client = client(folder.path(), options(&server));
+    let first = client.outbox().queue().unwrap().remove(0);
+    assert_eq!(first.not_before, 0, "another address is asked at once");
+    client.outbox().put_off(&first, 0, SystemTime::now() + 100 * LONG).unwrap();
     client.capture(&report(2)).unwrap();
     while server.requests().len() < 2 {
         client.flush(LONG);

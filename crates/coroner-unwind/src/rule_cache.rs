@@ -269,7 +269,8 @@ impl RuleCache {
         let (set, tag) = set_and_tag(key);
         let current = self.current();
         let set = &self.index[set];
-        (0..WAYS).filter(|way| set.tags[*way] == tag).map(|way| set.places[way]).find(|place| {
+        let mut places = set.tags.iter().zip(&set.places).filter(|(own, _)| **own == tag).map(|(_, place)| *place);
+        places.find(|place| {
             let entry = self.entry(*place);
             entry.key == key && entry.epoch == current
         })

@@ -89,7 +89,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         fs::create_dir_all(own.join("Headers"))?;
         for header in ["coroner.h", "coroner_apple.h"] {
             let text = fs::read_to_string(headers.join(header)).with_context(|| header.to_owned())?;
-            fs::write(own.join("Headers").join(header), with_features(&text, arguments))?;
+            fs::write(own.join("Headers").join(header), with_features(&text, arguments.features.as_deref()))?;
         }
         fs::write(own.join("Headers/module.modulemap"), include_str!("apple/module.modulemap"))?;
         let mut built = Vec::new();
@@ -108,7 +108,10 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         fs::copy(source.path(), sources.join(source.file_name()))?;
     }
     fs::write(sources.join("PrivacyInfo.xcprivacy"), include_str!("apple/PrivacyInfo.xcprivacy"))?;
-    let settings = conditions(arguments).map(|name| format!(".define(\"{name}\")")).collect::<Vec<_>>().join(", ");
+    let settings = conditions(arguments.features.as_deref())
+        .map(|name| format!(".define(\"{name}\")"))
+        .collect::<Vec<_>>()
+        .join(", ");
     let manifest = include_str!("apple/Package.swift");
     let filled = manifest.replace("features: [SwiftSetting] = []", &format!("features: [SwiftSetting] = [{settings}]"));
     ensure!(settings.is_empty() || filled != manifest, "the package's manifest has no place for features");
@@ -126,15 +129,15 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
 }
 
 /// What the header and the Swift module ask for, of the features that declare more.
-fn conditions(arguments: &Arguments) -> impl Iterator<Item = &'static str> {
-    let features: Vec<&str> = arguments.features.iter().flat_map(|given| given.split([',', ' '])).collect();
+fn conditions(features: Option<&str>) -> impl Iterator<Item = &'static str> {
+    let features: Vec<&str> = features.iter().flat_map(|given| given.split([',', ' '])).collect();
     let known = [("sentry", "CORONER_SENTRY"), ("otlp", "CORONER_OTLP")];
     known.into_iter().filter_map(move |(feature, name)| features.contains(&feature).then_some(name))
 }
 
 /// A header that declares what the libraries have: who imports a module has no say in it.
-fn with_features(header: &str, arguments: &Arguments) -> String {
-    let defined: String = conditions(arguments).map(|name| format!("#define {name} 1\n")).collect();
+pub(super) fn with_features(header: &str, features: Option<&str>) -> String {
+    let defined: String = conditions(features).map(|name| format!("#define {name} 1\n")).collect();
     match header.split_once("#define CORONER_H\n") {
         Some((before, after)) if !defined.is_empty() => format!("{before}#define CORONER_H\n{defined}{after}"),
         _ => header.to_owned(),

@@ -176,7 +176,7 @@ fn make(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Resu
         fs::remove_dir_all(&folder)?;
     }
     build(arguments, target, contents)?;
-    lay_out(&folder, &libraries(profile(arguments, contents), target), target)?;
+    lay_out(&folder, &libraries(profile(arguments, contents), target), target, arguments.features.as_deref())?;
     let archive = place.join(format!("{name}.tar.gz"));
     pack(&folder, &name, &archive)?;
     Ok((folder, archive))
@@ -227,6 +227,7 @@ fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Res
     } else if let Some(features) = &arguments.features {
         command.args(["--features", features]);
     }
+    println!("building {}: some minutes", name_of(target, contents));
     let status = deadline::status(&mut command)?;
     ensure!(status.success(), "building coroner-ffi ended with {status}");
     Ok(())
@@ -269,11 +270,21 @@ fn system_libraries(target: &str) -> &'static str {
     }
 }
 
+/// The page on C as an archive's README: what it links to, which is not in the archive, is linked where it is published.
+fn readme(page: &str) -> String {
+    const FILES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main");
+    let linked = |(place, text): (usize, &str)| match text {
+        _ if place == 0 || text.starts_with('#') || text.starts_with("http") => text.to_owned(),
+        _ => text.strip_prefix("..").map_or_else(|| format!("{FILES}/docs/{text}"), |path| format!("{FILES}{path}")),
+    };
+    page.split("](").enumerate().map(linked).collect::<Vec<_>>().join("](")
+}
+
 /// Puts `libraries` and what belongs to them into `folder`, as in an archive.
 ///
 /// # Errors
 /// A file can't be read or written.
-pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::Result<()> {
+pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&str>) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let (lib, include) = (folder.join("lib"), folder.join("include"));
     let (pkg_config, cmake) = (lib.join("pkgconfig"), lib.join("cmake/coroner"));
@@ -283,13 +294,14 @@ pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str) -> anyhow::
     let copy = |from: &Path, to: PathBuf| {
         fs::copy(from, &to).map(|_| ()).with_context(|| format!("{} to {}", from.display(), to.display()))
     };
-    copy(&root.join("crates/coroner-ffi/include/coroner.h"), include.join("coroner.h"))?;
+    let header = fs::read_to_string(root.join("crates/coroner-ffi/include/coroner.h"))?;
+    fs::write(include.join("coroner.h"), apple::with_features(&header, features))?;
     if target.contains("apple") {
         copy(&root.join("crates/coroner-ffi/include/coroner_apple.h"), include.join("coroner_apple.h"))?;
     }
     copy(&root.join("LICENSE-MIT"), folder.join("LICENSE-MIT"))?;
     copy(&root.join("LICENSE-APACHE"), folder.join("LICENSE-APACHE"))?;
-    copy(&root.join("docs/c.md"), folder.join("README.md"))?;
+    fs::write(folder.join("README.md"), readme(&fs::read_to_string(root.join("docs/c.md"))?))?;
     copy(&libraries.join("libcoroner_ffi.a"), lib.join("libcoroner_ffi.a"))?;
     let (plain, shared, soname) = shared_library(target);
     let mut shared_folder = "lib";

@@ -178,7 +178,7 @@ fn prepare(places: &mut Places, apps: &[&App], short: bool) -> anyhow::Result<()
     let command = if short {
         tools::build_workspace()?;
         places.archive = places.scratch.join("lib").join(dist::name(&dist::host()?));
-        dist::lay_out(&places.archive, &tools::target_dir().join("debug/deps"), &dist::host()?)?;
+        dist::lay_out(&places.archive, &tools::target_dir().join("debug/deps"), &dist::host()?, None)?;
         tools::target_dir().join("debug")
     } else {
         if is_native {

@@ -32,7 +32,7 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
     let place = folder.join("c");
     let _ = fs::remove_dir_all(&place);
     let (archive, project, build) = (place.join("archive"), place.join("project"), place.join("build"));
-    dist::lay_out(&archive, &tools::target_dir().join(TARGET).join("debug"), TARGET)?;
+    dist::lay_out(&archive, &tools::target_dir().join(TARGET).join("debug"), TARGET, None)?;
     fs::create_dir_all(&project)?;
     for source in ["examples/c/notes.c", "fixtures/windows/closes_library.c"] {
         let source = tools::workspace_root().join(source);
