@@ -57,18 +57,19 @@ impl Client {
         let client = exporter::client(&options).map_err(OpenError::Transport)?;
         let outbox = Outbox::open(directory, "otlp").map_err(OpenError::Outbox)?;
         let server = identity(&options);
+        let is_other = |state: &State| !state.server.is_empty() && state.server != server;
+        if is_other(&outbox.read_state()) {
+            // Before the note: a process that is killed between the two does it again.
+            outbox.revive().map_err(OpenError::Outbox)?;
+        }
         let note = |state: &mut State| {
-            let other = !state.server.is_empty() && state.server != server;
-            if other {
+            if is_other(state) {
                 // What another server wanted is not this one's.
                 state.not_before = 0;
             }
-            state.server = server;
-            other
+            state.server.clone_from(&server);
         };
-        if outbox.update(note).map_err(OpenError::Outbox)? {
-            outbox.revive().map_err(OpenError::Outbox)?;
-        }
+        outbox.update(note).map_err(OpenError::Outbox)?;
         let sender = Arc::new(Sender { outbox, client, options });
         let rounds = Arc::clone(&sender);
         let thread = Arc::new(SendingThread::new("coroner-otlp", move || rounds.round()));

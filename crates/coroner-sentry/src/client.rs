@@ -94,21 +94,20 @@ impl Client {
     ) -> Result<Self, OpenError> {
         let outbox = Outbox::open(directory).map_err(OpenError::Outbox)?;
         let identity = identity(&options);
-        let other = outbox
-            .update(|state| {
-                let other = !state.dsn.is_empty() && state.dsn != identity;
-                if other {
-                    // What another server wanted is not this one's.
-                    state.rate_limits.clear();
-                    state.sessions_after = 0;
-                }
-                state.dsn = identity;
-                other
-            })
-            .map_err(OpenError::Outbox)?;
-        if other {
+        let is_other = |state: &crate::outbox::State| !state.dsn.is_empty() && state.dsn != identity;
+        if is_other(&outbox.read_state()) {
+            // Before the note: a process that is killed between the two does it again.
             outbox.revive().map_err(OpenError::Outbox)?;
         }
+        let note = |state: &mut crate::outbox::State| {
+            if is_other(state) {
+                // What another server wanted is not this one's.
+                state.rate_limits.clear();
+                state.sessions_after = 0;
+            }
+            state.dsn.clone_from(&identity);
+        };
+        outbox.update(note).map_err(OpenError::Outbox)?;
         let sender = Arc::new(Sender::new(outbox.clone(), transport, options.clone()));
         let rounds = Arc::clone(&sender);
         let thread = SendingThread::new("coroner-sentry", move || rounds.round());

@@ -108,6 +108,7 @@ impl Sender {
         let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
         // Another process of the app is at it: it sends this one's, too.
         let sending = if may_send { self.outbox.try_send() } else { None };
+        let mut stopped = false;
         if sending.is_some() {
             let now = SystemTime::now();
             let (waiting, due) = self.outbox.queue()?.into_iter().partition(|entry| entry.wait(now).is_some());
@@ -122,14 +123,15 @@ impl Sender {
             }
             // The server is there: what waits because it was not need not wait longer.
             if next == Next::Taken {
-                self.send_entries(waiting, next)?;
+                next = self.send_entries(waiting, next)?;
             }
+            stopped = next == Next::Stop;
         }
         if sending.is_some() || !may_send {
             self.enforce(&self.options.limits)?;
         }
         drop(sending);
-        self.what_is_left(may_send)
+        self.what_is_left(may_send, stopped)
     }
 
     fn enforce(&self, limits: &OutboxLimits) -> std::io::Result<()> {
@@ -178,7 +180,8 @@ impl Sender {
         self.outbox.read_state().rate_limits.wait(category, now)
     }
 
-    fn what_is_left(&self, may_send: bool) -> std::io::Result<Round> {
+    /// What waits, and when it is to be tried. A server that took nothing (`stopped`) is not asked for each of the others at once.
+    fn what_is_left(&self, may_send: bool, stopped: bool) -> std::io::Result<Round> {
         let now = SystemTime::now();
         let queue = self.outbox.queue()?;
         let state = self.outbox.read_state();
@@ -189,7 +192,8 @@ impl Sender {
             _ => 0,
         };
         // At least a second, so that a clock that goes backwards makes no loop.
-        let again = due.filter(|_| may_send).map(|wait| wait.max(Duration::from_secs(1)));
+        let least = if stopped && limited.is_zero() { self.delay(0) } else { Duration::ZERO };
+        let again = due.filter(|_| may_send).map(|wait| wait.max(least).max(Duration::from_secs(1)));
         Ok(Round { left: queue.len() + waiting, again })
     }
 
@@ -414,7 +418,12 @@ impl Sender {
                     lost += self.outbox.update(|state| state.sessions.settle(true, self.options.sessions))?;
                     break;
                 }
-                Ok(answer) if matches!(answer.status, 429 | 500..) || answer.is_portal() || answer.is_not_now() => {
+                Ok(answer)
+                    if matches!(answer.status, 429 | 500..)
+                        || answer.is_portal()
+                        || answer.is_not_now()
+                        || answer.refuses_access() =>
+                {
                     let now = SystemTime::now();
                     let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, now));
                     let after = seconds(now) + self.delay(0).max(said.unwrap_or_default()).as_secs();

@@ -62,7 +62,7 @@ struct Inner {
     run_id_thread: Mutex<Option<crate::run_id_stack::thread::RunIdThread>>,
 }
 
-static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
+pub(crate) static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
 fn slot() -> MutexGuard<'static, Option<Coroner>> {
     // The slot is only ever set as a whole.
@@ -253,6 +253,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         watchdog,
     };
     let coroner = Coroner { inner: Arc::new(inner) };
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+    crate::fork_locks::hold_over_forks();
     *installed = Some(coroner.clone());
     drop(installed);
     register_exit_handler();

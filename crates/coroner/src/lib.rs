@@ -40,6 +40,8 @@ mod facts;
 mod feedback;
 mod foreign_exception;
 mod hang;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+mod fork_locks;
 mod install;
 mod install_error;
 mod json;

@@ -187,10 +187,10 @@ pub(crate) type BeforeBreadcrumb = dyn for<'a> Fn(Breadcrumb<'a>) -> Option<Brea
 static BEFORE_BREADCRUMB: AtomicPtr<Arc<BeforeBreadcrumb>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Feature flags, in the order in which they were evaluated last, with what came of it.
-static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
+pub(crate) static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
 
 /// Held by the thread that changes several things at once.
-static CHANGE: Mutex<()> = Mutex::new(());
+pub(crate) static CHANGE: Mutex<()> = Mutex::new(());
 
 /// Which thread is in [`Scope::configure`], as pthread_self(3) says; 0 if none is. (A thread-local variable may allocate at a thread's
 /// first look at it, and an app's signal handler may set a tag.)

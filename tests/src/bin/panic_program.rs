@@ -52,6 +52,19 @@ fn main() {
             std::thread::sleep(std::time::Duration::from_millis(1500));
             std::process::abort();
         }
+        "caught-then-asserts" => {
+            unsafe extern "C" {
+                fn __assert_fail(
+                    what: *const std::ffi::c_char,
+                    file: *const std::ffi::c_char,
+                    line: u32,
+                    function: *const std::ffi::c_char,
+                ) -> !;
+            }
+            drop(catch_unwind(|| panics("cheese")));
+            // SAFETY: four texts that end with a NUL.
+            unsafe { __assert_fail(c"pages > 0".as_ptr(), c"book.c".as_ptr(), 12, c"print".as_ptr()) };
+        }
         "caught-by-another-then-abort" => {
             drop(named_thread("baker", || drop(catch_unwind(|| panics("cheese")))));
             std::process::abort();

@@ -219,6 +219,21 @@ impl Report {
         Some(said.text.trim())
     }
 
+    /// A panic that was caught within a second before an abort of which the C library says another reason (a corrupt heap, a failed assertion) did not
+    /// lead to it: it is an annotation then, and no exception.
+    pub(crate) fn put_unrelated_panic_aside(&mut self) {
+        let is_before = |thrown: &Exception| thrown.type_name.as_deref() == Some("panic shortly before the abort");
+        let Some(place) = self.exceptions.iter().position(is_before) else { return };
+        let message = self.exceptions[place].message.as_deref().unwrap_or_default();
+        // On Android the runtime hands the panic's own message over.
+        if self.abort_message().is_none_or(|said| said.contains(message)) {
+            return;
+        }
+        let text = format!("within a second before, a panic was caught: {message}");
+        self.exceptions.remove(place);
+        self.annotations.push(Annotation { source: "panic".to_owned(), text, ..Annotation::default() });
+    }
+
     /// Whether glibc itself called `abort`, as it does when it has something to say: what it said before may be of an abort that the program survived.
     /// True where the stack does not show it, and of other libraries.
     fn is_of_this_abort(&self, source: &str) -> bool {

@@ -128,8 +128,10 @@ fn without_return_type(function: &str) -> &str {
 /// Where the sources of others are kept, as parts of a path: Rust's standard library as it is built and as a component of the
 /// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs; Coroner's own, as a folder beside
 /// the app's.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "/rustc/",
+    // What the standard library is built of, beside its own.
+    "/rust/deps/",
     "/rustlib/src/rust/library/",
     "/registry/src/",
     "/git/checkouts/",

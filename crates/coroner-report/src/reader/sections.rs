@@ -183,6 +183,7 @@ impl<'a> Builder<'a> {
         report.complete = report.problems.is_empty() && report.end.as_ref().is_some_and(|end| end.complete);
         leave_out_call(&mut report);
         report.attribute_frames();
+        report.put_unrelated_panic_aside();
         report
     }
 

@@ -39,7 +39,7 @@ pub(super) struct LoadedImages {
 }
 
 /// The prefixes of [`set_in_app`].
-static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
+pub(crate) static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
 #[cfg(supported)]
 static CURRENT: SharedArc<LoadedImages> = SharedArc::new();
 

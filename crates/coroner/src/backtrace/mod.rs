@@ -24,7 +24,7 @@
 
 mod cache;
 mod display;
-mod images;
+pub(crate) mod images;
 mod names;
 #[cfg(all(supported, target_vendor = "apple"))]
 #[path = "darwin.rs"]

@@ -95,14 +95,21 @@ impl OtlpSink {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client, once the outbox's place is known.
+    /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
     fn client(&self) -> Result<Client, String> {
-        let mut inner = self.locked();
+        let inner = self.locked();
         if let Some(client) = inner.client.get() {
             return Ok(client);
         }
         let directory = inner.outbox.clone().ok_or("there is no directory for the outbox")?;
-        let client = Client::open(inner.options.clone(), &directory).map_err(|error| error.to_string())?;
+        let options = inner.options.clone();
+        drop(inner);
+        let client = Client::open(options, &directory).map_err(|error| error.to_string())?;
+        let mut inner = self.locked();
+        // Another thread may have been faster.
+        if let Some(client) = inner.client.get() {
+            return Ok(client);
+        }
         if let Some(given) = inner.consent {
             client.set_consent(given).map_err(|error| error.to_string())?;
         }

@@ -115,8 +115,9 @@ impl SentrySink {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client, once the outbox's place is known.
+    /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
     fn client(&self) -> Result<Client, String> {
+        #[cfg_attr(not(feature = "sentry-client"), allow(unused_mut))]
         let mut inner = self.locked();
         if let Some(client) = inner.client.get() {
             return Ok(client);
@@ -127,11 +128,18 @@ impl SentrySink {
             log::info!("coroner: the sentry crate's client tells of runs that end by themselves");
             inner.options.sessions = SessionMode::CrashesOnly;
         }
-        let client = match inner.transport.clone() {
-            Some(own) => Client::with_transport(inner.options.clone(), &directory, Box::new(own)),
-            None => Client::open(inner.options.clone(), &directory),
+        let (options, transport) = (inner.options.clone(), inner.transport.clone());
+        drop(inner);
+        let client = match transport {
+            Some(own) => Client::with_transport(options, &directory, Box::new(own)),
+            None => Client::open(options, &directory),
         };
         let client = client.map_err(|error| error.to_string())?;
+        let mut inner = self.locked();
+        // Another thread may have been faster.
+        if let Some(client) = inner.client.get() {
+            return Ok(client);
+        }
         if let Some(given) = inner.consent {
             client.set_consent(given).map_err(|error| error.to_string())?;
         }

@@ -1,0 +1,60 @@
+//! Locks of this crate that a child of `fork` must not find taken by a thread that it does not have: it would wait for ever.
+//!
+//! They are taken before a fork, and released after it in both processes, as pthread_atfork(3) has it. None is waited for longer than
+//! [`TRIES`] says: a thread may be in a change of the app's own ([`Scope::configure`](crate::Scope::configure)), or the one that forks may have it.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
+use std::time::Duration;
+
+use crate::Coroner;
+
+/// How often a lock is asked for, a tenth of a millisecond apart.
+const TRIES: u32 = 100;
+
+/// The locks that were got.
+struct Held {
+    _installed: Option<MutexGuard<'static, Option<Coroner>>>,
+    _change: Option<MutexGuard<'static, ()>>,
+    _flags: Option<MutexGuard<'static, Vec<(String, bool)>>>,
+    _in_app: Option<MutexGuard<'static, Vec<String>>>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Has them held over each fork from now on.
+pub(crate) fn hold_over_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: functions without requirements, which stay: `install` keeps the library that they are in loaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    });
+}
+
+unsafe extern "C" fn before() {
+    let held = Held {
+        _installed: get(&crate::install::INSTALLED),
+        _change: get(&crate::scope::CHANGE),
+        _flags: get(&crate::scope::FLAGS),
+        _in_app: get(&crate::backtrace::images::IN_APP),
+    };
+    // Of a thread that ends just now they are released at once.
+    let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = Some(held));
+}
+
+unsafe extern "C" fn after() {
+    let _ = HELD.try_with(|held| drop(held.borrow_mut().take()));
+}
+
+fn get<T>(lock: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
+    for _ in 0..TRIES {
+        match lock.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+    None
+}

@@ -1,0 +1,56 @@
+//! A child of `fork` whose parent's other threads were in calls of Coroner's at that moment: it makes the same calls, and must not wait for them.
+#![cfg(target_os = "linux")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const FORKS: u32 = 400;
+
+fn calls() {
+    coroner::set_flag("new-cart", true).unwrap();
+    coroner::configure_scope(|scope| scope.set_tag("step", "pay")).unwrap();
+    coroner::backtrace::set_in_app(["/opt/shop"]);
+    assert!(coroner::installed().is_some());
+}
+
+#[test]
+fn a_child_makes_the_calls_that_other_threads_were_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = coroner::Config::new("fork-test").store_dir(folder.path());
+    coroner::install(config.delivery(coroner::Delivery::new().at_install(false))).unwrap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    calls();
+                }
+            });
+        }
+        let hung = (0..FORKS).find(|_| {
+            // SAFETY: the child calls what a child of a process with threads may (glibc's allocator can be used there), and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                calls();
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            assert!(child > 0);
+            let begin = Instant::now();
+            let mut status = 0;
+            // SAFETY: writes the status of this process's own child.
+            while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+                if begin.elapsed() > Duration::from_mins(1) {
+                    // SAFETY: our own child.
+                    unsafe { libc::kill(child, libc::SIGKILL) };
+                    return true;
+                }
+                std::thread::yield_now();
+            }
+            assert_eq!(status, 0);
+            false
+        });
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(hung, None, "a child waits for ever");
+    });
+}
