@@ -39,9 +39,9 @@ mod exception;
 mod facts;
 mod feedback;
 mod foreign_exception;
-mod hang;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod fork_locks;
+mod hang;
 mod install;
 mod install_error;
 mod json;

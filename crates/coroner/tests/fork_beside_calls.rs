@@ -8,7 +8,7 @@ const FORKS: u32 = 400;
 
 fn calls() {
     coroner::set_flag("new-cart", true).unwrap();
-    coroner::configure_scope(|scope| scope.set_tag("step", "pay")).unwrap();
+    coroner::configure_scope(|scope| scope.set_tag("step", "pay")).unwrap().unwrap();
     coroner::backtrace::set_in_app(["/opt/shop"]);
     assert!(coroner::installed().is_some());
 }
