@@ -339,7 +339,7 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
 
 #[test]
 fn sessions_wait_for_a_server_that_fails_as_long_as_events_do() {
-    for status in [500, 503] {
+    for status in [401, 403, 404, 500, 503] {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(move |_| Ok(Answer { status, retry_after: Some("3600".to_owned()), ..Answer::default() }));
         for launch in 0..3_u64 {
@@ -356,6 +356,25 @@ fn sessions_wait_for_a_server_that_fails_as_long_as_events_do() {
         client.flush(LONG);
         assert_eq!(fake.sent().len(), 2, "{status}: when it is over");
     }
+}
+
+#[test]
+fn a_server_that_refuses_whoever_asks_is_asked_once_and_not_for_each_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = || Options { retry_after: Duration::from_hours(1), ..options() };
+    let offline = client(folder.path(), options(), &Fake::new(|_| Err(SendError::Offline("no such host".into()))));
+    (1..=9).for_each(|event| drop(offline.capture(&report(event)).unwrap()));
+    offline.flush(LONG);
+    for entry in offline.outbox().queue().unwrap() {
+        offline.outbox().put_off(&entry, 0, UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    }
+    drop(offline);
+    let fake = Fake::new(|_| status(403));
+    let client = client(folder.path(), options(), &fake);
+    client.flush(LONG);
+    // Long enough for more, if they came as soon as they are due.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((fake.items("event").len(), client.outbox().queue().unwrap().len()), (1, 9));
 }
 
 #[test]
