@@ -363,7 +363,9 @@ fn a_server_that_refuses_whoever_asks_is_asked_once_and_not_for_each_event() {
     let folder = tempfile::tempdir().unwrap();
     let options = || Options { retry_after: Duration::from_hours(1), ..options() };
     let offline = client(folder.path(), options(), &Fake::new(|_| Err(SendError::Offline("no such host".into()))));
-    (1..=9).for_each(|event| drop(offline.capture(&report(event)).unwrap()));
+    for event in 1..=9 {
+        offline.capture(&report(event)).unwrap();
+    }
     offline.flush(LONG);
     for entry in offline.outbox().queue().unwrap() {
         offline.outbox().put_off(&entry, 0, UNIX_EPOCH + Duration::from_secs(1)).unwrap();
