@@ -1,9 +1,11 @@
 //! Locks of this crate that a child of `fork` must not find taken by a thread that it does not have: it would wait for ever.
 //!
 //! They are taken before a fork, and released after it in both processes, as pthread_atfork(3) has it. None is waited for longer than
-//! [`TRIES`] says: a thread may be in a change of the app's own ([`Scope::configure`](crate::Scope::configure)), or the one that forks may have it.
+//! [`TRIES`] says: a thread may be in a change of the app's own ([`Scope::configure`](crate::Scope::configure)), or the one that forks may have it. The
+//! app's own handlers of forks may call Coroner between the two: who takes one of these locks asks [`release_own`] first.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
@@ -11,6 +13,10 @@ use crate::Coroner;
 
 /// How often a lock is asked for, a tenth of a millisecond apart.
 const TRIES: u32 = 100;
+
+/// The thread that forks and has them, as pthread_self(3) says; 0 if none does. (A look at a thread-local variable may allocate, and an app's signal
+/// handler may call what asks for this.)
+static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
 /// The locks that were got.
 struct Held {
@@ -34,6 +40,10 @@ pub(crate) fn hold_over_forks() {
 }
 
 unsafe extern "C" fn before() {
+    // One fork at a time: that of another thread goes without.
+    if HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return;
+    }
     let held = Held {
         _installed: get(&crate::install::INSTALLED),
         _change: get(&crate::scope::CHANGE),
@@ -45,7 +55,20 @@ unsafe extern "C" fn before() {
 }
 
 unsafe extern "C" fn after() {
-    let _ = HELD.try_with(|held| drop(held.borrow_mut().take()));
+    release_own();
+}
+
+/// Releases them if the calling thread has them for a fork.
+pub(crate) fn release_own() {
+    if HOLDER.load(Ordering::Relaxed) == this_thread() {
+        let _ = HELD.try_with(|held| drop(held.borrow_mut().take()));
+        HOLDER.store(0, Ordering::Relaxed);
+    }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: no requirements.
+    unsafe { libc::pthread_self() as usize }
 }
 
 fn get<T>(lock: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {

@@ -65,6 +65,8 @@ struct Inner {
 pub(crate) static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
 fn slot() -> MutexGuard<'static, Option<Coroner>> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+    crate::fork_locks::release_own();
     // The slot is only ever set as a whole.
     INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -305,6 +307,8 @@ pub fn installed() -> Option<Coroner> {
 /// # Errors
 /// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
 pub fn after_fork() -> Result<bool, InstallError> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    crate::fork_locks::release_own();
     #[cfg(all(supported, not(target_vendor = "apple")))]
     // A thread of the parent may have held it at the fork, and is not here to let it go.
     if let Ok(mut installed) = INSTALLED.try_lock()

@@ -264,6 +264,8 @@ impl Scope {
         if is_changing() {
             return change(&Self { state: self.state.together() });
         }
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+        crate::fork_locks::release_own();
         let _one_at_a_time = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
         CHANGING.store(this_thread(), Ordering::Relaxed);
         let _commit = Commit(self.state);
@@ -423,6 +425,8 @@ impl Scope {
     /// # Errors
     /// [`ScopeError::Full`].
     pub fn set_flag(&self, flag: &str, result: bool) -> Result<(), ScopeError> {
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+        crate::fork_locks::release_own();
         // The list is valid at each point where a panic could happen.
         let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
         flags.retain(|(other, _)| other != flag);

@@ -13,8 +13,45 @@ fn calls() {
     assert!(coroner::installed().is_some());
 }
 
+/// Whether the app's own handlers of forks call, too.
+static HANDLERS_CALL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn around_a_fork() {
+    if HANDLERS_CALL.load(Ordering::Relaxed) {
+        calls();
+    }
+}
+
+/// Whether a child that makes the calls ends.
+fn child_ends() -> bool {
+    // SAFETY: the child calls what a child of a process with threads may (glibc's allocator can be used there), and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        calls();
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0);
+    let begin = Instant::now();
+    let mut status = 0;
+    // SAFETY: writes the status of this process's own child.
+    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+        if begin.elapsed() > Duration::from_mins(1) {
+            // SAFETY: our own child.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(status, 0);
+    true
+}
+
 #[test]
 fn a_child_makes_the_calls_that_other_threads_were_in() {
+    // Before Coroner's, so that theirs run within those of these.
+    // SAFETY: functions without requirements, which stay.
+    unsafe { libc::pthread_atfork(Some(around_a_fork), Some(around_a_fork), Some(around_a_fork)) };
     let folder = tempfile::tempdir().unwrap();
     let config = coroner::Config::new("fork-test").store_dir(folder.path());
     coroner::install(config.delivery(coroner::Delivery::new().at_install(false))).unwrap();
@@ -27,30 +64,12 @@ fn a_child_makes_the_calls_that_other_threads_were_in() {
                 }
             });
         }
-        let hung = (0..FORKS).find(|_| {
-            // SAFETY: the child calls what a child of a process with threads may (glibc's allocator can be used there), and ends.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                calls();
-                // SAFETY: as above.
-                unsafe { libc::_exit(0) };
-            }
-            assert!(child > 0);
-            let begin = Instant::now();
-            let mut status = 0;
-            // SAFETY: writes the status of this process's own child.
-            while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-                if begin.elapsed() > Duration::from_mins(1) {
-                    // SAFETY: our own child.
-                    unsafe { libc::kill(child, libc::SIGKILL) };
-                    return true;
-                }
-                std::thread::yield_now();
-            }
-            assert_eq!(status, 0);
-            false
-        });
+        let hung = (0..FORKS).find(|_| !child_ends());
         ends.store(true, Ordering::Relaxed);
         assert_eq!(hung, None, "a child waits for ever");
     });
+
+    HANDLERS_CALL.store(true, Ordering::Relaxed);
+    assert!((0..10).all(|_| child_ends()));
+    assert_eq!(coroner::after_fork().unwrap(), false);
 }

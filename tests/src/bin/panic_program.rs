@@ -52,6 +52,7 @@ fn main() {
             std::thread::sleep(std::time::Duration::from_millis(1500));
             std::process::abort();
         }
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         "caught-then-asserts" => {
             unsafe extern "C" {
                 fn __assert_fail(

@@ -56,6 +56,8 @@ pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+    crate::fork_locks::release_own();
     IN_APP.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
