@@ -35,15 +35,22 @@ pub(crate) fn hold_over_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: functions without requirements, which stay: `install` keeps the library that they are in loaded.
-        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
 unsafe extern "C" fn before() {
-    // One fork at a time: that of another thread goes without.
-    if HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        return;
+    // One fork at a time: the child of another thread's would find them taken. A fork of a large process takes a tenth of a second.
+    let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
+    for _ in 0..100 * TRIES {
+        if !is_taken() {
+            return take();
+        }
+        std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+fn take() {
     let held = Held {
         _installed: get(&crate::install::INSTALLED),
         _change: get(&crate::scope::CHANGE),
@@ -54,8 +61,14 @@ unsafe extern "C" fn before() {
     let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = Some(held));
 }
 
-unsafe extern "C" fn after() {
+unsafe extern "C" fn in_parent() {
     release_own();
+}
+
+unsafe extern "C" fn in_child() {
+    release_own();
+    // Another thread that had them is not here.
+    HOLDER.store(0, Ordering::Relaxed);
 }
 
 /// Releases them if the calling thread has them for a fork.
