@@ -526,6 +526,16 @@ static void *fills_from_a_multiple(void *stack)
     return stack;
 }
 NOINLINE static long overflow_at_the_end(void) { return on_stack(fills_from_a_multiple); }
+/* The same where the caller's frame ends in the guard page, with bytes that it has not used yet. */
+__asm__(".text\n.type fills_above, %function\nfills_above:\n.cfi_startproc\nsub sp, sp, #64\n.cfi_def_cfa_offset 64\n"
+        "stp x29, x30, [sp, #48]\n.cfi_offset 29, -16\n.cfi_offset 30, -8\nbl fills_above\nldp x29, x30, [sp, #48]\n"
+        "add sp, sp, #64\nret\n.cfi_endproc\n.size fills_above, .-fills_above\n");
+static void *fills_from_beside_a_multiple(void *stack)
+{
+    __asm__ volatile("mov x9, sp; and x9, x9, #-64; sub x9, x9, #48; mov sp, x9; bl fills_above" : : : "x9", "x30", "memory");
+    return stack;
+}
+NOINLINE static long overflow_of_unused(void) { return on_stack(fills_from_beside_a_multiple); }
 #endif
 
 /* Cast to another structure than the parameter is declared to lead to. */

@@ -278,6 +278,7 @@ pub(super) const ROWS: &[Row] = &[
     named_alone(reads("of_cast", Kind::NullPointer, 0, 24, 8), "small"),
     named_alone(row("of_count", Kind::DivisionByZero), "count"),
     arm64(row("overflow_at_the_end", Kind::StackOverflow)),
+    arm64(row("overflow_of_unused", Kind::StackOverflow)),
     arm64(row("tagged_null", Kind::NearNull)),
     arm64(row("rust_abort", Kind::Trap)),
     arm64(row("authentication_trap", Kind::ControlFlow)),

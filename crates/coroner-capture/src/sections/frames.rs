@@ -22,6 +22,8 @@ pub(crate) struct Ring {
     frames: [Frame; LAST],
     /// The canonical frame address of the innermost frame, 0 if it is not known.
     pub(super) first_cfa: u64,
+    /// How many frames were walked.
+    pub(super) walked: usize,
 }
 
 /// How much of a stack is kept and how far it is walked.
@@ -73,7 +75,7 @@ impl<'w> Walk<'w> {
         let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
         let mut memory = StackReader::of_elsewhere(LiveReader::Loads(memory));
         let mut walker = coroner_walk::walker(registers, &mut memory, WalkImages::Listed(images), cache, options);
-        ring.first_cfa = 0;
+        (ring.first_cfa, ring.walked) = (0, 0);
         let mut walked = 0_usize;
         // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
         let last = NonZeroUsize::new(depth.last.min(LAST)).unwrap_or(NonZeroUsize::MIN);
@@ -93,6 +95,7 @@ impl<'w> Walk<'w> {
             walked += 1;
             ControlFlow::Continue(())
         });
+        ring.walked = walked;
         let end = walker.end().map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number()));
         let beyond = walked.saturating_sub(depth.first);
         let kept = beyond.min(last.get());

@@ -156,10 +156,14 @@ fn classify(session: &mut CrashSession<'_>) {
 
 /// A stack that is full has its caller's frame; of one that was unmapped nothing can be read.
 fn confirm_overflow(session: &mut CrashSession<'_>) {
-    let own = match session.workspace.ring.first_cfa {
+    let ring = &session.workspace.ring;
+    let own = match ring.first_cfa {
         0 => session.context.registers.sp(),
-        // Below it x86_64 has the return address; arm64 may have nothing of the function's yet, or no memory.
+        // Below it x86_64 has the return address.
         cfa if cfg!(target_arch = "x86_64") => cfa.wrapping_sub(8),
+        // arm64 may have no memory there: a call stores nothing, and what the caller has at the end of its frame it may not have used yet.
+        // Its own caller, the third frame, is found in memory.
+        _ if ring.walked > 2 => return,
         cfa => cfa,
     };
     session.is_overflow = memory().read_u64(own).is_ok();
