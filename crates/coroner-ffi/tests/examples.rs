@@ -1,10 +1,13 @@
 //! The examples in C and C++ are built as their comments say, crash for real, and are started again. So is a program with the
 //! deaths that only these languages have.
 
+mod common;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::{library, succeed};
 use serde_json::Value;
 
 /// How an example is linked.
@@ -19,17 +22,6 @@ enum Linkage {
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Where cargo put the libraries of this crate when it built this test: the newest of each name.
-fn library(extension: &str) -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|other| other == extension)
-    });
-    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.{extension} in {}", folder.display()))
 }
 
 /// Builds an example into `folder`.
@@ -57,8 +49,7 @@ fn build_file(source: &Path, compiler: &str, linkage: &Linkage, folder: &Path) -
             command.arg(&shared).arg(format!("-Wl,-rpath,{}", folder.display()))
         }
     };
-    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    succeed(&mut command);
     program
 }
 

@@ -8,22 +8,14 @@
     any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")
 ))]
 
+mod common;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::{library, succeed};
 use serde_json::Value;
-
-/// Where cargo put the libraries of this crate when it built this test: the newest of each name.
-fn library(extension: &str) -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|other| other == extension)
-    });
-    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.{extension} in {}", folder.display()))
-}
 
 /// The program, and how it was built.
 struct Program {
@@ -72,11 +64,6 @@ fn compiler(runtime: Runtime) -> Option<Command> {
         command.args(["-nostdinc++", "-Wno-unknown-pragmas"]).arg("-isystem").arg(libcxx()?.join("include/c++/v1"));
     }
     Some(command)
-}
-
-fn succeed(command: &mut Command) {
-    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
 }
 
 /// Builds the program; `None` if the runtime is not installed.

@@ -2,20 +2,11 @@
 //! with it has no other name of its own replaced, and none that the header declares is missing. The library's own name has the version.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod common;
 
-/// Where cargo put the shared library when it built this test: the newest.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && name.ends_with(".so")
-    });
-    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
-    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.so in {}", folder.display()))
-}
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -40,7 +31,7 @@ fn declared() -> BTreeSet<String> {
 
 #[test]
 fn the_library_exports_its_functions_and_what_it_interposes() {
-    let text = output(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(library()));
+    let text = output(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(common::library("so")));
     let exported: BTreeSet<String> = text.lines().filter_map(|line| line.split(' ').next()).map(String::from).collect();
     let mut expected = declared();
     assert!(expected.len() > 80 && expected.contains("coroner_install"), "{expected:?}");
@@ -59,7 +50,7 @@ fn the_library_exports_its_functions_and_what_it_interposes() {
 
 #[test]
 fn the_library_has_a_name_with_the_version_up_to_which_programs_fit() {
-    let text = output(Command::new("readelf").args(["--dynamic", "--wide"]).arg(library()));
+    let text = output(Command::new("readelf").args(["--dynamic", "--wide"]).arg(common::library("so")));
     let name = text.lines().filter(|line| line.contains("(SONAME)")).find_map(|line| line.split(['[', ']']).nth(1));
     let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     let version = if major == "0" { format!("0.{minor}") } else { major.to_owned() };

@@ -2,10 +2,12 @@
 //! ends that are another's.
 #![cfg(target_os = "linux")]
 
+mod common;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
 use coroner_report::Report;
@@ -13,21 +15,6 @@ use serde_json::Value;
 
 /// `CORONER_OUTCOME_…` of the header.
 const CLEAN_EXIT: i32 = 1;
-
-fn here() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The static library that cargo built with this test: the newest.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let named = all.filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && name.ends_with(".a")
-    });
-    named.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
-}
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -37,12 +24,7 @@ struct Bench {
 impl Bench {
     fn new(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("program");
-        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-        command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).args(arguments);
-        command.arg(here().join("tests/last_words.c")).arg("-I").arg(here().join("include"));
-        let built = command.arg(library()).args(["-lpthread", "-ldl", "-lm"]).output().unwrap();
-        assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+        let program = common::c_program("last_words.c", arguments, folder.path());
         Self { folder, program }
     }
 

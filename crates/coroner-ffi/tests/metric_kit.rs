@@ -1,22 +1,12 @@
 //! What MetricKit says of a death, handed over by a program in C. With the feature `system-reports`; without it, that it is missing.
 #![cfg(target_os = "linux")]
 
-use std::path::{Path, PathBuf};
+mod common;
+
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-
-/// The static library that cargo built with this test: the newest.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let named = all.filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && name.ends_with(".a")
-    });
-    named.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
-}
 
 /// The payload of one crash of a process that has just ended.
 fn payload(pid: u32) -> String {
@@ -39,15 +29,9 @@ fn payload(pid: u32) -> String {
 
 #[test]
 fn a_death_that_only_the_system_knows_is_reported_once() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
-    let (program, store, said) =
-        (folder.path().join("program"), folder.path().join("store"), folder.path().join("payload"));
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-    compiler.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    compiler.arg(here.join("tests/metric_kit.c")).arg("-I").arg(here.join("include"));
-    let built = compiler.arg(library()).args(["-lpthread", "-ldl", "-lm"]).output().unwrap();
-    assert!(built.status.success(), "{compiler:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    let (store, said) = (folder.path().join("store"), folder.path().join("payload"));
+    let program = common::c_program("metric_kit.c", &[], folder.path());
     let run = |how: &str| Command::new(&program).arg(&store).arg(&said).arg(how).output().unwrap();
     let spawned = Command::new(&program).arg(&store).args(["-", "killed"]).spawn().unwrap();
     let pid = spawned.id();

@@ -1,25 +1,12 @@
 //! What a program in C sets, seen in its reports.
 #![cfg(target_os = "linux")]
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-
-fn here() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The static library that cargo built with this test: the newest.
-fn library() -> PathBuf {
-    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let all = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let named = all.filter(|path| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libcoroner_ffi") && name.ends_with(".a")
-    });
-    named.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
-}
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -29,12 +16,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("program");
-        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-        command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-        command.arg(here().join("tests/setters.c")).arg("-I").arg(here().join("include"));
-        let built = command.arg(library()).args(["-lpthread", "-ldl", "-lm"]).output().unwrap();
-        assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+        let program = common::c_program("setters.c", &[], folder.path());
         Self { folder, program }
     }
 

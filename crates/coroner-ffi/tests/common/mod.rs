@@ -1,0 +1,32 @@
+//! The library as cargo built it with a test, and programs in C that are linked with it.
+#![allow(dead_code, reason = "each test uses what it needs")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo put the library of this crate when it built this test: the newest of that extension.
+pub(crate) fn library(extension: &str) -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libcoroner_ffi") && path.extension().is_some_and(|other| other == extension)
+    });
+    let newest = candidates.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.unwrap_or_else(|| panic!("no libcoroner_ffi.{extension} in {}", folder.display()))
+}
+
+/// Builds the program of `tests/SOURCE`, with the static library, in a folder; returns its path.
+pub(crate) fn c_program(source: &str, arguments: &[&str], folder: &Path) -> PathBuf {
+    let (here, program) = (Path::new(env!("CARGO_MANIFEST_DIR")), folder.join("program"));
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).args(arguments);
+    command.arg(here.join("tests").join(source)).arg("-I").arg(here.join("include"));
+    succeed(command.arg(library("a")).args(["-lpthread", "-ldl", "-lm"]));
+    program
+}
+
+/// Runs a compiler.
+pub(crate) fn succeed(command: &mut Command) {
+    let ran = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(ran.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&ran.stderr));
+}
