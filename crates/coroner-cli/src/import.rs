@@ -44,8 +44,11 @@ pub(crate) fn form_of(path: &Path) -> Option<Form> {
 }
 
 /// Reads a dump, which may be larger than memory. What was on the stacks is not in the report.
-pub(crate) fn read_dump(path: &Path, _: Form) -> Result<Report, Failure> {
-    without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default()))
+pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    match symbols {
+        Some(symbols) => without_memory(path, symbols),
+        None => without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default())),
+    }
 }
 
 fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {

@@ -1,6 +1,7 @@
 //! What waits in a store for a server: the outboxes of the sinks for Sentry and OTLP, looked at and left as they are.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
@@ -47,7 +48,9 @@ pub(crate) fn of(store: &Path) -> Vec<Outbox> {
 /// The event ids of the messages in a folder of an outbox; none of one that is not there.
 fn messages(folder: &Path, extension: &str) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| event_id(Path::new(&entry.file_name()), extension))
+    // What is no file is no message, as to the sink.
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    files.filter_map(move |entry| event_id(Path::new(&entry.file_name()), extension))
 }
 
 /// The event id that a message's name says: `<made>-<tries>-<not before>-<event>-<session>.<extension>`.
@@ -66,9 +69,18 @@ pub(crate) fn events(count: usize) -> String {
     format!("{count} event{}", if count == 1 { "" } else { "s" })
 }
 
-/// What the outboxes of a store hold, to say behind "no reports": empty where they hold nothing.
+/// What the outboxes of a store hold, to say behind "no reports": empty where they hold nothing. One that can't be read may hold some.
 pub(crate) fn summary(store: &Path) -> String {
     let mut summary = String::new();
+    for folder in SINKS.into_iter().flat_map(|(sink, _)| [QUEUE, GIVEN_UP].map(|folder| store.join(sink).join(folder)))
+    {
+        let missing = |error: &std::io::Error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+        if let Err(error) = std::fs::read_dir(&folder).map(drop)
+            && !missing(&error)
+        {
+            let _ = write!(summary, "; `{}` could not be read: {error}", folder.display());
+        }
+    }
     for outbox in of(store) {
         let (waiting, given_up) = (outbox.waiting, outbox.given_up);
         if waiting > 0 {

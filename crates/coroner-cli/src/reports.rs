@@ -45,15 +45,15 @@ impl Texts {
 
 /// Opens the report file at `path`, in whichever form it is, with the names that it has itself.
 pub(crate) fn open_as_it_is(path: &Path, texts: Texts) -> Result<Report, Failure> {
-    let mut report = read_report(path)?.0;
+    let mut report = read_report(path, None)?.0;
     texts.apply(&mut report);
     Ok(report)
 }
 
-/// The report in a file, and whether that is JSON.
-fn read_report(path: &Path) -> Result<(Report, bool), Failure> {
-    if let Some(form) = import::form_of(path) {
-        return Ok((import::read_dump(path, form)?, false));
+/// The report in a file, and whether that is JSON. The stacks of a dump are walked by the files of `symbols`, too.
+fn read_report(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<(Report, bool), Failure> {
+    if import::form_of(path).is_some() {
+        return Ok((import::read_dump(path, symbols)?, false));
     }
     if let Some(failure) = outboxes::refuse(path) {
         return Err(failure);
@@ -67,8 +67,8 @@ fn read_report(path: &Path) -> Result<(Report, bool), Failure> {
 
 /// Opens the report file at `path`, in whichever form it is. Names are looked up if there are `symbols`; the crash itself may have found
 /// some, and those that were found before are in the JSON. What is found now is kept there.
-pub(crate) fn open_file(path: &Path, texts: Texts, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
-    let (mut report, is_json) = read_report(path)?;
+pub(crate) fn open_file(path: &Path, texts: Texts, mut symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    let (mut report, is_json) = read_report(path, symbols.as_deref_mut())?;
     let json = match is_json {
         true => Some(path.to_owned()),
         false => {

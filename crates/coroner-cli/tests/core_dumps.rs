@@ -181,6 +181,21 @@ fn a_core_dump_is_the_same_report_in_each_form() {
 }
 
 #[test]
+fn the_stacks_of_a_minidump_are_walked_by_the_files_that_are_named() {
+    let bench = Bench::new();
+    let Some(core) = core_of_a_death(bench.folder.path()) else { return };
+    bench.write("core-of-cart", &core);
+    bench.json(&["dump", "--core", "core-of-cart", "--minidump", "shop.dmp", "--format", "json"]);
+    // Who reads it has the program elsewhere, as the machine that built it.
+    std::fs::create_dir(bench.path("archive")).unwrap();
+    std::fs::rename(bench.path("cart"), bench.path("archive/cart")).unwrap();
+    let without = bench.json(&["show", "shop.dmp", "--format", "json"]);
+    assert!(functions(&without).iter().all(|name| !STACK.contains(name)), "{without:#}");
+    let with = bench.json(&["show", "shop.dmp", "--symbols", "archive", "--format", "json"]);
+    assert_eq!(functions(&with), STACK, "{with:#}");
+}
+
+#[test]
 fn what_systemd_noted_of_a_core_dump_is_in_its_report() {
     let Some(core) = &DEATH.core else { return };
     let bench = Bench::new();

@@ -127,3 +127,19 @@ fn of_an_event_that_a_folder_has_the_report_of_that_is_named() {
         assert!(shown.code == Some(0) && shown.out.contains("SIGABRT"), "{shown:?}");
     }
 }
+
+#[test]
+fn an_outbox_that_cannot_be_read_is_named_and_what_is_no_file_is_no_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let (queue, given_up) = (store.join("sentry/queue"), store.join("otlp/given-up"));
+    std::fs::create_dir_all(&given_up).unwrap();
+    std::fs::create_dir_all(queue.parent().unwrap()).unwrap();
+    // Nobody can read a link to itself, root neither.
+    std::os::unix::fs::symlink(&queue, &queue).unwrap();
+    std::fs::create_dir(given_up.join("1-0-0-0123456789abcdef0123456789abcdef-.otlp")).unwrap();
+    let said = coroner(&store, &["list"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let unread = format!("`{}` could not be read: ", queue.display());
+    assert!(said.err.contains(&unread) && !said.err.contains("1 event"), "{said:?}");
+}

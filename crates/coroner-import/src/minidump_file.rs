@@ -119,7 +119,7 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
 fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, os: Os, tid: Option<u32>) -> Crash {
     let time = Timestamp(u64::from(dump.header.time_date_stamp) * 1_000_000_000);
     let tid = tid.unwrap_or_default().into();
-    let Some(exception) = exception else { return Crash { time, tid, monitor: Monitor::SIGNAL, ..Crash::default() } };
+    let Some(exception) = exception else { return without_signal(dump, time, tid) };
     let record = &exception.raw.exception_record;
     if matches!(os, Os::LINUX | Os::ANDROID) {
         if record.exception_code == DUMP_REQUESTED {
