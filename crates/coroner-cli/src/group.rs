@@ -92,9 +92,18 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
 
 /// The groups of `summaries`, those with the most reports first.
 pub(crate) fn groups(summaries: &[Summary], like: f64) -> Vec<Group> {
+    // The signature that crashes at the same places of the same builds have in common: one with all its names, if there is one.
+    let mut at_places: HashMap<&str, &Signature> = HashMap::new();
+    let order = |signature: &Signature| (signature.has_places(), signature.id());
+    for summary in summaries {
+        let Some(places) = &summary.places else { continue };
+        let best = at_places.entry(places).or_insert(&summary.signature);
+        *best = std::cmp::min_by_key(*best, &summary.signature, |signature| order(signature));
+    }
     let mut equal: HashMap<&Signature, Vec<&Summary>> = HashMap::new();
     for summary in summaries {
-        equal.entry(&summary.signature).or_default().push(summary);
+        let common = summary.places.as_deref().and_then(|places| at_places.get(places).copied());
+        equal.entry(common.unwrap_or(&summary.signature)).or_default().push(summary);
     }
     let mut equal: Vec<(&Signature, Vec<&Summary>)> = equal.into_iter().collect();
     // The same groups come of the same reports, in whatever order.

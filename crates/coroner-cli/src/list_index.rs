@@ -24,7 +24,7 @@ use crate::summary::Summary;
 use crate::symbol_search::default_cache;
 
 /// What an index begins with. Its number changes with what a record is; what is hidden as a secret changes with the version.
-const MAGIC: &[u8] = concat!("coroner list index 6 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
+const MAGIC: &[u8] = concat!("coroner list index 7 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
 /// No index is larger.
 const LARGEST: u64 = 1 << 30;
 /// CRC-32, records, texts of lists, bytes of texts.
@@ -45,13 +45,14 @@ mod field {
     pub(super) const WHAT: usize = 80;
     pub(super) const SIGNAL: usize = 88;
     pub(super) const FUNCTION: usize = 96;
-    pub(super) const KIND: usize = 104;
+    pub(super) const PLACES: usize = 104;
+    pub(super) const KIND: usize = 112;
     /// The place of the first of the signature's frames in the lists, and how many there are; behind them are keys and values of the tags.
-    pub(super) const FRAMES: usize = 112;
-    pub(super) const TAGS: usize = 120;
+    pub(super) const FRAMES: usize = 120;
+    pub(super) const TAGS: usize = 128;
     /// Whether the report has a JSON, which is the file that the stamp is of.
-    pub(super) const HAS_JSON: usize = 128;
-    pub(super) const ALL: usize = 132;
+    pub(super) const HAS_JSON: usize = 136;
+    pub(super) const ALL: usize = 140;
 }
 
 /// The offset of a text that is not there.
@@ -235,6 +236,10 @@ impl<'i> Record<'i> {
         self.some_text(field::FUNCTION)
     }
 
+    pub(crate) fn places(self) -> Option<&'i str> {
+        self.some_text(field::PLACES)
+    }
+
     pub(crate) fn kind(self) -> &'i str {
         self.text(field::KIND)
     }
@@ -277,16 +282,16 @@ impl<'r> Writer<'r> {
                 self.head(record.name(), record.stamp(), record.time(), record.event_id())?;
                 let texts = [Some(record.app()), Some(record.version()), record.release(), Some(record.what())];
                 self.common(texts)?;
-                self.common([record.signal(), record.function(), Some(record.kind())])?;
+                self.common([record.signal(), record.function(), record.places(), Some(record.kind())])?;
                 self.list(record.frames())?;
                 self.list(record.tags().flat_map(<[&str; 2]>::from))?;
                 self.records.extend(u32::from(record.has_json()).to_le_bytes());
             }
             Entry::New(name, has_json, stamp, summary) => {
-                let Summary { app, version, release, what, signal, function, signature, tags, .. } = summary;
+                let Summary { app, version, release, what, signal, function, signature, places, tags, .. } = summary;
                 self.head(name, stamp, summary.time, &summary.event_id)?;
                 self.common([Some(app.as_str()), Some(version), release.as_deref(), Some(what)])?;
-                self.common([signal.as_deref(), function.as_deref(), Some(&signature.kind)])?;
+                self.common([signal.as_deref(), function.as_deref(), places.as_deref(), Some(&signature.kind)])?;
                 self.list(signature.frames.iter().map(String::as_str))?;
                 self.list(tags.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))?;
                 self.records.extend(u32::from(has_json).to_le_bytes());
@@ -382,6 +387,7 @@ mod tests {
             app: "paint".into(),
             release: Some(String::new()),
             what: "Überlauf".into(),
+            places: Some("abcd".into()),
             signature: Signature { kind: "abort".into(), frames: vec!["a".into(), "b".into(), "a".into()] },
             tags: [("key".to_owned(), "value".to_owned())].into(),
             ..Summary::default()
@@ -405,6 +411,7 @@ mod tests {
             assert_eq!((index.len(), one.name(), one.stamp(), one.time()), (2, "one", STAMP, Timestamp(5)));
             assert!(one.has_json() && !two.has_json());
             assert_eq!((one.release(), one.what(), one.function()), (Some(""), "Überlauf", None));
+            assert_eq!((one.places(), two.places()), (Some("abcd"), None));
             assert_eq!(
                 (one.signature(), one.tags().collect::<Vec<_>>()),
                 (summary().signature, vec![("key", "value")])

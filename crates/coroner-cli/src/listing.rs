@@ -142,6 +142,7 @@ impl<'l> Listed<'l> {
                 signal: owned(self.signal),
                 function: owned(self.function),
                 signature: record.signature(),
+                places: owned(record.places()),
                 tags: record.tags().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
                 path: self.path(),
                 state: State::Stored,

@@ -32,6 +32,9 @@ pub(crate) struct Summary {
     pub(crate) function: Option<String>,
     /// By what it is grouped.
     pub(crate) signature: Signature,
+    /// Where it crashed, whatever names are known ([`Signature::id_of_places`]).
+    #[serde(skip)]
+    pub(crate) places: Option<String>,
     pub(crate) tags: BTreeMap<String, String>,
     pub(crate) path: String,
     /// Where it stands on its way.
@@ -67,6 +70,7 @@ impl Summary {
             signal: died_of(report).map(ToOwned::to_owned),
             function: function(report),
             signature: Signature::of(report),
+            places: Signature::id_of_places(report),
             tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
             path: path.display().to_string(),
             state,

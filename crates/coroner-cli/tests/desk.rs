@@ -426,6 +426,51 @@ fn reports_of_one_cause_are_a_group() {
     assert!(top.out.contains("bad access | paint::") && top.out.contains("40 reports"), "{top:?}");
 }
 
+/// Takes away what a machine without the program's symbols doesn't have.
+fn without_names(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(without_names),
+        Value::Object(fields) => {
+            for name in ["function", "raw_function", "file", "line", "column", "inlined", "symbol_address"] {
+                fields.remove(name);
+            }
+            fields.values_mut().for_each(without_names);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_report_without_names_is_in_the_group_of_those_with_names() {
+    let bench = Bench::new();
+    let program = bench.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_coroner"), &program).unwrap();
+    for _ in 0..2 {
+        assert_eq!(said(&bench.command(&program, &["demo", "null-store"]).output().unwrap()).code, 0);
+    }
+    std::fs::write(&program, b"another").unwrap();
+    let [named, bare] = &bench.stored()[..] else { panic!("two reports") };
+    let mut report: Value = serde_json::from_slice(&std::fs::read(bare).unwrap()).unwrap();
+    without_names(&mut report["threads"]);
+    std::fs::create_dir(bench.path("reports")).unwrap();
+    std::fs::write(bench.path("reports/bare.json"), report.to_string()).unwrap();
+    std::fs::copy(named, bench.path("reports/named.json")).unwrap();
+    let groups = |bench: &Bench| bench.run(&["group", "reports", "--like", "1", "--format", "json"]).json();
+    // The second time as it was remembered.
+    for _ in 0..2 {
+        let found = groups(&bench);
+        assert_eq!((found.as_array().unwrap().len(), &found[0]["count"]), (1, &json!(2)), "{found:#}");
+        assert!(found[0]["signature"].to_string().contains("null_store"), "{found:#}");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    // The same offsets of another build are other code.
+    let main = report["images"].as_array_mut().unwrap().iter_mut().find(|image| image["is_main"] == true).unwrap();
+    main["build_id"] = json!("00112233445566778899aabbccddeeff00112233");
+    std::fs::write(bench.path("reports/bare.json"), report.to_string()).unwrap();
+    let found = groups(&bench);
+    assert_eq!(found.as_array().unwrap().len(), 2, "{found:#}");
+}
+
 #[test]
 fn a_page_says_all_and_lets_nothing_in() {
     const EVIL: &str =

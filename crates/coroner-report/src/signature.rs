@@ -14,6 +14,9 @@ use crate::wire::Monitor;
 /// Most frames of a signature.
 pub const MAX_FRAMES: usize = 8;
 
+/// Frames that are looked at: enough for what is left when a deep recursion is folded.
+const MOST_FOLDED: usize = 4096;
+
 /// The rounds of a recursion are no longer than so many frames.
 const MAX_ROUND: usize = 8;
 
@@ -103,12 +106,7 @@ impl Signature {
     /// The same, by the app's own rules of what is its own.
     pub fn with_rules(report: &Report, rules: &InAppRules) -> Signature {
         let in_app = InApp::new(rules, report);
-        let kind = report.crash.as_ref().map_or_else(|| "unknown".to_owned(), |crash| kind(report, crash));
-        let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
-        let stack = match thrown {
-            [] => report.crashed_frames(),
-            thrown => thrown,
-        };
+        let stack = stack(report);
         let mut frames = own_frames(stack, &in_app);
         if frames.is_empty() {
             frames = named_frames(stack, &in_app);
@@ -117,10 +115,36 @@ impl Signature {
             let placed = stack.iter().filter_map(place).take(MAX_FRAMES);
             frames = placed.collect();
         }
+        Self::folded(report, frames)
+    }
+
+    fn folded(report: &Report, frames: Vec<String>) -> Signature {
+        let kind = report.crash.as_ref().map_or_else(|| "unknown".to_owned(), |crash| kind(report, crash));
         let round = if kind == STACK_OVERFLOW { round(&frames) } else { None };
         let mut frames = round.unwrap_or_else(|| fold_recursion(frames));
         frames.truncate(MAX_FRAMES);
         Signature { kind, frames }
+    }
+
+    /// The id of where `report` crashed: the same for crashes at the same addresses of the same builds, with names or without. Of the kind and
+    /// of the app's own frames, each as its image's build id and the offset in it. `None` if the stack has no such frame.
+    pub fn id_of_places(report: &Report) -> Option<String> {
+        let rules = InAppRules::default();
+        let in_app = InApp::new(&rules, report);
+        let builds: HashMap<&str, &[u8]> =
+            report.images.iter().map(|image| (image.path.as_str(), image.build_id.0.as_slice())).collect();
+        let frames = stack(report).iter().filter(|frame| in_app.is(frame.module.as_deref(), None, None));
+        let places = frames.filter_map(|frame| {
+            let build = builds.get(frame.module.as_deref()?).filter(|build| !build.is_empty())?;
+            Some(format!("{build:02x?} + {}", frame.module_offset?))
+        });
+        let places: Vec<String> = places.take(MOST_FOLDED).collect();
+        (!places.is_empty()).then(|| Self::folded(report, places).id())
+    }
+
+    /// Whether one of the functions has no name.
+    pub fn has_places(&self) -> bool {
+        self.frames.iter().any(|frame| frame.contains(" + 0x"))
     }
 
     /// The functions of the recursion that filled the stack, one round of it, which is the same whichever of them took the last page.
@@ -150,6 +174,14 @@ impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind)?;
         self.frames.iter().try_for_each(|frame| write!(f, " | {frame}"))
+    }
+}
+
+/// The stack that the report is about: of the throw, where there is one.
+fn stack(report: &Report) -> &[Frame] {
+    match report.exceptions.first().map(|exception| exception.frames.as_slice()) {
+        None | Some([]) => report.crashed_frames(),
+        Some(thrown) => thrown,
     }
 }
 
@@ -184,8 +216,7 @@ fn own_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
         None if function.is_inlined => None,
         None => place(frame),
     });
-    // Enough for what is left when a deep recursion is folded.
-    labels.take(4096).collect()
+    labels.take(MOST_FOLDED).collect()
 }
 
 fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
@@ -194,7 +225,7 @@ fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
         let name = function.name.filter(|name| !is_runtime_code(Some(name), function.file))?;
         Some(normalise(name)).filter(|name| !is_carrier(name))
     });
-    named.take(4096).collect()
+    named.take(MOST_FOLDED).collect()
 }
 
 /// A frame without a name: its image and the offset in it, which are the same as long as the build is.
