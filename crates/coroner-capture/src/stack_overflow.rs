@@ -39,6 +39,44 @@ fn is_by_another_register(pc: u64) -> bool {
     cfg!(target_arch = "aarch64") && memory().read(pc, &mut bytes).is_ok() && u32::from_le_bytes(bytes) >> 5 & 31 != 31
 }
 
+/// Whether the instruction asks whether the stack has room for a frame, before the stack pointer is moved there: far below it, by another register.
+///
+/// Apple's compilers call `___chkstk_darwin` for each frame of a page or more and wherever Swift's values of generic types need room. It reads the guard
+/// page itself if there is none (libpthread, src/pthread_asm.s). GCC's `-fstack-check` (Ada has it always) writes zeros by a register made of the stack pointer.
+#[cfg(target_arch = "aarch64")]
+fn is_probe(pc: u64) -> bool {
+    let mut code = [[0; 4]; 4];
+    if memory().read(pc.wrapping_sub(12), code.as_flattened_mut()).is_err() {
+        return false;
+    }
+    let [before @ .., third, second, last] = &code.map(u32::from_le_bytes);
+    match (third, second, last) {
+        // ldp x10, x11, [sp, #-16]; ret; ldur x11, [x11, #-8]
+        (0xa97f_2fea, 0xd65f_03c0, 0xf85f_816b)
+        // sub x10, x10, #1, lsl #12, or sub x10, x10, x9; ldr x11, [x10]
+        | (_, 0xd140_054a | 0xcb09_014a, 0xf940_014b) => return true,
+        _ => {}
+    }
+    let base = last >> 5 & 31;
+    // str xzr, [base, #…]
+    let writes_zero = |word: &u32| word & 0xffc0_03ff == 0xf900_001f | base << 5;
+    // sub base, base, #…; sub base, sp, #…
+    let moves = |word: &u32| word & 0xff80_03ff == 0xd100_0000 | base << 5 | base;
+    let begins = |word: &u32| word & 0xff80_03ff == 0xd100_03e0 | base;
+    let earlier = [second, third].into_iter().chain(before);
+    base != 31
+        && writes_zero(last)
+        && earlier.skip_while(|word| writes_zero(word) || moves(word)).next().is_some_and(begins)
+}
+
+/// As for arm64. (GCC moves the stack pointer first here.)
+#[cfg(target_arch = "x86_64")]
+fn is_probe(pc: u64) -> bool {
+    let mut code = [0; 4];
+    // testq %rcx, -8(%rcx); testq %rcx, (%rcx): no compiler asks what a pointer has in common with what it leads to.
+    memory().read(pc, &mut code).is_ok() && matches!(code, [0x48, 0x85, 0x49, 0xf8] | [0x48, 0x85, 0x09, _])
+}
+
 /// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
 ///
 /// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
@@ -48,10 +86,9 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
         return false;
     }
     let sp = context.registers.sp();
-    if address > sp.saturating_add(ABOVE) || address < sp.saturating_sub(BELOW) {
-        return false;
-    }
-    if address < sp && is_by_another_register(context.registers.pc) {
+    let is_probe = address < sp && is_probe(context.registers.pc);
+    let is_of_frame = address <= sp.saturating_add(ABOVE) && address >= sp.saturating_sub(BELOW);
+    if !is_probe && (!is_of_frame || address < sp && is_by_another_register(context.registers.pc)) {
         return false;
     }
     // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well. (A guard may be within a mapping.)
@@ -60,17 +97,20 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
         return false;
     }
     let Ok(Some(at)) = mappings.at_or_after(address) else { return false };
-    let stack = if !at.contains(address) {
-        at
-    } else if at.permissions.is_guard() {
+    let stack = if at.permissions.is_guard() {
+        // A frame may reach over it, to where nothing is mapped.
         match mappings.at_or_after(at.end) {
             Ok(Some(above)) if above.start == at.end => above,
             _ => return false,
         }
-    } else if is_guard_within(context) {
+    } else if !at.contains(address) || is_guard_within(context) {
         at
     } else {
         return false;
     };
-    stack.permissions.read && stack.permissions.write && stack.start.saturating_sub(address) <= FRAME.max(GAP)
+    // A probe knows of no other stack than the one that it is on.
+    (!is_probe || stack.contains(sp))
+        && stack.permissions.read
+        && stack.permissions.write
+        && stack.start.saturating_sub(address) <= FRAME.max(GAP)
 }

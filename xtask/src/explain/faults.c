@@ -507,7 +507,9 @@ static long on_stack(void *(*act)(void *))
 {
     pthread_attr_t attributes;
     pthread_t thread;
-    char *stack = (char *)mmap(NULL, 0x40000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *below = (char *)mmap(NULL, 0x60000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *stack = below + 0x20000;
+    munmap(below, 0x20000);
     mprotect(stack, 0x1000, PROT_NONE);
     pthread_attr_init(&attributes);
     pthread_attr_setstack(&attributes, stack, 0x20000);
@@ -537,6 +539,45 @@ static void *fills_from_beside_a_multiple(void *stack)
 }
 NOINLINE static long overflow_of_unused(void) { return on_stack(fills_from_beside_a_multiple); }
 #endif
+/* A recursion whose last frame reaches over the guard page, to where nothing is mapped. */
+NOINLINE static long needs_much(long depth)
+{
+    volatile char room[0x8000];
+    room[0] = (char)depth;
+    return room[0] + depth;
+}
+NOINLINE static long fills_slowly(char *stack, long depth)
+{
+    if ((char *)__builtin_frame_address(0) - stack < 0x4000) return needs_much(depth);
+    return fills_slowly(stack, depth + 1) + 1;
+}
+static void *fills_to_much(void *stack) { return (void *)fills_slowly((char *)stack, 1); }
+NOINLINE static long overflow_over_the_guard(void) { return on_stack(fills_to_much); }
+/* What asks for room before the stack pointer is moved: as ___chkstk_darwin of Apple's libpthread does, and code of GCC's -fstack-check. */
+#if defined(__aarch64__)
+__asm__(".text\n.type checks, %function\nchecks:\n.cfi_startproc\nstp x10, x11, [sp, #-16]\nmov x11, x1\nmov x10, sp\nsubs x10, x10, x9\n"
+        "b.lo 1f\ncmp x10, x11\nb.lo 1f\nldp x10, x11, [sp, #-16]\nret\n1: ldur x11, [x11, #-8]\nret\n.cfi_endproc\n.size checks, .-checks\n");
+__asm__(".text\n.type probes, %function\nprobes:\n.cfi_startproc\nstp x10, x11, [sp, #-16]\nmov x10, sp\n1: sub x10, x10, #1, lsl #12\n"
+        "ldr x11, [x10]\nsub x9, x9, #1, lsl #12\ncmp x9, #1, lsl #12\nb.hi 1b\nldp x10, x11, [sp, #-16]\nret\n.cfi_endproc\n"
+        ".size probes, .-probes\n");
+__asm__(".text\n.type clears, %function\nclears:\n.cfi_startproc\nsub x10, sp, #32, lsl #12\nstr xzr, [x10, #4096]\nstr xzr, [x10, #544]\n"
+        "ret\n.cfi_endproc\n.size clears, .-clears\n");
+#define ROOM(function, stack) \
+    __asm__ volatile("mov x9, #0x20000; mov x1, %0; bl " #function : : "r"(stack) : "x1", "x9", "x10", "x11", "x30", "memory")
+static void *asks_gcc(void *stack) { ROOM(clears, (char *)stack + 0x1000); return stack; }
+NOINLINE static long overflow_of_stack_check(void) { return on_stack(asks_gcc); }
+#elif defined(__x86_64__)
+__asm__(".text\n.type checks, %function\nchecks:\n.cfi_startproc\npushq %rcx\n.cfi_def_cfa_offset 16\nleaq 0x10(%rsp), %rcx\nsubq %rax, %rcx\n"
+        "jb 1f\ncmpq %rcx, %rdx\nja 1f\npopq %rcx\nret\n1: movq %rdx, %rcx\ntestq %rcx, -8(%rcx)\npopq %rcx\nret\n.cfi_endproc\n"
+        ".size checks, .-checks\n");
+__asm__(".text\n.type probes, %function\nprobes:\n.cfi_startproc\npushq %rcx\n.cfi_def_cfa_offset 16\nleaq 0x10(%rsp), %rcx\n1: subq $0x1000, %rcx\n"
+        "testq %rcx, (%rcx)\nsubq $0x1000, %rax\ncmpq $0x1000, %rax\nja 1b\npopq %rcx\nret\n.cfi_endproc\n.size probes, .-probes\n");
+#define ROOM(function, stack) __asm__ volatile("call " #function : : "a"(0x20000), "d"(stack) : "memory")
+#endif
+static void *asks(void *stack) { ROOM(checks, (char *)stack + 0x1000); return stack; }
+NOINLINE static long overflow_of_check(void) { return on_stack(asks); }
+static void *asks_pages(void *stack) { ROOM(probes, (char *)stack + 0x1000); return stack; }
+NOINLINE static long overflow_of_probe(void) { return on_stack(asks_pages); }
 
 /* Cast to another structure than the parameter is declared to lead to. */
 struct small { int number; };
