@@ -26,7 +26,7 @@ const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 
 pub(crate) fn list() -> Result<(), Failure> {
-    let mut out = anstream::stdout().lock();
+    let mut out = terminal::standard_output();
     let width = FAULTS.iter().map(|fault| fault.name.len()).max().unwrap_or(0);
     for Fault { name, about, .. } in FAULTS {
         writeln!(out, "{BOLD}{name}{BOLD:#}{:1$}  {about}", "", width - name.len())?;
@@ -42,7 +42,7 @@ pub(crate) fn fault(name: &str) -> Result<&'static Fault, String> {
 
 /// Lets an app die of `fault`, starts it again, and shows the report.
 pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<(), Failure> {
-    let mut out = anstream::stdout().lock();
+    let mut out = terminal::standard_output();
     let before = stored(store)?;
 
     writeln!(out, "{BOLD}1. An app starts, and {}{BOLD:#}", fault.about)?;
@@ -82,12 +82,8 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     let id = report.header.event_id.to_string();
     // Cargo sets it for what it runs; who ran us so has no `coroner` to type.
     let command = if std::env::var_os("CARGO").is_some() { "cargo run -p coroner-cli --" } else { "coroner" };
-    let elsewhere = if store == coroner::default_store_dir(APP_ID).unwrap_or_default() {
-        String::new()
-    } else {
-        format!(" --store {}", store.display())
-    };
-    writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{elsewhere}", &id[..8])?;
+    let option = reports::store_option(store);
+    writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{option}", &id[..8])?;
     Ok(())
 }
 

@@ -70,7 +70,8 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
         if kept.is_ok() {
             let dimmed = Style::new().dimmed();
             let id = report.header.event_id.to_string();
-            anstream::eprintln!("{dimmed}stored in {}: coroner show {}{dimmed:#}", folder.display(), &id[..8]);
+            let show = format!("coroner show {}{}", &id[..8], reports::store_option(store));
+            anstream::eprintln!("{dimmed}stored in {}: {show}{dimmed:#}", folder.display());
         }
     }
     let view = show::View {

@@ -26,23 +26,23 @@ pub(crate) struct Filter {
     #[arg(long, value_name = "TEXT")]
     function: Option<String>,
     /// With this tag, of any value or of that one; may be given more than once
-    #[arg(long = "tag", value_name = "KEY[=VALUE]")]
+    #[arg(long = "tag", value_name = "KEY[=VALUE]", value_parser = tag)]
     tags: Vec<String>,
     /// Only the newest so many
     #[arg(long, value_name = "NUMBER")]
-    newest: Option<usize>,
+    newest: Option<std::num::NonZeroUsize>,
 }
 
 impl Filter {
     pub(crate) fn apply(&self, listing: &mut Listing) {
-        listing.keep(|listed| self.matches(listed), self.newest);
+        listing.keep(|listed| self.matches(listed), self.newest.map(std::num::NonZeroUsize::get));
     }
 
     /// Of those that came together, the oldest first.
     pub(crate) fn apply_to_new(&self, list: &mut Vec<Summary>) {
         list.retain(|summary| self.matches(&Listed::from(summary)));
         if let Some(newest) = self.newest {
-            list.drain(..list.len().saturating_sub(newest));
+            list.drain(..list.len().saturating_sub(newest.get()));
         }
     }
 
@@ -65,6 +65,13 @@ impl Filter {
             && self.signal.as_ref().is_none_or(is_signal)
             && self.function.as_ref().is_none_or(|wanted| listed.has_function(wanted))
             && self.tags.iter().all(has_tag)
+    }
+}
+
+fn tag(text: &str) -> Result<String, String> {
+    match text.split('=').next() {
+        None | Some("") => Err("it has no key: give KEY or KEY=VALUE".to_owned()),
+        Some(_) => Ok(text.to_owned()),
     }
 }
 

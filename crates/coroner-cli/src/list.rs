@@ -14,7 +14,7 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::reports::{Texts, Watch};
 use crate::summary::State;
-use crate::terminal::{self, COLUMN, Output, cut};
+use crate::terminal::{self, COLUMN, Named, Output, cut};
 use crate::{Format, outboxes};
 
 /// Lists the reports of the store or folder at `path` that the filter lets through.
@@ -48,7 +48,7 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
                 }
                 Format::Text => Lines::new(Columns::watched(), true).add(Listed::from(summary), &mut line),
             }
-            let mut out = anstream::AutoStream::auto(std::io::stdout());
+            let mut out = Named(anstream::AutoStream::auto(std::io::stdout()));
             out.write_all(&line)?;
             out.flush()?;
         }
@@ -76,7 +76,7 @@ pub(crate) fn names() -> Symbolizer {
 
 fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
-        let mut out = std::io::BufWriter::with_capacity(BLOCK, std::io::stdout().lock());
+        let mut out = std::io::BufWriter::with_capacity(BLOCK, Named(std::io::stdout().lock()));
         let mut json = serde_json::Serializer::pretty(&mut out);
         json.collect_seq(listing.iter().map(Listed::to_summary))?;
         return Ok(writeln!(out).and_then(|()| out.flush())?);
@@ -85,7 +85,7 @@ fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(
         match all {
             0 if listing.unread() > 0 => {}
             0 => anstream::eprintln!("no reports in `{}`{}", path.display(), outboxes::summary(path)),
-            _ => anstream::eprintln!("none of {all} reports is so in `{}`", path.display()),
+            _ => anstream::eprintln!("none of the {all} reports in `{}` is of that kind", path.display()),
         }
         return Ok(());
     }

@@ -85,8 +85,8 @@ enum Command {
   coroner run --symbols build/symbols -- python3 script.py
   CORONER_LIBRARY=/opt/coroner/lib/libcoroner_ffi.so coroner run -- paint
 
-The program runs unchanged, with libcoroner_ffi.so preloaded (LD_PRELOAD): the one beside this command, in ../lib, or the one that CORONER_LIBRARY
-names. What it starts is watched as well. If it crashes, the explained report is on standard error when it has ended, and in the
+The program runs unchanged, with libcoroner_ffi.so preloaded (LD_PRELOAD): the one beside this command, in ../lib, or the one that CORONER_LIBRARY \
+names. What it starts is watched as well. If it crashes, the explained report is on standard error when it has ended, and in the \
 store. Programs that are linked statically and such as change their user take no library.
 
 Exit codes: those of the program, or the signal that it ended by; 125 this command failed, 126 the program can't be run, 127 there is none.")]
@@ -104,7 +104,7 @@ Exit codes: those of the program, or the signal that it ended by; 125 this comma
   coroner dump 4711 --format html -o paint.html
   coroner dump --core core.4711        a core dump instead, compressed or not
 
-It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the
+It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the \
 store, without memory; a minidump has up to 64 KiB of each stack, with what lies there: the environment, for one.
 
 {EXIT_CODES}"))]
@@ -121,8 +121,8 @@ store, without memory; a minidump has up to 64 KiB of each stack, with what lies
   sysctl -w kernel.core_pattern='@@/run/coroner.socket' && coroner collect --listen /run/coroner.socket    (Linux 6.17)
   coroner list --store /var/lib/coroner/1000
 
-Each user's reports are in a folder of that user's own below --store; those of root's and of set-user-ID programs in `0`. The kernel starts it as
-root; before it reads anything of what died it is the user whose process it was (of root's: nobody), without any capability, with
+Each user's reports are in a folder of that user's own below --store; those of root's and of set-user-ID programs in `0`. The kernel starts it as \
+root; before it reads anything of what died it is the user whose process it was (of root's: nobody), without any capability, with \
 limits of time and memory. No core dump is kept.
 
 {EXIT_CODES}"))]
@@ -139,7 +139,7 @@ limits of time and memory. No core dump is kept.
   coroner list --format json | jq '.[].event_id'
   coroner list --watch                             and each new one as it comes, until Ctrl-C
 
-What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read.
+What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read. \
 A column has at most 400 characters, on a terminal what it has room for; JSON has all of each text.
 
 {EXIT_CODES}"))]
@@ -166,7 +166,7 @@ A column has at most 400 characters, on a terminal what it has room for; JSON ha
   coroner group /srv/reports --since 7d
   coroner group --format json | jq '.[0].signature'
 
-By which rules is said in docs/grouping.md. A line has at most 400 characters, on a terminal what it has
+By which rules is said in docs/grouping.md. A line has at most 400 characters, on a terminal what it has \
 room for; JSON has all of each text.
 
 {EXIT_CODES}"))]
@@ -231,7 +231,7 @@ room for; JSON has all of each text.
   coroner open
   coroner open 4f1c
 
-The page is one file, in `coroner` in $XDG_RUNTIME_DIR or in `coroner/pages` in the user's folder for caches; its path is printed. It asks
+The page is one file, in `coroner` in $XDG_RUNTIME_DIR or in `coroner/pages` in the user's folder for caches; its path is printed. It asks \
 no network for anything. The browser is $BROWSER, or the system's. One that still runs after five seconds is taken to show it.
 
 Exit codes: 0 done, 1 failed, also where no browser could be started or it failed, 2 wrong usage.")]
@@ -252,7 +252,7 @@ Exit codes: 0 done, 1 failed, also where no browser could be started or it faile
   coroner import --log server.log          reports of AddressSanitizer, panics of Go and Rust
   journalctl -u shop | coroner import --log -
 
-Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders
+Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders \
 of --symbols. `coroner show FILE` shows such a file without taking it in.
 
 {EXIT_CODES}"))]
@@ -269,10 +269,10 @@ of --symbols. `coroner show FILE` shows such a file without taking it in.
   coroner symbolicate App-2026-11-21.ips --symbols App.dSYM --output named.ips
   coroner symbolicate old.crash --symbols ~/Library/Developer/Xcode/Archives
 
-Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard
+Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard \
 error.
 
-Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, or files were named with --symbols and none is
+Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, or files were named with --symbols and none is \
 of the report (their ids are said), 2 wrong usage."))]
     Symbolicate {
         /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id; without it, the newest
@@ -430,9 +430,7 @@ struct StoreArgument {
 
 impl StoreArgument {
     fn path(self) -> Result<PathBuf, Failure> {
-        // Not by the parser, which would list it as an argument that is missing from the usage, and refuses an empty one.
-        let said = || std::env::var_os("CORONER_STORE").filter(|said| !said.is_empty()).map(PathBuf::from);
-        self.directory.or_else(said).or_else(|| coroner::default_store_dir(demo::APP_ID)).ok_or_else(|| {
+        self.directory.or_else(reports::default_store).ok_or_else(|| {
             Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
                 .advice("name one with `--store DIR`")
         })
@@ -499,7 +497,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor { program, format, store } => {
             let findings = doctor::examine(&store.path()?, program);
             match format {
-                Format::Text => doctor::print(&findings, &mut anstream::stdout().lock())?,
+                Format::Text => doctor::print(&findings, &mut terminal::standard_output())?,
                 Format::Json => terminal::say(serde_json::to_string_pretty(&findings)?)?,
             }
             if findings.iter().any(|finding| finding.grade == doctor::Grade::Fails) {

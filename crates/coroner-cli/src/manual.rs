@@ -7,12 +7,13 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::failure::{Context, Failure};
+use crate::terminal::Named;
 use crate::{Arguments, whole_file};
 
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "coroner", &mut script);
-    Ok(std::io::stdout().lock().write_all(&script)?)
+    Ok(Named(std::io::stdout().lock()).write_all(&script)?)
 }
 
 /// Writes a page for the command and for each of its parts to a folder; without one, the command's own to standard output.
@@ -26,7 +27,7 @@ pub(crate) fn pages(folder: Option<&Path>) -> Result<(), Failure> {
         Ok(page)
     };
     let Some(folder) = folder else {
-        return Ok(std::io::stdout().lock().write_all(&page(command)?)?);
+        return Ok(Named(std::io::stdout().lock()).write_all(&page(command)?)?);
     };
     std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
     let shown = |part: &&clap::Command| !part.is_hide_set() && part.get_name() != "help";

@@ -13,7 +13,7 @@ use crate::failure::{Context, Failure};
 use crate::kept_names::{self, Named};
 use crate::report_files::{self, Stamp, StoredReport};
 use crate::summary::{State, Summary};
-use crate::{StoreArgument, import, outboxes};
+use crate::{StoreArgument, demo, import, outboxes};
 
 /// The folder in a store to which the default sink writes.
 pub(crate) const REPORTS: &str = "reports";
@@ -25,6 +25,21 @@ const LARGEST: u64 = 256 << 20;
 const UNSAID: u64 = 16 << 20;
 /// What some programs put before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// The store that commands look in where none is named.
+pub(crate) fn default_store() -> Option<PathBuf> {
+    // Not by the parser, which would list it as an argument that is missing from the usage, and refuses an empty one.
+    let said = std::env::var_os("CORONER_STORE").filter(|said| !said.is_empty()).map(PathBuf::from);
+    said.or_else(|| coroner::default_store_dir(demo::APP_ID))
+}
+
+/// What a command needs to look in that store: empty if that does so by itself.
+pub(crate) fn store_option(store: &Path) -> String {
+    if default_store().is_some_and(|default| default == store) {
+        return String::new();
+    }
+    format!(" --store {}", store.display())
+}
 
 /// Which texts of a report are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -244,8 +259,10 @@ pub(crate) fn open_one(
         // Later reports of a run are of a process that is the worse for the first crash.
         let mut reports = open_run(path, texts, None)?.into_iter();
         let mut first = reports.next().ok_or_else(|| {
-            Failure::new(format!("`{what}` holds no report"))
-                .advice("to see the reports of a folder, use `coroner list`")
+            Failure::new(format!("`{what}` is not the directory of a run with a report"))
+                .advice(format!(
+                    "give a report's file: `coroner list {what}` lists those of a folder, `coroner show --store {what}` shows the newest of a store"
+                ))
         })?;
         let others: Vec<String> = reports.map(|report| report.header.event_id.to_string()).collect();
         if !others.is_empty() {

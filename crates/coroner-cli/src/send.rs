@@ -167,7 +167,8 @@ impl Server {
                     let minidump = minidump.map_err(|error| Failure::new(error.to_string()))?;
                     envelope.items.push(Item::attachment(minidump));
                 }
-                judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now())))
+                let alone = attachments.is_empty() && !*minidump;
+                judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now())), alone)
             }
             Self::Otlp(exporter) => judge_otlp(exporter.send(report)),
         }
@@ -197,8 +198,8 @@ fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     Ok((ids, listing.unread()))
 }
 
-/// What an answer means to a person.
-fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
+/// What an answer means to a person; `alone`: of an event with which nothing went.
+fn judge(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
         Failure::new(format!("the server can't be reached: {error}"))
             .advice("is the DSN's host right, and is there a proxy?")
@@ -211,7 +212,8 @@ fn judge(answer: Result<Answer, SendError>) -> Result<(), Failure> {
     Err(match answer.status {
         401 | 403 => failure.advice("is the key in the DSN right, and the project's?"),
         404 => failure.advice("is the host in the DSN right, and does it speak Sentry's protocol?"),
-        413 => failure.advice("it is too large: send it without attachments"),
+        413 if alone => failure.advice("the event alone is too large for this server"),
+        413 => failure.advice("it is too large: send it without `--attach` and `--minidump`"),
         429 => failure.advice(match &answer.retry_after {
             Some(after) => format!("it takes no more for now; try again in {after} s"),
             None => "it takes no more for now; try again in a minute".to_owned(),

@@ -110,7 +110,7 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
                 explanation.as_ref(),
                 output.threads,
                 Layout::of_terminal(),
-                &mut anstream::stdout().lock(),
+                &mut terminal::standard_output(),
             )?;
         }
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::Format;
 use crate::failure::{Context, Failure};
 use crate::symbol_search::{keys, stem};
-use crate::{reports, symbolicate};
+use crate::{reports, symbolicate, terminal};
 
 /// The folder of a dSYM bundle in which its files are.
 const IN_BUNDLE: &str = "Contents/Resources/DWARF";
@@ -70,7 +70,7 @@ pub(crate) fn run(
         }
         progress.finish_and_clear();
     }
-    let mut out = anstream::stdout().lock();
+    let mut out = terminal::standard_output();
     match format {
         // The list of none says less than the error alone.
         Format::Json if descriptions.is_empty() && !failures.is_empty() => {}

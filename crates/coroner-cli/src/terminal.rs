@@ -19,10 +19,32 @@ pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
+/// Standard output, by `W`, whose errors say that it is what can't be written.
+pub(crate) struct Named<W>(pub(crate) W);
+
+/// Standard output, without styles where nobody sees them.
+pub(crate) fn standard_output() -> Named<anstream::AutoStream<io::StdoutLock<'static>>> {
+    Named(anstream::stdout().lock())
+}
+
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("can't write to standard output: {error}"))
+}
+
+impl<W: Write> Write for Named<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
+
 /// Writes to standard output, byte for byte; on a terminal without what a terminal acts on, which reports have from elsewhere: in JSON, where
 /// that can only be in strings, escaped, and elsewhere replaced.
 pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = Named(io::stdout().lock());
     if !is_terminal() {
         out.write_all(bytes)?;
         return out.flush();
@@ -42,7 +64,7 @@ pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
 
 /// Writes a line to standard output. It is there when this returns; `println!` panics where nobody reads any more, or the disk is full.
 pub(crate) fn say(line: impl Display) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = Named(io::stdout().lock());
     writeln!(out, "{line}")?;
     out.flush()
 }
@@ -110,8 +132,8 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Plain(out) => out.write(bytes),
-            Output::Bare(out) => out.write(bytes),
+            Output::Plain(out) => out.write(bytes).map_err(named),
+            Output::Bare(out) => out.write(bytes).map_err(named),
             Output::Paged(Pager { input: Some(input), .. }) => input.write(bytes),
             Output::Paged(_) => Ok(bytes.len()),
         }
@@ -119,8 +141,8 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Plain(out) => out.flush(),
-            Output::Bare(out) => out.flush(),
+            Output::Plain(out) => out.flush().map_err(named),
+            Output::Bare(out) => out.flush().map_err(named),
             Output::Paged(Pager { input: Some(input), .. }) => input.flush(),
             Output::Paged(_) => Ok(()),
         }

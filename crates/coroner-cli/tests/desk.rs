@@ -252,7 +252,7 @@ fn a_list_takes_what_is_there() {
     assert_eq!((count(&["--newest", "3"]), count(&["--since", "2026-12-01"])), (3, 0));
     assert_eq!(bench.run(&["list", "reports", "--since", "yesterday"]).code, 2);
     let none = bench.run(&["list", "reports", "--signal", "SIGBUS"]);
-    assert!(none.err.contains("none of 120 reports"), "{none:?}");
+    assert!(none.err.contains("none of the 120 reports"), "{none:?}");
 }
 
 #[test]

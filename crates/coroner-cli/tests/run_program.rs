@@ -102,6 +102,16 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
     assert_eq!(report["header"]["process_name"], "cart");
 
+    // How it is shown again is said, of another store, too.
+    for (store, named) in [("store", false), ("elsewhere", true)] {
+        let store = bench.path(store);
+        let crashed = bench.run(&["run", "--store", store.to_str().unwrap(), "--", cart, "crash"]);
+        let (_, command) = crashed.err.split_once(": coroner ").unwrap_or_else(|| panic!("{crashed:?}"));
+        assert_eq!(command.contains("--store"), named, "{crashed:?}");
+        let shown = bench.run(&command.split_whitespace().collect::<Vec<_>>());
+        assert!(shown.out.contains("cart.c:7"), "{shown:?}");
+    }
+
     // Of another's child, too; and what it started is said.
     let script = format!("'{cart}' abort; exit 7");
     let child = bench.run(&["run", "--", "sh", "-c", &script]);
@@ -303,6 +313,10 @@ fn what_takes_no_library_is_refused() {
     let none = bench.run(&["run", "--", "no-such-program"]);
     assert!(none.code == Some(127) && none.err.contains("no program `no-such-program`"), "{none:?}");
     std::fs::write(bench.path("text"), "hello").unwrap();
+    for (name, what) in [("./text", "no executable file"), ("./", "is a folder")] {
+        let not_run = bench.run(&["run", "--", name]);
+        assert!(not_run.code == Some(126) && not_run.err.contains(what), "{not_run:?}");
+    }
     Command::new("chmod").args(["+x", "text"]).current_dir(bench.folder.path()).status().unwrap();
     let text = bench.run(&["run", "--", "./text"]);
     assert!(text.code == Some(126) && text.err.contains("neither an ELF program nor a script"), "{text:?}");

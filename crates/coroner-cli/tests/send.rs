@@ -166,6 +166,11 @@ fn what_goes_wrong_says_what_to_do_and_never_the_secret() {
     server.answer(|_, _| Reply::Status(429, vec![("Retry-After", "77".to_owned())]));
     let said = bench.run(Some(&server.dsn()), &["send"]);
     assert!(said.code == Some(1) && said.err.contains("try again in 77 s"), "{said:?}");
+    server.answer(|_, _| Reply::Status(413, Vec::new()));
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(said.code == Some(1) && said.err.contains("the event alone is too large"), "{said:?}");
+    let said = bench.run(Some(&server.dsn()), &["send", "--minidump"]);
+    assert!(said.code == Some(1) && said.err.contains("without `--attach` and `--minidump`"), "{said:?}");
     // The key of the environment is not shown where one asks for help.
     let help = bench.run(Some(&server.dsn()), &["send", "--help"]);
     assert!(help.code == Some(0) && !help.text().contains("public"), "{help:?}");

@@ -48,6 +48,14 @@ enum NotRun {
     Other(Failure),
 }
 
+impl NotRun {
+    fn failure(self) -> Failure {
+        match self {
+            Self::NotFound(failure) | Self::NotPossible(failure) | Self::Other(failure) => failure,
+        }
+    }
+}
+
 impl From<Failure> for NotRun {
     fn from(failure: Failure) -> Self {
         NotRun::Other(failure)
@@ -92,7 +100,7 @@ fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
 fn start_and_wait(command: &[OsString], stores: &Path) -> Result<(u32, ExitStatus), NotRun> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| NotRun::NotFound(Failure::new("there is no program to run")))?;
-    let path = preloadable::find(program).map_err(NotRun::NotFound)?;
+    let path = preloadable::find(program)?;
     preloadable::check(&path).map_err(NotRun::NotPossible)?;
     let mut preload = library::find(stores)?.into_os_string();
     if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
@@ -171,7 +179,8 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
         let id = report.header.event_id.to_string();
         match &kept.folder {
             Some(folder) if kept.failures.is_empty() => {
-                writeln!(out, "{green}Stored{green:#} in {}: coroner show {}", folder.display(), &id[..8])?;
+                let option = folder.parent().map(reports::store_option).unwrap_or_default();
+                writeln!(out, "{green}Stored{green:#} in {}: coroner show {}{option}", folder.display(), &id[..8])?;
             }
             Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", shown(folder))?,
             None => {}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 
-use super::{candidates, shown};
+use super::{NotRun, candidates, shown};
 use crate::failure::Failure;
 
 /// Interpreters of scripts that are followed, as far as the kernel follows them (`BINPRM_MAX_RECURSION`).
@@ -20,13 +20,22 @@ const HEAD: u64 = 1 << 16;
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
 /// The program of that name: a path, or in a folder of `PATH`.
-pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, NotRun> {
     let is_program = |path: &PathBuf| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
-    candidates(name).into_iter().find(is_program).ok_or_else(|| {
-        let name = Path::new(name);
-        Failure::new(format!("there is no program {}", shown(name)))
+    let candidates = candidates(name);
+    if let Some(program) = candidates.iter().find(|path| is_program(path)) {
+        return Ok(program.clone());
+    }
+    // Of a name without a slash a folder in one of `PATH` is passed over.
+    let is_there = |path: &&PathBuf| path.is_file() || path.exists() && path.as_os_str() == name;
+    Err(match candidates.iter().find(is_there) {
+        Some(other) if other.is_dir() => NotRun::NotPossible(Failure::new(format!("{} is a folder", shown(other)))),
+        Some(other) => {
+            NotRun::NotPossible(Failure::new(format!("{} may not be run: it is no executable file", shown(other))))
+        }
+        None => NotRun::NotFound(Failure::new(format!("there is no program {}", shown(Path::new(name))))),
     })
 }
 
@@ -46,7 +55,9 @@ pub(super) fn check(program: &Path) -> Result<(), Failure> {
         let mut words = line.split_whitespace();
         let Some(interpreter) = words.next() else { return Ok(()) };
         path = match (Path::new(interpreter).file_name(), words.next()) {
-            (Some(env), Some(name)) if env == "env" && !name.starts_with('-') => find(OsStr::new(name))?,
+            (Some(env), Some(name)) if env == "env" && !name.starts_with('-') => {
+                find(OsStr::new(name)).map_err(NotRun::failure)?
+            }
             _ => PathBuf::from(interpreter),
         };
     }

@@ -117,7 +117,7 @@ impl fmt::Display for ReadError {
                 write!(f, "not a Coroner report but, by its byte {offset}, {what}")
             }
             ReadError::NotAReport { looks_like: None, offset } => {
-                write!(f, "not a Coroner report: byte {offset} is none of one")
+                write!(f, "not a Coroner report: none begins like this (byte {offset})")
             }
             ReadError::Newer { version, offset } => write!(
                 f,
