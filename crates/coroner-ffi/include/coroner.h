@@ -254,7 +254,8 @@ typedef struct {
     const char *event_id;
     // The report as JSON (docs/report-format.md). NULL in a library without the feature `json`, such as the lean one.
     const char *json;
-    // The report's file as the dying process wrote it.
+    // The report as a file, as a folder has it (`.coroner`): what the dying process wrote, with tags, user and breadcrumbs. `coroner show` reads it. Secrets
+    // in its texts are not hidden.
     const uint8_t *raw;
     // How many bytes `raw` has.
     size_t raw_length;

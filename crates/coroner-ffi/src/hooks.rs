@@ -30,7 +30,8 @@ pub struct GivenReport {
     pub event_id: *const c_char,
     /// The report as JSON (docs/report-format.md). NULL in a library without the feature `json`, such as the lean one.
     pub json: *const c_char,
-    /// The report's file as the dying process wrote it.
+    /// The report as a file, as a folder has it (`.coroner`): what the dying process wrote, with tags, user and breadcrumbs. `coroner show` reads it. Secrets
+    /// in its texts are not hidden.
     pub raw: *const u8,
     /// How many bytes `raw` has.
     pub raw_length: usize,
@@ -73,7 +74,7 @@ impl Sink for AppSink {
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let event_id = c_text(submission.report.header.event_id.to_string());
         let json = json(submission.report);
-        let raw = submission.raw.reports.get(submission.index).map_or(&[][..], Vec::as_slice);
+        let raw = submission.file();
         let (event_id, json) = (event_id.as_ptr(), pointer(json.as_ref()));
         let given = GivenReport { event_id, json, raw: raw.as_ptr(), raw_length: raw.len() };
         // SAFETY: as who added the sink promises; what is given lives until it returns.

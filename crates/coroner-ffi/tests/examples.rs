@@ -205,6 +205,11 @@ fn hooks_and_a_sink_of_an_app_in_c() {
         static int32_t deliver(void *context, const coroner_given_report *report) {
             printf("%s: id %zu, signal %d, raw %d\n", (const char *)context, strlen(report->event_id),
                    strstr(report->json, "SIGABRT") != NULL, report->raw_length > 100);
+            char path[4096];
+            snprintf(path, sizeof path, "%s.coroner", getenv("HOOKS_STORE"));
+            FILE *file = fopen(path, "wb");
+            fwrite(report->raw, 1, report->raw_length, file);
+            fclose(file);
             return asked++ ? CORONER_DELIVERED_TAKEN : 7;
         }
         static bool keep(void *context, const char *json) { return strstr(json, (const char *)context) == NULL; }
@@ -238,6 +243,11 @@ fn hooks_and_a_sink_of_an_app_in_c() {
     let delivered = "sink: id 32, signal 1, raw 1";
     let lines = said(&first);
     assert!(lines.lines().any(|line| line == "crashed 32") && lines.lines().any(|line| line == delivered), "{lines}");
+    // What the sink got is a report as a folder has it: with what the app said, and without what was reserved.
+    let raw = std::fs::read(folder.path().join("store.coroner")).unwrap();
+    let tags = coroner::Report::read(&raw).unwrap().run.unwrap().tags;
+    assert_eq!(tags.get("note").map(String::as_str), Some("a plain thing"));
+    assert!(raw.len() < 512 << 10, "{}", raw.len());
 
     assert_eq!(launch("other", &["a secret thing"]).status.signal(), Some(libc::SIGABRT));
     let dropped = launch("other", &[]);

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use coroner_report::model::{Report, Timestamp};
 
 use super::{Sink, SinkAnswer, Submission};
-use crate::bundle;
 use crate::store::directory::Directory;
 use crate::store::{Kept, Retention, Worth};
 
@@ -153,11 +152,7 @@ impl Sink for FolderSink {
 
 /// The forms in which a report is written, one made at a time, with the extensions of their files. [`LAST`] is the last one.
 fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let Submission { raw, index, .. } = *submission;
-    let as_left = std::iter::once_with(move || {
-        let file = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
-        (RAW, bundle::pack(file, &raw.state, raw.system_file(index)))
-    });
+    let as_left = std::iter::once_with(move || (RAW, submission.file()));
     #[cfg(feature = "json")]
     let as_left = as_left.chain(std::iter::once_with(move || (JSON, submission.report.to_json().into_bytes())));
     as_left

@@ -10,6 +10,7 @@ use std::time::Duration;
 use coroner_report::model::{Id, Report, RunFacts};
 
 use crate::Feedback;
+use crate::bundle;
 use crate::store::RawRun;
 
 mod folder;
@@ -183,10 +184,19 @@ pub struct Submission<'a> {
     /// The place in [`RawRun::reports`]: a process can survive a crash and have another. A report that comes again may have another place;
     /// its event id stays.
     pub index: usize,
-    /// The run's files as the crash left them.
+    /// The run's files as the crash left them. [`file`](Self::file) is the report as one file.
     pub raw: &'a RawRun,
     /// How many times this sink has been asked for this report before.
     pub tries: u32,
+}
+
+impl Submission<'_> {
+    /// The report as one file, as [`FolderSink`] writes it (`.coroner`): what the crash left, with the run state (tags, user, breadcrumbs, facts of the
+    /// app) and without the zeros that were reserved behind it. [`Report::read`] and `coroner show` read it. Secrets in its texts are not hidden.
+    pub fn file(&self) -> Vec<u8> {
+        let report = self.raw.reports.get(self.index).map_or(&[][..], Vec::as_slice);
+        bundle::pack(report, &self.raw.state, self.raw.system_file(self.index))
+    }
 }
 
 /// The run that this process is.
