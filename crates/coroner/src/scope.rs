@@ -44,7 +44,7 @@ pub enum ScopeError {
     WrongType(&'static str),
     /// A trace id is not 32 hexadecimal digits, or a span id not 16, or all of them are 0.
     InvalidTrace,
-    /// The name of a file is empty, or has other characters than letters, digits, `.`, `-` and `_`.
+    /// The name of a file is empty, has other characters than letters, digits, `.`, `-` and `_`, or begins with one of the last three.
     InvalidName,
     /// A file could not be written to the run's directory.
     NotWritten,
@@ -57,18 +57,22 @@ impl fmt::Display for ScopeError {
         let text = match self {
             ScopeError::NotInstalled => "Coroner is not installed",
             ScopeError::KeyTooLong => "the key is longer than 200 bytes",
-            ScopeError::TooLarge => "the value is too large (4 KiB is the limit)",
+            ScopeError::TooLarge => "the value is too large (4 KiB is the limit, of a file to keep 20 MiB)",
             ScopeError::Full => "there is no room for another key (64 tags, 32 others)",
-            ScopeError::InvalidKey => "the key of a tag is not empty, and has no spaces or control characters",
+            ScopeError::InvalidKey => {
+                "the key of a tag must not be empty, and must have no spaces or control characters"
+            }
             ScopeError::Reserved(what) => {
                 return write!(f, "`{what}` is no tag but a field of an event, which is set another way");
             }
             ScopeError::WrongType(what) => {
                 return write!(f, "the context must be a map, and of its fields `{what}` is of another type");
             }
-            ScopeError::InvalidTrace => "a trace id has 32 hexadecimal digits and a span id 16, and neither is 0",
+            ScopeError::InvalidTrace => {
+                "a trace id must have 32 hexadecimal digits and a span id 16, and neither may be 0"
+            }
             ScopeError::InvalidName => {
-                "the name of a file to keep has letters, digits, `.`, `-` and `_` only, and begins with none of the latter"
+                "the name of a file to keep must have letters, digits, `.`, `-` and `_` only, and begin with a letter or a digit"
             }
             ScopeError::NotWritten => "the file could not be written to the run's directory",
         };

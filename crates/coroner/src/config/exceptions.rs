@@ -16,7 +16,7 @@ pub enum PanicPolicy {
 }
 
 group! {
-    /// Which exceptions and panics are reported as such. By default those are that nobody catches: of Rust, C++ and Objective-C. You need this
+    /// Which exceptions and panics are reported as such. By default those that nobody catches: of Rust, C++ and Objective-C. You need this
     /// * in a server, where the runtime catches the panics of handlers ([`panic_policy`](Self::panic_policy)),
     /// * in an app for macOS or iOS, for exceptions that AppKit catches and for objects that are used after their deallocation
     ///   ([`appkit`](Self::appkit), [`zombies`](Self::zombies)),

@@ -114,11 +114,11 @@ impl Config {
         self
     }
 
-    /// The directory of the store, made at install for its owner only. All processes of one app may share it; two apps may
-    /// not.
+    /// The directory of the store, made at install for its owner only. All processes of one app may share it, and so may an app and its extensions,
+    /// each under a name of its own ([`Config::new`]): then whichever is launched next delivers what any has left.
     ///
-    /// Default ([`default_store_dir`](crate::default_store_dir)): `$STATE_DIRECTORY/<app>/coroner` in a service,
-    /// `~/.local/state/<app>/coroner` or for root `/var/lib/<app>/coroner` on Linux,
+    /// Default ([`default_store_dir`](crate::default_store_dir)): on Linux `$STATE_DIRECTORY/<app>/coroner` in a service,
+    /// `$XDG_STATE_HOME/<app>/coroner` or `~/.local/state/<app>/coroner`, or for root without a home directory `/var/lib/<app>/coroner`,
     /// `~/Library/Application Support/<app>/Coroner` on macOS and iOS,
     /// `%LOCALAPPDATA%\<app>\Coroner` on Windows. On Android it must be given: a directory below
     /// `Context.getFilesDir()`.
@@ -146,7 +146,7 @@ impl Config {
     ///
     /// A hang is reported once, with the stacks of all threads at that time; the app goes on, and what the report says of its length is
     /// what it was at its end. If the process is ended while it hangs, the next launch finds that out: the run's outcome is
-    /// [`Outcome::Hung`](crate::Outcome::Hung). Sixteen hangs of a run are reported.
+    /// [`Outcome::Hung`](crate::Outcome::Hung). As many hangs an hour are reported as [`Limits::reports_per_hour`] says.
     pub fn hang_threshold(mut self, threshold: impl Into<Option<Duration>>) -> Self {
         let start: StartWatchdog = Watchdog::start;
         self.hang_threshold = threshold.into().map(|threshold| (threshold, start));
