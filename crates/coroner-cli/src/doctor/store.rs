@@ -66,7 +66,9 @@ fn server(outbox: &Outbox) -> Vec<Finding> {
             outbox.given_up_folder().display()
         );
         let advice = match outbox.is_sentry() {
-            true => "Is the DSN wrong, or the project? With another DSN the app tries them again (docs/delivery.md).",
+            true => {
+                "Is the DSN wrong, or the project, or is an event larger than the server takes? With another DSN the app tries them again (docs/delivery.md)."
+            }
             false => {
                 "Is the address wrong, or a header? With another address or other headers the app tries them again (docs/delivery.md)."
             }
