@@ -15,7 +15,7 @@ use crate::wire::Monitor;
 pub const MAX_FRAMES: usize = 8;
 
 /// Frames that are looked at: enough for what is left when a deep recursion is folded.
-const MOST_FOLDED: usize = 4096;
+const MAX_FOLDED: usize = 4096;
 
 /// The rounds of a recursion are no longer than so many frames.
 const MAX_ROUND: usize = 8;
@@ -138,7 +138,7 @@ impl Signature {
             let build = builds.get(frame.module.as_deref()?).filter(|build| !build.is_empty())?;
             Some(format!("{build:02x?} + {}", frame.module_offset?))
         });
-        let places: Vec<String> = places.take(MOST_FOLDED).collect();
+        let places: Vec<String> = places.take(MAX_FOLDED).collect();
         (!places.is_empty()).then(|| Self::folded(report, places).id())
     }
 
@@ -216,7 +216,7 @@ fn own_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
         None if function.is_inlined => None,
         None => place(frame),
     });
-    labels.take(MOST_FOLDED).collect()
+    labels.take(MAX_FOLDED).collect()
 }
 
 fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
@@ -225,7 +225,7 @@ fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
         let name = function.name.filter(|name| !is_runtime_code(Some(name), function.file))?;
         Some(normalise(name)).filter(|name| !is_carrier(name))
     });
-    named.take(MOST_FOLDED).collect()
+    named.take(MAX_FOLDED).collect()
 }
 
 /// A frame without a name: its image and the offset in it, which are the same as long as the build is.
