@@ -77,10 +77,33 @@ fn is_probe(pc: u64) -> bool {
     memory().read(pc, &mut code).is_ok() && matches!(code, [0x48, 0x85, 0x49, 0xf8] | [0x48, 0x85, 0x09, _])
 }
 
+/// Whether the stack had no room for the frame of a signal that was to be handled there. The kernel then raises `SIGSEGV`, without an address.
+fn has_no_room_for_signal(context: &CrashContext, mappings: &Mappings) -> bool {
+    /// asm-generic/siginfo.h, and `X86_TRAP_GP` of asm/trapnr.h: an address that can't be one has the same code.
+    const SI_KERNEL: i32 = 0x80;
+    const GENERAL_PROTECTION: u64 = 13;
+    /// The smallest `struct rt_sigframe`: with its 4 KiB for further registers on arm64; with 512 bytes of them below the red zone on x86_64.
+    const SMALLEST: u64 = if cfg!(target_arch = "x86_64") { 128 + 512 + 440 } else { 4688 };
+    let is_forced = |signal: Signal| {
+        (signal.number, signal.code) == (libc::SIGSEGV, SI_KERNEL) && signal.trap_number != Some(GENERAL_PROTECTION)
+    };
+    if cfg!(target_vendor = "apple") || !context.signal.is_some_and(is_forced) {
+        return false;
+    }
+    let sp = context.registers.sp();
+    let Ok(Some(stack)) = mappings.at(sp) else { return false };
+    let is_closed = |below: Mapping| below.permissions.is_guard();
+    let is_end = matches!(mappings.at(stack.start.wrapping_sub(1)), Ok(below) if below.is_none_or(is_closed));
+    stack.permissions.read && stack.permissions.write && sp - stack.start < SMALLEST && is_end
+}
+
 /// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
 ///
 /// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
 pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
+    if has_no_room_for_signal(context, mappings) {
+        return true;
+    }
     let Some(address) = context.address.filter(|_| context.is_memory_fault) else { return false };
     if context.access == Some(Access::EXECUTE) {
         return false;

@@ -51,6 +51,9 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
         explanation.recursion = recursion::of(thread);
         // An operand is bad only in that the stack has no room there.
         explanation.operand = None;
+        if notice == Notice::GeneralProtection {
+            explanation.facts.insert(0, "the kernel had no room on the stack for the frame of a signal".to_owned());
+        }
     } else if let Some(size) = too_large {
         (explanation.kind, explanation.certainty) = (FaultKind::StackOverflow, Certainty::Certain);
         explanation.operand = None;

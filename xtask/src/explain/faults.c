@@ -553,6 +553,38 @@ NOINLINE static long fills_slowly(char *stack, long depth)
 }
 static void *fills_to_much(void *stack) { return (void *)fills_slowly((char *)stack, 1); }
 NOINLINE static long overflow_over_the_guard(void) { return on_stack(fills_to_much); }
+/* The same where something is mapped below the guard page: memset reaches it from there. */
+AS_WRITTEN static void *filled(void *room, size_t bytes) { return memset(room, 7, bytes); }
+NOINLINE static long fills_much(void)
+{
+    char room[0x8000];
+    return (long)filled(room, sizeof room);
+}
+static void *fills_past(void *stack)
+{
+    char *at = (char *)__builtin_frame_address(0);
+    mmap((char *)stack - 0x10000, 0x10000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    volatile char *room = (volatile char *)__builtin_alloca(at - (char *)stack - 0x4000);
+    room[0] = (char)fills_much();
+    return (void *)room;
+}
+NOINLINE static long overflow_past_the_guard(void) { return on_stack(fills_past); }
+/* A signal whose frame has no room on the stack. */
+static void nothing(int number) { hidden = number; }
+NOINLINE static void *full(void *stack)
+{
+    char *at = (char *)__builtin_frame_address(0);
+    volatile char *room = (volatile char *)__builtin_alloca(at - (char *)stack - 0x1000 - 700);
+    room[0] = 1;
+    pthread_kill(pthread_self(), SIGUSR1);
+    return (void *)room;
+}
+NOINLINE static long signal_without_room(void)
+{
+    signal(SIGUSR1, nothing);
+    pthread_kill(pthread_self(), SIGUSR1);
+    return on_stack(full);
+}
 /* What asks for room before the stack pointer is moved: as ___chkstk_darwin of Apple's libpthread does, and code of GCC's -fstack-check. */
 #if defined(__aarch64__)
 __asm__(".text\n.type checks, %function\nchecks:\n.cfi_startproc\nstp x10, x11, [sp, #-16]\nmov x11, x1\nmov x10, sp\nsubs x10, x10, x9\n"

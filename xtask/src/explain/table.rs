@@ -280,6 +280,9 @@ pub(super) const ROWS: &[Row] = &[
     arm64(row("overflow_at_the_end", Kind::StackOverflow)),
     arm64(row("overflow_of_unused", Kind::StackOverflow)),
     says(row("overflow_over_the_guard", Kind::StackOverflow), "calls itself"),
+    says(row("overflow_past_the_guard", Kind::StackOverflow), "larger than what was left"),
+    // (The emulator of arm64 takes the signal that ends the process for a fault of its own.)
+    x86(says(row("signal_without_room", Kind::StackOverflow), "called by full")),
     row("overflow_of_check", Kind::StackOverflow),
     row("overflow_of_probe", Kind::StackOverflow),
     arm64(row("overflow_of_stack_check", Kind::StackOverflow)),

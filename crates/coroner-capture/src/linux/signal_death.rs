@@ -22,7 +22,7 @@ pub(crate) const MARKER: i32 = 61;
 /// a core dump shows):
 /// * a fault occurs again when the thread goes on, now with the default action, which kills even the first process of a
 ///   pid namespace; the other threads stand still, so nobody can have mended it meanwhile;
-/// * a signal that was sent, an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
+/// * a signal that was sent or [forced](is_forced), an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
 ///   the handler returns, with its siginfo. The first process of a pid namespace is not killed so (pid_namespaces(7)):
 ///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would. So it does where
 ///   no signal can be sent.
@@ -40,7 +40,7 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     // Where a filter of system calls refuses it: the kernel kills for a fault whose signal is blocked (`force_sig_info_to_task` of
     // kernel/signal.c).
     context.set_signal_mask(if is_reset { mask & !bit(signal) } else { mask | bit(signal) });
-    if occurs_again(info) || (pid == 1 && step_back(info, context)) {
+    if (occurs_again(info) && !is_forced(info, context)) || (pid == 1 && step_back(info, context)) {
         return;
     }
     if pid == 1 {
@@ -81,6 +81,17 @@ pub(crate) fn occurs_again(info: &SignalInfo) -> bool {
         libc::SIGTRAP => info.is_fault() && cfg!(target_arch = "aarch64"),
         _ => false,
     }
+}
+
+/// Whether no instruction raised the `SIGSEGV`: the kernel could not write another signal's frame to the thread's stack, or not read it when the handler
+/// returned (`force_sigsegv` of kernel/signal.c). The thread would go on as if nothing had been.
+fn is_forced(info: &SignalInfo, context: &SignalContext) -> bool {
+    /// asm-generic/siginfo.h.
+    const SI_KERNEL: i32 = 0x80;
+    /// x86_64's exception of an address that can't be one (`X86_TRAP_GP` of asm/trapnr.h), which has the same code.
+    const GENERAL_PROTECTION: u64 = 13;
+    let is_of_instruction = cfg!(target_arch = "x86_64") && context.fault().trap == GENERAL_PROTECTION;
+    info.signo == libc::SIGSEGV && info.code == SI_KERNEL && !is_of_instruction
 }
 
 /// Sets the thread back before an `int3` that it has just executed. False where there is none.
