@@ -63,10 +63,8 @@ fn is_probe(pc: u64) -> bool {
     // sub base, base, #…; sub base, sp, #…
     let moves = |word: &u32| word & 0xff80_03ff == 0xd100_0000 | base << 5 | base;
     let begins = |word: &u32| word & 0xff80_03ff == 0xd100_03e0 | base;
-    let earlier = [second, third].into_iter().chain(before);
-    base != 31
-        && writes_zero(last)
-        && earlier.skip_while(|word| writes_zero(word) || moves(word)).next().is_some_and(begins)
+    let mut earlier = [second, third].into_iter().chain(before);
+    base != 31 && writes_zero(last) && earlier.find(|word| !writes_zero(word) && !moves(word)).is_some_and(begins)
 }
 
 /// As for arm64. (GCC moves the stack pointer first here.)
@@ -94,7 +92,7 @@ fn has_no_room_for_signal(context: &CrashContext, mappings: &Mappings) -> bool {
     let Ok(Some(stack)) = mappings.at(sp) else { return false };
     let is_closed = |below: Mapping| below.permissions.is_guard();
     let is_end = matches!(mappings.at(stack.start.wrapping_sub(1)), Ok(below) if below.is_none_or(is_closed));
-    stack.permissions.read && stack.permissions.write && sp - stack.start < SMALLEST && is_end
+    stack.permissions.read && stack.permissions.write && sp.saturating_sub(stack.start) < SMALLEST && is_end
 }
 
 /// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
