@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use coroner::Report;
 use coroner_apple_report::AppleReport;
-use coroner_import::{Form, MAX_LOG_BYTES, Noted};
+use coroner_import::{Form, LogError, MAX_LOG_BYTES, Noted};
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::{ImageKey, Symbolizer};
 use coroner_tombstone::TombstoneError;
@@ -208,7 +208,14 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
 fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Vec<Id>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let (bytes, modified) = read_log(path).context(doing())?;
-    let mut reports = coroner_import::read_log(&bytes, modified).context(doing())?;
+    let mut reports = match coroner_import::read_log(&bytes, modified) {
+        // Of most logs that is as it should be.
+        Err(error @ LogError::Nothing { .. }) => {
+            anstream::eprintln!("`{}`: {error}", path.display());
+            Vec::new()
+        }
+        read => read.context(doing())?,
+    };
     for report in &mut reports {
         for problem in &report.problems {
             anstream::eprintln!("`{}`: {}", path.display(), problem.what);

@@ -15,6 +15,10 @@ fn what_is_surely_a_secret_is_hidden() {
             "{\"proxy-authorization\": \"[Filtered]\", \"n\": 1}",
         ),
         ("{\\\"api_key\\\":\\\"abc\\\",\\\"n\\\":1}", "{\\\"api_key\\\":\\\"[Filtered]\\\",\\\"n\\\":1}"),
+        (
+            "{\"token\": \"a b\", \"session_token\":\"c\"}",
+            "{\"token\": \"[Filtered]\", \"session_token\":\"[Filtered]\"}",
+        ),
         ("POST /login?user=ada&password=love&x=1", "POST /login?user=ada&password=[Filtered]&x=1"),
         ("GET /feed?token=a.b%2F&page=2 'x?a=1&Token=z'", "GET /feed?token=[Filtered]&page=2 'x?a=1&Token=[Filtered]'"),
         (
@@ -37,7 +41,9 @@ fn what_is_surely_a_secret_is_hidden() {
         assert_eq!(hide_secrets("", text).as_deref(), Some(hidden), "{text}");
         assert_eq!(hide_secrets("", hidden).unwrap_or(hidden.to_owned()), hidden, "twice");
     }
-    assert_eq!(hide_secrets("API-Key", "abc").as_deref(), Some("[Filtered]"));
+    for key in ["API-Key", "token", "Secret"] {
+        assert_eq!(hide_secrets(key, "abc").as_deref(), Some("[Filtered]"), "{key}");
+    }
 }
 
 #[test]
@@ -59,6 +65,8 @@ fn what_a_developer_needs_stays() {
         "passwordless=yes",
         "token 7 of 9",
         "token=7",
+        "expected \"token\": it was \"ident\"",
+        "secret: none",
         "/search?tokens=7&key=name&code=404",
         "what?token",
         "://@x",

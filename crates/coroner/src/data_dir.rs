@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 ///   directory: that of services is often one that does not exist (`/nonexistent`), and is not made;
 /// * for root `/var/lib/<app>/coroner`.
 ///
-/// A store that an earlier version made in `$XDG_DATA_HOME` or `~/.local/share` is used where it is.
-///
 /// macOS and iOS: `~/Library/Application Support/<app>/Coroner` (in an app's sandbox `~` is its container), which is in backups and
 /// not purged by the system, as `Caches` is.
 ///
@@ -52,10 +50,6 @@ fn default_store_dir_in(
     }
     let home = home.filter(|home| exists(home));
     let below = |parent: PathBuf| parent.join(&app).join("coroner");
-    let earlier = directory("XDG_DATA_HOME").or_else(|| Some(home.as_ref()?.join(".local/share")));
-    if let Some(earlier) = earlier.map(below).filter(|store| exists(&store.join("runs"))) {
-        return Some(earlier);
-    }
     // Several are separated by colons.
     let of_service = variable("STATE_DIRECTORY").and_then(|list| absolute(std::env::split_paths(&list).next()?));
     let of_user = || directory("XDG_STATE_HOME").or_else(|| Some(home?.join(".local/state")));

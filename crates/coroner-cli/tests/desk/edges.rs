@@ -134,6 +134,19 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
 }
 
 #[test]
+fn a_log_of_a_good_day_is_no_failure() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("empty.log"), "").unwrap();
+    std::fs::write(bench.path("good.log"), "started\nstopped\n").unwrap();
+    let imported = bench.run(&["import", "--log", "empty.log", "--log", "good.log"]);
+    assert!(imported.code == 0 && imported.out.is_empty(), "{imported:?}");
+    for name in ["`empty.log`: ", "`good.log`: "] {
+        assert!(imported.err.contains(name), "{imported:?}");
+    }
+    assert_eq!(bench.run(&["import", "--log", "none.log"]).code, 1);
+}
+
+#[test]
 fn an_error_names_the_file_that_was_asked_for() {
     let bench = Bench::new();
     std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();

@@ -50,6 +50,9 @@ const PARAMETERS: [&str; 11] = [
     "xgoogsignature",
 ];
 
+/// Keys of tags, contexts and fields in JSON whose values are secrets, too, written as [`KEYS`]. In prose they are words.
+const FIELDS: [&str; 4] = ["idtoken", "secret", "sessiontoken", "token"];
+
 /// Headers whose values go to the end of the line.
 const HEADERS: [&str; 5] = ["authorization", "cookie", "proxyauthorization", "setcookie", "xapikey"];
 
@@ -82,7 +85,7 @@ const TOKENS: [(&str, usize); 16] = [
 /// assert_eq!(hidden.as_deref(), Some("GET https://[Filtered]@example.com/?q=1"));
 /// ```
 pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
-    if is_one_of(&KEYS, key.as_bytes()) {
+    if is_one_of(&KEYS, key.as_bytes()) || is_one_of(&FIELDS, key.as_bytes()) {
         return (!text.is_empty()).then(|| HIDDEN.to_owned());
     }
     let mut found = Vec::new();
@@ -158,7 +161,14 @@ fn named(text: &str, found: &mut Vec<Range<usize>>) {
         let length = count(at, &is_name);
         let name = &bytes[at..at + length];
         at += length.max(1);
-        if length == 0 || !is_one_of(&KEYS, name) {
+        let is_field = || {
+            // The quote that ends it, perhaps behind backslashes where JSON is in JSON.
+            let quote = at + count(at, &|byte| *byte == b'\\');
+            bytes.get(quote) == Some(&b'"')
+                && bytes[quote + 1..].trim_ascii_start().starts_with(b":")
+                && is_one_of(&FIELDS, name)
+        };
+        if length == 0 || !(is_one_of(&KEYS, name) || is_field()) {
             continue;
         }
         // The quote that ends the name, perhaps behind a backslash where JSON is in JSON.

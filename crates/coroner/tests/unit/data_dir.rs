@@ -32,15 +32,6 @@ fn services_need_no_home() {
 }
 
 #[test]
-fn a_store_of_an_earlier_version_is_used() {
-    let store = |variables: &[(&str, &str)], there| store_among("app", false, variables, &[there]).unwrap();
-    let state = ("STATE_DIRECTORY", "/s");
-    assert_eq!(store(&[("HOME", "/h"), state], "/h/.local/share/app/coroner/runs"), "/h/.local/share/app/coroner");
-    assert_eq!(store(&[("HOME", "/h"), ("XDG_DATA_HOME", "/d")], "/d/app/coroner/runs"), "/d/app/coroner");
-    assert_eq!(store(&[("HOME", "/h")], "/h/.local/share/app"), "/h/.local/state/app/coroner");
-}
-
-#[test]
 fn an_app_id_is_a_name_and_not_a_path() {
     assert_eq!(store("../../x", &[("HOME", "/h")]).unwrap(), "/h/.local/state/..-..-x/coroner");
     assert_eq!(store("..", &[("HOME", "/h")]), None);
