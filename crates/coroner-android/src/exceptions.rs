@@ -27,7 +27,7 @@ fn native_exception(
     let kind = kind.try_to_string(env)?;
     let message = optional(env, &message)?.unwrap_or_default();
     let stack_trace = optional(env, &stack_trace)?.unwrap_or_default();
-    let exception = ManagedException { kind: &kind, message: &message, stack_trace: &stack_trace };
+    let exception = ManagedException::new(&kind, &message, &stack_trace);
     if is_caught {
         Ok(coroner::report_managed_exception(&exception))
     } else {

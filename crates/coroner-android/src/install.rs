@@ -78,7 +78,8 @@ fn native_is_known(
     timestamp: jlong,
 ) -> Result<jboolean, Failure> {
     let store = store.try_to_string(env)?;
-    let info = ExitInfo { pid: pid as u32, timestamp_ms: timestamp.max(0) as u64, ..ExitInfo::default() };
+    let mut info = ExitInfo::default();
+    (info.pid, info.timestamp_ms) = (pid as u32, timestamp.max(0) as u64);
     Ok(info.is_known(Path::new(&store)))
 }
 
@@ -96,17 +97,12 @@ fn native_add_exit_info(
     description: JString<'_>,
     trace: JByteArray<'_>,
 ) -> Result<(), Failure> {
-    let info = ExitInfo {
-        pid: pid as u32,
-        reason,
-        status,
-        importance,
-        timestamp_ms: timestamp.max(0) as u64,
-        rss_kb: rss.max(0) as u64,
-        pss_kb: pss.max(0) as u64,
-        description: optional(env, &description)?.unwrap_or_default(),
-        trace: if trace.is_null() { Vec::new() } else { env.convert_byte_array(&trace)? },
-    };
+    let mut info = ExitInfo::default();
+    (info.pid, info.reason, info.status, info.importance) = (pid as u32, reason, status, importance);
+    info.timestamp_ms = timestamp.max(0) as u64;
+    (info.rss_kb, info.pss_kb) = (rss.max(0) as u64, pss.max(0) as u64);
+    info.description = optional(env, &description)?.unwrap_or_default();
+    info.trace = if trace.is_null() { Vec::new() } else { env.convert_byte_array(&trace)? };
     EXIT_INFOS.lock().unwrap_or_else(PoisonError::into_inner).push(info);
     Ok(())
 }

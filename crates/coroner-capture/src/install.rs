@@ -213,8 +213,8 @@ fn make_owned(
     monitor::hang::begin_run();
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
     let installed = unsafe { Installed::place(at, *options, store, current, platform) };
-    let limits =
-        InstallLimits { in_memory: !installed.run.files.is_on_disk(), ..os::install::limits(&installed.platform) };
+    let mut limits = os::install::limits(&installed.platform);
+    limits.in_memory = !installed.run.files.is_on_disk();
     Ok((installed, Run { id, pid, state, limits, previous, program, pid_namespace: identity.pid_namespace }))
 }
 

@@ -21,7 +21,7 @@ fn app() {
     assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")));
     // As C++ gives it: `typeid(error).name()`.
     let (language, kind, message) = (coroner::Language::CPP, "N4shop9DoorErrorE", "the door is shut");
-    assert!(coroner::report_exception(&coroner::HandledException { language, kind, message, location: None }));
+    assert!(coroner::report_exception(&coroner::HandledException::new(language, kind, message)));
     drop(std::panic::catch_unwind(|| panic!("caught, and so a breadcrumb")));
     std::thread::spawn(|| panic!("out of bread")).join().unwrap_err();
 }

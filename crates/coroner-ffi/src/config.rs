@@ -194,19 +194,12 @@ pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info:
         // SAFETY: so many bytes, as the caller promises.
         unsafe { std::slice::from_raw_parts(info.trace, info.trace_length) }.to_vec()
     };
-    let info = coroner::ExitInfo {
-        pid: info.pid,
-        reason: info.reason,
-        status: info.status,
-        importance: info.importance,
-        timestamp_ms: info.timestamp_ms,
-        rss_kb: info.rss_kb,
-        pss_kb: info.pss_kb,
-        description: description.to_owned(),
-        trace,
-    };
+    let mut said = coroner::ExitInfo::default();
+    (said.pid, said.reason, said.status, said.importance) = (info.pid, info.reason, info.status, info.importance);
+    (said.timestamp_ms, said.rss_kb, said.pss_kb) = (info.timestamp_ms, info.rss_kb, info.pss_kb);
+    (said.description, said.trace) = (description.to_owned(), trace);
     // SAFETY: as the caller promises.
-    unsafe { change(config, |app: coroner::Config| app.system_report(info)) }
+    unsafe { change(config, |app: coroner::Config| app.system_report(said)) }
 }
 
 /// Sets the app's version, such as "2.1.0".
@@ -554,7 +547,7 @@ pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, millis
 pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports: u32, days: u32, bytes: u64) -> Status {
     let number = reports as usize;
     let age = Duration::from_hours(24 * u64::from(days));
-    let retention = coroner::Retention { number, runs: number, age, bytes };
+    let retention = coroner::Retention::default().number(number).runs(number).age(age).bytes(bytes);
     // SAFETY: as the caller promises.
     unsafe { change(config, |limits: Limits| limits.retention(retention)) }
 }

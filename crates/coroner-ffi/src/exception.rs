@@ -58,7 +58,7 @@ pub unsafe extern "C" fn coroner_report_exception(
         let (kind, message) = unsafe { (text(kind, "kind")?, optional(message, "message")?) };
         let message = message.unwrap_or_default();
         installed()?;
-        let handled = HandledException { language: Language(language), kind, message, location: None };
+        let handled = HandledException::new(Language(language), kind, message);
         if coroner::report_exception_above(&handled, &registers) {
             return Ok(());
         }
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *cons
             let (domain, description) =
                 unsafe { (text(error.domain, "domain")?, optional(error.description, "description")?) };
             let description = description.unwrap_or_default();
-            errors.push(coroner::CodedError { domain, code: error.code, description });
+            errors.push(coroner::CodedError::new(domain, error.code, description));
         }
         installed()?;
         if coroner::report_coded_error_above(Language(language), &errors, &registers) { Ok(()) } else { Err(no_room()) }
@@ -161,23 +161,15 @@ pub unsafe extern "C" fn coroner_report_foreign_exception(
         for frame in given {
             // SAFETY: as the caller promises.
             let (function, file) = unsafe { (optional(frame.function, "function")?, optional(frame.file, "file")?) };
-            frames.push(ForeignFrame {
-                function: function.unwrap_or_default(),
-                file,
-                line: Some(frame.line).filter(|line| *line > 0),
-                column: Some(frame.column).filter(|column| *column > 0),
-                in_app: frame.in_app,
-            });
+            let mut said = ForeignFrame::new(function.unwrap_or_default()).in_app(frame.in_app);
+            said.file = file;
+            said.line = Some(frame.line).filter(|line| *line > 0);
+            said.column = Some(frame.column).filter(|column| *column > 0);
+            frames.push(said);
         }
         installed()?;
-        let thrown = ForeignException {
-            language: Language(language),
-            kind,
-            message: message.unwrap_or_default(),
-            frames: &frames,
-            all_threads,
-            fatal,
-        };
+        let thrown = ForeignException::new(Language(language), kind, message.unwrap_or_default(), &frames);
+        let thrown = thrown.all_threads(all_threads).fatal(fatal);
         if coroner::report_foreign_exception_above(&thrown, &registers) { Ok(()) } else { Err(no_room()) }
     })
 }

@@ -346,8 +346,8 @@ pub unsafe extern "C" fn coroner_feedback(
             number.map(|number| coroner::Id(number.to_be_bytes()))
         });
         crate::install::installed()?;
-        let (name, email) = (name.map(ToOwned::to_owned), email.map(ToOwned::to_owned));
-        let said = coroner::Feedback { event_id: event_id.transpose()?, message: message.to_owned(), name, email };
+        let mut said = coroner::Feedback::new(message).event_id(event_id.transpose()?);
+        (said.name, said.email) = (name.map(ToOwned::to_owned), email.map(ToOwned::to_owned));
         if coroner::feedback(&said) {
             Ok(())
         } else {

@@ -100,6 +100,7 @@ impl Default for InstallOptions {
 
 /// What was missing at install: a report says less for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InstallLimits {
     /// There was no room in the store, or no free descriptor: the run is in memory, and a crash brings it to the disk if there
     /// is room by then.

@@ -14,6 +14,7 @@ use crate::system::Stack;
 
 /// A handled exception of any language, for [`report_exception`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct HandledException<'a> {
     /// The language whose exception it is.
     pub language: Language,
@@ -25,6 +26,19 @@ pub struct HandledException<'a> {
     pub location: Option<&'a str>,
 }
 
+impl<'a> HandledException<'a> {
+    /// An exception of that language, type and message.
+    pub fn new(language: Language, kind: &'a str, message: &'a str) -> Self {
+        Self { language, kind, message, location: None }
+    }
+
+    /// Where it is from, as `file:line:column`.
+    #[must_use]
+    pub fn location(self, location: &'a str) -> Self {
+        Self { location: Some(location), ..self }
+    }
+}
+
 /// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack as the
 /// exception's. The app goes on; all threads stand still for some milliseconds. The report is delivered within seconds by this process, or by the next launch.
 ///
@@ -33,13 +47,10 @@ pub struct HandledException<'a> {
 /// counted, and the next report says how many.
 ///
 /// ```no_run
-/// let exception = coroner::HandledException {
-///     language: coroner::Language::CPP,
-///     kind: "shop::ClosedError",
-///     message: "the shop is closed",
-///     location: None,
-/// };
-/// coroner::report_exception(&exception);
+/// use coroner::{HandledException, Language};
+///
+/// let exception = HandledException::new(Language::CPP, "shop::ClosedError", "the shop is closed");
+/// coroner::report_exception(&exception.location("shop.cpp:41"));
 /// ```
 #[inline(never)]
 pub fn report_exception(handled: &HandledException<'_>) -> bool {
@@ -95,6 +106,7 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
 
 /// An error of a system that has domains and codes, for [`report_coded_error`]: `NSError`, or what Swift makes one of.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct CodedError<'a> {
     /// Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
     pub domain: &'a str,
@@ -104,7 +116,12 @@ pub struct CodedError<'a> {
     pub description: &'a str,
 }
 
-impl CodedError<'_> {
+impl<'a> CodedError<'a> {
+    /// An error of that domain and code; what it says of itself may be empty.
+    pub fn new(domain: &'a str, code: i64, description: &'a str) -> Self {
+        Self { domain, code, description }
+    }
+
     /// As sentry-cocoa writes it.
     fn message(&self) -> String {
         match self.description {
@@ -118,8 +135,8 @@ impl CodedError<'_> {
 /// Swift. Like [`report_exception`]; nothing is reported of no error.
 ///
 /// ```no_run
-/// let file = coroner::CodedError { domain: "NSCocoaErrorDomain", code: 257, description: "The file couldn’t be opened." };
-/// let system = coroner::CodedError { domain: "NSPOSIXErrorDomain", code: 13, description: "" };
+/// let file = coroner::CodedError::new("NSCocoaErrorDomain", 257, "The file couldn’t be opened.");
+/// let system = coroner::CodedError::new("NSPOSIXErrorDomain", 13, "");
 /// coroner::report_coded_error(coroner::Language::OBJC, &[file, system]);
 /// ```
 #[inline(never)]
@@ -162,6 +179,7 @@ fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
 
 /// An exception of a managed runtime, such as Java's, for [`report_uncaught_exception`] and [`report_managed_exception`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct ManagedException<'a> {
     /// Its type, such as `java.lang.IllegalStateException`.
     pub kind: &'a str,
@@ -169,6 +187,13 @@ pub struct ManagedException<'a> {
     pub message: &'a str,
     /// Its stack trace with its causes, as `Throwable.printStackTrace` writes it.
     pub stack_trace: &'a str,
+}
+
+impl<'a> ManagedException<'a> {
+    /// An exception of that type and message, with its stack trace.
+    pub fn new(kind: &'a str, message: &'a str, stack_trace: &'a str) -> Self {
+        Self { kind, message, stack_trace }
+    }
 }
 
 /// The longest stack trace that fits into a report, in bytes.

@@ -14,6 +14,7 @@ use crate::json::{self, Json, field, json_struct, object};
 
 /// An exception of a language with a runtime of its own, for [`report_foreign_exception`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct ForeignException<'a> {
     /// The language whose exception it is.
     pub language: Language,
@@ -29,8 +30,28 @@ pub struct ForeignException<'a> {
     pub fatal: bool,
 }
 
+impl<'a> ForeignException<'a> {
+    /// An exception of that language, type and message with its stack, that the app survives; without the native stacks of other threads.
+    pub fn new(language: Language, kind: &'a str, message: &'a str, frames: &'a [ForeignFrame<'a>]) -> Self {
+        Self { language, kind, message, frames, all_threads: false, fatal: false }
+    }
+
+    /// With the native stacks of the other threads, for which they stand still for some milliseconds.
+    #[must_use]
+    pub fn all_threads(self, all_threads: bool) -> Self {
+        Self { all_threads, ..self }
+    }
+
+    /// The process ends of it. The caller then has it ended, as the runtime does.
+    #[must_use]
+    pub fn fatal(self, fatal: bool) -> Self {
+        Self { fatal, ..self }
+    }
+}
+
 /// A frame of a [`ForeignException`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ForeignFrame<'a> {
     /// The function; may be empty.
     pub function: &'a str,
@@ -42,6 +63,37 @@ pub struct ForeignFrame<'a> {
     pub column: Option<u32>,
     /// Whether it is the app's own code, and not that of the runtime or a library.
     pub in_app: bool,
+}
+
+impl<'a> ForeignFrame<'a> {
+    /// A frame of that function, which may be empty, of the runtime or a library.
+    pub fn new(function: &'a str) -> Self {
+        Self { function, ..Self::default() }
+    }
+
+    /// Its source file.
+    #[must_use]
+    pub fn file(self, file: &'a str) -> Self {
+        Self { file: Some(file), ..self }
+    }
+
+    /// The line in it, from 1.
+    #[must_use]
+    pub fn line(self, line: u32) -> Self {
+        Self { line: Some(line), ..self }
+    }
+
+    /// The column, from 1.
+    #[must_use]
+    pub fn column(self, column: u32) -> Self {
+        Self { column: Some(column), ..self }
+    }
+
+    /// Whether it is the app's own code.
+    #[must_use]
+    pub fn in_app(self, in_app: bool) -> Self {
+        Self { in_app, ..self }
+    }
 }
 
 /// Longest text of frames that fits into a report, in bytes. Of more frames the innermost are kept.
@@ -57,15 +109,10 @@ const MAX_TEXT: usize = 24 << 10;
 /// ```no_run
 /// use coroner::{ForeignException, ForeignFrame, Language};
 ///
-/// let frame = |function, line| ForeignFrame { function, file: Some("cart.js"), line: Some(line), column: None, in_app: true };
-/// coroner::report_foreign_exception(&ForeignException {
-///     language: Language::JAVASCRIPT,
-///     kind: "TypeError",
-///     message: "cart is undefined",
-///     frames: &[frame("total", 41), frame("checkout", 12)],
-///     all_threads: false,
-///     fatal: false,
-/// });
+/// let frame = |function, line| ForeignFrame::new(function).file("cart.js").line(line).in_app(true);
+/// let frames = [frame("total", 41), frame("checkout", 12)];
+/// let thrown = ForeignException::new(Language::JAVASCRIPT, "TypeError", "cart is undefined", &frames);
+/// coroner::report_foreign_exception(&thrown);
 /// ```
 #[inline(never)]
 pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {

@@ -13,11 +13,26 @@ pub use symbol_search::SymbolSearch;
 /// is cheaper: functions without lines, or what the crash found itself. The report then says so (the context `coroner_naming`), and
 /// whoever names it elsewhere, as `coroner show` does, completes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamingBudget {
     /// Bytes of memory of its own at any one time. Symbol files are mapped, and not counted.
     pub memory: usize,
     /// Processor time of the thread that names.
     pub time: Duration,
+}
+
+impl NamingBudget {
+    /// Bytes of memory of its own at any one time.
+    #[must_use]
+    pub fn memory(self, memory: usize) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Processor time of the thread that names.
+    #[must_use]
+    pub fn time(self, time: Duration) -> Self {
+        Self { time, ..self }
+    }
 }
 
 impl Default for NamingBudget {

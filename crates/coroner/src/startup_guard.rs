@@ -30,6 +30,12 @@ impl Default for StartupGuard {
 }
 
 impl StartupGuard {
+    /// After three crashes within ten seconds each.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// After so many crashes, from 1 to 8.
     #[must_use]
     pub fn crashes(self, crashes: u32) -> Self {

@@ -85,7 +85,8 @@ fn app() {
     let mut delivery = Delivery::new();
     if let Some((kilobytes, milliseconds)) = act.split_once(" KiB, ms: ") {
         let time = Duration::from_millis(milliseconds.parse().unwrap());
-        delivery = delivery.naming_budget(NamingBudget { memory: kilobytes.parse::<usize>().unwrap() << 10, time });
+        delivery = delivery
+            .naming_budget(NamingBudget::default().memory(kilobytes.parse::<usize>().unwrap() << 10).time(time));
     }
     let (named, is_named) = std::sync::mpsc::channel();
     let delivery = delivery.before_deliver(move |report| {

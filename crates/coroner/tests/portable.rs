@@ -128,21 +128,9 @@ mod portable {
                 std::process::abort();
             }
             "foreign" => {
-                let frame = ForeignFrame {
-                    function: "total",
-                    file: Some("cart.js"),
-                    line: Some(41),
-                    ..ForeignFrame::default()
-                };
-                let thrown = ForeignException {
-                    language: Language::JAVASCRIPT,
-                    kind: "TypeError",
-                    message: "cart is undefined",
-                    frames: &[frame],
-                    all_threads: true,
-                    fatal: false,
-                };
-                assert!(coroner::report_foreign_exception(&thrown));
+                let frames = [ForeignFrame::new("total").file("cart.js").line(41)];
+                let thrown = ForeignException::new(Language::JAVASCRIPT, "TypeError", "cart is undefined", &frames);
+                assert!(coroner::report_foreign_exception(&thrown.all_threads(true)));
                 assert!(coroner.flush(LONG), "it is delivered");
             }
             "die delivering" => {

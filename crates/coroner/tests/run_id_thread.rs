@@ -77,7 +77,7 @@ fn its_stack_says_the_id_and_nothing_of_coroners_has_the_thread() {
     let all = Backtrace::of_all_threads(&CaptureOptions::default());
     assert!(!all.is_empty() && all.iter().all(|(thread, _)| *thread != facts.tid));
     let (language, kind, message) = (Language::CPP, "shop::ClosedError", "the shop is closed");
-    assert!(coroner::report_exception(&HandledException { language, kind, message, location: None }));
+    assert!(coroner::report_exception(&HandledException::new(language, kind, message)));
     let runs = std::fs::read_dir(store.path().join("runs")).unwrap();
     let path = runs.map(|run| run.unwrap().path().join("report-9")).find(|path| path.is_file()).expect("a report");
     let report = Report::read_file(path).unwrap();

@@ -43,8 +43,7 @@ fn app() {
     let coroner = coroner::install(config).unwrap();
     if std::env::var(ACT).unwrap() == "looks" {
         let event_id = coroner.last_run().event_id;
-        let said =
-            Feedback { event_id, message: "I only saved".into(), email: Some("a@example.com".into()), name: None };
+        let said = Feedback::new("I only saved").event_id(event_id).email("a@example.com");
         assert!(coroner::feedback(&said));
         assert!(coroner.flush(Duration::from_secs(30)));
         return;

@@ -40,15 +40,12 @@ fn exit_infos() -> Vec<ExitInfo> {
     let text = std::env::var(SAID).unwrap_or_default();
     let info = |line: &str| {
         let words: Vec<&str> = line.split('|').collect();
-        ExitInfo {
-            pid: words[0].parse().unwrap(),
-            reason: words[1].parse().unwrap(),
-            timestamp_ms: words[2].parse().unwrap(),
-            importance: 100,
-            description: "said by the test".to_owned(),
-            trace: if words[3].is_empty() { Vec::new() } else { std::fs::read(words[3]).unwrap() },
-            ..ExitInfo::default()
-        }
+        let mut info = ExitInfo::default();
+        (info.pid, info.reason) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+        (info.timestamp_ms, info.importance) = (words[2].parse().unwrap(), 100);
+        info.description = "said by the test".to_owned();
+        info.trace = if words[3].is_empty() { Vec::new() } else { std::fs::read(words[3]).unwrap() };
+        info
     };
     text.lines().map(info).collect()
 }
@@ -80,23 +77,18 @@ fn app() {
         "no-room" => {}
         "java" => {
             let stack_trace = "com.example.Closed: no\n\tat com.example.Shop.open(Shop.java:12)\nCaused by: x.Y\n\tat x.Z.z(Z.java:1)\n";
-            let exception = ManagedException { kind: "com.example.Closed", message: "no", stack_trace };
+            let exception = ManagedException::new("com.example.Closed", "no", stack_trace);
             assert!(coroner::report_uncaught_exception(&exception));
             // SAFETY: ends this process, as Android's handler does.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         "javascript" | "php-ends" => {
-            let frame =
-                |function, line| ForeignFrame { function, file: Some("cart.js"), line, column: Some(7), in_app: true };
+            let frame = |function| ForeignFrame::new(function).file("cart.js").column(7).in_app(true);
+            let frames = [frame("total\n(\"cart\")").line(41), frame("")];
             let (parked, fatal) = (std::thread::spawn(std::thread::park), act == "php-ends");
-            let reported = coroner::report_foreign_exception(&ForeignException {
-                language: if fatal { Language::PHP } else { Language::JAVASCRIPT },
-                kind: "TypeError",
-                message: "cart is undefined",
-                frames: &[frame("total\n(\"cart\")", Some(41)), frame("", None)],
-                all_threads: fatal,
-                fatal,
-            });
+            let language = if fatal { Language::PHP } else { Language::JAVASCRIPT };
+            let thrown = ForeignException::new(language, "TypeError", "cart is undefined", &frames);
+            let reported = coroner::report_foreign_exception(&thrown.all_threads(fatal).fatal(fatal));
             assert!(reported && !parked.is_finished());
             std::process::exit(if fatal { 7 } else { 0 });
         }

@@ -72,7 +72,7 @@ fn main() {
     {
         let message = "I was only saving the document".to_owned();
         let event_id = coroner.last_run().event_id;
-        coroner::feedback(&coroner::Feedback { event_id, message, ..Default::default() });
+        coroner::feedback(&coroner::Feedback::new(message).event_id(event_id));
     }
     if has("crash") {
         // SAFETY: none: this is the crash.

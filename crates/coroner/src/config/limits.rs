@@ -15,7 +15,7 @@ group! {
     ///
     /// use coroner::{Config, Limits, Retention};
     ///
-    /// let retention = Retention { number: 10, ..Retention::default() };
+    /// let retention = Retention::default().number(10);
     /// let limits = Limits::new().retention(retention).deadline(Duration::from_secs(2));
     /// let config = Config::new("com.example.paint").limits(limits);
     /// ```

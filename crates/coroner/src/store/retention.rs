@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 ///
 /// ```
 /// use std::time::Duration;
-/// let retention = coroner::Retention { number: 10, ..coroner::Retention::default() };
+/// let retention = coroner::Retention::default().number(10);
 /// assert_eq!(retention.age, Duration::from_hours(90 * 24));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retention {
     /// Most reports kept. Default: 100.
     pub number: usize,
@@ -21,6 +22,32 @@ pub struct Retention {
     pub age: Duration,
     /// Most bytes on the disk, all reports together. Default: 64 MiB.
     pub bytes: u64,
+}
+
+impl Retention {
+    /// Most reports kept.
+    #[must_use]
+    pub fn number(self, number: usize) -> Self {
+        Self { number, ..self }
+    }
+
+    /// Most ended runs kept that left no report.
+    #[must_use]
+    pub fn runs(self, runs: usize) -> Self {
+        Self { runs, ..self }
+    }
+
+    /// Oldest report kept, by the start of the run that it is of.
+    #[must_use]
+    pub fn age(self, age: Duration) -> Self {
+        Self { age, ..self }
+    }
+
+    /// Most bytes on the disk, all reports together.
+    #[must_use]
+    pub fn bytes(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
 }
 
 impl Default for Retention {

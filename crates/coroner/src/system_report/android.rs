@@ -36,10 +36,12 @@ const REASONS: [&str; 17] = [
 /// ```
 /// use coroner::{Config, ExitInfo};
 ///
-/// let info = ExitInfo { pid: 4100, reason: 3, timestamp_ms: 1_756_576_393_601, ..ExitInfo::default() };
+/// let mut info = ExitInfo::default();
+/// (info.pid, info.reason, info.timestamp_ms) = (4100, 3, 1_756_576_393_601);
 /// let _config = Config::new("com.example.shop").system_report(info);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExitInfo {
     /// `getPid`.
     pub pid: u32,

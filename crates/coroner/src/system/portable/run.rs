@@ -145,7 +145,8 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, Ins
     let no_faults = !super::windows_crash::install(unsafe { &*CURRENT.load(Ordering::Acquire) }, options, random_id());
     #[cfg(not(windows_crashes))]
     let no_faults = true;
-    let limits = InstallLimits { no_faults, ..InstallLimits::default() };
+    let mut limits = InstallLimits::default();
+    limits.no_faults = no_faults;
     Ok(Run { id, pid: process_id(), state, limits, previous: None, pid_namespace: 0 })
 }
 
