@@ -243,7 +243,7 @@ impl Store {
             Err(error) if is_no_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
-        heap_sort(&mut list, |first, second| first.began < second.began);
+        heap_sort(&mut list, |first, second| (first.began, first.id) < (second.began, second.id));
         Ok(list)
     }
 
@@ -310,7 +310,8 @@ impl Store {
                 }
             }
         }
-        heap_sort(&mut found.runs, |first, second| first.began < second.began);
+        // File systems count in ticks of some milliseconds: of runs that began in one, the order is at least always the same.
+        heap_sort(&mut found.runs, |first, second| (first.began, first.id) < (second.began, second.id));
         Ok(found)
     }
 

@@ -99,6 +99,19 @@ fn a_broken_run_is_kept_as_it_was_with_the_reason() {
 }
 
 #[test]
+fn runs_that_began_in_one_tick_of_the_clock_have_an_order() {
+    let (_folder, store) = store();
+    let now = SystemTime::now();
+    for number in [7, 3, 5, 1, 8, 2, 6, 4] {
+        let lock = make_run(&store, id(number), b"r").file(claim::LOCK.as_ref(), true).unwrap();
+        lock.set_modified(now).unwrap();
+    }
+    let all: Vec<Id> = (1..=8).map(id).collect();
+    assert_eq!(store.list().unwrap().iter().map(|run| run.id).collect::<Vec<_>>(), all);
+    assert_eq!(ids(&take_ended(&store, None).0), all);
+}
+
+#[test]
 fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
     let (folder, store) = store();
     let outside = folder.path().join("outside");
