@@ -13,14 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 use object::read::elf::{Dyn as _, ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{LittleEndian, Object as _, ObjectSymbol as _, elf};
 
-use crate::android::{self, Arch};
-use crate::{deadline, tools};
+use toolbox::android_bed::{self as android, Arch};
+use toolbox::{deadline, tools};
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "aar", about = "Builds the Android library (AAR) and checks what it needs of a device")]
 pub(crate) struct Arguments {
     /// Cargo's profile for the shared libraries.
     #[arg(long, default_value = "ship")]
@@ -270,7 +272,7 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
     }
     ensure!(
         unknown.is_empty(),
-        "it imports {unknown:?}: are they in the C library of API level {MIN_API}? Those that are belong into xtask/src/aar/imports.txt"
+        "it imports {unknown:?}: are they in the C library of API level {MIN_API}? Those that are belong into tools/aar/src/imports.txt"
     );
     for name in ["coroner_install", "coroner_set_tag", "coroner_config_add_sentry_sink", "coroner_config_add_otlp_sink"]
     {
@@ -326,4 +328,8 @@ fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("the next launch of the example delivered no report to {}", reports.display())
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -1,46 +1,41 @@
-//! What others say of Android programs: llvm-symbolizer of their names and lines, the oracle of their stacks, Breakpad of their
-//! minidumps.
+//! Other instruments on Android programs: names and lines beside llvm-symbolizer, stacks beside the emulator, minidumps
+//! beside Breakpad's processor.
 
-use std::path::Path;
+use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use toolbox::{deadline, tools};
 
-use crate::sentry::{self, minidump};
-use crate::{oracle, symbols_truth};
+/// The instruments, each a row: name, package, arguments.
+pub(super) const CHECKS: &[(&str, &str, &[&str])] = &[
+    (
+        "symbols",
+        "symbols-truth",
+        &[
+            "--all",
+            "--untimed",
+            "--only",
+            "android-rust-x86_64",
+            "--only",
+            "android-rust-arm64",
+            "--only",
+            "android-c++-x86_64",
+            "--only",
+            "android-c++-arm64",
+        ],
+    ),
+    ("stacks by the oracle", "oracle", &["--android"]),
+    ("minidumps by Breakpad", "sentry-check", &["--only", "minidump-android"]),
+];
 
-type Check = fn(&Path) -> anyhow::Result<()>;
-
-/// The checks, each a row.
-pub(super) const CHECKS: &[(&str, Check)] =
-    &[("symbols", symbols), ("stacks by the oracle", stacks), ("minidumps by Breakpad", minidumps)];
-
-/// Names, lines and inlined calls of programs of both processors, beside llvm-symbolizer.
-fn symbols(_: &Path) -> anyhow::Result<()> {
-    symbols_truth::run(&symbols_truth::Arguments::of(&[
-        "android-rust-x86_64",
-        "android-rust-arm64",
-        "android-c++-x86_64",
-        "android-c++-arm64",
-    ]))
-}
-
-/// Stacks of programs of both processors at each instruction.
-fn stacks(_: &Path) -> anyhow::Result<()> {
-    oracle::run(&oracle::Arguments::android())
-}
-
-/// Minidumps of the deaths of a program on the device's C library, walked by Breakpad's processor.
-fn minidumps(bed: &Path) -> anyhow::Result<()> {
-    let system = bed.join("device/x86_64/system");
-    let program = super::test_program(bed, "crash_program")?;
-    let words = |fault: &str| [fault, "2", "stack-memory"].map(str::to_owned).to_vec();
-    let files = vec![program.with_file_name(""), system.join("lib64"), system.join("bin")];
-    let victim = minidump::Victim { program, words, device: Some(&system), files };
-    let rows = minidump::check_victim(&sentry::Bench::set_up()?, &victim)?;
-    for row in &rows {
-        println!("        {}: {}", row.what, if row.problems.is_empty() { "ok" } else { "FAIL" });
-    }
-    let problems: Vec<String> = rows.into_iter().flat_map(|row| row.problems).collect();
-    ensure!(problems.is_empty(), "{}", problems.join("; "));
+/// Runs an instrument in a process of its own.
+///
+/// # Errors
+/// The instrument failed; its own output contains the reason.
+pub(super) fn run(package: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tools::workspace_root()).args(["run", "--quiet", "--package", package, "--"]).args(arguments);
+    let status = deadline::status(&mut command).with_context(|| format!("running {package}"))?;
+    ensure!(status.success(), "{package} failed: {status}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench backtrace`: live backtraces beside the `backtrace` crate, `std::backtrace` and glibc.
 //!
-//! Builds and runs `backtrace-bench` (in `xtask/backtrace-bench`) in several fresh processes; each figure is the median over
+//! Builds and runs `backtrace-bench` (in `tools/bench/backtrace-bench`) in several fresh processes; each figure is the median over
 //! processes of the least round.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]

@@ -8,7 +8,7 @@
 //!
 //! With `--bionic` the peer is Coroner itself in an Android program on a device's C library, beside the one on this system's.
 //!
-//! The program (`xtask/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
+//! The program (`tools/bench/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
 //! writes to the report file, and takes the time of the last; the end of the process it has from a pidfd.
 
 use std::fs;
@@ -21,8 +21,8 @@ use anyhow::{Context, bail, ensure};
 use coroner_report::wire::Phase;
 use serde::Serialize;
 
-use crate::android::{self, Arch};
-use crate::tools;
+use toolbox::android_bed::{self as android, Arch};
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -207,7 +207,7 @@ pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("bench-capture").join(reporter);
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--target-dir"]).arg(&folder).arg("--manifest-path");
-    command.arg(tools::workspace_root().join("xtask/capture-bench/Cargo.toml"));
+    command.arg(tools::workspace_root().join("tools/bench/capture-bench/Cargo.toml"));
     if reporter != "none" {
         command.args(["--features", reporter]);
     }
@@ -220,7 +220,7 @@ pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
 fn build_for_bionic(bed: &Path) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("bench-capture").join("bionic");
     let mut command = android::cargo(bed, Arch::X86_64, &["build", "--quiet", "--release", "--features", "coroner"]);
-    command.arg("--manifest-path").arg(tools::workspace_root().join("xtask/capture-bench/Cargo.toml"));
+    command.arg("--manifest-path").arg(tools::workspace_root().join("tools/bench/capture-bench/Cargo.toml"));
     let status = command.arg("--target-dir").arg(&folder).status().context("running cargo")?;
     ensure!(status.success(), "capture-bench could not be built for bionic");
     Ok(folder.join(Arch::X86_64.target()).join("release/capture-bench"))

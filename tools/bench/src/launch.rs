@@ -2,7 +2,7 @@
 //!
 //! What a small command-line tool pays for a crash reporter at each launch, in all: processor time, wall time, system calls, resident
 //! memory. Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in every round; each
-//! is set up as its own README says, in the same program (`xtask/launch-bench`). For Coroner also: the first launch, which makes
+//! is set up as its own README says, in the same program (`tools/bench/launch-bench`). For Coroner also: the first launch, which makes
 //! the store, the launch after a crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
 //!
 //! Processor time is that of the process and of all that it starts and waits for, as the kernel accounts it; of minidumper's server
@@ -11,7 +11,7 @@
 //! pages of files: code and constants, which all processes of a program share, and of which the kernel maps 16 where one is used and drops what
 //! it needs; of Coroner's also 32 KiB of the run's files.
 
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -20,7 +20,8 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use super::capture::median;
-use crate::tools;
+use toolbox::system_calls::system_calls;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -143,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// The program with a reporter.
 fn build(reporter: &str) -> anyhow::Result<PathBuf> {
-    let manifest = tools::workspace_root().join("xtask/launch-bench/Cargo.toml");
+    let manifest = tools::workspace_root().join("tools/bench/launch-bench/Cargo.toml");
     let target = tools::target_dir().join("launch-bench").join(reporter);
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
@@ -202,57 +203,6 @@ fn memory(program: &Path, folder: &Path) -> anyhow::Result<(i64, i64)> {
     let said = String::from_utf8_lossy(&output.stdout);
     let parsed = said.trim().split_once(' ').and_then(|(all, own)| Some((all.parse().ok()?, own.parse().ok()?)));
     parsed.filter(|(all, _)| *all > 0).with_context(|| format!("{} said {said:?}", program.display()))
-}
-
-/// System calls of one launch, threads included, processes that it starts not; `each` gets their numbers.
-pub(crate) fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::Result<i64> {
-    command.stderr(Stdio::null());
-    // SAFETY: one system call between fork and exec.
-    unsafe {
-        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        });
-    }
-    let main = command.spawn()?.id() as libc::pid_t;
-    let mut stops = 0;
-    loop {
-        let mut status = 0;
-        // SAFETY: the kernel writes the status.
-        let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-        ensure!(tid > 0, "the traced program is gone");
-        if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-            if tid == main {
-                break;
-            }
-            continue;
-        }
-        let signal = libc::WSTOPSIG(status);
-        let mut forward = 0;
-        if signal == libc::SIGTRAP | 0x80 {
-            stops += 1;
-            // SAFETY: all zeroes is one; the kernel writes as much at most.
-            let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
-            let size = size_of_val(&info);
-            // SAFETY: a child of ours that has stopped; as above.
-            unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, &raw mut info) };
-            if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
-                // SAFETY: the kernel has written an entry.
-                each(unsafe { info.u.entry.nr } as i64);
-            }
-        } else if signal == libc::SIGTRAP && status >> 16 == 0 {
-            // The program begins.
-            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
-            // SAFETY: a child of ours that has stopped.
-            unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options) };
-        } else if signal != libc::SIGTRAP && signal != libc::SIGSTOP {
-            forward = signal;
-        }
-        // SAFETY: as above.
-        unsafe { libc::ptrace(libc::PTRACE_SYSCALL, tid, 0, forward) };
-    }
-    // One at the entry of a call and one at its end.
-    Ok(stops / 2)
 }
 
 /// After which of 1,000 launches of two milliseconds the report of one crash is there. In the end it must be there once.

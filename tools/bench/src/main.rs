@@ -3,13 +3,13 @@
 //! Nothing here fails for being slow: machines differ, and only ratios within one run mean anything. What fails is a
 //! result that is wrong, and with `size --check` one that is too large.
 
-use clap::Subcommand;
+use clap::Parser as _;
 
 mod backtrace;
 mod capture;
 mod handled_faults;
 mod install;
-pub(crate) mod launch;
+mod launch;
 mod scope;
 mod size;
 mod symbols;
@@ -17,8 +17,9 @@ mod throw;
 mod unwind;
 
 /// What is measured. A new benchmark is one module and one line here.
-#[derive(Subcommand)]
-pub(crate) enum Bench {
+#[derive(clap::Parser)]
+#[command(name = "bench", about = "Measures cost beside peers")]
+enum Bench {
     /// Live backtraces: capture and names; beside `backtrace`, `std::backtrace`, glibc.
     Backtrace(backtrace::Arguments),
     /// A crash, from the fault to the report on disk, with up to 1,000 threads; beside minidump-writer.
@@ -46,7 +47,7 @@ pub(crate) enum Bench {
 ///
 /// # Errors
 /// Where it can't be built or run, or its results are wrong.
-pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Backtrace(arguments) => backtrace::run(arguments),
         Bench::Capture(arguments) => capture::run(arguments),
@@ -59,4 +60,8 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Bench::Throw(arguments) => throw::run(arguments),
         Bench::Unwind(arguments) => unwind::run(arguments),
     }
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Bench::parse())
 }

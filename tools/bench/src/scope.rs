@@ -1,7 +1,7 @@
 //! `cargo xtask bench scope`: what an app pays, at each call, for a tag, a breadcrumb, a user and a context; beside the `sentry`
 //! crate's scope, which does not outlive the process, and a plain store of the value's bytes, as Crashpad's annotations are.
 //!
-//! Builds and runs `scope-bench` (in `xtask/scope-bench`) in several fresh processes; each figure is the median over processes of
+//! Builds and runs `scope-bench` (in `tools/bench/scope-bench`) in several fresh processes; each figure is the median over processes of
 //! the least round. Goals: 100 ns for a tag, 1 µs for a breadcrumb.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]

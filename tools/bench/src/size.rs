@@ -1,6 +1,6 @@
 //! `cargo xtask bench size`.
 //!
-//! What a crash reporter adds to the smallest app, in bytes and in crates: the program `xtask/size-bench`, built and stripped with no
+//! What a crash reporter adds to the smallest app, in bytes and in crates: the program `tools/bench/size-bench`, built and stripped with no
 //! reporter, with Coroner's sets of features and with its peers, as Cargo builds a release by itself and in the profile `small` (for size, LTO,
 //! `panic = "abort"`). Bytes are those of the program's file above that without a reporter. Crates are those of `cargo tree`
 //! for this target, the reporter's own included: all, and those of them that are linked into the program and do not only run when it is
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
-use crate::{dist, tools};
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -152,7 +152,7 @@ fn print(row: &Row) {
 }
 
 fn manifest() -> PathBuf {
-    tools::workspace_root().join("xtask/size-bench/Cargo.toml")
+    tools::workspace_root().join("tools/bench/size-bench/Cargo.toml")
 }
 
 /// The program with a reporter, or without one.

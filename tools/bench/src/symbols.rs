@@ -1,6 +1,6 @@
 //! `cargo xtask bench symbols`.
 //!
-//! Builds `symbols-bench` (a package of its own in `xtask/symbols-bench`, because its peers bring a hundred dependencies) in
+//! Builds `symbols-bench` (a package of its own in `tools/bench/symbols-bench`, because its peers bring a hundred dependencies) in
 //! release mode and runs it: 64 addresses of one report named from nothing in a large symbol table, and with DWARF; then the
 //! steady state per lookup. The large table is that of the compiler's own library, which every machine that builds
 //! this has.
@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -153,7 +153,7 @@ fn build() -> anyhow::Result<PathBuf> {
         .args(["build", "--quiet", "--release", "--locked", "--target-dir"])
         .arg(&folder)
         .arg("--manifest-path")
-        .arg(tools::workspace_root().join("xtask/symbols-bench/Cargo.toml"))
+        .arg(tools::workspace_root().join("tools/bench/symbols-bench/Cargo.toml"))
         .status()
         .context("running cargo")?;
     ensure!(status.success(), "symbols-bench could not be built");

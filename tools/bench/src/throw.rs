@@ -8,7 +8,7 @@
 //!
 //! What counts is the lower quartile of the rounds: what else runs on the machine makes times longer, never shorter.
 //!
-//! The program is `xtask/throw-bench`. It fails where a throw was not captured.
+//! The program is `tools/bench/throw-bench`. It fails where a throw was not captured.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]
@@ -115,7 +115,7 @@ fn build(way: &str) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("bench-throw").join(way);
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--target-dir"]).arg(&folder).arg("--manifest-path");
-    command.arg(tools::workspace_root().join("xtask/throw-bench/Cargo.toml"));
+    command.arg(tools::workspace_root().join("tools/bench/throw-bench/Cargo.toml"));
     if way != "none" {
         command.args(["--features", way]);
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench unwind`.
 //!
-//! Builds `unwind-bench` (in `xtask/unwind-bench`) twice in release mode, without and with frame pointers, and runs it in
+//! Builds `unwind-bench` (in `tools/bench/unwind-bench`) twice in release mode, without and with frame pointers, and runs it in
 //! fresh processes: for interleaved rounds of all unwinders on the same stack, for the first walk of a process, and for
 //! a recursion. Times are the median over processes of each process's least round.
 
@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
 #[derive(clap::Args)]

@@ -11,7 +11,7 @@ use super::{
     Row,
     kit::{Kit, succeed},
 };
-use crate::tools;
+use toolbox::tools;
 
 /// The library that a thread of `loading-images` loads.
 const PLUGIN: &str = "plugin.c";
@@ -99,7 +99,7 @@ fn locks(kit: &Kit) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// It does not compile.
-pub(crate) fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
+pub fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
     // With its tests, by which it has the features that are built already.
     succeed(kit.test_upper_crates().args(["--no-run", "--test", "behaviours"]))?;
     Ok(tools::target_dir().join(kit.arch.target()).join("debug/crash_program"))

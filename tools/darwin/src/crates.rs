@@ -4,7 +4,7 @@ use super::{
     Row, cxx,
     kit::{Kit, UPPER_CRATES, succeed},
 };
-use crate::tools;
+use toolbox::tools;
 
 /// The crates, and which of their tests where not all: those that damage every byte of a file say nothing of the system, and
 /// take minutes under an emulator; those that compile with this machine's compilers have none there. The unit tests of

@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context;
 
 use super::kit::{Kit, succeed};
-use crate::tools;
+use toolbox::tools;
 
 /// Files of libc++abi; those of C++ without exceptions, of names (demangling) and of thread-local destructors are left out.
 const LIBCXXABI: [&str; 16] = [

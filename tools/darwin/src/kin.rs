@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::kit::succeed;
-use crate::tools;
+use toolbox::tools;
 
 /// The last two are systems where crashes can't be reported: an app compiles, and `install` says so.
 const TARGETS: [&str; 4] =

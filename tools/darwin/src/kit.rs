@@ -10,14 +10,14 @@ use std::{
 use anyhow::{Context, ensure};
 
 use super::fixtures::LIBRARIES;
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 /// Linker wrapper for Rust programs, from PyPI: `zig cc` with what rustc's arguments need.
 const CARGO_ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
 
 /// An architecture of Darwin's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Arch {
+pub enum Arch {
     #[value(name = "x86_64")]
     X86_64,
     #[value(name = "arm64")]
@@ -25,7 +25,7 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    pub(crate) const ALL: [Arch; 2] = [Arch::X86_64, Arch::Arm64];
+    pub const ALL: [Arch; 2] = [Arch::X86_64, Arch::Arm64];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Arch {
     }
 
     /// The Rust target of programs.
-    pub(crate) const fn target(self) -> &'static str {
+    pub const fn target(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64-apple-darwin",
             Arch::Arm64 => "aarch64-apple-darwin",
@@ -59,7 +59,7 @@ impl Arch {
     }
 
     /// Whether this machine needs an emulator for it.
-    pub(crate) fn emulated(self) -> bool {
+    pub fn emulated(self) -> bool {
         match self {
             Arch::X86_64 => cfg!(not(target_arch = "x86_64")),
             Arch::Arm64 => cfg!(not(target_arch = "aarch64")),
@@ -71,7 +71,8 @@ impl Arch {
 pub(super) const UPPER_CRATES: [&str; 4] = ["coroner", "coroner-report", "coroner-symbols", "coroner-tests"];
 
 /// Everything that is needed to build and run Mach-O programs of an architecture.
-pub(crate) struct Kit {
+#[derive(Debug)]
+pub struct Kit {
     pub(super) arch: Arch,
     pub(super) zig: PathBuf,
     linker: PathBuf,
@@ -104,7 +105,7 @@ fn text(path: &Path) -> String {
 ///
 /// # Errors
 /// Where a tool can't be had.
-pub(crate) fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
+pub fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
     let zig = tools::zig()?;
     let zigbuild = tools::python_package(CARGO_ZIGBUILD)?.join("bin/cargo-zigbuild");
     tools::rust_target(arch.target())?;
@@ -128,7 +129,7 @@ impl Kit {
     ///
     /// # Errors
     /// Where a tool can't be had or something doesn't compile.
-    pub(crate) fn set_up(arch: Arch) -> anyhow::Result<Kit> {
+    pub fn set_up(arch: Arch) -> anyhow::Result<Kit> {
         let zig = tools::zig()?;
         let linker = linker(arch)?;
         let folder = target_folder();
@@ -152,7 +153,7 @@ impl Kit {
     }
 
     /// What cargo needs for this architecture's target: linker and runner.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+    pub fn environment(&self) -> Vec<(String, String)> {
         let target = self.arch.target().to_uppercase().replace('-', "_");
         vec![
             (format!("CARGO_TARGET_{target}_LINKER"), text(&self.linker)),
@@ -161,7 +162,7 @@ impl Kit {
     }
 
     /// `cargo SUBCOMMAND` for this architecture's target, with linker and runner set.
-    pub(crate) fn cargo(&self, subcommand: &str) -> Command {
+    pub fn cargo(&self, subcommand: &str) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.arg(subcommand).args(["--target", self.arch.target()]).envs(self.environment());
         command.current_dir(tools::workspace_root());
@@ -186,7 +187,7 @@ impl Kit {
     }
 
     /// A command that runs a Mach-O program.
-    pub(crate) fn run(&self, program: &Path) -> Command {
+    pub fn run(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.runner[0]);
         command.args(&self.runner[1..]).arg(program);
         command

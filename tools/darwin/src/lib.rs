@@ -18,11 +18,12 @@ mod kit;
 
 use anyhow::{bail, ensure};
 
-pub(crate) use crashes::program as crash_program;
-pub(crate) use kit::{Arch, Kit, linker};
+pub use crashes::program as crash_program;
+pub use kit::{Arch, Kit, linker};
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Parser)]
+#[command(name = "darwin", about = "Builds Mach-O programs and runs them on Linux, on darwin-host")]
+pub struct Arguments {
     /// Print one JSON object with a row a program as the last line
     #[arg(long)]
     json: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Arguments {
     action: Option<Action>,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Run cargo with linkers and runners set, e.g. `cargo xtask darwin cargo test -p coroner-report`
     Cargo {
@@ -80,7 +81,7 @@ fn arches(arguments: &Arguments) -> Vec<Arch> {
 ///
 /// # Errors
 /// Where something can't be set up or built, or a program didn't do as it should.
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => table(arguments),
         Some(Action::Kin) => kin::run(),

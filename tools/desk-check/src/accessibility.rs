@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{Desk, Row, pages, said, write};
-use crate::tools;
+use toolbox::tools;
 
 const PART: &str = "accessibility";
 /// A window of a desk, and one of a phone.
@@ -46,7 +46,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
 }
 
 fn scan(desk: &Desk, modules: &Path, page: &str, width: u32, scheme: &str) -> anyhow::Result<Value> {
-    let script = tools::workspace_root().join("xtask/src/desk/axe.cjs");
+    let script = tools::workspace_root().join("tools/desk-check/src/axe.cjs");
     let output = Command::new("node")
         .arg(script)
         .arg(desk.path(page))

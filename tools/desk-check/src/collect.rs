@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{Desk, Row};
-use crate::tools;
+use toolbox::tools;
 
 const PART: &str = "collect";
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";

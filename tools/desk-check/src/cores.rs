@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::{Desk, Row, crashes, write};
-use crate::tools;
+use toolbox::tools;
 
 const PART: &str = "cores";
 /// The share of frames that are gdb's.

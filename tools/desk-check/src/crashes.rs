@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::{Desk, said, write};
-use crate::tools;
+use toolbox::tools;
 
 /// The causes, each with the function in which it is and its statements. `n` is 1 and `p` a null pointer, which no compiler knows.
 const CAUSES: [(&str, &str); 80] = [

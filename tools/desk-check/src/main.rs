@@ -16,12 +16,17 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 use serde::Serialize;
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "desk-check",
+    about = "Checks the command on real crashes: pages in a browser, long lists, groups, core dumps beside gdb"
+)]
 pub(crate) struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
@@ -48,7 +53,7 @@ pub(crate) struct Arguments {
 
 /// What was expected, and what was seen.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(crate) struct Row {
     part: &'static str,
     what: String,
     expected: String,
@@ -57,7 +62,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(
+    pub(crate) fn new(
         part: &'static str,
         what: &str,
         expected: impl Into<String>,
@@ -68,7 +73,7 @@ impl Row {
     }
 
     /// A time, which may be so long.
-    pub(super) fn time(desk: &Desk, part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
+    pub(crate) fn time(desk: &Desk, part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
         if desk.short {
             return Self::new(part, what, "not judged", seconds(seen), true);
@@ -78,7 +83,7 @@ impl Row {
 }
 
 /// The command that is examined, in a folder of its own.
-pub(super) struct Desk {
+pub(crate) struct Desk {
     coroner: PathBuf,
     library: PathBuf,
     folder: tempfile::TempDir,
@@ -90,15 +95,15 @@ pub(super) struct Desk {
 
 impl Desk {
     /// So many of a part's cases, or a few.
-    pub(super) fn cases(&self, all: usize) -> usize {
+    pub(crate) fn cases(&self, all: usize) -> usize {
         if self.short { FEW } else { all }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.coroner);
         command.args(arguments).current_dir(self.folder.path());
         command.env("HOME", self.folder.path()).env("CORONER_LIBRARY", &self.library);
@@ -109,14 +114,14 @@ impl Desk {
     }
 
     /// What the command prints.
-    pub(super) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
+    pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).output().context("running coroner")?;
         ensure!(output.status.success(), "coroner {arguments:?}: {}", said(&output));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
-pub(super) fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
 }
 
@@ -199,6 +204,10 @@ fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     Ok(tools::target_dir().join("release/coroner"))
 }
 
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

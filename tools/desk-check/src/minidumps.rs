@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{Desk, Row, cores, crashes, said};
-use crate::tools;
+use toolbox::tools;
 
 const PART: &str = "minidumps";
 const WANTED: f64 = 0.99;
@@ -25,7 +25,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         return Ok(Vec::new());
     }
     let python = tools::python_environment("desk", REQUIREMENTS)?.join("bin/python");
-    let script = tools::workspace_root().join("xtask/src/sentry/minidump_frames.py");
+    let script = tools::workspace_root().join("tools/sentry-check/src/minidump_frames.py");
     let programs = crashes::build(desk)?;
     let began = Instant::now();
     let (mut minidumps, mut frames, mut equal) = (0, 0_u32, 0_u32);

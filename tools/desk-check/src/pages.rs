@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::{Desk, Row, said, write};
-use crate::tools;
+use toolbox::tools;
 
 const PART: &str = "pages";
 const THREADS: u32 = 4096;

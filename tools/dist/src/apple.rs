@@ -16,7 +16,7 @@ use object::{FileKind, LittleEndian};
 use plist::{Dictionary, Value};
 
 use super::{Arguments, pack};
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 /// One library of the XCFramework.
 struct Library {

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use coroner_report::model::Report;
 
 use super::Contents;
-use crate::tools;
+use toolbox::tools;
 
 const PROGRAM: &str = r#"
 #include <coroner.h>

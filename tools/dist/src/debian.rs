@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::Arguments;
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
 const CARGO_CYCLONEDX: (&str, &str) = ("cargo-cyclonedx", "0.5.9");

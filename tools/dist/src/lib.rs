@@ -16,11 +16,15 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use flate2::{Compression, GzBuilder};
 
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 /// What to do.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "dist",
+    about = "Packages the C library: archive for C and C++, package for Apple's systems, Debian package"
+)]
+pub struct Arguments {
     /// Cargo's profile for the libraries.
     #[arg(long, default_value = "ship")]
     profile: String,
@@ -57,9 +61,9 @@ enum Contents {
 }
 
 /// Features of the lean libraries: the default ones but `json`, `panics` and `symbolicate`.
-pub(crate) const LEAN: &str = "exceptions,interpose-cxa-throw,interpose-pthread-create,soname";
+pub const LEAN: &str = "exceptions,interpose-cxa-throw,interpose-pthread-create,soname";
 /// The profile in which they are built where the others are built in `ship`.
-pub(crate) const LEAN_PROFILE: &str = "ship-lean";
+pub const LEAN_PROFILE: &str = "ship-lean";
 
 /// The profile of an archive's libraries.
 fn profile(arguments: &Arguments, contents: Contents) -> &str {
@@ -83,7 +87,7 @@ struct Row {
 ///
 /// # Errors
 /// Where something can't be built or written, or a check fails.
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let other: Option<fn(&Arguments) -> _> = match (arguments.apple, arguments.debian) {
         (true, _) => Some(apple::make),
         (_, true) => Some(debian::make),
@@ -137,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// An archive's name on that target, without its ending.
-pub(crate) fn name(target: &str) -> String {
+pub fn name(target: &str) -> String {
     name_of(target, Contents::Full)
 }
 
@@ -150,7 +154,7 @@ fn name_of(target: &str, contents: Contents) -> String {
 ///
 /// # Errors
 /// It can't be built or unpacked.
-pub(crate) fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
+pub fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
     let target = host()?;
     let arguments = Arguments {
         profile: "ship".to_owned(),
@@ -209,7 +213,7 @@ fn report(arguments: &Arguments, rows: &[Row], archives: &[&Path]) -> anyhow::Re
 ///
 /// # Errors
 /// rustc can't be run.
-pub(crate) fn host() -> anyhow::Result<String> {
+pub fn host() -> anyhow::Result<String> {
     let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
     let text = String::from_utf8(said.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
@@ -240,7 +244,7 @@ fn libraries(profile: &str, target: &str) -> PathBuf {
 }
 
 /// The name by which a program needs the shared library on Linux: with the version, as far as functions may change between two of them.
-pub(crate) fn soname() -> String {
+pub fn soname() -> String {
     let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     let version = if major == "0" { format!("0.{minor}") } else { major.to_owned() };
     format!("libcoroner_ffi.so.{version}")
@@ -284,7 +288,7 @@ fn readme(page: &str) -> String {
 ///
 /// # Errors
 /// A file can't be read or written.
-pub(crate) fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&str>) -> anyhow::Result<()> {
+pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&str>) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let (lib, include) = (folder.join("lib"), folder.join("include"));
     let (pkg_config, cmake) = (lib.join("pkgconfig"), lib.join("cmake/coroner"));

@@ -19,7 +19,6 @@ use coroner_symbols::{Options, Symbolizer};
 use serde::Serialize;
 
 use super::{Bench, succeed};
-use crate::dist;
 
 /// Of a hundred flips so many have to be named.
 const WANTED: usize = 90;

@@ -17,17 +17,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 use coroner_explain::{Certainty, CodeChangeKind, Explanation, ImageFiles, NoCode, explain};
 use coroner_report::Report;
 use coroner_report::model::{Address, FaultKind};
 use coroner_symbols::{Options, Symbolizer};
 use serde::Serialize;
 
-use crate::{dist, tools};
 use table::{Language, ROWS, Row};
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "explain-bench", about = "Runs programs with one known fault each and judges their explanations")]
 pub(crate) struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
@@ -166,7 +168,7 @@ impl Bench {
         fs::copy(&built, folder.path().join(dist::soname())).with_context(|| built.display().to_string())?;
         // The linker looks for it by this name, the program by the other.
         std::os::unix::fs::symlink(dist::soname(), folder.path().join("libcoroner_ffi.so"))?;
-        let sources = root.join("xtask/src/explain");
+        let sources = root.join("tools/explain-bench/src");
         Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
     }
 
@@ -424,4 +426,8 @@ fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
         Some(change) if change.address == at && change.kind == CodeChangeKind::OneBit => None,
         other => Some(format!("bit {bit} at {at} was changed, and it is said: {other:?}")),
     }
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

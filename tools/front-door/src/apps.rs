@@ -13,7 +13,7 @@ use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
 
 use super::{Places, documents, ended, script};
-use crate::tools;
+use toolbox::tools;
 
 /// What an app is made of.
 #[derive(Clone, Copy, PartialEq, Eq)]

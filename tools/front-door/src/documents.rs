@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::tools;
+use toolbox::tools;
 
 /// The code that `place` names, `FILE#HEADING:LANGUAGE` or `FILE#HEADING:LANGUAGE:N`: that under the heading, in that language, the first or the Nth.
 ///

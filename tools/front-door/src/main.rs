@@ -17,12 +17,14 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 
-use crate::{deadline, dist, tools};
 use apps::{APPS, App, Kind};
+use toolbox::{deadline, tools};
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "front-door", about = "Builds and crashes apps from the documents' own code blocks")]
 pub(crate) struct Arguments {
     /// Print one JSON object with a row a step as the last line.
     #[arg(long)]
@@ -213,4 +215,8 @@ fn script(places: &Places, folder: &Path, text: &str) -> anyhow::Result<String> 
     let Ended { status, stdout, stderr } = ended(places.command("sh", folder)?.args(["-eu", "-c", text]), folder)?;
     ensure!(status.success(), "{text:?} ended with {status}: {stderr}{stdout}");
     Ok(stdout)
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

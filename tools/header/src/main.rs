@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use clap::Parser as _;
 
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "header", about = "Generates coroner.h from the sources of coroner-ffi, or checks that it is current")]
 pub(crate) struct Arguments {
     /// Change nothing; fail if the header is not what the sources make
     #[arg(long)]
@@ -13,7 +15,7 @@ pub(crate) struct Arguments {
 
 /// Writes `coroner.h`, or checks that it is current.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/coroner-ffi");
+    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/coroner-ffi");
     let path = ffi.join("include/coroner.h");
     let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).map_err(anyhow::Error::msg)?;
     let bindings = cbindgen::Builder::new()
@@ -38,4 +40,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("wrote crates/coroner-ffi/include/coroner.h");
     }
     Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail, ensure};
 
 use super::{Seen, disk_bytes};
-use crate::bench::launch::system_calls;
-use crate::{deadline, tools};
+use toolbox::system_calls::system_calls;
+use toolbox::{deadline, tools};
 
 /// The tool, as crates.io has it.
 const TOOL: (&str, &str) = ("ripgrep", "14.1.1");

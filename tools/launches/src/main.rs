@@ -14,14 +14,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 use coroner::{RawRun, Retention};
 use coroner_report::Report;
 use coroner_tests::server::{Reply, Server};
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "launches", about = "Kills launches at random moments and checks that every report arrives once")]
 pub(crate) struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
@@ -323,4 +325,8 @@ fn disk_bytes(path: &Path) -> u64 {
         Err(_) => 0,
     };
     entries.map(of_entry).sum()
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

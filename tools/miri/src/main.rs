@@ -12,11 +12,13 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "miri", about = "Runs crash-time code under Miri on a fake kernel")]
 pub(crate) struct Arguments {
     /// Print one JSON object with a row a test as the last line.
     #[arg(long)]
@@ -133,4 +135,8 @@ fn test(job: &[String]) -> anyhow::Result<()> {
         bail!("{}", std::fs::read_to_string(&log)?);
     }
     Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -34,7 +34,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::tools;
+use toolbox::tools;
 
 mod emulator;
 mod findings;
@@ -46,7 +46,7 @@ mod walkers;
 use emulator::{Changes, Sampling, Situation};
 use findings::Findings;
 use loader::Program;
-pub(crate) use programs::Build;
+pub use programs::Build;
 use unicorn::Unicorn;
 use walkers::{Framehop, Ours, Verdict, Walk, judge, judge_registers};
 
@@ -54,8 +54,9 @@ use walkers::{Framehop, Ours, Verdict, Walk, judge, judge_registers};
 const GOAL: f64 = 99.9;
 
 /// What to do.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Parser)]
+#[command(name = "oracle", about = "Compares the unwinder with an emulator, instruction by instruction")]
+pub struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
     json: bool,
@@ -98,13 +99,6 @@ impl Exception {
             None => self.build == build,
         };
         named && self.function == function
-    }
-}
-
-impl Arguments {
-    /// The programs for Android.
-    pub(crate) fn android() -> Self {
-        Self { json: false, only: None, android: true, states: 20_000, visits: 3, seed: 1, findings: None }
     }
 }
 
@@ -168,7 +162,7 @@ struct Outcome {
 ///
 /// # Errors
 /// Where a tool is missing, a program can't be built or run, or the unwinder is not right often enough.
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     let root = tools::workspace_root();
     let exceptions = root.join("fixtures/oracle/exceptions.json");
@@ -179,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     fs::create_dir_all(&cache)?;
     let only = arguments.only.as_deref().unwrap_or("");
     let all = if arguments.android {
-        crate::android::unpacked_bed()?.map_err(anyhow::Error::msg)?;
+        toolbox::android_bed::unpacked_bed()?.map_err(anyhow::Error::msg)?;
         Build::android()
     } else {
         Build::all()
@@ -274,7 +268,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// The matrix of programs, for others that need programs of every kind.
-pub(crate) fn builds() -> Vec<Build> {
+pub fn builds() -> Vec<Build> {
     Build::all()
 }
 

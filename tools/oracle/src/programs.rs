@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::android::{self, Arch};
-use crate::tools;
+use toolbox::android_bed::{self as android, Arch};
+use toolbox::tools;
 
 /// A target of the oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) enum Source {
 
 /// One program of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Build {
+pub struct Build {
     pub(super) target: Target,
     pub(super) source: Source,
     pub(super) frame_pointers: bool,
@@ -134,7 +134,7 @@ impl Build {
     }
 
     /// A name as `macho-arm64-c-O2-nofp`, which is also the file's.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         let source = match self.source {
             Source::C(level) => format!("c{level}"),
             Source::Clang(level) => format!("clang{level}"),
@@ -153,7 +153,7 @@ impl Build {
     ///
     /// # Errors
     /// Where a compiler is missing and can't be had, or fails; the message holds what it said.
-    pub(crate) fn file(self, cache: &Path) -> anyhow::Result<PathBuf> {
+    pub fn file(self, cache: &Path) -> anyhow::Result<PathBuf> {
         let sources = tools::workspace_root().join("fixtures/oracle");
         let file = cache.join(self.name());
         let inputs = ["program.c", "shapes.h", "program.rs", "libSystem.tbd"].map(|name| sources.join(name));

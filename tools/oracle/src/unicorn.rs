@@ -1,6 +1,6 @@
 //! The emulator's C interface (`unicorn/unicorn.h`, version 2), as far as the oracle uses it, loaded at run time.
 //!
-//! The numbers of registers, hooks and errors are those of the headers of the version that [`crate::tools::UNICORN`]
+//! The numbers of registers, hooks and errors are those of the headers of the version that [`toolbox::tools::UNICORN`]
 //! pins; the emulator has no stable way to ask for them by name.
 
 use std::{

@@ -1,13 +1,18 @@
 //! `cargo xtask schema`: makes the JSON Schema of reports from their model.
 
 use anyhow::{Context, bail};
+use clap::Parser as _;
 use coroner_report::json_schema::json_schema_of_reports;
 
-use crate::tools;
+use toolbox::tools;
 
 const PATH: &str = "docs/report.schema.json";
 
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "schema",
+    about = "Generates the JSON Schema of reports from their model, or checks that it is current"
+)]
 pub(crate) struct Arguments {
     /// Change nothing; fail if the schema is not what the model makes
     #[arg(long)]
@@ -28,4 +33,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("wrote {PATH}");
     }
     Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use super::{Bench, Row, output};
-use crate::tools;
+use toolbox::tools;
 
 /// How long the server may take to start.
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -50,7 +50,7 @@ impl<'b> Server<'b> {
     }
 
     fn environment(&self, command: &mut Command) {
-        let sources = tools::workspace_root().join("xtask/src/sentry");
+        let sources = tools::workspace_root().join("tools/sentry-check/src");
         command
             .current_dir(self.data.path())
             .env("PYTHONPATH", sources)

@@ -11,7 +11,7 @@ use object::read::macho::{FatArch as _, MachOFatFile32};
 use serde_json::Value;
 
 use super::{Bench, Row, output};
-use crate::tools;
+use toolbox::tools;
 
 /// Compares for an ELF program of ours and the images that it loads, and for Mach-O libraries and their dSYM.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {

@@ -20,7 +20,7 @@ mod bugsink;
 mod debug_ids;
 #[cfg(target_os = "linux")]
 mod grouping;
-pub(crate) mod minidump;
+mod minidump;
 #[cfg(target_os = "linux")]
 mod offline;
 mod relay;
@@ -33,11 +33,16 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "sentry-check",
+    about = "Checks events, envelopes and minidumps against Sentry's Relay, Bugsink, Breakpad and symbolic"
+)]
 pub(crate) struct Arguments {
     /// Print one JSON object with a row a check as the last line
     #[arg(long)]
@@ -82,6 +87,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("relay-darwin", relay::check_darwin),
     ("debug-ids", debug_ids::check),
     ("minidump", minidump::check),
+    #[cfg(target_os = "linux")]
+    ("minidump-android", minidump::check_android),
     ("symbolic", symbolic::check),
     #[cfg(target_os = "linux")]
     ("grouping", grouping::check),
@@ -151,7 +158,7 @@ impl Bench {
 
     /// A Python script that is part of this program, given to the environment's Python.
     fn python(&self, script: &str) -> anyhow::Result<Command> {
-        let path = tools::workspace_root().join("xtask/src/sentry").join(script);
+        let path = tools::workspace_root().join("tools/sentry-check/src").join(script);
         ensure!(path.is_file(), "there is no {}", path.display());
         let mut command = self.tool("python");
         command.arg(path);
@@ -189,4 +196,8 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
         bail!("{name} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::{Bench, Row, output};
-use crate::android;
+use toolbox::android_bed as android;
 
 /// Ways to die, and what the processor calls them.
 const DEATHS: [(&str, &str); 4] =
@@ -17,14 +17,14 @@ const DEATHS: [(&str, &str); 4] =
 const FEWEST: usize = 4;
 
 /// The program that dies, and where.
-pub(crate) struct Victim<'a> {
-    pub(crate) program: PathBuf,
+struct Victim<'a> {
+    program: PathBuf,
     /// Its words, behind the store, for a fault of that name.
-    pub(crate) words: fn(&str) -> Vec<String>,
+    words: fn(&str) -> Vec<String>,
     /// What is `/system` for it.
-    pub(crate) device: Option<&'a Path>,
+    device: Option<&'a Path>,
     /// Where the files of its images are, which the processor needs the unwind data of.
-    pub(crate) files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 /// Compares for some ways to die.
@@ -37,8 +37,21 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     check_victim(bench, &Victim { program: bench.programs.join("sentry_app"), words, device: None, files })
 }
 
+/// Compares for a program on the C library of an Android device.
+pub(super) fn check_android(bench: &Bench) -> anyhow::Result<Vec<Row>> {
+    let bed = match android::set_up()? {
+        Ok(bed) => bed,
+        Err(why) => return Ok(vec![Row::new("minidump-android", format!("skipped: {why}"), Vec::new())]),
+    };
+    let system = bed.join("device/x86_64/system");
+    let program = android::test_program(&bed, "crash_program")?;
+    let words = |fault: &str| [fault, "2", "stack-memory"].map(str::to_owned).to_vec();
+    let files = vec![program.with_file_name(""), system.join("lib64"), system.join("bin")];
+    check_victim(bench, &Victim { program, words, device: Some(&system), files })
+}
+
 /// Compares for some ways to die of that program.
-pub(crate) fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> {
+fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut last = None;
     for (fault, signal) in DEATHS {

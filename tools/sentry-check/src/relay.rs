@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::{Bench, Row, output};
-use crate::{darwin, tools};
+use toolbox::tools;
 
 /// Judges the event of every fault, and of every specimen.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {

@@ -9,7 +9,7 @@ use coroner_report::model::hide_home;
 use serde_json::Value;
 
 use super::{Bench, Row, minidump, output, relay};
-use crate::tools;
+use toolbox::tools;
 
 /// Ways to die of `inlined_program`.
 const WAYS: [&str; 3] = ["null", "panic", "sort"];

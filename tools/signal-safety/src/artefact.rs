@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::{android, darwin, dist, tools};
+use toolbox::android_bed as android;
+use toolbox::tools;
 
 /// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
 const PROFILE: &str = "ship";

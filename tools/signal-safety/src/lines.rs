@@ -34,6 +34,6 @@ impl Lines {
 
 /// A path inside the workspace, relative to it.
 fn shortened(file: &str) -> &str {
-    let root = crate::tools::workspace_root();
+    let root = toolbox::tools::workspace_root();
     Path::new(file).strip_prefix(root).ok().and_then(Path::to_str).unwrap_or(file)
 }

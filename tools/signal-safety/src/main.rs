@@ -37,6 +37,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::Parser as _;
 
 use graph::{Finding, Graph, Reached};
 use lines::Lines;
@@ -110,7 +111,11 @@ impl System {
 const TARGETS: [&str; 4] =
     ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-apple-darwin"];
 
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "signal-safety",
+    about = "Proves on the linked program that everything a crash can reach is safe to run in a signal handler"
+)]
 pub(crate) struct Arguments {
     /// Check this linked program or library instead of building what apps ship
     #[arg(long, value_name = "FILE")]
@@ -316,4 +321,8 @@ fn row(path: &Path, verdict: &Verdict) -> serde_json::Value {
         "findings": findings,
         "pass": verdict.is_safe(),
     })
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

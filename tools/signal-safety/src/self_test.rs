@@ -86,7 +86,7 @@ pub(super) fn run(targets: &[String]) -> anyhow::Result<()> {
             .args(["-Ccodegen-units=1", "--target", target])
             .arg("-o")
             .arg(&library)
-            .arg(crate::tools::workspace_root().join(SOURCE));
+            .arg(toolbox::tools::workspace_root().join(SOURCE));
         if let Some(linker) = super::artefact::linker(target)? {
             rustc.arg(format!("-Clinker={linker}"));
         }

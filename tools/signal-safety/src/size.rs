@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<i64> {
         return Ok(number(factor)? * parse(rest)?);
     }
     let Some((file, name)) = text.rsplit_once(':') else { return number(text) };
-    let path = crate::tools::workspace_root().join(file);
+    let path = toolbox::tools::workspace_root().join(file);
     let source = fs::read_to_string(&path).with_context(|| format!("reading {file}"))?;
     let declared = source.lines().find_map(|line| {
         let (before, after) = line.split_once(&format!("const {name}:"))?;
@@ -50,6 +50,6 @@ mod tests {
         assert_eq!(evaluate("128 << 10").unwrap(), 128 << 10);
         assert_eq!(evaluate("16 * 1024").unwrap(), 16 << 10);
         assert!(evaluate("page_size()").is_err());
-        assert!(parse("xtask/src/signal_safety/size.rs:NOT_THERE").is_err());
+        assert!(parse("tools/signal-safety/src/size.rs:NOT_THERE").is_err());
     }
 }

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, ensure};
+use clap::Parser as _;
 use serde_json::Value;
 
-use crate::{dist, tools};
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "swift-check", about = "Compiles and runs Coroner's Swift module with a real Swift compiler")]
 pub(crate) struct Arguments {
     /// The root of a system that has Swift, and not the one that is set up.
     #[arg(long)]
@@ -120,7 +122,7 @@ impl Bed {
             (ours.join("tests/swift/main.swift"), "main.swift"),
             (ours.join("tests/swift/MetricKit.swift"), "stand-in/MetricKit.swift"),
             (ours.join("tests/swift/module.modulemap"), "CCoroner/module.modulemap"),
-            (workspace.join("xtask/src/dist/apple/Package.swift"), "package/Package.swift"),
+            (workspace.join("tools/dist/src/apple/Package.swift"), "package/Package.swift"),
         ] {
             copy(&from, &folder.join(to))?;
         }
@@ -339,4 +341,8 @@ fn backtrace_of_swift(text: &str) -> Vec<u64> {
         addresses.extend(words.iter().find_map(|word| hexadecimal(word)));
     }
     addresses
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -14,16 +14,18 @@ mod subjects;
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
+use clap::Parser as _;
 use object::{Object, ObjectSection, SectionKind};
 use serde::Serialize;
 
-use crate::tools;
 use answers::{Answer, Cost};
 use compare::{Places, Tally};
 use subjects::{SUBJECTS, Subject};
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "symbols-truth", about = "Compares names and lines with llvm-symbolizer")]
 pub(crate) struct Arguments {
     /// Print one JSON object with the rows as the last line.
     #[arg(long)]
@@ -43,14 +45,6 @@ pub(crate) struct Arguments {
     /// Only answers are compared; no time or memory is taken.
     #[arg(long)]
     untimed: bool,
-}
-
-impl Arguments {
-    /// The files of these names, all of which have to be had.
-    pub(crate) fn of(names: &[&str]) -> Self {
-        let only = names.iter().map(|&name| name.to_owned()).collect();
-        Self { json: false, only, addresses: 2500, examples: 1, all: true, untimed: true }
-    }
 }
 
 /// The versions of llvm-symbolizer that are installed if they are not there.
@@ -289,4 +283,8 @@ fn random_addresses(file: &Path, count: usize) -> anyhow::Result<Vec<u64>> {
 fn is_code_without_bytes(section: &object::Section<'_, '_>) -> bool {
     let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { return false };
     sh_flags.contains(object::elf::SHF_EXECINSTR)
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

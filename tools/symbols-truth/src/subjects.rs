@@ -13,8 +13,8 @@ use object::{
     read::macho::{FatArch, MachOFatFile32},
 };
 
-use crate::android::{self, Arch};
-use crate::tools;
+use toolbox::android_bed::{self as android, Arch};
+use toolbox::tools;
 
 /// A file, or how it is made.
 pub(super) struct Subject {
@@ -268,7 +268,7 @@ pub(super) fn build_peers() -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("symbols-truth/peer");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--locked", "--target-dir"]).arg(&folder).arg("--manifest-path");
-    run(command.arg(tools::workspace_root().join("xtask/symbols-peer/Cargo.toml")))?;
+    run(command.arg(tools::workspace_root().join("tools/bench/symbols-peer/Cargo.toml")))?;
     Ok(folder.join("release/symbols-peer"))
 }
 

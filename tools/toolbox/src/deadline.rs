@@ -11,7 +11,7 @@ const MAX_TIME: Duration = Duration::from_mins(45);
 ///
 /// # Errors
 /// It can't be started, or took too long: it and all that it started and is still below it were killed.
-pub(crate) fn status(command: &mut Command) -> io::Result<ExitStatus> {
+pub fn status(command: &mut Command) -> io::Result<ExitStatus> {
     within(MAX_TIME, command)
 }
 

@@ -17,24 +17,24 @@ use std::{
 use anyhow::{Context, bail, ensure};
 
 /// The C compiler and linker for Mach-O (`zig cc`), from PyPI; its package carries the macOS libSystem stubs and headers.
-pub(crate) const ZIGLANG: (&str, &str) = ("ziglang", "0.17.0");
+pub const ZIGLANG: (&str, &str) = ("ziglang", "0.17.0");
 
 /// The CPU emulator (a QEMU without its devices), from PyPI; its package carries the shared library.
-pub(crate) const UNICORN: (&str, &str) = ("unicorn", "2.1.4");
+pub const UNICORN: (&str, &str) = ("unicorn", "2.1.4");
 
-/// The workspace's root: the folder above xtask's own.
-pub(crate) fn workspace_root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask).to_path_buf()
+/// The workspace's root.
+pub fn workspace_root() -> PathBuf {
+    let toolbox = Path::new(env!("CARGO_MANIFEST_DIR"));
+    toolbox.ancestors().nth(2).unwrap_or(toolbox).to_path_buf()
 }
 
 /// The folder of the tools. It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
-pub(crate) fn tools_dir() -> PathBuf {
+pub fn tools_dir() -> PathBuf {
     workspace_root().join("target/tools")
 }
 
 /// The folder in which the commands build what they need: cargo's own target folder.
-pub(crate) fn target_dir() -> PathBuf {
+pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn target_dir() -> PathBuf {
 ///
 /// # Errors
 /// They can't be built; what cargo said is printed.
-pub(crate) fn build_workspace() -> anyhow::Result<()> {
+pub fn build_workspace() -> anyhow::Result<()> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace_root()).args(["test", "--quiet", "--workspace", "--no-run"]);
     let status = crate::deadline::status(&mut command).context("running cargo")?;
@@ -53,7 +53,7 @@ pub(crate) fn build_workspace() -> anyhow::Result<()> {
 }
 
 /// A library of those that [`build_workspace`] builds, such as `libcoroner_ffi.so`.
-pub(crate) fn built_library(name: &str) -> PathBuf {
+pub fn built_library(name: &str) -> PathBuf {
     target_dir().join("debug/deps").join(name)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn built_library(name: &str) -> PathBuf {
 ///
 /// # Errors
 /// Where the system does not say.
-pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
+pub fn this_program() -> anyhow::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
@@ -73,7 +73,7 @@ pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If pip is missing, or can't find or unpack the package; the message ends with what pip said.
-pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBuf> {
+pub fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     let place = tools.join(format!("{package}-{version}"));
     if place.is_dir() {
@@ -110,7 +110,7 @@ pub(crate) fn python_package((package, version): (&str, &str)) -> anyhow::Result
 ///
 /// # Errors
 /// If Python or its `venv` is missing, or pip can't find or unpack a package; the message ends with what was said.
-pub(crate) fn python_environment(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
+pub fn python_environment(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
     // An environment contains its own path, so it is made at that path; it is complete once the list is in it.
@@ -152,7 +152,7 @@ pub(crate) fn python_environment(name: &str, requirements: &str) -> anyhow::Resu
 ///
 /// # Errors
 /// As [`python_package`].
-pub(crate) fn zig() -> anyhow::Result<PathBuf> {
+pub fn zig() -> anyhow::Result<PathBuf> {
     Ok(python_package(ZIGLANG)?.join("ziglang/zig"))
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn zig() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// As [`python_package`]; also where the package holds no shared library for this machine.
-pub(crate) fn unicorn_library() -> anyhow::Result<PathBuf> {
+pub fn unicorn_library() -> anyhow::Result<PathBuf> {
     let folder = python_package(UNICORN)?.join("unicorn/lib");
     for name in ["libunicorn.so.2", "libunicorn.2.dylib"] {
         let library = folder.join(name);
@@ -175,7 +175,7 @@ pub(crate) fn unicorn_library() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// If neither rustc has it nor rustup can add it.
-pub(crate) fn rust_target(target: &str) -> anyhow::Result<()> {
+pub fn rust_target(target: &str) -> anyhow::Result<()> {
     let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
     if libdir.status.success() && Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir() {
         return Ok(());
@@ -194,7 +194,7 @@ pub(crate) fn rust_target(target: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// cargo can't install it.
-pub(crate) fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
+pub fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
     let folder = tools_dir().join(format!("{name}-{version}"));
     if !folder.join("bin").join(name).is_file() {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -206,7 +206,7 @@ pub(crate) fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Whether a program of that name is on the path.
-pub(crate) fn on_path(program: &str) -> bool {
+pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn on_path(program: &str) -> bool {
 ///
 /// # Errors
 /// If it doesn't exist and apt can't install it (no Debian, not root, no mirror); the message says so.
-pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
+pub fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     if on_path(program) {
         return Ok(());
     }
@@ -227,7 +227,7 @@ pub(crate) fn debian_package(package: &str, program: &str) -> anyhow::Result<()>
 ///
 /// # Errors
 /// If apt can't.
-pub(crate) fn arm64_compiler() -> anyhow::Result<()> {
+pub fn arm64_compiler() -> anyhow::Result<()> {
     debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
     if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
         install_debian_package("libc6-dev-arm64-cross")?;
@@ -239,7 +239,7 @@ pub(crate) fn arm64_compiler() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If apt can't.
-pub(crate) fn arm64_emulator() -> anyhow::Result<()> {
+pub fn arm64_emulator() -> anyhow::Result<()> {
     debian_package("qemu-user-static", "qemu-aarch64-static")
 }
 
@@ -247,7 +247,7 @@ pub(crate) fn arm64_emulator() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If apt can't (no Debian, not root, no mirror); the message ends with what apt said.
-pub(crate) fn install_debian_package(package: &str) -> anyhow::Result<()> {
+pub fn install_debian_package(package: &str) -> anyhow::Result<()> {
     ensure!(on_path("apt-get"), "{package} is missing and this machine has no apt-get to install it");
     eprintln!("installing Debian's {package}");
     let install = || {
@@ -274,7 +274,7 @@ pub(crate) fn install_debian_package(package: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the toolchain has none.
-pub(crate) fn rust_lld() -> anyhow::Result<PathBuf> {
+pub fn rust_lld() -> anyhow::Result<PathBuf> {
     let ask = |arguments: &[&str]| -> anyhow::Result<String> {
         let output = Command::new("rustc").args(arguments).output().context("running rustc")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

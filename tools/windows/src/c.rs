@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::{LINKER, TARGET, cargo, entries, succeed};
-use crate::{deadline, dist, tools};
+use toolbox::{deadline, tools};
 
 const CMAKE_LISTS: &str = "
 cmake_minimum_required(VERSION 3.16)

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use clap::Parser as _;
 use serde_json::Value;
 
-use crate::{deadline, tools};
+use toolbox::{deadline, tools};
 
 /// What is linked here.
 const TARGET: &str = "x86_64-pc-windows-gnu";
@@ -18,6 +19,11 @@ const LINKER: &str = "x86_64-w64-mingw32-gcc";
 const STRIP: &str = "x86_64-w64-mingw32-strip";
 /// What Wine 8 lacks: its source says why.
 const LIBRARY: &str = "bcryptprimitives";
+
+/// What to do.
+#[derive(Debug, clap::Parser)]
+#[command(name = "windows", about = "Builds an app for Windows, runs it under Wine and reads its reports")]
+struct Arguments {}
 
 /// Runs it.
 ///
@@ -222,4 +228,9 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let status = deadline::status(command).with_context(|| format!("running {said}"))?;
     ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    Arguments::parse();
+    run()
 }

@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::Parser as _;
 
-use crate::tools;
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "words", about = "Checks names, comments and docs against the style guide, and the links of the docs")]
 pub(crate) struct Arguments {
     /// Print one JSON object with a row a finding as the last line.
     #[arg(long)]
@@ -86,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (mut rows, mut needed) = (Vec::new(), vec![false; ALLOWED.len()]);
     for file in &files {
         let name = file.to_string_lossy();
-        if name == "xtask/src/words.rs" {
+        if name == "tools/words/src/main.rs" {
             continue; // It has them all.
         }
         let path = root.join(file);
@@ -112,9 +114,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     for ((place, word, _), _) in ALLOWED.iter().zip(&needed).filter(|(_, needed)| !**needed) {
-        println!("xtask/src/words.rs: nothing in {place} needs \"{word}\" to be allowed");
+        println!("tools/words/src/main.rs: nothing in {place} needs \"{word}\" to be allowed");
         rows.push(
-            serde_json::json!({ "file": "xtask/src/words.rs", "said": word, "instead": "nothing: it is not needed" }),
+            serde_json::json!({ "file": "tools/words/src/main.rs", "said": word, "instead": "nothing: it is not needed" }),
         );
     }
     println!("{} files, {} findings", files.len(), rows.len());
@@ -335,4 +337,8 @@ mod tests {
         let found: Vec<_> = findings.into_iter().map(|finding| (finding.line, finding.said)).collect();
         assert_eq!(found, [(2, "line.rs".to_owned())]);
     }
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

@@ -19,16 +19,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::Parser as _;
 use coroner_report::model::{CrashFlag, Report};
 use serde::Serialize;
 
-use crate::tools;
 use environment::Environment;
 use neighbour::Hosts;
 use rows::{Expected, ROWS, Row};
+use toolbox::tools;
 
 /// What to do.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Parser)]
+#[command(name = "worst-minute", about = "Crashes programs in containers, sandboxes and beside runtimes")]
 pub(crate) struct Arguments {
     /// Print one JSON object with all rows as the last line.
     #[arg(long)]
@@ -280,4 +282,8 @@ impl Expected {
             }
         }
     }
+}
+
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
 }

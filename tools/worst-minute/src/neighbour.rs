@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::crash_program;
-use crate::tools;
+use toolbox::tools;
 
 /// One neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -20,7 +20,7 @@ enum Known {
 }
 
 /// The references of `code`, which stands at address `start`.
-pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
+pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
     let mut found = Vec::new();

@@ -3,11 +3,11 @@
 use super::super::program::{Function, Machine, Program};
 
 /// A general register: x86_64's number in the instruction's encoding (rsp is 4), arm64's x0 to x30, and 31 for sp.
-pub(in super::super) type Register = u8;
+pub(crate) type Register = u8;
 
 /// Something that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum Place {
+pub(crate) enum Place {
     /// A general register.
     Register(Register),
     /// A vector register.
@@ -20,7 +20,7 @@ pub(in super::super) enum Place {
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Flow {
+pub(crate) enum Flow {
     Next,
     /// To that address, or to the next instruction if the branch is conditional.
     Branch {
@@ -37,7 +37,7 @@ pub(in super::super) enum Flow {
 
 /// How an instruction changes what is known of the registers and of the stack. All forms are 64 bits wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Effect {
+pub(crate) enum Effect {
     /// `to = address`
     Address { to: Register, address: u64 },
     /// `to = *address`
@@ -54,7 +54,7 @@ pub(in super::super) enum Effect {
 
 /// What an instruction does to memory that other threads may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Atomic {
+pub(crate) enum Atomic {
     /// Compare and exchange; the register that holds the expected value, and gets the old one.
     CompareExchange(Register),
     /// An exchange, or another read and write that may take a lock (`bts`, `or`).
@@ -69,7 +69,7 @@ pub(in super::super) enum Atomic {
 
 /// One instruction.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Operation {
+pub(crate) struct Operation {
     pub at: u64,
     pub flow: Flow,
     pub reads: Vec<Place>,
@@ -109,14 +109,14 @@ impl Operation {
     }
 
     /// Whether it computes from registers alone.
-    pub(in super::super) fn is_arithmetic(&self) -> bool {
+    pub(crate) fn is_arithmetic(&self) -> bool {
         self.loads.is_none() && self.atomic.is_none() && !matches!(self.flow, Flow::Call(_)) && !self.system_call
     }
 }
 
 /// What both machines' calling conventions say.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Convention {
+pub(crate) struct Convention {
     pub stack_pointer: Register,
     pub frame_pointer: Register,
     /// Registers for arguments, in order.
@@ -128,7 +128,7 @@ pub(in super::super) struct Convention {
 }
 
 impl Convention {
-    pub(in super::super) fn of(machine: Machine) -> Convention {
+    pub(crate) fn of(machine: Machine) -> Convention {
         match machine {
             // System V AMD64 ABI, figure 3.4: rdi, rsi, rdx, rcx, r8, r9; rbx, rbp, r12 to r15.
             Machine::X86_64 => Convention {
@@ -151,12 +151,12 @@ impl Convention {
 }
 
 /// The instructions of a function.
-pub(in super::super) fn operations(program: &Program, function: &Function) -> Vec<Operation> {
+pub(crate) fn operations(program: &Program, function: &Function) -> Vec<Operation> {
     decode(program.machine, program.code(function), function.start)
 }
 
 /// The instructions of a function whose `code` stands at address `start`.
-pub(in super::super) fn decode(machine: Machine, code: &[u8], start: u64) -> Vec<Operation> {
+pub(crate) fn decode(machine: Machine, code: &[u8], start: u64) -> Vec<Operation> {
     let convention = Convention::of(machine);
     let mut operations = match machine {
         Machine::X86_64 => super::x86_64_operations::operations(code, start),

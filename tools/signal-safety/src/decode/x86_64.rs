@@ -8,7 +8,7 @@ use super::{Reference, Target};
 const NEARBY: usize = 24;
 
 /// The references of `code`, which stands at address `start`.
-pub(in super::super) fn references(code: &[u8], start: u64) -> Vec<Reference> {
+pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     let instructions: Vec<Instruction> = Decoder::with_ip(64, code, start, DecoderOptions::NONE).into_iter().collect();
     let mut found = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {

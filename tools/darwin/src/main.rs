@@ -1,0 +1,7 @@
+//! Runs the instrument: see the library.
+
+use clap::Parser as _;
+
+fn main() -> anyhow::Result<()> {
+    darwin::run(&darwin::Arguments::parse())
+}

@@ -1,0 +1,9 @@
+//! Shared by the instruments in `tools/` and by `xtask`: foreign tools at pinned versions, child processes with a time limit, the
+//! Android test bed.
+
+#[cfg(target_os = "linux")]
+pub mod android_bed;
+pub mod deadline;
+#[cfg(target_os = "linux")]
+pub mod system_calls;
+pub mod tools;
