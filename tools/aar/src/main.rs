@@ -41,7 +41,7 @@ const MAX_PAGE: u64 = 16 << 10;
 /// What an NDK has at [`MIN_API`] and the shared library may need.
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libm.so", "libdl.so", "liblog.so"];
 /// What the shared library imports: all of it is in the C library of [`MIN_API`]. Names of later levels are looked up when they are needed.
-const IMPORTS: &str = include_str!("aar/imports.txt");
+const IMPORTS: &str = include_str!("imports.txt");
 
 /// What the bed's start files and its libunwind import: they are of API level 30, and need 23.
 const IMPORTS_OF_BED: [&str; 2] = ["__register_atfork", "stderr"];

@@ -1,4 +1,4 @@
-//! `cargo xtask desk`: what the command promises of reports at a desk, measured. Pages in a real browser, a folder of a hundred thousand reports,
+//! `cargo xtask desk-check`: what the command promises of reports at a desk, measured. Pages in a real browser, a folder of a hundred thousand reports,
 //! groups of crashes whose causes are known, a core dump of 8 GB, core dumps beside gdb's stacks, minidumps beside Breakpad's.
 
 mod accessibility;

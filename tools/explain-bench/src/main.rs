@@ -1,4 +1,4 @@
-//! `cargo xtask explain`: programs that each have one fault, which is known, and what is said of it.
+//! `cargo xtask explain-bench`: programs that each have one fault, which is known, and what is said of it.
 //!
 //! Each program of [`table::ROWS`] is built without and with optimisation, crashes with Coroner in it, and is explained twice: with its file, and by its report
 //! alone. **Right** is the kind and, where the table has them, the access, the register's value and what the instruction adds to it. **Wrong** is a claim that is

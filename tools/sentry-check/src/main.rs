@@ -1,4 +1,4 @@
-//! `cargo xtask sentry`: is what we send what Sentry's own ingestion takes, without a change? Real software answers.
+//! `cargo xtask sentry-check`: is what we send what Sentry's own ingestion takes, without a change? Real software answers.
 //!
 //! * **relay**: the event of every fault of the table (a real process that dies), and of kinds that this machine can't make, goes
 //!   through Relay's normaliser (PyPI `sentry-relay`), which may neither complain nor lose or change a value; **relay-darwin** does the same with Mach-O programs on `darwin-host`;

@@ -1,4 +1,4 @@
-//! `cargo xtask swift`: Coroner's module for Swift, compiled and run with a real Swift, whose own backtraces are the oracle.
+//! `cargo xtask swift-check`: Coroner's module for Swift, compiled and run with a real Swift, whose own backtraces are the oracle.
 //!
 //! No registry has Swift for the system that the tests are run on: a Debian that has it is set up below the tools' folder (as root; 3.3 GB), and
 //! its programs run there by chroot(8). Not in the test command.

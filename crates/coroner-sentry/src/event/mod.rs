@@ -1,7 +1,7 @@
 //! A report as the event that Sentry's ingestion takes.
 //!
 //! The types here say what a native crash event can hold, by the names of the protocol (develop.sentry.dev, *Event Payloads*),
-//! each in a form that Relay's normaliser keeps as it is: `cargo xtask sentry` sends every kind of crash through it and compares.
+//! each in a form that Relay's normaliser keeps as it is: `cargo xtask sentry-check` sends every kind of crash through it and compares.
 //! They are Coroner's own because `sentry-types` can't say what matters here: images of type `elf` and `macho`, `trust`,
 //! `instruction_addr_adjustment`, the state of a thread.
 
