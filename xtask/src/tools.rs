@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
-use toolbox::{deadline, tools};
+use toolbox::tools;
 
 /// An instrument: a package below `tools/` with a program of the same name.
 pub(crate) struct Tool {

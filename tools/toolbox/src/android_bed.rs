@@ -62,10 +62,15 @@ pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     unpacked_bed()
 }
 
+/// Where the bed's archive is expected.
+pub fn archive() -> PathBuf {
+    std::env::var_os("CORONER_ANDROID_BED")
+        .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from)
+}
+
 /// The unpacked bed, with what building programs needs; or why there is none.
 pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
-    let archive = std::env::var_os("CORONER_ANDROID_BED")
-        .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from);
+    let archive = archive();
     if !archive.is_file() {
         return Ok(Err(format!("there is no Android bed at {}", archive.display())));
     }

@@ -38,19 +38,27 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-/// Builds all programs, libraries and tests of the workspace, which is what the test command has built before: one program by itself
-/// would have other features (those that only tests ask for count in `cargo test` alone), and all that it depends on would be built once
-/// more.
+/// Set where the test command has just built all programs, libraries and tests.
+pub const BUILT: &str = "CORONER_WORKSPACE_IS_BUILT";
+
+/// Builds all programs, libraries and tests of the default packages, as the test command does: cargo unifies features over all
+/// of them, and a single package would be built with other features, together with everything it depends on.
 ///
 /// # Errors
-/// They can't be built; what cargo said is printed.
+/// The build fails; cargo's output is printed.
 pub fn build_workspace() -> anyhow::Result<()> {
+    if env::var_os(BUILT).is_some() {
+        return Ok(());
+    }
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace_root()).args(["test", "--quiet", "--workspace", "--no-run"]);
+    command.current_dir(workspace_root()).args(["build", "--quiet"]).args(ALL_TARGETS);
     let status = crate::deadline::status(&mut command).context("running cargo")?;
     ensure!(status.success(), "the workspace can't be built");
     Ok(())
 }
+
+/// What the test command builds: no benches, but the programs beside their tests.
+pub const ALL_TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
 /// A library of those that [`build_workspace`] builds, such as `libcoroner_ffi.so`.
 pub fn built_library(name: &str) -> PathBuf {
@@ -171,13 +179,31 @@ pub fn unicorn_library() -> anyhow::Result<PathBuf> {
     bail!("no libunicorn in {}", folder.display())
 }
 
+/// Whether `target`'s standard library is installed in the toolchain in use.
+pub fn has_rust_target(target: &str) -> bool {
+    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    libdir.is_ok_and(|libdir| {
+        libdir.status.success() && Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir()
+    })
+}
+
+/// Installs a nightly toolchain.
+///
+/// # Errors
+/// rustup can't.
+pub fn nightly() -> anyhow::Result<()> {
+    let arguments = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "rust-src"];
+    let status = Command::new("rustup").args(arguments).status().context("running rustup")?;
+    ensure!(status.success(), "rustup can't install a nightly toolchain");
+    Ok(())
+}
+
 /// Makes sure that `target`'s standard library is installed in the toolchain in use.
 ///
 /// # Errors
 /// If neither rustc has it nor rustup can add it.
 pub fn rust_target(target: &str) -> anyhow::Result<()> {
-    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
-    if libdir.status.success() && Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir() {
+    if has_rust_target(target) {
         return Ok(());
     }
     // Tried twice: two processes that add a target at the same time remove each other's download.
@@ -246,25 +272,35 @@ pub fn arm64_emulator() -> anyhow::Result<()> {
 /// Installs Debian's `package`, whether or not it was there before.
 ///
 /// # Errors
-/// If apt can't (no Debian, not root, no mirror); the message ends with what apt said.
+/// As [`install_debian_packages`].
 pub fn install_debian_package(package: &str) -> anyhow::Result<()> {
-    ensure!(on_path("apt-get"), "{package} is missing and this machine has no apt-get to install it");
-    eprintln!("installing Debian's {package}");
+    install_debian_packages(&[package])
+}
+
+/// Installs Debian packages in one call.
+///
+/// # Errors
+/// apt can't (not Debian, not root, no mirror); the message ends with apt's own.
+pub fn install_debian_packages(packages: &[&str]) -> anyhow::Result<()> {
+    let names = packages.join(", ");
+    ensure!(on_path("apt-get"), "{names}: missing, and there is no apt-get to install it");
+    eprintln!("installing from Debian: {names}");
     let install = || {
         Command::new("apt-get")
-            .args(["install", "-y", "-qq", "--no-install-recommends", package])
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(packages)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .output()
     };
     let mut output = install()?;
     if !output.status.success() {
-        // The index of packages may be older than the mirror.
+        // The package index may be older than the mirror.
         let _ = Command::new("apt-get").args(["update", "-qq"]).output()?;
         output = install()?;
     }
     ensure!(
         output.status.success(),
-        "apt-get could not install {package}: {}",
+        "apt-get can't install {names}: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())

@@ -1,0 +1,142 @@
+//! Crashes the smallest program that installs crash time (`coroner-capture`'s example `crash`) on each foreign target, and
+//! reads its report with this machine's `coroner show`.
+//!
+//! The whole suites of these targets take many minutes (`cargo xtask test --whole`); one crash finds what most often breaks
+//! them: code that doesn't compile or link there, a wrong system call, registers or unwind data read wrongly.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser as _;
+use serde_json::Value;
+use toolbox::android_bed::{self, on_device};
+use toolbox::{deadline, tools};
+
+/// What to do.
+#[derive(Debug, clap::Parser)]
+#[command(name = "smoke", about = "Crashes one small program on each foreign target and reads its report here")]
+struct Arguments {
+    /// Print one JSON object with a row a target as the last line
+    #[arg(long)]
+    json: bool,
+    /// The Rust targets; all if absent
+    targets: Vec<String>,
+}
+
+/// Threads of the program besides the main one.
+const THREADS: usize = 3;
+
+const ARM64_LINUX: &str = "aarch64-unknown-linux-gnu";
+
+/// The foreign targets.
+const TARGETS: [&str; 5] =
+    [ARM64_LINUX, "x86_64-apple-darwin", "aarch64-apple-darwin", "x86_64-linux-android", "aarch64-linux-android"];
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let all = || TARGETS.iter().map(|&target| target.to_owned()).collect();
+    let targets = if arguments.targets.is_empty() { all() } else { arguments.targets };
+    tools::build_workspace()?;
+    let mut rows = Vec::new();
+    for target in &targets {
+        let problem = check(target).err().map(|error| format!("{error:#}"));
+        println!("{target}: {}", problem.as_deref().unwrap_or("ok"));
+        rows.push(serde_json::json!({ "target": target, "ok": problem.is_none(), "problem": problem }));
+    }
+    let failed = rows.iter().filter(|row| row["ok"] == false).count();
+    if arguments.json {
+        println!("{}", serde_json::json!({ "tool": "smoke", "pass": failed == 0, "rows": rows }));
+    }
+    ensure!(failed == 0, "{failed} of {} targets failed", rows.len());
+    Ok(())
+}
+
+fn check(target: &str) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = folder.path().join("store");
+    crash(target, &store).context("running the program")?;
+    let run = fs::read_dir(store.join("runs"))?.next().context("the program left no run")??.path();
+    let mut show = Command::new(tools::target_dir().join("debug/coroner"));
+    let shown = show.args(["show", "--format", "json", "--thread", "all"]).arg(&run).output()?;
+    ensure!(shown.status.success(), "coroner show: {}", String::from_utf8_lossy(&shown.stderr).trim());
+    judge(target, &serde_json::from_slice(&shown.stdout)?)
+}
+
+/// Builds the program, and lets it crash with its report in `store`.
+fn crash(target: &str, store: &Path) -> anyhow::Result<()> {
+    let build = ["build", "--quiet", "--package", "coroner-capture", "--example", "crash"];
+    let program = tools::target_dir().join(target).join("debug/examples/crash");
+    let words = [store.as_os_str().to_owned(), THREADS.to_string().into()];
+    if target == ARM64_LINUX {
+        tools::rust_target(target)?;
+        tools::arm64_compiler()?;
+        tools::arm64_emulator()?;
+        let mut cargo = cargo();
+        cargo.args(build).args(["--target", target]);
+        succeed(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"))?;
+        let emulator = "qemu-aarch64-static";
+        return dies(Command::new(emulator).args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).args(words));
+    }
+    if let Some(arch) = darwin::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
+        let kit = darwin::Kit::set_up(arch)?;
+        succeed(kit.cargo(build[0]).args(&build[1..]))?;
+        return dies(kit.run(&program).args(words));
+    }
+    if let Some(arch) = android_bed::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
+        let bed = android_bed::set_up()?.map_err(anyhow::Error::msg)?;
+        let system = bed.join("device").join(arch.name()).join("system");
+        on_device(&system, &mut android_bed::cargo(&bed, arch, &build))?;
+        let mut run = match arch {
+            android_bed::Arch::X86_64 => Command::new(&program),
+            android_bed::Arch::Aarch64 => {
+                let mut run = Command::new("qemu-aarch64-static");
+                run.arg("-L").arg(bed.join("device/aarch64")).arg(&program);
+                run
+            }
+        };
+        android_bed::where_system_is(&system, &mut run);
+        return dies(run.args(words).env("TMPDIR", env::temp_dir()));
+    }
+    bail!("unknown target; expected one of {}", TARGETS.join(", "))
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| PathBuf::from("cargo").into()));
+    command.current_dir(tools::workspace_root());
+    command
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = deadline::status(command).context("running cargo")?;
+    ensure!(status.success(), "the program can't be built: {status}");
+    Ok(())
+}
+
+fn dies(command: &mut Command) -> anyhow::Result<()> {
+    let status = deadline::status(command)?;
+    ensure!(!status.success(), "the program did not die: {status}");
+    Ok(())
+}
+
+/// Checks the report: the fault, every thread, and a stack that leads to `main`.
+fn judge(target: &str, report: &Value) -> anyhow::Result<()> {
+    let crash = &report["crash"];
+    if target.contains("-apple-") {
+        ensure!(crash["mach"]["name"] == "EXC_BAD_ACCESS", "expected EXC_BAD_ACCESS, got {crash}");
+    } else {
+        ensure!(crash["signal"]["name"] == "SIGSEGV", "expected SIGSEGV, got {crash}");
+    }
+    let threads = report["threads"].as_array().context("no threads")?;
+    ensure!(threads.len() == THREADS + 1, "expected {} threads, got {}", THREADS + 1, threads.len());
+    for thread in threads {
+        let frames = thread["frames"].as_array().context("a thread without frames")?;
+        let is_crashed = thread["crashed"] == true;
+        let wanted = if is_crashed { "crash::main" } else { "park" };
+        let found = frames.iter().any(|frame| frame.to_string().contains(wanted));
+        ensure!(found, "thread {} doesn't lead to {wanted}: {}", thread["tid"], thread["frames"]);
+    }
+    ensure!(threads.iter().filter(|thread| thread["crashed"] == true).count() == 1, "expected one crashed thread");
+    Ok(())
+}

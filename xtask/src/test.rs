@@ -1,5 +1,0 @@
-#[derive(clap::Args)]
-pub(crate) struct Arguments {}
-pub(crate) fn run(_: &Arguments) -> anyhow::Result<()> {
-    Ok(())
-}
