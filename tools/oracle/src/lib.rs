@@ -66,6 +66,9 @@ pub struct Arguments {
     /// The programs for Android instead (`cargo xtask android` has its bed).
     #[arg(long)]
     android: bool,
+    /// Only two programs of each format and processor
+    #[arg(long)]
+    short: bool,
     /// Random states a program, beyond the first visits of each instruction.
     #[arg(long, default_value_t = 20_000)]
     states: u64,
@@ -178,7 +181,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     } else {
         Build::all()
     };
-    let builds: Vec<Build> = all.into_iter().filter(|build| build.name().contains(only)).collect();
+    let is_wanted = |build: &Build| build.name().contains(only) && (!arguments.short || build.is_in_short());
+    let builds: Vec<Build> = all.into_iter().filter(is_wanted).collect();
     ensure!(!builds.is_empty(), "no program's name contains {only}");
 
     let next = AtomicUsize::new(0);

@@ -133,6 +133,11 @@ impl Build {
         matches!(self.source, Source::Outlined | Source::SharedPrologues | Source::RustSize)
     }
 
+    /// Whether a short run has it: optimised programs without frame pointers, where only unwind data and code analysis help.
+    pub(super) fn is_in_short(self) -> bool {
+        !self.frame_pointers && matches!(self.source, Source::C("-O2") | Source::Rust)
+    }
+
     /// A name as `macho-arm64-c-O2-nofp`, which is also the file's.
     pub fn name(self) -> String {
         let source = match self.source {

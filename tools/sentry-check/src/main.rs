@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Only the check of that name
     #[arg(long)]
     only: Option<String>,
+    /// Only `relay`, with one event of each mechanism
+    #[arg(long, conflicts_with = "only")]
+    short: bool,
     /// Also what takes minutes: an outage of two minutes (in the check `bugsink`), 500 runs (in the check `sessions`)
     #[arg(long)]
     long: bool,
@@ -65,6 +68,8 @@ pub(crate) struct Bench {
     scratch: tempfile::TempDir,
     /// Also what takes minutes.
     long: bool,
+    /// One event of each mechanism.
+    short: bool,
 }
 
 /// One thing that was checked, and what is wrong with it.
@@ -99,15 +104,20 @@ const CHECKS: &[(&str, Check)] = &[
     ("bugsink", bugsink::check),
 ];
 
+/// Python environments: a name, and the packages at their versions.
+const EVERYTHING: (&str, &str) = ("sentry", include_str!("requirements.txt"));
+const RELAY: (&str, &str) = ("relay", include_str!("requirements-relay.txt"));
+
 /// Runs the checks.
 ///
 /// # Errors
 /// Where something can't be set up, or a check finds a problem.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let bench = Bench { long: arguments.long, ..Bench::set_up()? };
+    let requirements = if arguments.short { RELAY } else { EVERYTHING };
+    let bench = Bench { long: arguments.long, short: arguments.short, ..Bench::set_up(requirements)? };
     let mut rows = Vec::new();
     for (name, check) in CHECKS {
-        if arguments.only.as_ref().is_some_and(|only| only != name) {
+        if arguments.only.as_ref().is_some_and(|only| only != name) || (arguments.short && *name != "relay") {
             continue;
         }
         let began = Instant::now();
@@ -137,11 +147,11 @@ impl Bench {
     ///
     /// # Errors
     /// Either fails.
-    pub(crate) fn set_up() -> anyhow::Result<Self> {
-        let venv = tools::python_environment("sentry", include_str!("requirements.txt"))?;
+    fn set_up((name, requirements): (&str, &str)) -> anyhow::Result<Self> {
+        let venv = tools::python_environment(name, requirements)?;
         build_programs(&[])?;
         let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;
-        Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false })
+        Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false, short: false })
     }
 
     /// A program that was built.

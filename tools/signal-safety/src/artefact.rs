@@ -35,12 +35,20 @@ const LEAN_LIBRARY: [&str; 9] = [
 /// # Errors
 /// Where cargo fails; it has said why.
 pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let mut found = cargo(target, PROFILE, &APP)?;
+    let mut found = build_app(target)?;
     if target.starts_with(std::env::consts::ARCH) && !target.contains("-apple-") {
         found.extend(cargo(target, PROFILE, &LIBRARY)?);
         found.extend(cargo(target, dist::LEAN_PROFILE, &LEAN_LIBRARY)?);
     }
     Ok(found)
+}
+
+/// Builds the smallest Rust app for a target.
+///
+/// # Errors
+/// The build fails; cargo has printed why.
+pub(super) fn build_app(target: &str) -> anyhow::Result<Vec<PathBuf>> {
+    cargo(target, PROFILE, &APP)
 }
 
 /// Runs cargo and returns the linked programs and shared libraries that it made.

@@ -123,6 +123,9 @@ pub(crate) struct Arguments {
     /// Build and check for these targets
     #[arg(long, value_name = "TARGET", default_values = TARGETS)]
     target: Vec<String>,
+    /// Build and check only the smallest Rust app for this machine: the crash path, without the C libraries
+    #[arg(long)]
+    short: bool,
     /// Check the checker, on a program that breaks every rule on purpose
     #[arg(long)]
     self_test: bool,
@@ -167,10 +170,13 @@ impl Verdict {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.self_test {
-        return self_test::run(&arguments.target);
+        let own = [TARGETS[0].to_owned()];
+        return self_test::run(if arguments.short { &own } else { &arguments.target });
     }
     let mut artefacts = arguments.artefact.clone();
-    if artefacts.is_empty() {
+    if artefacts.is_empty() && arguments.short {
+        artefacts.extend(artefact::build_app(TARGETS[0])?);
+    } else if artefacts.is_empty() {
         for target in &arguments.target {
             artefacts.extend(artefact::build(target)?);
         }
@@ -187,7 +193,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         rows.push(row(path, &verdict));
     }
     let unused = [linux.unused(), darwin.unused()].concat();
-    if arguments.artefact.is_empty() && !unused.is_empty() {
+    if arguments.artefact.is_empty() && !arguments.short && !unused.is_empty() {
         println!("\nallowed, but nothing needs it: {}", unused.join(", "));
     }
     if arguments.json {
