@@ -266,5 +266,4 @@ fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()>
 }
 
 #[cfg(all(test, target_os = "linux"))]
-#[path = "../tests/unit/connection.rs"]
 mod tests;

@@ -273,5 +273,4 @@ impl fmt::Debug for HttpClient {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/http.rs"]
 mod tests;

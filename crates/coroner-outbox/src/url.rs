@@ -92,5 +92,4 @@ fn decode(text: &str) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/url.rs"]
 mod tests;
