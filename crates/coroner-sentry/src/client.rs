@@ -422,5 +422,4 @@ fn identity(options: &Options) -> String {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/client.rs"]
 mod tests;

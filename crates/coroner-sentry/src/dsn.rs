@@ -161,5 +161,4 @@ impl fmt::Debug for Dsn {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/dsn.rs"]
 mod tests;

@@ -83,5 +83,4 @@ pub(crate) fn last_sign(run: &RunFacts) -> Timestamp {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/termination.rs"]
 mod tests;

@@ -143,5 +143,4 @@ impl fmt::Debug for HttpTransport {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/transport.rs"]
 mod tests;

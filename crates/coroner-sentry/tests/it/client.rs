@@ -263,7 +263,7 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
         if number % 3 == 0 {
             client.flush(LONG);
         }
-        let next = crate::client(folder.path(), options(), &fake);
+        let next = self::client(folder.path(), options(), &fake);
         if number % 2 == 0 {
             crashes += 1;
             next.capture(&crashed).unwrap();
@@ -409,7 +409,7 @@ fn the_end_of_a_session_survives_its_event() {
     let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
     let mut small = options();
     small.limits.number = 2;
-    let client = crate::client(folder.path(), small, &fake);
+    let client = self::client(folder.path(), small, &fake);
     for event in 1..=9 {
         client.capture(&report(event)).unwrap();
         client.flush(LONG);

@@ -12,6 +12,7 @@ use coroner_sentry::envelope::Envelope;
 use coroner_sentry::event::Event;
 use coroner_sentry::transport::{HttpTransport, SendError, Transport, TransportOptions};
 use coroner_sentry::{Client, Options};
+use coroner_test_support::isolated;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -179,7 +180,7 @@ fn an_authority_of_the_system_is_trusted() {
     let (port, heard) = server(authority.server("localhost"), 200);
     let send = |system: &Path| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "in_a_process_of_its_own"]).env("CORONER_TEST_PORT", port.to_string());
+        child.args(["--exact", "https::in_a_process_of_its_own"]).env("CORONER_TEST_PORT", port.to_string());
         child.env("SSL_CERT_FILE", system).env("SSL_CERT_DIR", "/nonexistent").output().unwrap().status.success()
     };
     assert!(send(&authority.file()));
@@ -272,7 +273,7 @@ fn a_proxy_of_a_server_without_tls_gets_the_request_itself() {
     assert!(matches!(sent, Err(SendError::Offline(_))), "{sent:?}");
 }
 
-/// All that was logged by anyone.
+/// All log lines of the process.
 static LOGGED: Mutex<String> = Mutex::new(String::new());
 
 struct Logger;
@@ -292,33 +293,35 @@ impl log::Log for Logger {
 
 #[test]
 fn no_secret_is_logged_however_sending_ends() {
-    log::set_logger(&Logger).unwrap();
-    log::set_max_level(log::LevelFilter::Debug);
-    let authority = Authority::new();
-    let capture = |dsn: coroner_sentry::Dsn, transport: TransportOptions| {
-        let folder = tempfile::tempdir().unwrap();
-        let client = Client::open(Options { transport, ..Options::new(dsn) }, folder.path()).unwrap();
-        let report = Report { header: Header { event_id: Id([1; 16]), ..Header::default() }, ..Report::default() };
-        client.capture(&report).unwrap();
-        client.flush(Duration::from_secs(30));
-        format!("{client:?}")
-    };
-    let mut shown = String::new();
-    for status in [200, 400, 413, 429, 500] {
-        let (port, _) = server(authority.server("localhost"), status);
-        shown += &capture(dsn("localhost", port), trusting(&authority.file()));
-    }
-    let (port, _) = server(authority.server("localhost"), 200);
-    shown += &capture(dsn("localhost", port), options());
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    shown += &capture(dsn("localhost", gone), options());
-    let proxy = Some(format!("http://user:hunter2@127.0.0.1:{gone}"));
-    shown += &capture(dsn("localhost", port), TransportOptions { proxy, ..options() });
-    let logged = LOGGED.lock().unwrap();
-    for refused in ["with 400", "too large", "takes no events", "can't take event", "could not be sent"] {
-        assert!(logged.contains(refused), "`{refused}` was not logged: {logged}");
-    }
-    for secret in ["verysecret", "thekey", "hunter2"] {
-        assert!(!logged.contains(secret) && !shown.contains(secret), "{secret} in {logged}{shown}");
-    }
+    isolated(concat!(module_path!(), "::no_secret_is_logged_however_sending_ends"), || {
+        log::set_logger(&Logger).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+        let authority = Authority::new();
+        let capture = |dsn: coroner_sentry::Dsn, transport: TransportOptions| {
+            let folder = tempfile::tempdir().unwrap();
+            let client = Client::open(Options { transport, ..Options::new(dsn) }, folder.path()).unwrap();
+            let report = Report { header: Header { event_id: Id([1; 16]), ..Header::default() }, ..Report::default() };
+            client.capture(&report).unwrap();
+            client.flush(Duration::from_secs(30));
+            format!("{client:?}")
+        };
+        let mut shown = String::new();
+        for status in [200, 400, 413, 429, 500] {
+            let (port, _) = server(authority.server("localhost"), status);
+            shown += &capture(dsn("localhost", port), trusting(&authority.file()));
+        }
+        let (port, _) = server(authority.server("localhost"), 200);
+        shown += &capture(dsn("localhost", port), options());
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        shown += &capture(dsn("localhost", gone), options());
+        let proxy = Some(format!("http://user:hunter2@127.0.0.1:{gone}"));
+        shown += &capture(dsn("localhost", port), TransportOptions { proxy, ..options() });
+        let logged = LOGGED.lock().unwrap();
+        for refused in ["with 400", "too large", "takes no events", "can't take event", "could not be sent"] {
+            assert!(logged.contains(refused), "`{refused}` was not logged: {logged}");
+        }
+        for secret in ["verysecret", "thekey", "hunter2"] {
+            assert!(!logged.contains(secret) && !shown.contains(secret), "{secret} in {logged}{shown}");
+        }
+    });
 }
