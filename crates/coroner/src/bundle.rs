@@ -56,5 +56,4 @@ pub(crate) fn is_written(report: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/bundle.rs"]
 mod tests;

@@ -57,9 +57,7 @@ fn default_store_dir_in(
 }
 
 #[cfg(all(test, target_os = "macos"))]
-#[path = "../tests/unit/data_dir_darwin.rs"]
 mod darwin_tests;
 
 #[cfg(all(test, target_os = "linux"))]
-#[path = "../tests/unit/data_dir.rs"]
-mod tests;
+mod linux_tests;

@@ -740,5 +740,4 @@ impl Deliverer {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/delivery.rs"]
 mod tests;

@@ -12,11 +12,14 @@ use coroner_report::model::{DeviceState, RunFacts, Timestamp};
 use coroner_report::run_state::{RunState, Scalar, ThermalState};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-#[path = "device_state/linux.rs"]
-mod power;
+mod linux;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "device_state/unknown.rs"]
-mod power;
+mod unknown;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux as power;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+use unknown as power;
 
 /// Battery and heat, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,5 +103,4 @@ fn now() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/device_state.rs"]
 mod tests;

@@ -237,5 +237,4 @@ fn wire<'a>(handled: &HandledException<'a>, stack: Option<&'a Stack>) -> Excepti
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/exception.rs"]
 mod tests;

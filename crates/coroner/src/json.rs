@@ -452,5 +452,4 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/json.rs"]
 mod tests;

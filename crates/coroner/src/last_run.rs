@@ -215,5 +215,4 @@ mod id_text {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/last_run.rs"]
 mod tests;

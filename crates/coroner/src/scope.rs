@@ -649,5 +649,4 @@ pub fn add_breadcrumb(breadcrumb: &Breadcrumb<'_>) {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/scope.rs"]
 mod tests;

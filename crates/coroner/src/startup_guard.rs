@@ -59,5 +59,4 @@ impl StartupGuard {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/startup_guard.rs"]
 mod tests;

@@ -284,5 +284,4 @@ mod memory {
 }
 
 #[cfg(all(test, supported, not(target_vendor = "apple")))]
-#[path = "../tests/unit/termination.rs"]
 mod tests;

@@ -23,19 +23,22 @@
 //! [installed](crate::install). Where no fault is caught ([`InstallLimits::no_faults`](crate::InstallLimits::no_faults)), backtraces are empty.
 
 mod cache;
+#[cfg(all(supported, target_vendor = "apple"))]
+mod darwin;
 mod display;
 pub(crate) mod images;
-mod names;
-#[cfg(all(supported, target_vendor = "apple"))]
-#[path = "darwin.rs"]
-mod os;
 #[cfg(all(supported, not(target_vendor = "apple")))]
-#[path = "linux.rs"]
-mod os;
+mod linux;
+mod names;
 #[cfg(supported)]
 mod shared_arc;
 #[cfg(not(supported))]
 mod unsupported;
+
+#[cfg(all(supported, target_vendor = "apple"))]
+use darwin as os;
+#[cfg(all(supported, not(target_vendor = "apple")))]
+use linux as os;
 
 use std::mem::MaybeUninit;
 #[cfg(supported)]
@@ -417,5 +420,4 @@ const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/backtrace/mod.rs"]
 mod tests;

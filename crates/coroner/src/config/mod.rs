@@ -214,5 +214,4 @@ impl Config {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/config.rs"]
 mod tests;

@@ -107,5 +107,4 @@ fn boot_time() -> Option<u64> {
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
 #[cfg(test)]
-#[path = "../../tests/unit/facts/darwin.rs"]
 mod tests;

@@ -32,5 +32,4 @@ fn places(program: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/facts/info_plist.rs"]
 mod tests;

@@ -183,5 +183,4 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/facts/linux.rs"]
 mod tests;

@@ -12,19 +12,24 @@ use crate::last_run::app_number;
 use crate::system::capture::{KEPT_VITALS, Run};
 
 #[cfg(target_vendor = "apple")]
-mod info_plist;
+mod darwin;
 #[cfg(target_vendor = "apple")]
-#[path = "darwin.rs"]
-mod os;
+mod info_plist;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-#[path = "linux.rs"]
-mod os;
-#[cfg(windows)]
-#[path = "windows.rs"]
-mod os;
+mod linux;
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_vendor = "apple")))]
-#[path = "other.rs"]
-mod os;
+mod other;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(target_vendor = "apple")]
+use darwin as os;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use linux as os;
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_vendor = "apple")))]
+use other as os;
+#[cfg(windows)]
+use windows as os;
 
 #[cfg(windows)]
 pub(crate) use os::process_start;
@@ -152,5 +157,4 @@ fn locale_of_environment() -> String {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/facts/mod.rs"]
 mod tests;

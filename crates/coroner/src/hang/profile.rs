@@ -225,5 +225,4 @@ impl Sampler {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/hang/profile.rs"]
 mod tests;

@@ -68,5 +68,4 @@ impl Silence {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/hang/silence.rs"]
 mod tests;

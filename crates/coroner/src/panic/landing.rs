@@ -22,19 +22,27 @@ pub(super) enum Landing {
     Nowhere,
 }
 
-#[cfg(any(supported, all(unix, not(target_arch = "arm"))))]
-#[path = "landing/unwinder.rs"]
-mod frames;
-#[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[path = "landing/windows.rs"]
-mod frames;
 #[cfg(not(any(
     supported,
     all(unix, not(target_arch = "arm")),
     all(windows, any(target_arch = "x86_64", target_arch = "aarch64"))
 )))]
-#[path = "landing/unknown.rs"]
-mod frames;
+mod unknown;
+#[cfg(any(supported, all(unix, not(target_arch = "arm"))))]
+mod unwinder;
+#[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod windows;
+
+#[cfg(not(any(
+    supported,
+    all(unix, not(target_arch = "arm")),
+    all(windows, any(target_arch = "x86_64", target_arch = "aarch64"))
+)))]
+use unknown as frames;
+#[cfg(any(supported, all(unix, not(target_arch = "arm"))))]
+use unwinder as frames;
+#[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
+use windows as frames;
 
 /// What the frames say so far.
 struct Search {
@@ -254,5 +262,4 @@ unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/panic/landing.rs"]
 mod tests;

@@ -65,5 +65,4 @@ fn read_at(mut frames: impl Iterator<Item = u64> + Clone) -> Option<Id> {
 }
 
 #[cfg(all(test, feature = "system-reports"))]
-#[path = "../../tests/unit/run_id_stack.rs"]
 mod tests;

@@ -233,5 +233,4 @@ fn stem_of(name: &OsStr) -> Option<&str> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/sink/folder.rs"]
 mod tests;

@@ -242,5 +242,4 @@ fn without_locks(directory: &Directory) -> io::Result<Option<std::ffi::CString>>
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/claim.rs"]
 mod tests;

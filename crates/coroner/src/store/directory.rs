@@ -9,13 +9,15 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-#[cfg(not(unix))]
-#[path = "directory/by_path.rs"]
-mod os;
 #[cfg(unix)]
-#[path = "directory/by_descriptor.rs"]
-mod os;
+mod by_descriptor;
+#[cfg(not(unix))]
+mod by_path;
 
+#[cfg(unix)]
+use by_descriptor as os;
+#[cfg(not(unix))]
+use by_path as os;
 use os::private_directories;
 pub(crate) use os::{Directory, FileType, Status, try_lock, user};
 
@@ -166,5 +168,4 @@ pub(crate) fn kind_name(kind: FileType) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/directory.rs"]
 mod tests;

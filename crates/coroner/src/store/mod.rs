@@ -521,5 +521,4 @@ fn run_of(name: &OsStr) -> Option<Id> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/mod.rs"]
 mod tests;

@@ -197,5 +197,4 @@ pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/progress.rs"]
 mod tests;

@@ -114,5 +114,4 @@ impl Retention {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/store/retention.rs"]
 mod tests;

@@ -101,5 +101,4 @@ pub(super) fn read() -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/termination/kernel_log.rs"]
 mod tests;
