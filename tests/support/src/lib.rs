@@ -7,6 +7,10 @@
 use std::env;
 use std::process::Command;
 
+pub use programs::has_program;
+
+mod programs;
+
 /// Set in a process that [`isolated`] started; contains the name of its test.
 const ISOLATED: &str = "CORONER_ISOLATED_TEST";
 

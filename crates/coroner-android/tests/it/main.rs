@@ -1,0 +1,3 @@
+//! Integration tests of Coroner for Android, in real Java processes on this machine.
+
+mod java;

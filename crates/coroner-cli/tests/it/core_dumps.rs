@@ -1,0 +1,347 @@
+//! Core dumps in each form that machines keep them in, and `coroner collect`, to which the kernel gives them.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use coroner_tests::report_json;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+const PROGRAM: &str = r#"
+__attribute__((noinline)) static int total(int *cart) { return *(volatile int *)cart; }
+__attribute__((noinline)) static int pay(int *cart, int n) { return total(cart) + n; }
+int main(int argc, char **argv) { return pay(0, argc) + 1; }
+"#;
+const STACK: [&str; 3] = ["total", "pay", "main"];
+
+/// A folder with a program that has died in it. Others than its user may look into it.
+struct Death {
+    /// For as long as its program is needed.
+    _folder: tempfile::TempDir,
+    /// Its core dump; `None` where this system keeps core dumps elsewhere, and there is no gdb.
+    core: Option<Vec<u8>>,
+}
+
+static DEATH: LazyLock<Death> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let core = core_of_a_death(folder.path());
+    Death { _folder: folder, core }
+});
+
+/// The core dump of a program that is built and dies in `folder`.
+fn core_of_a_death(folder: &Path) -> Option<Vec<u8>> {
+    let path = |name: &str| folder.join(name);
+    std::fs::write(path("cart.c"), PROGRAM).unwrap();
+    let built = Command::new("cc").args(["-g", "-O1", "-o"]).args([path("cart"), path("cart.c")]).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    let command = match pattern.starts_with(['|', '/', '@']) {
+        true => "exec gdb -q -nx -batch -ex run -ex 'gcore core' ./cart",
+        false => "ulimit -c unlimited; exec ./cart",
+    };
+    let _ = Command::new("sh").args(["-c", command]).current_dir(folder).output().unwrap();
+    let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let core = files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
+    let core = core.map(|path| std::fs::read(path).unwrap());
+    if core.is_none() {
+        eprintln!("skipped: core dumps of this system go to `{}`, and there is no gdb", pattern.trim());
+    }
+    core
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+        command.args(arguments).current_dir(self.folder.path());
+        command.env("CORONER_STORE", self.path("store")).env("HOME", self.folder.path());
+        command.env_remove("DEBUGINFOD_URLS").env_remove("COLUMNS").env_remove("XDG_CACHE_HOME");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        let json = String::from_utf8(output.stdout).unwrap();
+        if arguments[0] != "list" {
+            report_json::keep(|| json.clone()).unwrap();
+        }
+        serde_json::from_str(&json).unwrap()
+    }
+}
+
+fn functions(report: &Value) -> Vec<&str> {
+    let frames = report["threads"][0]["frames"].as_array().unwrap().iter();
+    frames.filter_map(|frame| frame["function"].as_str()).take(STACK.len()).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zstandard(bytes: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+/// As apport's `problem_report.py` writes it.
+fn apport(core: &[u8]) -> String {
+    let mut text = "ProblemType: Crash\nArchitecture: amd64\nDate: Sun Nov 24 16:00:00 2024\nDistroRelease: Ubuntu 24.04\n\
+        ExecutablePath: /opt/shop/cart-of-a-long-name\nPackage: shop 1.2-3ubuntu4 [modified: opt/shop/cart]\nProcMaps:\n 00400000-00401000 r-xp\n\
+        Signal: 11\nUname: Linux 6.8.0-41-generic x86_64\nCoreDump: base64\n"
+        .to_owned();
+    for piece in gzip(core).chunks(1000) {
+        text.push_str(&format!(" {}\n", STANDARD.encode(piece)));
+    }
+    text + "UserGroups: N/A\n"
+}
+
+#[test]
+fn a_core_dump_is_the_same_report_in_each_form() {
+    let Some(core) = &DEATH.core else { return };
+    let bench = Bench::new();
+    bench.write("plain", core);
+    bench.write("core.gz", &gzip(core));
+    bench.write("core.zst", &zstandard(core));
+    bench.write("shop.crash", apport(core).as_bytes());
+    let plain = bench.json(&["show", "plain", "--format", "json"]);
+    assert_eq!(functions(&plain), STACK, "{plain:#}");
+    assert!(plain.get("stack_memory").is_none(), "what is on the stacks stays in the core dump");
+    for form in ["core.gz", "core.zst", "shop.crash"] {
+        let report = bench.json(&["show", form, "--format", "json"]);
+        assert_eq!((&report["threads"], &report["images"]), (&plain["threads"], &plain["images"]), "{form}");
+        assert_eq!(report["header"]["event_id"], plain["header"]["event_id"], "{form}");
+        assert_eq!(report["complete"], true, "{form}: {:#}", report["problems"]);
+    }
+    let apport = bench.json(&["show", "shop.crash", "--format", "json"]);
+    assert_eq!(apport["header"]["process_name"], "cart-of-a-long-name");
+    assert_eq!(apport["run"]["app"]["version"], "1.2-3ubuntu4");
+    assert_eq!(
+        (&apport["run"]["tags"]["package"], &apport["run"]["os"]["distribution"]),
+        (&"shop".into(), &"ubuntu".into())
+    );
+    assert_eq!(apport["run"]["os"]["kernel_version"], "6.8.0-41-generic");
+    // The file was written long after that.
+    assert_eq!(apport["crash"]["time"], "2024-11-24T16:00:00Z");
+
+    // `dump --core`, and a minidump of it.
+    let dumped = bench.json(&["dump", "--core", "core.zst", "--minidump", "shop.dmp", "--format", "json"]);
+    assert_eq!(functions(&dumped), STACK);
+    let minidump = bench.json(&["show", "shop.dmp", "--format", "json"]);
+    assert_eq!(functions(&minidump), STACK);
+    let both = bench.run(&["dump", "1", "--core", "plain"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+
+    // What is cut off, or is none.
+    let zst = zstandard(core);
+    bench.write("cut.zst", &zst[..zst.len() * 9 / 10]);
+    bench.write("cut.gz", &gzip(core)[..200]);
+    bench.write("other.gz", &gzip(&[b'x'; 4096]));
+    bench.write("core.xz", b"\xfd7zXZ\0 and so on, and so on, and so on");
+    for (file, why) in [("cut.gz", "cut off"), ("other.gz", "neither a core dump"), ("core.xz", "xz -d")] {
+        let refused = bench.run(&["show", file]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && said.contains(why) && said.contains(file), "{file}: {said}");
+    }
+    let cut = bench.run(&["show", "cut.zst", "--format", "json"]);
+    let said = String::from_utf8_lossy(&cut.stdout).into_owned() + &String::from_utf8_lossy(&cut.stderr);
+    assert!(cut.status.code().is_some_and(|code| code < 2) && said.contains("cut off"), "{said:.2000}");
+}
+
+#[test]
+fn the_stacks_of_a_minidump_are_walked_by_the_files_that_are_named() {
+    let bench = Bench::new();
+    let Some(core) = core_of_a_death(bench.folder.path()) else { return };
+    bench.write("core-of-cart", &core);
+    bench.json(&["dump", "--core", "core-of-cart", "--minidump", "shop.dmp", "--format", "json"]);
+    // Who reads it has the program elsewhere, as the machine that built it.
+    std::fs::create_dir(bench.path("archive")).unwrap();
+    std::fs::rename(bench.path("cart"), bench.path("archive/cart")).unwrap();
+    let without = bench.json(&["show", "shop.dmp", "--format", "json"]);
+    assert!(functions(&without).iter().all(|name| !STACK.contains(name)), "{without:#}");
+    let with = bench.json(&["show", "shop.dmp", "--symbols", "archive", "--format", "json"]);
+    assert_eq!(functions(&with), STACK, "{with:#}");
+}
+
+#[test]
+fn what_systemd_noted_of_a_core_dump_is_in_its_report() {
+    let Some(core) = &DEATH.core else { return };
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("coredump")).unwrap();
+    let name = "coredump/core.cart.1000.0123456789abcdef0123456789abcdef.4711.1732464000123456.zst";
+    bench.write(name, &zstandard(core));
+    bench.write("coredump/notes.txt", b"no core dump");
+    let _ = rustix::fs::setxattr(
+        bench.path(name),
+        "user.coredump.exe",
+        b"/opt/shop/cart-by-attribute",
+        rustix::fs::XattrFlags::empty(),
+    );
+    // A journal.
+    std::fs::create_dir(bench.path("bin")).unwrap();
+    let journal = "#!/bin/sh\ncase \"$*\" in *COREDUMP_FILENAME=/*.zst*) echo '{\"COREDUMP_EXE\":\"/opt/shop/cart-by-journal\",\
+        \"COREDUMP_UNIT\":\"shop.service\",\"COREDUMP_PACKAGE_NAME\":\"shop\",\"COREDUMP_PACKAGE_VERSION\":\"1.2\"}';; esac\n";
+    bench.write("bin/journalctl", journal.as_bytes());
+    std::fs::set_permissions(bench.path("bin/journalctl"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
+    let imported = bench.command(&["import", "coredump"]).env("PATH", path).output().unwrap();
+    assert!(imported.status.success(), "{imported:?}");
+    let report = bench.json(&["show", "--format", "json"]);
+    assert_eq!(functions(&report), STACK);
+    assert_eq!(report["crash"]["time"], "2024-11-24T16:00:00.123456Z");
+    assert_eq!(report["header"]["process_name"], "cart-by-journal");
+    assert_eq!(
+        (&report["run"]["tags"]["systemd.unit"], &report["run"]["app"]["version"]),
+        (&"shop.service".into(), &"1.2".into())
+    );
+    // The same file again is the same report.
+    assert!(bench.run(&["import", "coredump"]).status.success());
+    assert_eq!(bench.json(&["list", "--format", "json"]).as_array().unwrap().len(), 1);
+    let none = bench.run(&["import", "bin"]);
+    assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("no dump in"), "{none:?}");
+}
+
+/// Gives the core dump to the collector, as the kernel does.
+fn collect(bench: &Bench, core: &[u8], arguments: &[&str]) -> Output {
+    let store = bench.path("machine");
+    let mut command = bench.command(&["collect", "--store", store.to_str().unwrap()]);
+    let mut child =
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It reads no more than it needs.
+    let _ = child.stdin.take().unwrap().write_all(core);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
+    let Some(core) = &DEATH.core else { return };
+    let bench = Bench::new();
+    let is_root = rustix::process::geteuid().is_root();
+    let (user, group) = match is_root {
+        true => (4711, 4712),
+        false => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+    };
+    let (user_text, group_text) = (user.to_string(), group.to_string());
+    // No process has this number.
+    let of = |time: &str, more: &[&str]| {
+        let all = [&["4194999", &user_text, &group_text, time, "1"][..], more].concat();
+        collect(&bench, core, &all)
+    };
+    let collected = of("1732464000", &[]);
+    assert!(collected.status.success(), "{collected:?}");
+    let store = bench.path("machine").join(&user_text);
+    let report = bench.json(&["show", "--store", store.to_str().unwrap(), "--format", "json"]);
+    assert_eq!(functions(&report), STACK, "{:#}", report["problems"]);
+    assert_eq!(
+        (&report["crash"]["time"], &report["crash"]["signal"]["name"]),
+        (&"2024-11-24T16:00:00Z".into(), &"SIGSEGV".into())
+    );
+    assert!(report.get("stack_memory").is_none());
+    // It is the user's, and nobody else's.
+    let folder = std::fs::metadata(&store).unwrap();
+    assert_eq!((folder.uid(), folder.gid(), folder.mode() & 0o777), (user, group, 0o700));
+    let reports = || std::fs::read_dir(store.join("reports")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    assert!(reports().all(|file| file.uid() == user && file.mode() & 0o077 == 0));
+
+    // So many are kept, and so many are made in a minute.
+    for time in ["1732464001", "1732464002", "1732464003"] {
+        assert!(of(time, &["--keep", "2"]).status.success());
+    }
+    assert_eq!(reports().count(), 2);
+    let too_many = of("1732464004", &["--per-minute", "2"]);
+    let said = String::from_utf8_lossy(&too_many.stderr);
+    assert!(too_many.status.code() == Some(1) && said.contains("in the last minute"), "{said}");
+    // Of what is none, nothing is kept.
+    let none = collect(&bench, b"no core dump, and nothing else that is known", &["4194999", &user_text, &group_text]);
+    assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("core dump"), "{none:?}");
+
+    if is_root {
+        // What another's program had is not for its user.
+        assert!(collect(&bench, core, &["4194999", "4711", "4712", "1732464000", "2"]).status.success());
+        assert!(collect(&bench, core, &["4194999", "0", "0", "1732464005", "1"]).status.success());
+        let roots = std::fs::metadata(bench.path("machine/0")).unwrap();
+        assert_eq!((roots.uid(), roots.mode() & 0o777), (65_534, 0o700), "nothing is read as root");
+        assert_eq!(std::fs::read_dir(bench.path("machine/0/reports")).unwrap().count(), 2);
+        // A folder that is somebody else's is not written to.
+        std::os::unix::fs::symlink(bench.path("elsewhere"), bench.path("machine/4713")).unwrap();
+        std::fs::create_dir(bench.path("elsewhere")).unwrap();
+        let refused = collect(&bench, core, &["4194999", "4713", "4713"]);
+        assert!(refused.status.code() == Some(1), "{refused:?}");
+        assert_eq!(std::fs::read_dir(bench.path("elsewhere")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_has_no_end_is_refused() {
+    // The kernel says that it is an empty regular file; it has eight bytes for each page of the address space.
+    let path = "/proc/self/pagemap";
+    if std::fs::File::open(path).is_err() {
+        eprintln!("skipped: {path} may not be read here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for part in ["show", "import", "symbolicate", "send"] {
+        let mut command = Command::new("timeout");
+        command.args(["20", env!("CARGO_BIN_EXE_coroner"), part, "--store"]).arg(folder.path()).arg(path);
+        if part == "send" {
+            command.args(["--otlp", "http://127.0.0.1:9"]);
+        }
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{part}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("it has no end"), "{part}: {output:?}");
+    }
+}
+
+#[test]
+fn a_program_that_was_built_again_is_said_to_be_another() {
+    let bench = Bench::new();
+    let Some(core) = core_of_a_death(bench.folder.path()) else { return };
+    bench.write("died.core", &core);
+    let report = || bench.json(&["show", "died.core", "--format", "json"]);
+    let before = report();
+    let images = before["images"].as_array().unwrap();
+    let id = images.iter().find(|image| image["is_main"] == true).unwrap()["build_id"].as_str().unwrap();
+    assert!(functions(&before).contains(&"pay") && !before["problems"].to_string().contains("another build"));
+    let other = "0123456789abcdef0123456789abcdef01234567";
+    let option = format!("-Wl,--build-id=0x{other}");
+    let built = bench.folder.path().join("cart");
+    let built = Command::new("cc").args(["-g", "-O1", &option, "-o"]).args([built, bench.path("cart.c")]).output();
+    assert!(built.unwrap().status.success());
+    let after = report();
+    let said = after["problems"].to_string();
+    assert!(
+        said.contains("cart` is of another build than cart") && said.contains(id) && said.contains(other),
+        "{said}"
+    );
+    assert!(!functions(&after).contains(&"pay"), "{after}");
+}

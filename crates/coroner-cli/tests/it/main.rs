@@ -1,0 +1,34 @@
+//! Integration tests of the `coroner` command, run as a person types it.
+//!
+//! Tests run as threads of one process. What changes a process is done by the command, by a program that a test compiles, or by
+//! a module's `app`: this program, started again with only that test.
+
+mod command;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod core_dumps;
+mod desk;
+#[cfg(target_os = "linux")]
+mod handled;
+#[cfg(target_os = "linux")]
+mod outboxes;
+#[cfg(target_os = "linux")]
+mod run_program;
+#[cfg(target_os = "linux")]
+mod secrets;
+#[cfg(target_os = "linux")]
+mod send;
+mod swift;
+mod symbolicate;
+#[cfg(target_os = "linux")]
+mod terminal;
+
+use std::path::Path;
+use std::process::Command;
+
+/// Copies the `coroner` command to `path`.
+///
+/// By another process: programs that other tests start meanwhile inherit a file that this process has open for writing, and a
+/// file that is open for writing can't be executed.
+fn copy_of_the_command(path: &Path) {
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_coroner")).arg(path).status().expect("cp").success());
+}

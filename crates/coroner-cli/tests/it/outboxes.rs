@@ -1,0 +1,147 @@
+//! Apps with sinks for servers alone: `coroner` finds no reports in their stores, and says what waits there and what a server refused.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use coroner_tests::server::{Reply, Server};
+use serde_json::Value;
+
+/// Where the app's part of this test keeps its reports, what it does, and the server; set only in the process that is the app.
+const APP_STORE: &str = "CORONER_TEST_APP_STORE";
+const APP_ACT: &str = "CORONER_TEST_APP_ACT";
+const APP_DSN: &str = "CORONER_TEST_APP_DSN";
+
+#[test]
+fn app() {
+    let Some(store) = std::env::var_os(APP_STORE).map(PathBuf::from) else { return };
+    let (act, dsn) = (std::env::var(APP_ACT).unwrap(), std::env::var(APP_DSN).unwrap());
+    let config = coroner::Config::new("com.example.outboxes").store_dir(&store);
+    // Nobody listens at that port.
+    let config = config.sink(coroner::OtlpSink::new("http://127.0.0.1:1"));
+    let config = config.sink(coroner::SentrySink::new(&dsn).unwrap());
+    let config = if act == "keep" { config.sink(coroner::FolderSink::new(store.join("reports"))) } else { config };
+    let coroner = coroner::install(config).unwrap();
+    if act == "crash" {
+        std::process::abort();
+    }
+    // Not all is sent, of course.
+    assert!(!coroner.flush(Duration::from_secs(60)));
+    for _ in 0..600 {
+        if !files(&store.join("sentry/given-up")).is_empty() && !files(&store.join("otlp/queue")).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the server did not refuse the event");
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.')).collect()
+}
+
+fn run_app(store: &Path, act: &str, dsn: &str) -> Output {
+    let mut app = Command::new(std::env::current_exe().unwrap());
+    app.args(["--exact", "outboxes::app", "--test-threads=1"])
+        .env(APP_STORE, store)
+        .env(APP_ACT, act)
+        .env(APP_DSN, dsn);
+    app.output().unwrap()
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn coroner(store: &Path, arguments: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+    command.env_remove("DEBUGINFOD_URLS").env_remove("SENTRY_DSN").env("HOME", store).env("CORONER_STORE", store);
+    let output = command.args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// An app that crashed, and whose next launch gave its report to a server that refuses it and to one that is not there.
+fn refused(next: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let server = Server::start(|_, _| Reply::Status(400, Vec::new())).unwrap();
+    assert!(!run_app(&store, "crash", &server.dsn()).status.success());
+    let launched = run_app(&store, next, &server.dsn());
+    assert!(launched.status.success(), "{launched:?}");
+    (folder, store)
+}
+
+#[test]
+fn a_store_without_reports_says_what_waits_and_what_was_refused() {
+    let (_folder, store) = refused("launch");
+    let (waits, given_up) = (store.join("otlp/queue"), store.join("sentry/given-up"));
+    let waits = format!("1 event waits to be sent to a server, in `{}`", waits.display());
+    let given_up = format!("1 event that the server refused is in `{}`", given_up.display());
+    for (arguments, code) in
+        [(&["list"][..], 0), (&["group"], 0), (&["show"], 1), (&["send", "--dsn", "http://key@127.0.0.1:1/7"], 0)]
+    {
+        let said = coroner(&store, arguments);
+        assert_eq!(said.code, Some(code), "{arguments:?} {said:?}");
+        assert!(said.err.contains("no reports in"), "{arguments:?} {said:?}");
+        assert!(said.err.contains(&waits) && said.err.contains(&given_up), "{arguments:?} {said:?}");
+    }
+    let doctor: Value = serde_json::from_str(&coroner(&store, &["doctor", "--format", "json"]).out).unwrap();
+    let of_server: Vec<(&str, &str, &str)> = (doctor.as_array().unwrap().iter())
+        .filter(|finding| finding["subject"] == "server")
+        .map(|finding| {
+            let text = |key: &str| finding[key].as_str().unwrap();
+            (text("grade"), text("found"), text("consequence"))
+        })
+        .collect();
+    let [(refused, found, advice), (waiting, of_queue, _)] = of_server[..] else { panic!("{of_server:?}") };
+    assert!(refused == "limited" && found.contains("refused 1 event") && advice.contains("DSN"), "{of_server:?}");
+    assert!(waiting == "note" && of_queue.contains("1 event waits"), "{of_server:?}");
+
+    // A message itself, and the event by its id.
+    let message = files(&store.join("sentry/given-up")).remove(0);
+    let message = message.to_str().unwrap();
+    let said = coroner(&store, &["show", message]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(
+        said.err.contains("is an event for a server, and no report") && said.err.contains("FolderSink"),
+        "{said:?}"
+    );
+    let id = message.rsplit('/').next().unwrap().split('-').nth(3).unwrap();
+    let said = coroner(&store, &["show", &id[..8]]);
+    assert!(said.code == Some(1) && said.err.contains("an event for a server has such an id"), "{said:?}");
+}
+
+#[test]
+fn of_an_event_that_a_folder_has_the_report_of_that_is_named() {
+    let (_folder, store) = refused("keep");
+    for folder in ["sentry/given-up", "otlp/queue"] {
+        let message = files(&store.join(folder)).remove(0);
+        let said = coroner(&store, &["show", message.to_str().unwrap()]);
+        assert_eq!(said.code, Some(1), "{said:?}");
+        let report = said.err.split("its report is `").nth(1).and_then(|rest| rest.split('`').next());
+        let report = report.unwrap_or_else(|| panic!("{said:?}"));
+        let shown = coroner(&store, &["show", report]);
+        assert!(shown.code == Some(0) && shown.out.contains("SIGABRT"), "{shown:?}");
+    }
+}
+
+#[test]
+fn an_outbox_that_cannot_be_read_is_named_and_what_is_no_file_is_no_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let (queue, given_up) = (store.join("sentry/queue"), store.join("otlp/given-up"));
+    std::fs::create_dir_all(&given_up).unwrap();
+    std::fs::create_dir_all(queue.parent().unwrap()).unwrap();
+    // Nobody can read a link to itself, root neither.
+    std::os::unix::fs::symlink(&queue, &queue).unwrap();
+    std::fs::create_dir(given_up.join("1-0-0-0123456789abcdef0123456789abcdef-.otlp")).unwrap();
+    let said = coroner(&store, &["list"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let unread = format!("`{}` could not be read: ", queue.display());
+    assert!(said.err.contains(&unread) && !said.err.contains("1 event"), "{said:?}");
+}

@@ -1,0 +1,470 @@
+//! `coroner run` and `coroner dump`: programs that know nothing of Coroner.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Where cargo put the shared library when it built this test.
+fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libcoroner_ffi.so");
+    assert!(path.exists(), "no {}", path.display());
+    path
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        // No core files in the repository.
+        command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_coroner")]).args(arguments);
+        command
+            .env("CORONER_STORE", self.path("store"))
+            .env("CORONER_LIBRARY", library())
+            .env("HOME", self.folder.path());
+        command.env_remove("DEBUGINFOD_URLS").env_remove("COLUMNS").current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        Said::of(&self.command(arguments).output().unwrap())
+    }
+
+    /// A C program of this source.
+    fn program(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
+        std::fs::write(&file, source).unwrap();
+        let built =
+            Command::new("cc").args(["-g", "-O1", "-o"]).args([&program, &file]).args(options).output().unwrap();
+        assert!(built.status.success(), "{built:?}");
+        program
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    signal: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let status = output.status;
+        Self { code: status.code(), signal: status.signal(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+const CART: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+struct cart { int total; };
+__attribute__((noinline)) static int total(struct cart *cart) { return *(volatile int *)&cart->total; }
+int main(int argc, char **argv) {
+    puts("open"); fflush(stdout);
+    if (argc > 1 && !strcmp(argv[1], "crash")) return total(0) + 1;
+    if (argc > 1 && !strcmp(argv[1], "abort")) abort();
+    if (argc > 1 && !strcmp(argv[1], "wait")) for (;;) pause();
+    return argc > 1 ? atoi(argv[1]) : 0;
+}
+"#;
+
+#[test]
+fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let cart = cart.to_str().unwrap();
+    let crashed = bench.run(&["run", "--", cart, "crash"]);
+    assert_eq!((crashed.signal, crashed.out.as_str()), (Some(libc::SIGSEGV), "open\n"), "{crashed:?}");
+    let why = "Null pointer: `cart` was null: read of 4 bytes at `cart->total` (rdi is null) in total (cart.c:7)";
+    assert!(crashed.err.starts_with(why), "{crashed:?}");
+    // It is kept, and the newest.
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    assert_eq!(report["header"]["process_name"], "cart");
+
+    // How it is shown again is said, of another store, too.
+    for (store, named) in [("store", false), ("elsewhere", true)] {
+        let store = bench.path(store);
+        let crashed = bench.run(&["run", "--store", store.to_str().unwrap(), "--", cart, "crash"]);
+        let (_, command) = crashed.err.split_once(": coroner ").unwrap_or_else(|| panic!("{crashed:?}"));
+        assert_eq!(command.contains("--store"), named, "{crashed:?}");
+        let shown = bench.run(&command.split_whitespace().collect::<Vec<_>>());
+        assert!(shown.out.contains("cart.c:7"), "{shown:?}");
+    }
+
+    // Of another's child, too; and what it started is said.
+    let script = format!("'{cart}' abort; exit 7");
+    let child = bench.run(&["run", "--", "sh", "-c", &script]);
+    assert_eq!(child.code, Some(7), "{child:?}");
+    assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
+}
+
+/// The program has run by the time that it is seen.
+#[test]
+fn a_pure_virtual_call_is_called_that_everywhere() {
+    const PURE: &str = r#"
+struct Shape {
+    Shape() { draw(); }
+    virtual ~Shape() {}
+    void draw() { area(); }
+    virtual void area() = 0;
+};
+struct Circle : Shape {
+    void area() override {}
+};
+int main() { Circle circle; }
+"#;
+    let bench = Bench::new();
+    std::fs::write(bench.path("shapes.cpp"), PURE).unwrap();
+    let (source, program) = (bench.path("shapes.cpp"), bench.path("shapes"));
+    let built = Command::new("c++").args(["-g", "-O0", "-o"]).args([&program, &source]).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let crashed = bench.run(&["run", "--", program.to_str().unwrap()]);
+    assert_eq!(crashed.signal, Some(libc::SIGABRT), "{crashed:?}");
+    assert!(crashed.err.contains("\nA pure virtual function was called, called by Shape::draw()"), "{crashed:?}");
+    for arguments in [
+        &["list"][..],
+        &["list", "--format", "json"],
+        &["top"],
+        &["show", "--format", "markdown"],
+        &["convert", "--to", "sentry"],
+        &["show", "--format", "otlp"],
+    ] {
+        let said = bench.run(arguments);
+        assert_eq!(said.code, Some(0), "{arguments:?} {said:?}");
+        assert!(said.out.contains("a pure virtual function was called"), "{arguments:?} {said:?}");
+        assert!(!said.out.contains("without an active exception"), "{arguments:?} {said:?}");
+    }
+}
+
+#[test]
+fn a_report_that_the_store_does_not_take_is_kept_elsewhere_and_that_is_said() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    std::fs::write(bench.path("store"), "no folder").unwrap();
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    let crashed = Said::of(&command.env("TMPDIR", bench.folder.path()).output().unwrap());
+    let said = crashed.err.split("Stored in `").nth(1).and_then(|rest| rest.split_once("` instead"));
+    let (kept, _) = said.unwrap_or_else(|| panic!("{crashed:?}"));
+    let kept: Vec<_> = std::fs::read_dir(kept).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let shown = bench.run(&["show", kept[0].to_str().unwrap()]);
+    assert!(kept.len() == 1 && shown.out.starts_with("Null pointer"), "{kept:?} {shown:?}");
+}
+
+/// `coroner run … 2>&1 | head -1`.
+#[test]
+fn a_report_whose_text_nobody_reads_is_kept() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    // A pipe whose other end is closed by the time that the program has ended.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command.stderr(writer).status().unwrap();
+    assert_eq!(status.signal(), Some(11), "{status:?}");
+    let list = bench.run(&["list"]);
+    assert!(list.out.lines().count() == 1 && list.out.contains("SIGSEGV"), "{list:?}");
+}
+
+/// As in a container whose root is read-only.
+#[test]
+fn without_a_folder_for_temporary_files_there_is_shared_memory() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
+    let crashed = Said::of(&command.env("TMPDIR", bench.path("no-such-folder")).output().unwrap());
+    assert!(crashed.signal == Some(libc::SIGSEGV) && crashed.err.starts_with("Null pointer"), "{crashed:?}");
+}
+
+/// A program that goes on as a copy of itself that is in no file system, and then writes to null.
+const UNFILED: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+extern char **environ;
+__attribute__((noinline)) static void fill(volatile int *row) { *row = 7; }
+int main(int argc, char **argv) {
+    if (argc == 1) {
+        int own = open("/proc/self/exe", O_RDONLY), copy = memfd_create("copy", MFD_CLOEXEC);
+        while (sendfile(copy, own, 0, 1 << 20) > 0);
+        char *arguments[] = {argv[0], "crash", 0};
+        fexecve(copy, arguments, environ);
+        return 1;
+    }
+    fill(0);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_program_without_a_file_has_names() {
+    let bench = Bench::new();
+    let crashed = bench.run(&["run", "--", bench.program("unfiled", UNFILED, &[]).to_str().unwrap()]);
+    assert_eq!(crashed.signal, Some(libc::SIGSEGV), "{crashed:?}");
+    assert!(crashed.err.contains(" is null) in fill"), "{crashed:?}");
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    assert_eq!(report["run"]["app"]["id"], "memfd:copy", "{}", report["run"]["app"]);
+}
+
+/// A heap that is damaged so that the C library finds it when Coroner has removed the first of its files at the program's end.
+const DAMAGED: &str = r"
+#include <stdlib.h>
+#include <string.h>
+char *volatile kept;
+int main(void) {
+    kept = malloc(24);
+    memset(kept, 1, 64);
+    free(kept);
+    kept = malloc(5000);
+    free(kept);
+    return 0;
+}
+";
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn a_heap_that_is_found_damaged_while_the_run_is_removed_leaves_a_whole_report() {
+    let bench = Bench::new();
+    let damaged = bench.program("damaged", DAMAGED, &[]);
+    let ended = bench.run(&["run", "--", damaged.to_str().unwrap()]);
+    assert_eq!(ended.signal, Some(libc::SIGABRT), "{ended:?}");
+    let shown = bench.run(&["show", "--format", "json"]);
+    let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    let frames = report["threads"][0]["frames"].as_array().map_or(0, Vec::len);
+    assert!(report["complete"] == true && frames > 3, "{frames} frames, {}", report["problems"]);
+}
+
+#[test]
+fn a_program_that_ends_well_is_left_alone() {
+    let bench = Bench::new();
+    let cart = bench.program("cart", CART, &[]);
+    for code in ["0", "42"] {
+        let ended = bench.run(&["run", "--", cart.to_str().unwrap(), code]);
+        assert_eq!(
+            (ended.code, ended.out.as_str(), ended.err.as_str()),
+            (code.parse().ok(), "open\n", ""),
+            "{ended:?}"
+        );
+    }
+    assert!(!bench.path("store").exists());
+    // A signal that this command is sent is the program's, which ends by it.
+    let mut running =
+        bench.command(&["run", "--", cart.to_str().unwrap(), "wait"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
+    assert_eq!(running.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn a_child_by_fork_that_crashes_is_reported_though_its_parent_ends_well() {
+    const PARENT: &str = r#"
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int ended;
+    if (fork() == 0) return *(volatile int *)16;
+    wait(&ended);
+    if (argc > 1) exit(3);
+    return 0;
+}
+"#;
+    let bench = Bench::new();
+    let parent = bench.program("parent", PARENT, &[]);
+    let parent = parent.to_str().unwrap();
+    for (arguments, code) in [(&["run", "--", parent][..], 0), (&["run", "--", parent, "exit"][..], 3)] {
+        let said = bench.run(arguments);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(said.err.contains("(parent), which it started, crashed") && said.err.contains("0x10"), "{said:?}");
+    }
+}
+
+#[test]
+fn what_takes_no_library_is_refused() {
+    let bench = Bench::new();
+    let program = bench.program("alone", CART, &["-static"]);
+    let alone = bench.run(&["run", "--", program.to_str().unwrap()]);
+    assert!(alone.code == Some(126) && alone.err.contains("is linked statically"), "{alone:?}");
+    let none = bench.run(&["run", "--", "no-such-program"]);
+    assert!(none.code == Some(127) && none.err.contains("no program `no-such-program`"), "{none:?}");
+    std::fs::write(bench.path("text"), "hello").unwrap();
+    for (name, what) in [("./text", "no executable file"), ("./", "is a folder")] {
+        let not_run = bench.run(&["run", "--", name]);
+        assert!(not_run.code == Some(126) && not_run.err.contains(what), "{not_run:?}");
+    }
+    Command::new("chmod").args(["+x", "text"]).current_dir(bench.folder.path()).status().unwrap();
+    let text = bench.run(&["run", "--", "./text"]);
+    assert!(text.code == Some(126) && text.err.contains("neither an ELF program nor a script"), "{text:?}");
+}
+
+#[test]
+fn a_process_is_read_and_goes_on() {
+    const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) static void waits_for_customers(void) { char c; while (read(0, &c, 1) == 1) { putchar(c); fflush(stdout); } }
+static void *idle(void *none) { for (;;) pause(); return none; }
+int main(void) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) pthread_create(&thread, 0, idle, 0);
+    puts("ready"); fflush(stdout);
+    waits_for_customers();
+    return 0;
+}
+"#;
+    let bench = Bench::new();
+    let program = bench.program("shop", THREADS, &["-lpthread"]);
+    let mut shop = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(shop.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let pid = shop.id().to_string();
+    let dumped = bench.run(&["dump", &pid, "--format", "json", "--minidump", "shop.dmp"]);
+    assert_eq!(dumped.code, Some(0), "{dumped:?}");
+    let report: Value = serde_json::from_str(&dumped.out).unwrap_or_else(|error| panic!("{error}: {dumped:?}"));
+    let threads = report["threads"].as_array().unwrap();
+    let functions = |thread: &Value| -> Vec<String> {
+        let frames = thread["frames"].as_array().unwrap().iter();
+        frames.filter_map(|frame| frame["function"].as_str().map(ToOwned::to_owned)).collect()
+    };
+    assert_eq!(threads.len(), 4, "{report:#}");
+    assert!(functions(&threads[0]).contains(&"waits_for_customers".to_owned()), "{:?}", functions(&threads[0]));
+    assert!(functions(&threads[0]).contains(&"main".to_owned()));
+    assert!(threads[1..].iter().all(|thread| functions(thread).contains(&"idle".to_owned())), "{report:#}");
+    assert_eq!((&report["header"]["process_name"], &report["complete"]), (&Value::from("shop"), &Value::from(true)));
+    // The minidump has the same stacks.
+    let minidump = bench.run(&["show", "shop.dmp", "--thread", "all"]);
+    assert!(minidump.out.contains("waits_for_customers") && minidump.out.contains("idle"), "{minidump:?}");
+    assert!(minidump.out.starts_with("Dump of a running process"), "no signal: {minidump:?}");
+    let dumped = bench.run(&["dump", &pid]);
+    assert!(
+        dumped.out.contains("waits_for_customers") && dumped.out.contains("Dump of a running process"),
+        "{dumped:?}"
+    );
+    let list = bench.run(&["list"]);
+    assert!(list.out.contains("dump of a running process in waits_for_customers"), "{list:?}");
+    // It goes on.
+    shop.stdin.take().unwrap().write_all(b"x").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), shop.wait().unwrap().code()), ("x", Some(0)));
+    let gone = bench.run(&["dump", &pid]);
+    assert!(gone.code == Some(1) && gone.err.contains("there is no process"), "{gone:?}");
+}
+
+/// Its locks know their owners by numbers that other threads have here, or none.
+#[test]
+fn of_a_process_in_another_pid_namespace_no_owner_of_a_lock_is_said() {
+    const WAITS: &str = r#"
+#include <pthread.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+int main(void) { pthread_mutex_lock(&mutex); pthread_mutex_lock(&mutex); return 0; }
+"#;
+    let bench = Bench::new();
+    let program = bench.program("waits", WAITS, &["-lpthread"]);
+    let waits_in = |command: &mut Command| {
+        let mut started = command.stderr(Stdio::piped()).spawn().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let is_it = |pid: &u32| {
+            let (name, call) = (format!("/proc/{pid}/comm"), format!("/proc/{pid}/syscall"));
+            let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+            read(name).trim() == "waits" && read(call).starts_with(&libc::SYS_futex.to_string())
+        };
+        let id = started.id();
+        let children = || {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+            children.split_whitespace().filter_map(|child| child.parse().ok()).chain([id]).collect::<Vec<u32>>()
+        };
+        let pid = loop {
+            if let Some(pid) = children().into_iter().find(is_it) {
+                break pid;
+            }
+            if started.try_wait().unwrap().is_some() || std::time::Instant::now() > until {
+                let _ = started.kill();
+                println!("no such process can be made here: {:?}", started.wait_with_output());
+                return None;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        let said = bench.run(&["dump", &pid.to_string()]);
+        // SAFETY: a process that this test has started.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        let _ = started.wait();
+        assert_eq!(said.code, Some(0), "{said:?}");
+        Some(said.out)
+    };
+    let here = waits_in(&mut Command::new(&program)).unwrap();
+    assert!(here.contains("deadlock"), "{here}");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]).arg(&program);
+    let Some(elsewhere) = waits_in(&mut unshare) else { return };
+    assert!(!elsewhere.contains("deadlock") && !elsewhere.contains("waits for thread"), "{elsewhere}");
+}
+
+/// Only who has CAP_CHECKPOINT_RESTORE may (proc(5)); without it a library that was deleted is lost, and a program is not.
+fn may_follow_map_files() -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let (start, end) = maps.split(' ').next().unwrap().split_once('-').unwrap();
+    let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+    std::fs::metadata(format!("/proc/self/map_files/{start:x}-{end:x}")).is_ok()
+}
+
+#[test]
+fn a_process_whose_files_were_deleted_or_replaced_is_dumped_with_names() {
+    const LIBRARY: &str = r#"
+#include <unistd.h>
+__attribute__((noinline)) void waits_in_library(void) { for (;;) pause(); }
+"#;
+    const PROGRAM: &str = r#"
+#include <stdio.h>
+void waits_in_library(void);
+__attribute__((noinline)) static void calls_library(void) { waits_in_library(); }
+int main(void) { puts("ready"); fflush(stdout); calls_library(); return 0; }
+"#;
+    // Without a build id, too: then nothing but the file itself says that it is the one.
+    for id in ["-Wl,--build-id", "-Wl,--build-id=none"] {
+        let bench = Bench::new();
+        let library = bench.program("libwaits.so", LIBRARY, &["-shared", "-fPIC", id]);
+        let library_text = library.to_str().unwrap();
+        let program = bench.program("caller", PROGRAM, &[library_text, id]);
+        let mut caller = Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(caller.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        std::fs::remove_file(&program).unwrap();
+        std::fs::remove_file(&library).unwrap();
+        let other = "int other_function_of_the_new_library(void) { return 1; }";
+        bench.program("libwaits.so", other, &["-shared", "-fPIC", id]);
+        let dumped = bench.run(&["dump", &caller.id().to_string()]);
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        let of_library = may_follow_map_files().then_some("waits_in_library");
+        for name in ["calls_library", "main"].into_iter().chain(of_library) {
+            assert!(dumped.out.contains(name), "{id}: no {name} in {dumped:?}");
+        }
+        assert!(!dumped.out.contains("other_function") && !dumped.out.contains("(deleted)"), "{dumped:?}");
+    }
+}

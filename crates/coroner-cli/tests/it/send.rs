@@ -1,0 +1,201 @@
+//! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use coroner_test_otlp_collector::Server as Collector;
+use coroner_tests::server::{Reply, Server};
+
+use crate::terminal;
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl Said {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+impl Bench {
+    /// With one report in its store.
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        let demo = bench.run(None, &["demo"]);
+        assert_eq!(demo.code, Some(0), "{demo:?}");
+        bench
+    }
+
+    fn run(&self, dsn: Option<&str>, arguments: &[&str]) -> Said {
+        let output = self.command(dsn, arguments).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        Said { code: output.status.code(), out: output.stdout, err }
+    }
+
+    fn command(&self, dsn: Option<&str>, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+        command.args(arguments).env("CORONER_STORE", self.folder.path().join("store")).env_remove("SENTRY_DSN");
+        command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME");
+        // No server is asked for debug files.
+        command.env_remove("DEBUGINFOD_URLS");
+        if let Some(dsn) = dsn {
+            command.env("SENTRY_DSN", dsn);
+        }
+        command
+    }
+
+    /// Runs it with a terminal as its standard error; what comes there goes into `shown` at once.
+    fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> Said {
+        let output = terminal::run(self.command(Some(dsn), arguments), shown);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        Said { code: output.status.code(), out: output.stdout, err }
+    }
+}
+
+#[test]
+fn a_stores_reports_are_sent_with_what_goes_with_them() {
+    let bench = Bench::new();
+    let server = Server::start(|_, _| Reply::ok()).unwrap();
+    std::fs::write(bench.folder.path().join("notes.txt"), "attached").unwrap();
+    let more = ["--attach", "notes.txt", "--minidump", "--release", "paint@2"];
+    let said = bench.run(Some(&server.dsn()), &[&["send"][..], &more].concat());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let id = server.events().pop_first().expect("it came");
+    assert_eq!(said.text(), format!("sent {id}\n"));
+    let event = &server.items("event")[0];
+    assert_eq!((&event["release"], &event["exception"]["values"][0]["type"]), (&"paint@2".into(), &"SIGSEGV".into()));
+    let accepted = server.accepted();
+    let items = &accepted[0].items;
+    assert!(items.iter().any(|item| item.is_minidump() && item.payload.starts_with(b"MDMP")));
+    assert!(items.iter().any(|item| item.payload == b"attached"));
+
+    // What has no end is no attachment.
+    let said = bench.run(Some(&server.dsn()), &["send", "--attach", "/dev/zero"]);
+    assert!(said.code == Some(1) && said.err.contains("not a regular file"), "{said:?}");
+
+    // One that is none among others: the others go, and the end says so.
+    std::fs::write(bench.folder.path().join("noise"), [0x9f; 500]).unwrap();
+    let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.err.contains("1 of 2 reports were not sent") && said.text().contains(&id), "{said:?}");
+}
+
+#[test]
+fn a_stores_reports_go_to_a_collector_as_log_records() {
+    let bench = Bench::new();
+    let server = Collector::start(Vec::new());
+    let list: serde_json::Value = serde_json::from_slice(&bench.run(None, &["list", "--format", "json"]).out).unwrap();
+    let id = list[0]["event_id"].as_str().unwrap();
+    let mut command = bench.command(None, &["send", "--otlp", &server.url, "--environment", "desk"]);
+    let output = command.env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=of%20mine").output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), format!("sent {id}\n").into_bytes()));
+    let request = &server.requests()[0];
+    assert!(request.head.starts_with("POST /v1/logs ") && request.head.contains("of mine"), "{}", request.head);
+    let (record, attributes) = (request.record(), request.attributes());
+    assert_eq!((&record.event_name[..], &attributes["log.record.uid"]), ("app.crash", &id.into()));
+    assert_eq!(attributes["exception.type"], "SIGSEGV");
+    assert_eq!(request.resource()["deployment.environment.name"], "desk");
+
+    // What only Sentry takes is refused, and an answer that is none is said.
+    let said = bench.run(None, &["send", "--otlp", &server.url, "--minidump"]);
+    assert!(said.code == Some(2) && said.err.contains("--minidump"), "{said:?}");
+    let gone = bench.run(None, &["send", "--otlp", "http://127.0.0.1:9"]);
+    assert!(gone.code == Some(1) && gone.err.contains("the server can't be reached"), "{gone:?}");
+    let wrong = bench.run(None, &["send", "--otlp", "no address"]);
+    assert!(wrong.code == Some(1) && wrong.err.contains("HOST:4318"), "{wrong:?}");
+}
+
+#[test]
+fn on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() {
+    let bench = Bench::new();
+    bench.run(None, &["demo", "abort"]);
+    let shown = Arc::new(Mutex::new(String::new()));
+    let seen = Arc::clone(&shown);
+    // The first report is not through before there is something to see.
+    let server = Server::start(move |_, _| {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !seen.lock().unwrap().contains("0/2") {
+            if Instant::now() > until {
+                return Reply::Status(500, vec![]);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Reply::ok()
+    });
+    let server = server.unwrap();
+    let said = bench.run_on_terminal(&server.dsn(), &["send"], &shown);
+    assert_eq!((said.code, said.text().lines().count()), (Some(0), 2), "{said:?}");
+    assert!(said.err.contains("sending reports"), "{said:?}");
+    // What it drew is taken away again: the last line is empty.
+    assert!(said.err.ends_with("\r\u{1b}[2K") || said.err.trim_end().ends_with("\u{1b}[2K"), "{:?}", said.err);
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    // What a failure says is not drawn over.
+    server.answer(|_, _| Reply::Status(403, vec![]));
+    let said = bench.run_on_terminal(&server.dsn(), &["send"], &Mutex::default());
+    assert!(said.code == Some(1) && said.err.contains("is the key in the DSN right"), "{said:?}");
+}
+
+#[test]
+fn what_goes_wrong_says_what_to_do_and_never_the_secret() {
+    let bench = Bench::new();
+    let server = Server::start(|_, _| Reply::Status(403, vec![])).unwrap();
+    let gone = server.dsn().replace(&server.port().to_string(), "9");
+    for (dsn, code, what) in [
+        (Some(server.dsn()), 1, "is the key in the DSN right"),
+        (Some(gone), 1, "the server can't be reached"),
+        (Some("http://public:secret@/none".to_owned()), 1, "a DSN is https://KEY@HOST/PROJECT"),
+        (None, 2, "--dsn"),
+    ] {
+        let said = bench.run(dsn.as_deref(), &["send"]);
+        assert!(said.code == Some(code) && said.err.contains(what), "{said:?}");
+        assert!(!said.err.contains("secret") && said.out.is_empty(), "{said:?}");
+    }
+    server.answer(|_, _| Reply::Status(429, vec![("Retry-After", "77".to_owned())]));
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(said.code == Some(1) && said.err.contains("try again in 77 s"), "{said:?}");
+    server.answer(|_, _| Reply::Status(413, Vec::new()));
+    let said = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(said.code == Some(1) && said.err.contains("the event alone is too large"), "{said:?}");
+    let said = bench.run(Some(&server.dsn()), &["send", "--minidump"]);
+    assert!(said.code == Some(1) && said.err.contains("without `--attach` and `--minidump`"), "{said:?}");
+    // The key of the environment is not shown where one asks for help.
+    let help = bench.run(Some(&server.dsn()), &["send", "--help"]);
+    assert!(help.code == Some(0) && !help.text().contains("public"), "{help:?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_tried_once() {
+    let bench = Bench::new();
+    bench.run(None, &["demo", "abort"]);
+    let said = bench.run(Some("http://public@127.0.0.1:9/1"), &["send"]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert_eq!(said.err.matches("the server can't be reached").count(), 1, "{said:?}");
+    assert!(said.err.contains("2 of 2 reports were not sent"), "{said:?}");
+}
+
+#[test]
+fn a_report_becomes_an_event_an_envelope_and_a_minidump() {
+    let bench = Bench::new();
+    let list: serde_json::Value = serde_json::from_slice(&bench.run(None, &["list", "--format", "json"]).out).unwrap();
+    let id = list[0]["event_id"].as_str().unwrap();
+    let event = bench.run(None, &["convert", id, "--to", "sentry"]);
+    let event: serde_json::Value = serde_json::from_slice(&event.out).unwrap();
+    assert_eq!((&event["event_id"], &event["platform"]), (&id.into(), &"native".into()));
+    let envelope = bench.run(None, &["convert", id, "--to", "sentry-envelope"]);
+    let envelope = coroner_tests::server::Envelope::parse(&envelope.out).unwrap();
+    assert_eq!((envelope.event_id(), envelope.items.len()), (Some(id), 1));
+    let minidump = bench.run(None, &["convert", id, "--to", "minidump"]);
+    assert!(minidump.code == Some(0) && minidump.out.starts_with(b"MDMP"), "{:?}", minidump.err);
+    let written = bench.run(None, &["convert", id, "--to", "minidump", "-o", "crash.dmp"]);
+    assert!(written.code == Some(0) && std::fs::read(bench.folder.path().join("crash.dmp")).unwrap() == minidump.out);
+}
