@@ -1,12 +1,11 @@
 //! What the shared library exports: the functions of `coroner.h`, the names that it interposes, and nothing else. A program that is linked
 //! with it has no other name of its own replaced, and none that the header declares is missing. The library's own name has the version.
-#![cfg(all(target_os = "linux", target_env = "gnu"))]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+
+use crate::common;
 
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

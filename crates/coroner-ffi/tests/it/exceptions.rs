@@ -3,19 +3,14 @@
 //!
 //! For another architecture `CORONER_TEST_CXX` names its compiler and `CORONER_TEST_RUNNER` the command that runs its programs.
 //! On Android the runtime is the device's libc++, which `CORONER_TEST_LIBCXX` names.
-#![cfg(all(
-    any(target_os = "linux", target_os = "android"),
-    any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")
-))]
-
-mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{library, succeed};
 use serde_json::Value;
+
+use crate::common::{library, succeed};
 
 /// The program, and how it was built.
 struct Program {

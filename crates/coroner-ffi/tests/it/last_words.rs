@@ -1,8 +1,5 @@
 //! Programs in C that say something of their end: memory that they registered, a function for the moment of a crash, what they print before they abort; and
 //! ends that are another's.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,6 +9,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use coroner_report::Report;
 use serde_json::Value;
+
+use crate::common;
 
 /// `CORONER_OUTCOME_…` of the header.
 const CLEAN_EXIT: i32 = 1;

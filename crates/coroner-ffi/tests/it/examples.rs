@@ -1,14 +1,13 @@
 //! The examples in C and C++ are built as their comments say, crash for real, and are started again. So is a program with the
 //! deaths that only these languages have.
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{library, succeed};
 use serde_json::Value;
+
+use crate::common::{library, succeed};
 
 /// How an example is linked.
 enum Linkage {

@@ -1,12 +1,11 @@
 //! What a program in C sets, seen in its reports.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::common;
 
 struct Bench {
     folder: tempfile::TempDir,

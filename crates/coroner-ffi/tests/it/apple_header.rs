@@ -1,9 +1,10 @@
 //! `coroner_apple.h` by clang's parser, as Objective-C and Objective-C++ for Apple's systems, with and without ARC, beside a stand-in for Foundation.
-#![cfg(target_os = "linux")]
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use coroner_test_support::has_program;
 
 fn parse(target: &str, language: &str, arc: &str, source: &str) -> Output {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -20,6 +21,9 @@ const TARGETS: [&str; 3] = ["x86_64-apple-macos12", "arm64-apple-macos12", "arm6
 
 #[test]
 fn an_error_of_cocoa_is_reported_by_one_call() {
+    if !has_program("an_error_of_cocoa_is_reported_by_one_call", "clang") {
+        return;
+    }
     let source = "#import <coroner_apple.h>\nvoid use(NSError *error);\n\
                   void use(NSError *error) { (void)coroner_report_nserror(error); (void)coroner_report_nserror(nil); }\n";
     for target in TARGETS {
@@ -34,6 +38,9 @@ fn an_error_of_cocoa_is_reported_by_one_call() {
 
 #[test]
 fn payloads_of_metric_kit_are_taken_by_one_call() {
+    if !has_program("payloads_of_metric_kit_are_taken_by_one_call", "clang") {
+        return;
+    }
     let source = "#import <coroner_apple.h>\nvoid use(NSArray<MXDiagnosticPayload *> *payloads);\n\
                   void use(NSArray<MXDiagnosticPayload *> *payloads) { (void)coroner_add_metric_kit_payloads(payloads); }\n";
     for target in TARGETS {
@@ -55,6 +62,9 @@ fn payloads_of_metric_kit_are_taken_by_one_call() {
 /// folders that there are.
 #[test]
 fn the_example_for_a_mac_is_whole() {
+    if !has_program("the_example_for_a_mac_is_whole", "clang") {
+        return;
+    }
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/macos");
     let faults = example.join("Sources/CFaults");
     for (target, language, file) in [
@@ -75,6 +85,9 @@ fn the_example_for_a_mac_is_whole() {
 /// The parser would say what is wrong.
 #[test]
 fn what_is_no_error_is_refused() {
+    if !has_program("what_is_no_error_is_refused", "clang") {
+        return;
+    }
     let source = "#import <coroner_apple.h>\nvoid use(NSString *text);\n\
                   void use(NSString *text) { (void)coroner_report_nserror(text); }\n";
     let said = parse(TARGETS[0], "objective-c", "-fobjc-arc", source);

@@ -1,12 +1,11 @@
 //! What MetricKit says of a death, handed over by a program in C. With the feature `system-reports`; without it, that it is missing.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+
+use crate::common;
 
 /// The payload of one crash of a process that has just ended.
 fn payload(pid: u32) -> String {

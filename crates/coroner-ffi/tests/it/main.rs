@@ -1,0 +1,25 @@
+//! Integration tests of the C interface: the functions called from Rust, and programs in C and C++ that are compiled, run and
+//! started again after their crashes.
+//!
+//! Tests run as threads of one process; those that install Coroner in it run in a process of their own.
+
+// A Rust program with `coroner-ffi` and this feature needs the linker's `--wrap`.
+#[cfg(not(feature = "wrap-cxa-throw"))]
+mod abi;
+#[cfg(target_os = "linux")]
+mod apple_header;
+mod common;
+mod examples;
+#[cfg(all(
+    any(target_os = "linux", target_os = "android"),
+    any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")
+))]
+mod exceptions;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod exports;
+#[cfg(target_os = "linux")]
+mod last_words;
+#[cfg(target_os = "linux")]
+mod metric_kit;
+#[cfg(target_os = "linux")]
+mod setters;
