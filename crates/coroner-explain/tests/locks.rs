@@ -109,7 +109,15 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
     (tids, report)
 }
 
-fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>, said: &Explanation) {
+/// Whether the functions are named in which threads wait. `pthread_mutex_timedlock` jumps to a function that glibc does not export:
+/// only glibc's debug file names the caller of the system call (Debian's libc6-dbg), and without a name the wait's kind is unknown.
+fn has_names(act: &str, report: &Report) -> bool {
+    let mut names =
+        report.threads.iter().flat_map(|thread| &thread.frames).filter_map(|frame| frame.function.as_deref());
+    act != "timed" || names.any(|name| name.contains("pthread_mutex_"))
+}
+
+fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>, said: &Explanation, has_names: bool) {
     let context = || format!("{act}: {tids:?}\n{:#?}\n{:?}\n{:?}", said.waits, said.deadlocks, said.facts);
     for number in tids.keys() {
         let found: Vec<&LockWait> = said.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
@@ -119,13 +127,14 @@ fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>,
             continue;
         };
         let [wait] = found.as_slice() else { panic!("{number} waits. {}", context()) };
+        let (kind, has) = if has_names { (*kind, has) } else { (WaitKind::Futex, &Unknown) };
         let (owner, owner_is) = match has {
             Thread(other) => (Some(tids[other]), OwnerIs::InReport),
             Unknown => (None, OwnerIs::Unknown),
             Gone(other) => (Some(tids[other]), OwnerIs::Gone),
             Elsewhere => (wait.owner.filter(|owner| !tids.values().any(|tid| tid == owner)), OwnerIs::Elsewhere),
         };
-        assert_eq!((wait.kind, wait.owner, wait.owner_is), (*kind, owner, owner_is), "{}", context());
+        assert_eq!((wait.kind, wait.owner, wait.owner_is), (kind, owner, owner_is), "{}", context());
         assert_eq!(wait.owner.is_some(), *has != Unknown, "{}", context());
         assert_eq!(wait.timed, act == "timed" || (act == "conditions" && *number == 1), "{}", context());
     }
@@ -146,19 +155,19 @@ fn who_waits_for_whom() {
         symbolizer.symbolicate_report(&mut report);
         let said = explain(&report, &NoCode);
         println!("{act} {end}: {}; {:?}", said.headline, said.facts);
-        (tids, said)
+        (tids, said, has_names(act, &report))
     };
     for (act, waits, circle) in ACTS {
-        let (tids, said) = said_of(act, "crash");
-        check(act, waits, circle, &tids, &said);
+        let (tids, said, has_names) = said_of(act, "crash");
+        check(act, waits, circle, &tids, &said, has_names);
         assert!(said.waits_for.is_none() && !said.headline.contains("wait"), "{act}: {}", said.headline);
         let is_said = said.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
         assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", said.facts);
     }
     for end in ["abort", "hang"] {
         for (act, waits, circle) in ACTS.iter().filter(|(act, ..)| ["two-mutexes", "contended", "join"].contains(act)) {
-            let (tids, said) = said_of(act, end);
-            check(act, waits, circle, &tids, &said);
+            let (tids, said, has_names) = said_of(act, end);
+            check(act, waits, circle, &tids, &said, has_names);
             let first = tids[&0];
             match *act {
                 "contended" => assert_eq!(said.waits_for, None, "the first thread has the mutex"),
