@@ -3,13 +3,13 @@
 //! * [`conditions`]: what a process does to itself around install (fills its disk, blocks signals, poisons malloc);
 //! * `src/bin/crash_program.rs`: the process; it takes a store, a fault of `coroner-faults` or of [`damaged`], and conditions;
 //! * [`process`]: runs it, with a limit of time, and reads the reports that it left;
-//! * [`server`], `src/bin/sentry_app.rs`, `tests/sentry.rs`: delivery to a server, and to one that misbehaves;
-//! * [`hang`], `src/bin/hang_program.rs`, `tests/hangs.rs`: threads that do not answer;
-//! * [`session`], [`descriptors`], [`recoverable`], `src/bin/session_program.rs`, `tests/crash_session.rs`: apps that close
+//! * [`server`], `src/bin/sentry_app.rs`, `tests/it/sentry.rs`: delivery to a server, and to one that misbehaves;
+//! * [`hang`], `src/bin/hang_program.rs`, `tests/it/hangs.rs`: threads that do not answer;
+//! * [`session`], [`descriptors`], [`recoverable`], `src/bin/session_program.rs`, `tests/it/crash_session.rs`: apps that close
 //!   descriptors, leave handlers by a jump, crash on several threads, or are killed while the report is written;
 //! * [`calls`]: threads that see whether a report of a process that goes on disturbs them;
 //! * [`expect`]: holds a report to what the fault's entry in the table says;
-//! * [`json_schema`]: holds the JSON of each report that is read to its published schema;
+//! * [`report_json`]: keeps the JSON of each report that is read, for `tools/json-schema-check`;
 //! * `tests/behaviours.rs`: the table of behaviours. A new case is one entry.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
@@ -25,8 +25,6 @@ pub mod descriptors;
 mod exception_port;
 pub mod expect;
 pub mod hang;
-#[cfg(all(target_os = "linux", not(without_delivery)))]
-pub mod json_schema;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod overrun;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -36,6 +34,7 @@ pub mod process;
 pub mod recoverable;
 #[cfg(target_os = "linux")]
 mod renderer_policy;
+pub mod report_json;
 #[cfg(all(target_os = "linux", not(without_delivery)))]
 pub mod server;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

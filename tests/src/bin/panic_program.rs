@@ -1,4 +1,4 @@
-//! A program that panics: `panic_program STORE ACT`. `tests/tests/panics.rs` runs it.
+//! A program that panics: `panic_program STORE ACT`. `tests/tests/it/panics.rs` runs it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

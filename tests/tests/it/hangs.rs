@@ -1,5 +1,4 @@
 //! Threads that do not answer: real processes that hang, and go on or are killed, and what the next launch makes of it.
-#![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -3,19 +3,17 @@
 //!
 //! What is chance is swept: repetition `n` of a test has the `n`-th of so many delays. `CORONER_REPETITIONS` is their number, in
 //! place of each test's own, which is small. No repetition is retried, and none may fail.
-#![cfg(all(target_os = "linux", target_env = "gnu"))]
-
-mod common;
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
-use common::{CRASH, Store, ending, has_flag, line, repetitions, run, said, spawn, sweep, wait};
 use coroner_report::model::Report;
 use coroner_tests::process::{Run, reports};
 use coroner_tests::{descriptors, session};
 use serde_json::Value;
+
+use crate::common::{CRASH, Store, ending, has_flag, line, repetitions, run, said, spawn, sweep, wait};
 
 /// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits for a deadline, or for a thread that
 /// will never come, takes more.

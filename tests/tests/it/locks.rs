@@ -1,5 +1,4 @@
 //! Threads of Apple's systems that wait for each other's locks: real processes, and who is said to hold what.
-#![cfg(target_os = "macos")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

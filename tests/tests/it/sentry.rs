@@ -1,6 +1,5 @@
 //! From a crash to a server that speaks Sentry's protocol: real apps that die and are started again, and a server that does not
 //! always do what it should.
-#![cfg(all(target_os = "linux", not(without_delivery)))]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

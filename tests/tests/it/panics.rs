@@ -1,7 +1,6 @@
 //! Rust panics, each in a real process: what becomes a crash, what a report that the process survives, what a breadcrumb.
 //!
 //! With `panic = "abort"` the program is another one: `cargo xtask test` builds it and names it in `CORONER_PANIC_ABORT_PROGRAM`.
-#![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
