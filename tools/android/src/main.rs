@@ -55,7 +55,7 @@ const TESTS: &[Tests] = &[
         whole: true,
         name: "hangs, panics",
         arch: Arch::X86_64,
-        arguments: &["-p", "coroner-tests", "--test", "hangs", "--test", "panics"],
+        arguments: &["-p", "coroner-tests", "--test", "it", "--", "hangs::", "panics::"],
     },
     // The next launch, what the system says of deaths, live backtraces, the store.
     Tests {
@@ -86,7 +86,7 @@ const TESTS: &[Tests] = &[
         whole: true,
         name: "C++ exceptions, the C interface",
         arch: Arch::X86_64,
-        arguments: &["-p", "coroner-ffi", "--test", "exceptions"],
+        arguments: &["-p", "coroner-ffi", "--test", "it", "exceptions::"],
     },
     Tests {
         whole: true,

@@ -23,10 +23,10 @@ const UNDER_AN_EMULATOR: [&str; 7] =
 
 /// Tests of the next launch that are run there, unless all are asked for.
 const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
-    "a_crash_becomes_one_report_with_names_and_scope",
-    "how_a_run_ended_is_known_at_the_next_launch",
-    "a_fork_child_that_exits_does_not_end_its_parents_run",
-    "a_process_that_survives_its_crash_has_a_report_and_ends_as_it_ends",
+    "next_launch::a_crash_becomes_one_report_with_names_and_scope",
+    "next_launch::how_a_run_ended_is_known_at_the_next_launch",
+    "next_launch::a_fork_child_that_exits_does_not_end_its_parents_run",
+    "next_launch::a_process_that_goes_on_after_a_crash_has_a_report_and_ends_as_it_ends",
 ];
 
 /// A part of this, which is one verdict.
@@ -62,9 +62,11 @@ fn app(kit: &Kit) -> anyhow::Result<()> {
 /// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.
 fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
-    command.args(["--test", "next_launch", "--test", "shared_store"]);
+    command.args(["--test", "it", "--"]);
     if kit.arch.emulated() && !all {
-        command.args(["--", "--exact"]).args(LAUNCHES_UNDER_AN_EMULATOR);
+        command.arg("--exact").args(LAUNCHES_UNDER_AN_EMULATOR);
+    } else {
+        command.args(["next_launch::", "shared_store::"]);
     }
     succeed(kit.one_by_one(&mut command))
 }
@@ -72,8 +74,8 @@ fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
 /// Live backtraces, with libraries that come and go.
 fn backtraces(kit: &Kit) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
-    command.args(["--test", "run_id_thread"]);
-    command.args(["--test", "backtrace", "--test", "all_threads"]).env("CORONER_TEST_CC", kit.compiler_words());
+    command.args(["--test", "it", "--", "run_id_thread::", "backtrace::", "all_threads::"]);
+    command.env("CORONER_TEST_CC", kit.compiler_words());
     succeed(kit.one_by_one(&mut command))
 }
 
@@ -86,13 +88,14 @@ fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
         command.args(["--", "--exact"]).args(UNDER_AN_EMULATOR);
         return succeed(kit.one_by_one(&mut command));
     }
+    succeed(kit.one_by_one(&mut command))?;
     // Threads that hang, too.
-    succeed(kit.one_by_one(command.args(["--test", "hangs"])))
+    succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "it", "hangs::"])))
 }
 
 /// Threads that wait for each other's locks.
 fn locks(kit: &Kit) -> anyhow::Result<()> {
-    succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "locks"])))
+    succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "it", "locks::"])))
 }
 
 /// The program that dies, built and where it is.

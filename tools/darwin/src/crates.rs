@@ -20,7 +20,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("coroner-unwind", &["--tests"]),
     ("coroner-process", &["--lib", "--test", "headers"]),
     // Code of the program's own making, by the rule that it registered.
-    ("coroner", &["--test", "unwind_ranges"]),
+    ("coroner", &["--test", "it", "unwind_ranges::"]),
     // Real deaths, each with its report; faults of the crash path itself.
     ("coroner-capture", &["--features", "fault-injection", "--lib", "--test", "darwin", "--test", "recrash"]),
 ];

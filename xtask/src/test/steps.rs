@@ -260,12 +260,11 @@ fn panic_abort() -> anyhow::Result<()> {
     let built = String::from_utf8_lossy(&output.stdout);
     let messages = built.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let mut tests = messages.filter(|message| {
-        message["target"]["name"] == "it"
-            && message["manifest_path"].as_str().is_some_and(|path| path.ends_with("tests/Cargo.toml"))
+        message["target"]["name"] == "it" && message["package_id"].to_string().contains("#coroner-tests@")
     });
     let tests = tests.find_map(|message| message["executable"].as_str().map(PathBuf::from));
     let mut tests = Command::new(tests.context("cargo didn't name the end-to-end tests")?);
-    tests.current_dir(tools::workspace_root().join("tests")).arg("panics");
+    tests.current_dir(tools::workspace_root().join("tests")).arg("panics::");
     tests.env("CORONER_PANIC_ABORT_PROGRAM", tools::target_dir().join("debug/deps/panic_program-abort"));
     run(tests)
 }
@@ -276,7 +275,7 @@ fn panic_abort_throughout() -> anyhow::Result<()> {
     let mut build = cargo(&["build", "--quiet", "-p", "coroner-tests", "--bin", "panic_program", "--target-dir"]);
     build.arg(&folder).env("CARGO_PROFILE_DEV_PANIC", "abort");
     run(build)?;
-    let mut test = cargo(&["test", "-p", "coroner-tests", "--test", "it", "panics"]);
+    let mut test = cargo(&["test", "-p", "coroner-tests", "--test", "it", "panics::"]);
     test.env("CORONER_PANIC_ABORT_PROGRAM", folder.join("debug/panic_program"));
     run(test)
 }
@@ -288,7 +287,7 @@ const STATIC_CXX: &[&str] = &[
     "wrap-cxa-throw,interpose-pthread-create,json,symbolicate",
     "--test",
     "it",
-    "exceptions",
+    "exceptions::",
 ];
 
 /// The tests of crash time on arm64, under qemu-user.
@@ -309,7 +308,7 @@ fn tests_on_arm64() -> anyhow::Result<()> {
         // Its tests fork; a fork of an emulator whose other threads hold locks may hang.
         (&["-p", "coroner-unwind"], Some("1")),
         (&["-p", "coroner-tests", "--test", "behaviours"], None),
-        (&["-p", "coroner-ffi", "--test", "it", "exceptions"], None),
+        (&["-p", "coroner-ffi", "--test", "it", "exceptions::"], None),
         (&[&["-p", "coroner-ffi"], STATIC_CXX].concat(), None),
     ];
     for (arguments, threads) in runs {
@@ -379,7 +378,7 @@ fn other_systems() -> anyhow::Result<()> {
 /// An app where no fault is caught: this machine's kernel runs 32-bit programs, linked by Rust's own linker and C library.
 fn portable_linux() -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--quiet", "-p", "coroner", "--target", I686, "--no-default-features"]);
-    command.args(["--features", "json,panics", "--test", "it", "portable"]);
+    command.args(["--features", "json,panics", "--test", "portable"]);
     command.env("CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld");
     let flags = "-Clinker-flavor=ld.lld -Clink-self-contained=yes";
     command.env("CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_RUSTFLAGS", flags);
