@@ -330,7 +330,8 @@ fn install_once_at_a_time() {
             );
             assert!(coded[0].2 > 1 && coded[1].2 == 0, "the stack is the handled error's");
 
-            let mut last = std::mem::MaybeUninit::uninit();
+            let mut last = std::mem::MaybeUninit::<install::LastRun>::zeroed();
+            (*last.as_mut_ptr()).size = size_of::<install::LastRun>();
             assert_eq!(coroner_last_run(last.as_mut_ptr()), Status::Ok);
             assert_eq!(last.assume_init().outcome, install::Outcome::FirstLaunch);
 
