@@ -65,7 +65,7 @@ fn a_run_that_waits_is_shown_without_its_secrets() {
     }
     // The stack has names as `show` has them, from the program's symbol table.
     let list = coroner(&store, &["list"]);
-    assert!(list.contains(" in secrets::app"), "{list}");
+    assert!(list.contains(" in it::secrets::app"), "{list}");
 }
 
 #[test]
