@@ -27,5 +27,4 @@ pub fn heap_sort<T>(items: &mut [T], mut is_less: impl FnMut(&T, &T) -> bool) {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/heap_sort.rs"]
 mod tests;

@@ -215,5 +215,4 @@ mod held {
 }
 
 #[cfg(all(test, supported))]
-#[path = "../tests/unit/hold.rs"]
 mod tests;

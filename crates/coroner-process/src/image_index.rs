@@ -79,5 +79,4 @@ pub(crate) fn remove_doubles(places: &mut [Place]) -> usize {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/image_index.rs"]
 mod tests;

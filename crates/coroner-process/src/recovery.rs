@@ -226,5 +226,4 @@ impl Point {
 }
 
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-#[path = "../tests/unit/recovery.rs"]
 mod tests;

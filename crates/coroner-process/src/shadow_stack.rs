@@ -59,5 +59,4 @@ pub fn at_signal<M: Memory>(of_handler: u64, memory: &mut M) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/shadow_stack.rs"]
 mod tests;

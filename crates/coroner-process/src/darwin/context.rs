@@ -319,5 +319,4 @@ const _: () = assert!(size_of::<Context>() == 16 + 21 * 8);
 const _: () = assert!(size_of::<Context>() == 16 + 33 * 8 + 8);
 
 #[cfg(all(test, target_arch = "aarch64"))]
-#[path = "../../tests/unit/darwin/context.rs"]
 mod tests;

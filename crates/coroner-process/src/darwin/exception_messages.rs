@@ -499,5 +499,4 @@ pub fn pass_on(request: &Request, port: mach_port_t, form: Form, state: &mut Sta
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/darwin/exception_messages.rs"]
 mod tests;

@@ -244,5 +244,4 @@ fn message_at<M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/linux/abort_message.rs"]
 mod tests;

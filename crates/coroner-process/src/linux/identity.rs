@@ -165,5 +165,4 @@ pub(crate) fn path_of_execution(into: &mut [u8]) -> &[u8] {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/linux/identity.rs"]
 mod tests;

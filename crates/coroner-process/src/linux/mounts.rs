@@ -105,5 +105,4 @@ impl Line {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/linux/mounts.rs"]
 mod tests;

@@ -477,5 +477,4 @@ fn thread_id(name: &[u8]) -> Option<Tid> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/linux/threads.rs"]
 mod tests;

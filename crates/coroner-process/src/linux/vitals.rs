@@ -242,5 +242,4 @@ fn cpu_limit_s() -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/linux/vitals.rs"]
 mod tests;

@@ -387,5 +387,4 @@ fn open_maps() -> Result<i32> {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/unit/linux/images/mappings.rs"]
 mod tests;

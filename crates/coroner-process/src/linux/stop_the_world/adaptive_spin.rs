@@ -113,5 +113,4 @@ const _: () =
     assert!(PLACES.is_power_of_two() && MAX_TIME >> 10 < (1 << UNIT_BITS) - 1 && MAX_MISSES >> (8 - UNIT_BITS) == 0);
 
 #[cfg(test)]
-#[path = "../../../tests/unit/linux/stop_the_world/adaptive_spin.rs"]
 mod tests;

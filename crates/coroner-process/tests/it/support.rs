@@ -1,50 +1,50 @@
-//! Runs each test case in a forked child of a process with one thread: a case may signal, stop, limit and break its
-//! process as it likes. (Forked and not started anew, so that it also works under qemu-user.)
+//! Runs each case in a forked child of a process of its own: a case may signal, stop, limit and break its process as it
+//! likes, and the child has one thread, the case's.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A case: its name and what it does.
-pub(crate) type Case = (&'static str, fn());
+use coroner_test_support::isolated;
 
 /// Seconds after which a case counts as hung.
 const LIMIT: u32 = 120;
 
-/// Lists cases: `cases![one, other]`.
-#[macro_export]
-macro_rules! cases {
-    ($($name:ident),+ $(,)?) => { &[$((stringify!($name), $name as fn())),+] };
+/// Makes a test of each function: `forked![one, other]`. With `dynamic:` first, of functions that need a dynamic linker.
+macro_rules! forked {
+    (dynamic: $($name:ident),+ $(,)?) => {
+        mod dynamic_cases {
+            $(
+                #[test]
+                #[cfg_attr(target_feature = "crt-static", ignore = "a static program has no list of images")]
+                fn $name() {
+                    $crate::support::run(concat!(module_path!(), "::", stringify!($name)), super::$name);
+                }
+            )+
+        }
+    };
+    ($($name:ident),+ $(,)?) => {
+        mod cases {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::support::run(concat!(module_path!(), "::", stringify!($name)), super::$name);
+                }
+            )+
+        }
+    };
 }
+pub(crate) use forked;
 
-/// Runs the cases whose names contain any of the command line's words.
-pub(crate) fn run(cases: &[Case]) -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
-    if arguments.iter().any(|argument| argument == "--list") {
-        for (name, _) in cases {
-            println!("{name}: test");
+/// Runs a test's case, one at a time: many cases measure time, and some count on the ids of new threads being consecutive.
+pub(crate) fn run(test: &str, case: fn()) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    isolated(test, || {
+        if let Some(failure) = in_child(case) {
+            panic!("{failure}");
         }
-        return ExitCode::SUCCESS;
-    }
-    let mut failed = 0;
-    for (name, case) in cases.iter().filter(|(name, _)| wanted(name)) {
-        let begun = Instant::now();
-        let outcome = in_child(*case);
-        let spent = begun.elapsed().as_millis();
-        match outcome {
-            None => println!("test {name} ... ok ({spent} ms)"),
-            Some(why) => {
-                println!("test {name} ... FAILED: {why} ({spent} ms)");
-                failed += 1;
-            }
-        }
-    }
-    println!("\ntest result: {}. {failed} failed\n", if failed == 0 { "ok" } else { "FAILED" });
-    ExitCode::from(u8::from(failed > 0))
+    });
 }
 
 /// Runs a function in a forked child; returns how it failed, if it did.
@@ -180,7 +180,6 @@ pub(crate) fn strangers() -> &'static [i32] {
 }
 
 /// The start of `/proc/self/task/TID/NAME`. Allocates nothing: threads that stand still may hold the allocator's lock.
-#[cfg(any(target_os = "linux", target_os = "android"))]
 fn task_file<'a>(tid: i32, name: &[u8], into: &'a mut [u8]) -> Option<&'a str> {
     use coroner_process::path::Path;
     let path = Path::new().push(b"/proc/self/task/").push_decimal(tid.unsigned_abs()).push(b"/").push(name);
@@ -195,13 +194,11 @@ fn task_file<'a>(tid: i32, name: &[u8], into: &'a mut [u8]) -> Option<&'a str> {
 }
 
 /// The number of the system call in which a thread waits; `None` if it runs.
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn system_call(tid: i32) -> Option<u32> {
     task_file(tid, b"syscall", &mut [0; 24])?.split(' ').next()?.parse().ok()
 }
 
 /// The signals that a thread blocks (bit 0 is signal 1).
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn blocked_signals(tid: i32) -> Option<u64> {
     let mut buffer = [0; 2048];
     let line = task_file(tid, b"status", &mut buffer)?.lines().find_map(|line| line.strip_prefix("SigBlk:\t"))?;

@@ -1,59 +1,50 @@
 //! Loaded images of real processes, read without the dynamic linker's help while it is at work.
 
-mod support;
-
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::Arc;
 
+use crate::support::{self, Flag};
 use coroner_process::AddressRange;
 use coroner_process::context::Context;
 use coroner_process::images::{Image, ImageKind, ImageStamp, Images, ListState, Mappings, Refresh};
 use coroner_process::memory::{
     CheckedMemory, KernelCopy, LoadGuarded, Memory, Unreadable, Windowed, recover_guarded_load,
 };
-use support::Flag;
 
-fn main() -> ExitCode {
-    if let Some(library) = std::env::var_os(PRELOADED) {
-        return lists_preloaded(Path::new(&library));
-    }
-    let always: &[support::Case] = cases![
-        the_list_is_that_of_dl_iterate_phdr,
-        the_program_is_found,
-        a_second_refresh_reads_nothing_anew,
-        every_code_address_is_found_and_executable,
-        a_small_table_counts_what_it_drops,
-        unreadable_memory_is_no_image,
-        memory_is_read_through_a_pipe,
-    ];
-    let dynamic: &[support::Case] = cases![
-        unwind_sections_are_those_of_the_file,
-        loaded_and_unloaded_images_come_and_go,
-        snapshots_hold_while_another_thread_loads_and_unloads,
-        snapshots_by_guarded_loads_hold_too,
-        snapshots_through_windows_hold_too,
-        another_file_of_the_same_name_is_another_image,
-        images_without_build_id_are_distinguished_by_their_names,
-        images_of_another_namespace_are_listed,
-        a_deleted_file_keeps_its_path,
-        a_relative_path_is_made_absolute,
-        a_long_path_is_kept,
-        a_list_in_mid_change_is_read_to_its_end,
-        a_damaged_list_takes_no_known_image_away,
-        a_list_that_is_a_cycle_ends,
-        an_image_with_another_base_is_found,
-        an_image_without_an_elf_header_in_memory_is_found,
-        images_that_can_not_be_read_are_refused,
-        an_image_at_its_own_base_is_found,
-    ];
-    // A program without a dynamic linker has no list.
-    let is_static = cfg!(target_feature = "crt-static");
-    let cases = if is_static { always.to_vec() } else { [always, dynamic].concat() };
-    support::run(&cases)
-}
+support::forked![
+    the_list_is_that_of_dl_iterate_phdr,
+    the_program_is_found,
+    a_second_refresh_reads_nothing_anew,
+    every_code_address_is_found_and_executable,
+    a_small_table_counts_what_it_drops,
+    unreadable_memory_is_no_image,
+    memory_is_read_through_a_pipe,
+];
+
+support::forked![
+    dynamic:
+    unwind_sections_are_those_of_the_file,
+    loaded_and_unloaded_images_come_and_go,
+    snapshots_hold_while_another_thread_loads_and_unloads,
+    snapshots_by_guarded_loads_hold_too,
+    snapshots_through_windows_hold_too,
+    another_file_of_the_same_name_is_another_image,
+    images_without_build_id_are_distinguished_by_their_names,
+    images_of_another_namespace_are_listed,
+    a_deleted_file_keeps_its_path,
+    a_relative_path_is_made_absolute,
+    a_long_path_is_kept,
+    a_list_in_mid_change_is_read_to_its_end,
+    a_damaged_list_takes_no_known_image_away,
+    a_list_that_is_a_cycle_ends,
+    an_image_with_another_base_is_found,
+    an_image_without_an_elf_header_in_memory_is_found,
+    images_that_can_not_be_read_are_refused,
+    an_image_at_its_own_base_is_found,
+];
 
 /// Reads by whatever works here: the kernel's copy, or recovered loads where that is not implemented.
 enum AnyMemory {
@@ -905,24 +896,29 @@ fn images_that_can_not_be_read_are_refused() {
     }
 }
 
-/// The variable that makes this program list its images and end; its value is a library that was loaded before it.
+/// Set in the process with a prelinked library; contains the library's path.
 const PRELOADED: &str = "CORONER_TEST_PRELOADED";
 
 /// As a prelinked library: where it was linked to be, so that its slide is 0, which is the address of nothing.
 fn an_image_at_its_own_base_is_found() {
+    if let Some(library) = std::env::var_os(PRELOADED) {
+        return preloaded_is_listed(Path::new(&library));
+    }
     if support::is_emulated() {
-        // Nothing starts this program again.
+        // The variables below would be the emulator's.
         return;
     }
     let objects = Objects::new();
     let path = with_other_base(objects.directory.path());
+    // This process runs this test alone, and so does another one with the same arguments.
     let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(std::env::args_os().skip(1));
     // Without this variable, glibc (up to 2.36) leaves a library there only in programs that have a fixed address themselves.
     program.env("LD_USE_LOAD_BIAS", "1").env("LD_PRELOAD", &path).env(PRELOADED, &path);
     assert!(program.status().unwrap().success());
 }
 
-fn lists_preloaded(library: &Path) -> ExitCode {
+fn preloaded_is_listed(library: &Path) {
     let entry = listed().into_iter().find(|entry| entry.name == library.as_os_str().as_bytes()).unwrap();
     println!("  its slide is {:#x}", entry.slide);
     for mut memory in checked() {
@@ -933,5 +929,4 @@ fn lists_preloaded(library: &Path) -> ExitCode {
         images.refresh(&mut memory);
         assert_is_listed(&images, library);
     }
-    ExitCode::SUCCESS
 }

@@ -2,14 +2,12 @@
 
 #![allow(clippy::items_after_statements, reason = "a case's statics stand in the case")]
 
-mod support;
-
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crate::support::{self, Flag, block_signals, gettid, set_limit, unblock_signals, until};
 use coroner_process::context::Context;
 use coroner_process::memory::LoadGuarded;
 use coroner_process::stop_the_world::{
@@ -19,50 +17,47 @@ use coroner_process::syscall::Errno;
 use coroner_process::threads::{
     Activity, KernelState, Listing, TaskDirectory, monotonic_now, this_thread, withdraw_thread,
 };
-use support::{Flag, block_signals, gettid, set_limit, unblock_signals, until};
 
 const MS: u64 = 1_000_000;
 /// Generous: the tests run on loaded machines and under an emulator.
 const GRACE: u64 = 2_000 * MS;
 
-fn main() -> ExitCode {
-    support::run(cases![
-        one_thread_is_captured_where_it_waits,
-        ten_threads_are_captured,
-        a_thousand_threads_are_captured,
-        threads_whose_ids_follow_the_processs_need_no_listing,
-        a_thread_whose_id_is_far_away_is_listed,
-        a_thread_in_a_tight_loop_stands_still_and_goes_on,
-        threads_that_start_meanwhile_are_captured,
-        threads_that_end_meanwhile_are_left_out,
-        a_thread_that_ends_without_an_answer_is_not_waited_for,
-        a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless,
-        stray_signals_are_harmless,
-        a_reset_handler_is_put_back,
-        excluded_threads_are_left_alone,
-        a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason,
-        a_table_that_is_too_small_counts_the_rest,
-        a_thread_that_crashes_too_is_parked_before_the_stop,
-        a_thread_that_crashes_too_is_parked_during_the_stop,
-        a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody,
-        a_forked_child_stops_its_own_threads,
-        one_thread_is_interrupted_and_goes_on,
-        a_thread_that_is_held_for_long_sleeps_and_goes_on,
-        a_thread_whose_asker_has_ended_goes_on,
-        an_asker_that_fell_asleep_is_woken_by_the_answer,
-        threads_of_one_processor_interrupt_each_other,
-        an_interruption_that_fails_says_why,
-        threads_interrupt_each_other_at_once,
-        a_round_takes_over_a_thread_that_is_interrupted_already,
-        errno_is_untouched,
-        left_stopped_threads_end_with_the_process,
-        a_short_alternate_stack_is_enough,
-        withdrawing_restores_what_was_there,
-        a_signal_that_is_taken_is_refused,
-        names_and_states_of_threads,
-        threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed,
-    ])
-}
+support::forked![
+    one_thread_is_captured_where_it_waits,
+    ten_threads_are_captured,
+    a_thousand_threads_are_captured,
+    threads_whose_ids_follow_the_processs_need_no_listing,
+    a_thread_whose_id_is_far_away_is_listed,
+    a_thread_in_a_tight_loop_stands_still_and_goes_on,
+    threads_that_start_meanwhile_are_captured,
+    threads_that_end_meanwhile_are_left_out,
+    a_thread_that_ends_without_an_answer_is_not_waited_for,
+    a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless,
+    stray_signals_are_harmless,
+    a_reset_handler_is_put_back,
+    excluded_threads_are_left_alone,
+    a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason,
+    a_table_that_is_too_small_counts_the_rest,
+    a_thread_that_crashes_too_is_parked_before_the_stop,
+    a_thread_that_crashes_too_is_parked_during_the_stop,
+    a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody,
+    a_forked_child_stops_its_own_threads,
+    one_thread_is_interrupted_and_goes_on,
+    a_thread_that_is_held_for_long_sleeps_and_goes_on,
+    a_thread_whose_asker_has_ended_goes_on,
+    an_asker_that_fell_asleep_is_woken_by_the_answer,
+    threads_of_one_processor_interrupt_each_other,
+    an_interruption_that_fails_says_why,
+    threads_interrupt_each_other_at_once,
+    a_round_takes_over_a_thread_that_is_interrupted_already,
+    errno_is_untouched,
+    left_stopped_threads_end_with_the_process,
+    a_short_alternate_stack_is_enough,
+    withdrawing_restores_what_was_there,
+    a_signal_that_is_taken_is_refused,
+    names_and_states_of_threads,
+    threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed,
+];
 
 fn prepare() -> (ThreadStopper, TaskDirectory) {
     note_strangers();

@@ -1,45 +1,40 @@
 //! Threads that do not answer are stopped by the tracing helper, or there is a reason why not.
 
-mod support;
-
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::support::{self, Flag, block_signals, gettid, set_limit, until};
 use coroner_process::memory::LoadGuarded;
 use coroner_process::stop_the_world::{Capture, Config, NotCaptured, StoppedThreads, ThreadStopper};
 use coroner_process::threads::{Activity, KernelState, TaskDirectory, monotonic_now};
 use coroner_process::tracer::Tracer;
 use coroner_process::vitals::debugged;
-use support::{Flag, block_signals, gettid, set_limit, until};
 
 const MS: u64 = 1_000_000;
 const PAGE: usize = 4096;
 
-fn main() -> ExitCode {
-    support::run(cases![
-        threads_that_block_signals_are_stopped_and_go_on,
-        a_hundred_silent_threads_are_stopped_at_once,
-        the_app_sees_no_child,
-        no_process_left_is_a_reason,
-        a_process_that_may_not_be_traced_is_a_reason,
-        a_sandbox_that_kills_for_ptrace_is_a_reason,
-        a_sandbox_that_denies_clone_is_a_reason,
-        a_thread_that_waits_for_a_vfork_child_is_uninterruptible,
-        another_tracer_is_a_reason,
-        an_ignored_sigchld_changes_nothing,
-        no_helper_outlives_a_process_that_leaves_its_threads_stopped,
-        a_table_that_is_too_small_leaves_the_rest_silent,
-        one_tracing_at_a_time,
-        calls_of_traced_threads_go_on,
-        a_signal_during_a_tracing_ends_the_call_as_ever,
-        threads_that_start_meanwhile_are_traced,
-        threads_that_may_not_be_traced_are_sent_the_signal,
-        without_a_signal_threads_are_traced,
-        the_helper_is_no_debugger,
-    ])
-}
+support::forked![
+    threads_that_block_signals_are_stopped_and_go_on,
+    a_hundred_silent_threads_are_stopped_at_once,
+    the_app_sees_no_child,
+    no_process_left_is_a_reason,
+    a_process_that_may_not_be_traced_is_a_reason,
+    a_sandbox_that_kills_for_ptrace_is_a_reason,
+    a_sandbox_that_denies_clone_is_a_reason,
+    a_thread_that_waits_for_a_vfork_child_is_uninterruptible,
+    another_tracer_is_a_reason,
+    an_ignored_sigchld_changes_nothing,
+    no_helper_outlives_a_process_that_leaves_its_threads_stopped,
+    a_table_that_is_too_small_leaves_the_rest_silent,
+    one_tracing_at_a_time,
+    calls_of_traced_threads_go_on,
+    a_signal_during_a_tracing_ends_the_call_as_ever,
+    threads_that_start_meanwhile_are_traced,
+    threads_that_may_not_be_traced_are_sent_the_signal,
+    without_a_signal_threads_are_traced,
+    the_helper_is_no_debugger,
+];
 
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 static BLOCKED: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Tests of `src/linux/abort_message.rs`.
+//! Messages of `abort` as bionic leaves them.
 
 extern crate std;
 use std::vec::Vec;

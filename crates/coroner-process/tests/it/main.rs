@@ -1,0 +1,15 @@
+//! The integration tests, linked as one program. A test that changes the process runs in one of its own.
+
+mod files;
+mod headers;
+mod identity;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod images;
+mod memory;
+mod memory_use;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod stop_the_world;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod support;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod tracer;
