@@ -2,12 +2,9 @@
 //!
 //! `cargo run -p coroner-unwind --example another_thread`
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use coroner_unwind::{Options, RuleCache, Walker};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, context_registers};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use support::{Loaded, Native, ThisProcess, context_registers};
 
 /// The stopped thread's context, while it is stopped.
 static CONTEXT: AtomicPtr<libc::ucontext_t> = AtomicPtr::new(core::ptr::null_mut());

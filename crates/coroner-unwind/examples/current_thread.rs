@@ -2,11 +2,8 @@
 //!
 //! `cargo run -p coroner-unwind --example current_thread`
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use coroner_unwind::{Options, RuleCache, Walker};
-use support::{Loaded, Native, ThisProcess, capture_here};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 
 #[inline(never)]
 fn inner(cache: &mut RuleCache) {

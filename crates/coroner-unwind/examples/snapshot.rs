@@ -3,13 +3,10 @@
 //!
 //! `cargo run -p coroner-unwind --example snapshot`
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image, Options, RuleCache, Walker};
-use support::{Loaded, Native, ThisProcess, capture_here};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 
 /// What is saved of a thread: plain data that could be in a file.
 struct Saved {

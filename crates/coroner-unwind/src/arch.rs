@@ -127,5 +127,4 @@ impl Architecture for Aarch64 {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/arch.rs"]
 mod tests;

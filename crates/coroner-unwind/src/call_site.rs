@@ -77,5 +77,4 @@ const fn ends_with_x86_64_call(bytes: [u8; 8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/call_site.rs"]
 mod tests;

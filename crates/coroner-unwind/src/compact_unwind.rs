@@ -305,5 +305,4 @@ const fn permutation(count: u32, number: u32) -> Option<[u8; 6]> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/compact_unwind.rs"]
 mod tests;

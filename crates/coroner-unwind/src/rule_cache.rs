@@ -333,5 +333,4 @@ impl RuleCache {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/rule_cache.rs"]
 mod tests;

@@ -323,5 +323,4 @@ impl Words {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/sframe.rs"]
 mod tests;

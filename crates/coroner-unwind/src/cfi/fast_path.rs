@@ -494,5 +494,4 @@ fn register(number: u32) -> Option<u8> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/cfi/fast_path.rs"]
 mod tests;

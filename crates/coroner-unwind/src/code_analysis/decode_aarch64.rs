@@ -159,5 +159,4 @@ fn memory(word: u32) -> Option<Effect> {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/code_analysis/decode_aarch64.rs"]
 mod tests;

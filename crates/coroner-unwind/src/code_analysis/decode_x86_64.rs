@@ -408,5 +408,4 @@ fn operands<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/code_analysis/decode_x86_64.rs"]
 mod tests;

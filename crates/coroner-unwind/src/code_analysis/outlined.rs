@@ -282,5 +282,4 @@ const fn is_preserved<A: Architecture>(number: u8) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/code_analysis/outlined.rs"]
 mod tests;

@@ -1,11 +1,9 @@
 //! Swift's async frames in this program's own code: a function that stores its context and marks its frame record as
 //! Swift's compiler does (docs/ABI of swift, "extended frame"), called back, and walked through its own unwind data.
 
-mod support;
-
 use coroner_unwind::{End, Found, Options, RuleCache, SwiftAsync, Walker};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 use std::sync::Mutex;
-use support::{Loaded, Native, ThisProcess, capture_here};
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(

@@ -39,7 +39,7 @@ fn padded(text: &str) -> [u8; 16] {
 }
 
 /// The images, as dyld lists them.
-pub fn images() -> Vec<Image> {
+pub(crate) fn images() -> Vec<Image> {
     // SAFETY: no preconditions.
     let count = unsafe { _dyld_image_count() };
     (0..count)
@@ -89,7 +89,7 @@ fn image(header: *const u8, slide: u64) -> Image {
 }
 
 /// What is executable: the images' text segments. There is no other code in these tests.
-pub fn executable(images: &[Image]) -> Vec<AddressRange> {
+pub(crate) fn executable(images: &[Image]) -> Vec<AddressRange> {
     images.iter().map(|image| image.text).collect()
 }
 

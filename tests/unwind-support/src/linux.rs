@@ -5,7 +5,7 @@ use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image};
 
 /// The images, as the dynamic linker lists them.
-pub fn images() -> Vec<Image> {
+pub(crate) fn images() -> Vec<Image> {
     unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: libc::size_t, images: *mut libc::c_void) -> i32 {
         // SAFETY: dl_iterate_phdr hands over valid structures, and `images` is the vector below.
         let (info, images) = unsafe { (&*info, &mut *images.cast::<Vec<Image>>()) };
@@ -35,7 +35,7 @@ pub fn images() -> Vec<Image> {
 }
 
 /// What is executable, as the kernel has it.
-pub fn executable(_images: &[Image]) -> Vec<AddressRange> {
+pub(crate) fn executable(_images: &[Image]) -> Vec<AddressRange> {
     let mut executable = Vec::new();
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let (range, rest) = line.split_once(' ').unwrap();

@@ -1,16 +1,15 @@
 //! Processes that crash as CrashProbe's do where frames are concerned (its scenarios 4, 5, 9, 12, 18–21), and a few more:
 //! a child crashes, walks in its signal handler, and sends the frames to the test.
 
-mod support;
-
+use coroner_test_support::isolated;
 use coroner_unwind::{AddressKind, End, Found, Frame, Options, RuleCache, Walker};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here, context_registers};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here, context_registers};
 
 // Functions whose frames are looked for. Each calls what its first argument points to, with the second as argument.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
-    support::epilogue_directive!(),
+    coroner_unwind_test_support::epilogue_directive!(),
     ".text",
     // no frame pointer; keeps rbx
     ".globl probe_outer",
@@ -153,6 +152,7 @@ core::arch::global_asm!(
     "ud2",
     ".globl probe_wrong_cfa_end",
     "probe_wrong_cfa_end:",
+    ".purgem cfa_in_epilogue",
 );
 
 #[cfg(target_arch = "aarch64")]
@@ -454,107 +454,123 @@ impl Sent {
 
 #[test]
 fn calls_through_bad_pointers() {
-    // NX page: mapped, not executable (scenario 4); null; nothing mapped there.
-    let page = std::ptr::from_ref(Box::leak(Box::new([0u64; 512]))) as u64;
-    for target in [page, 0, 0x5a5a_5a5a_5000] {
-        let sent = child(false, || through_outer(probe_call, target));
-        assert_eq!(sent.frames[0].0, target);
-        assert_eq!(sent.names(), ["other", "probe_call", "probe_outer"], "{sent:x?}");
-        let found = if cfg!(target_arch = "x86_64") { Found::StackTop } else { Found::LinkRegister };
-        assert_eq!(sent.frames[1].1, found);
-        assert!(by_unwind_data(sent.frames[2].1), "{sent:x?}");
-        assert!(sent.ended_at_the_end(), "{sent:x?}");
-    }
+    isolated(concat!(module_path!(), "::calls_through_bad_pointers"), || {
+        // NX page: mapped, not executable (scenario 4); null; nothing mapped there.
+        let page = std::ptr::from_ref(Box::leak(Box::new([0u64; 512]))) as u64;
+        for target in [page, 0, 0x5a5a_5a5a_5000] {
+            let sent = child(false, || through_outer(probe_call, target));
+            assert_eq!(sent.frames[0].0, target);
+            assert_eq!(sent.names(), ["other", "probe_call", "probe_outer"], "{sent:x?}");
+            let found = if cfg!(target_arch = "x86_64") { Found::StackTop } else { Found::LinkRegister };
+            assert_eq!(sent.frames[1].1, found);
+            assert!(by_unwind_data(sent.frames[2].1), "{sent:x?}");
+            assert!(sent.ended_at_the_end(), "{sent:x?}");
+        }
+    });
 }
 
 #[test]
 fn frameless_leaf_and_stale_link_register() {
-    for (function, name) in [(probe_leaf as unsafe extern "C" fn(), "probe_leaf"), (probe_stale, "probe_stale")] {
-        let sent = child(false, || through_outer(function, 0));
-        assert_eq!(sent.names(), [name, "probe_outer"], "{sent:x?}");
-        assert!(sent.ended_at_the_end(), "{sent:x?}");
-    }
+    isolated(concat!(module_path!(), "::frameless_leaf_and_stale_link_register"), || {
+        for (function, name) in [(probe_leaf as unsafe extern "C" fn(), "probe_leaf"), (probe_stale, "probe_stale")] {
+            let sent = child(false, || through_outer(function, 0));
+            assert_eq!(sent.names(), [name, "probe_outer"], "{sent:x?}");
+            assert!(sent.ended_at_the_end(), "{sent:x?}");
+        }
+    });
 }
 
 #[test]
 fn frameless_dwarf() {
-    let sent = child(false, || through_outer(probe_dwarf, 0));
-    assert_eq!(sent.names(), ["probe_leaf", "probe_dwarf", "probe_outer"], "{sent:x?}");
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
+    isolated(concat!(module_path!(), "::frameless_dwarf"), || {
+        let sent = child(false, || through_outer(probe_dwarf, 0));
+        assert_eq!(sent.names(), ["probe_leaf", "probe_dwarf", "probe_outer"], "{sent:x?}");
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
+    });
 }
 
 #[test]
 fn abort_has_its_caller() {
-    let sent = child(false, || {
-        // SAFETY: only its type is changed.
-        let abort: u64 = libc::abort as *const () as u64;
-        through_outer(probe_call, abort);
+    isolated(concat!(module_path!(), "::abort_has_its_caller"), || {
+        let sent = child(false, || {
+            // SAFETY: only its type is changed.
+            let abort: u64 = libc::abort as *const () as u64;
+            through_outer(probe_call, abort);
+        });
+        let names = sent.names();
+        assert_eq!(names[names.len() - 2..], ["probe_call", "probe_outer"], "{sent:x?}");
+        assert!(names[..names.len() - 2].iter().all(|name| *name == "other"));
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
     });
-    let names = sent.names();
-    assert_eq!(names[names.len() - 2..], ["probe_call", "probe_outer"], "{sent:x?}");
-    assert!(names[..names.len() - 2].iter().all(|name| *name == "other"));
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
 }
 
 #[test]
 fn smashed_stacks_end_the_walk() {
-    // The words above the stack pointer are gone, the return address with them.
-    let sent = child(false, || through_outer(probe_smash_bottom, 0));
-    assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
-    assert!(sent.total < 64, "{sent:x?}");
-    // Those below it matter to nobody.
-    let sent = child(false, || through_outer(probe_smash_top, 0));
-    assert_eq!(sent.names().last(), Some(&"probe_outer"), "{sent:x?}");
-    assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
+    isolated(concat!(module_path!(), "::smashed_stacks_end_the_walk"), || {
+        // The words above the stack pointer are gone, the return address with them.
+        let sent = child(false, || through_outer(probe_smash_bottom, 0));
+        assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
+        assert!(sent.total < 64, "{sent:x?}");
+        // Those below it matter to nobody.
+        let sent = child(false, || through_outer(probe_smash_top, 0));
+        assert_eq!(sent.names().last(), Some(&"probe_outer"), "{sent:x?}");
+        assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
+    });
 }
 
 #[test]
 fn a_stack_overflow_keeps_both_ends() {
-    let sent = child(false, || {
-        std::thread::Builder::new()
-            .stack_size(7 << 20)
-            .spawn(|| {
-                // SAFETY: the handler needs a stack of its own on this thread too.
-                unsafe {
-                    let stack = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
-                    let alternate =
-                        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-                    libc::sigaltstack(&raw const alternate, core::ptr::null_mut());
-                }
-                through_outer(probe_recurse, 0);
-            })
-            .unwrap()
-            .join()
-            .unwrap();
+    isolated(concat!(module_path!(), "::a_stack_overflow_keeps_both_ends"), || {
+        let sent = child(false, || {
+            std::thread::Builder::new()
+                .stack_size(7 << 20)
+                .spawn(|| {
+                    // SAFETY: the handler needs a stack of its own on this thread too.
+                    unsafe {
+                        let stack = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
+                        let alternate =
+                            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+                        libc::sigaltstack(&raw const alternate, core::ptr::null_mut());
+                    }
+                    through_outer(probe_recurse, 0);
+                })
+                .unwrap()
+                .join()
+                .unwrap();
+        });
+        assert!(sent.total > 100_000, "{}", sent.total);
+        assert_eq!(sent.frames.len(), 80);
+        assert!(sent.names()[..64].iter().all(|name| *name == "probe_recurse"));
+        assert_eq!(sent.names().last(), Some(&"probe_outer"));
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
     });
-    assert!(sent.total > 100_000, "{}", sent.total);
-    assert_eq!(sent.frames.len(), 80);
-    assert!(sent.names()[..64].iter().all(|name| *name == "probe_recurse"));
-    assert_eq!(sent.names().last(), Some(&"probe_outer"));
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
 }
 
 #[test]
 fn from_the_handler_across_the_trampoline_to_the_other_stack() {
-    let sent = child(true, || through_outer(probe_leaf, 0));
-    let names = sent.names();
-    assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
-    let trampoline =
-        sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline).expect("a signal trampoline");
-    let interrupted = &sent.frames[trampoline + 1];
-    assert_eq!(probe_of(interrupted.0), "probe_leaf");
-    assert_eq!(interrupted.2, AddressKind::InstructionPointer);
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
+    isolated(concat!(module_path!(), "::from_the_handler_across_the_trampoline_to_the_other_stack"), || {
+        let sent = child(true, || through_outer(probe_leaf, 0));
+        let names = sent.names();
+        assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
+        let trampoline =
+            sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline).expect("a signal trampoline");
+        let interrupted = &sent.frames[trampoline + 1];
+        assert_eq!(probe_of(interrupted.0), "probe_leaf");
+        assert_eq!(interrupted.2, AddressKind::InstructionPointer);
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
+    });
 }
 
 #[test]
 fn where_unwind_data_are_wrong_the_code_is_right() {
-    for argument in [0, 5, 1 << 40] {
-        let sent = child(false, || through_outer(probe_wrong_cfa, argument));
-        assert_eq!(sent.names(), ["probe_leaf", "probe_wrong_cfa", "probe_outer"], "{sent:x?}");
-        assert!(sent.ended_at_the_end(), "{sent:x?}");
-    }
+    isolated(concat!(module_path!(), "::where_unwind_data_are_wrong_the_code_is_right"), || {
+        for argument in [0, 5, 1 << 40] {
+            let sent = child(false, || through_outer(probe_wrong_cfa, argument));
+            assert_eq!(sent.names(), ["probe_leaf", "probe_wrong_cfa", "probe_outer"], "{sent:x?}");
+            assert!(sent.ended_at_the_end(), "{sent:x?}");
+        }
+    });
 }
 
 // A signal handler without unwind data, that calls the other one.
@@ -572,22 +588,24 @@ core::arch::global_asm!(
 #[test]
 #[cfg(target_os = "linux")]
 fn from_a_handler_without_unwind_data() {
-    unsafe extern "C" {
-        fn probe_plain_handler();
-    }
-    let sent = child(true, || {
-        // SAFETY: the handler takes what a handler does.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = probe_plain_handler as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut());
+    isolated(concat!(module_path!(), "::from_a_handler_without_unwind_data"), || {
+        unsafe extern "C" {
+            fn probe_plain_handler();
         }
-        through_outer(probe_leaf, 0);
+        let sent = child(true, || {
+            // SAFETY: the handler takes what a handler does.
+            unsafe {
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = probe_plain_handler as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                libc::sigaction(libc::SIGSEGV, &raw const action, core::ptr::null_mut());
+            }
+            through_outer(probe_leaf, 0);
+        });
+        let names = sent.names();
+        assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
+        let trampoline = sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline);
+        assert_eq!(trampoline, Some(names.len() - 3), "{sent:x?}");
+        assert!(sent.ended_at_the_end(), "{sent:x?}");
     });
-    let names = sent.names();
-    assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
-    let trampoline = sent.frames.iter().position(|frame| frame.2 == AddressKind::SignalTrampoline);
-    assert_eq!(trampoline, Some(names.len() - 3), "{sent:x?}");
-    assert!(sent.ended_at_the_end(), "{sent:x?}");
 }

@@ -1,13 +1,11 @@
 //! All callee-saved registers, through each shape of call frame information and through code that has none: a function
 //! sets them to known values and calls one of the shapes, which saves and spoils them and calls back.
 
-mod support;
-
 use coroner_unwind::{
     AddressRange, Architecture, Found, Image, Images, Options, Registered, Row, Rule, RuleCache, Walker,
 };
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 use std::sync::Mutex;
-use support::{Loaded, Native, ThisProcess, capture_here};
 
 #[cfg(target_arch = "x86_64")]
 const KNOWN: [(u8, u64); 6] = [(3, 0x1001), (6, 0x1002), (12, 0x1003), (13, 0x1004), (14, 0x1005), (15, 0x1006)];
@@ -30,7 +28,7 @@ const KNOWN: [(u8, u64); 11] = [
 // the prologue, the last one pushed first, as compilers do: LLVM's assembler takes compact unwind's order from theirs.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
-    support::epilogue_directive!(),
+    coroner_unwind_test_support::epilogue_directive!(),
     ".text",
     ".globl set_known",
     "set_known:",
@@ -270,6 +268,7 @@ core::arch::global_asm!(
     "ud2",
     ".globl shape_registered_end",
     "shape_registered_end:",
+    ".purgem cfa_in_epilogue",
 );
 
 #[cfg(target_arch = "aarch64")]

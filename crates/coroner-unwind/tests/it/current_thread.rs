@@ -1,10 +1,8 @@
 //! Walks of the running thread, against the unwinder of the C++ runtime.
 
-mod support;
-
 use coroner_unwind::{Architecture, End, Options, RegisterFile, RuleCache, Walker};
+use coroner_unwind_test_support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here};
 use std::ops::ControlFlow;
-use support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here};
 
 /// The return addresses that the C++ runtime's unwinder finds: libgcc's on Linux, LLVM's on Darwin.
 fn by_the_runtime() -> Vec<u64> {

@@ -1,35 +1,45 @@
-//! What the tests share: registers of the running thread, memory of this process, and its loaded images.
-#![allow(dead_code, unused_imports, unused_macros, unreachable_pub, clippy::missing_panics_doc, clippy::inline_always)]
+//! Shared by the tests and examples of `coroner-unwind`: registers of the running thread, memory of this process, its
+//! loaded images, and unwind sections.
+#![allow(clippy::missing_panics_doc, clippy::inline_always, reason = "a test fails by a panic")]
 
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Found, Image, Images};
 
 #[cfg(target_vendor = "apple")]
-#[path = "darwin.rs"]
-mod system;
+mod darwin;
 #[cfg(not(target_vendor = "apple"))]
-#[path = "linux.rs"]
-mod system;
+mod linux;
+pub mod unwind_info;
+
+#[cfg(target_vendor = "apple")]
+use darwin as system;
+#[cfg(not(target_vendor = "apple"))]
+use linux as system;
 
 pub use system::context_registers;
 
 /// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is `.cfi_def_cfa_offset OFFSET`, but on Darwin nothing: there
 /// LLVM's assembler makes compact unwind of all of a function's directives, as if all stood in its prologue, and Apple's
 /// compilers write none for epilogues.
+///
+/// The assembly must end with `.purgem cfa_in_epilogue`: the compiler may give several modules' assembly to the assembler at once.
 #[cfg(not(target_vendor = "apple"))]
+#[macro_export]
 macro_rules! epilogue_directive {
     () => {
         ".macro cfa_in_epilogue offset\n.cfi_def_cfa_offset \\offset\n.endm"
     };
 }
+/// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is accepted and has no effect, as Apple's compilers write no
+/// directives for epilogues.
 #[cfg(target_vendor = "apple")]
+#[macro_export]
 macro_rules! epilogue_directive {
     () => {
         ".macro cfa_in_epilogue offset\n.endm"
     };
 }
-pub(crate) use epilogue_directive;
 
 /// The architecture of this test program.
 #[cfg(target_arch = "x86_64")]

@@ -7,10 +7,7 @@ use coroner_unwind::{
     Walker, X86_64,
 };
 
-#[path = "support/unwind_info.rs"]
-mod unwind_info;
-
-use unwind_info::{u32s, unwind_info};
+use coroner_unwind_test_support::unwind_info::{u32s, unwind_info};
 
 const BASE: u64 = 0x1_0000_0000;
 const INFO: u64 = BASE + 0x8000;

@@ -1,7 +1,5 @@
 //! Sections of call frame information written byte by byte: each way to state where things are, and each way to be wrong.
 
-mod support;
-
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_process::registers::X86_64Registers;
 use coroner_unwind::{
