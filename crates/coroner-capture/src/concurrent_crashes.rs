@@ -109,5 +109,4 @@ impl ConcurrentCrashes {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/concurrent_crashes.rs"]
 mod tests;

@@ -52,5 +52,4 @@ pub(crate) fn try_again(tid: Tid, pc: u64, address: u64) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/ignored_signals.rs"]
 mod tests;

@@ -40,12 +40,7 @@ mod darwin;
 mod asked_first;
 mod concurrent_crashes;
 mod crash_context;
-#[cfg(all(test, miri))]
-#[path = "../tests/miri/fake_kernel.rs"]
-#[allow(dead_code)]
-mod fake_kernel;
 #[cfg(feature = "fault-injection")]
-#[path = "../tests/support/fault_injection.rs"]
 pub mod fault_injection;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod fork;
@@ -57,6 +52,8 @@ mod install;
 mod installed;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
+#[cfg(all(test, miri, feature = "fault-injection"))]
+mod miri;
 mod monitor;
 mod previous_handler;
 mod recrash;

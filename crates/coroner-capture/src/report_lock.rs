@@ -232,5 +232,4 @@ impl ReportLock {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/report_lock.rs"]
 mod tests;

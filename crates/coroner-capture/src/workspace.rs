@@ -88,5 +88,4 @@ impl Workspace {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/workspace.rs"]
 mod tests;

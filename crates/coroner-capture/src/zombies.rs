@@ -254,5 +254,4 @@ pub(crate) fn with_last_exception<R>(then: impl FnOnce(u64, u64, &[u8], &[u8]) -
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/zombies.rs"]
 mod tests;

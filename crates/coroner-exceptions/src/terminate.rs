@@ -448,5 +448,4 @@ fn what(memory: &mut LiveReader, exception: u64, timeout_ms: u32) -> Option<u64>
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/terminate.rs"]
 mod tests;

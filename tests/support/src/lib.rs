@@ -4,6 +4,9 @@
 //! the process (installs a handler, forks, sets an environment variable, crashes a thread) runs its body with
 //! [`isolated`], in a process of its own.
 
+#[cfg(target_os = "macos")]
+pub mod death_cases;
+
 use std::env;
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! `cargo xtask miri`: crash time under Miri, which checks each access of memory against Rust's rules of aliasing, against the
 //! lives of what is accessed, and for data races.
 //!
-//! Miri makes no system calls: `crates/coroner-capture/tests/miri` has a kernel in their place. Run are its tests, each in a process
+//! Miri makes no system calls: `crates/coroner-capture/src/miri` has a kernel in their place. Run are its tests, each in a process
 //! of its own, and the tests of what threads share (the report lock, concurrent crashes). Miri is a component of nightly toolchains;
 //! where there is none and rustup can't add it, the check says so and is skipped.
 
@@ -37,7 +37,7 @@ const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
 const PACKAGE: [&str; 5] = ["-p", "coroner-capture", "--no-default-features", "--features", "fault-injection"];
 
 /// Unit tests of what threads share.
-const UNITS: [&str; 3] = ["--lib", "report_lock", "concurrent_crashes"];
+const UNITS: [&str; 2] = ["report_lock", "concurrent_crashes"];
 
 /// Runs the tests.
 ///
@@ -53,8 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     let is_wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let mut jobs: Vec<Vec<String>> =
-        list()?.into_iter().map(|name| vec!["--test".into(), "miri".into(), name]).collect();
+    let mut jobs: Vec<Vec<String>> = list()?.into_iter().map(|name| vec![name]).collect();
     ensure!(!jobs.is_empty(), "there are no tests");
     jobs.push(UNITS.map(String::from).to_vec());
     jobs.retain(|job| job.iter().any(|name| is_wanted(name)));
@@ -65,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 while let Some(job) = { jobs.lock().expect("no panic").pop() } {
                     let began = Instant::now();
                     let outcome = test(&job).map_err(|error| format!("{error:#}"));
-                    let (name, seconds) = (job[1..].join(" "), began.elapsed().as_secs_f64());
+                    let (name, seconds) = (job.join(" "), began.elapsed().as_secs_f64());
                     println!("{} {name:<60} {seconds:>6.1} s", if outcome.is_ok() { "ok  " } else { "FAIL" });
                     rows.lock().expect("no panic").push((name, seconds, outcome.err()));
                 }
@@ -113,20 +112,16 @@ fn find() -> anyhow::Result<()> {
 
 /// The names of the tests on the fake kernel.
 fn list() -> anyhow::Result<Vec<String>> {
-    let arguments = [&["test"], &PACKAGE[..], &["--test", "miri", "--", "--list", "--format", "terse"]].concat();
+    let arguments = [&["test"], &PACKAGE[..], &["--lib", "--", "miri::", "--list", "--format", "terse"]].concat();
     let output = cargo(&arguments).stderr(Stdio::inherit()).output().context("running Miri")?;
     ensure!(output.status.success(), "the tests do not compile for Miri");
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
 }
 
-/// Runs what a job names: the target, then filters.
-fn test(job: &[String]) -> anyhow::Result<()> {
-    let filters = job.iter().position(|word| !word.starts_with("--") && word != "miri").unwrap_or(job.len());
-    let (target, filters) = job.split_at(filters);
-    let mut arguments = [&["test"], &PACKAGE[..]].concat();
-    arguments.extend(target.iter().map(String::as_str));
-    arguments.push("--");
+/// Runs the tests whose names contain one of the filters.
+fn test(filters: &[String]) -> anyhow::Result<()> {
+    let mut arguments = [&["test"], &PACKAGE[..], &["--lib", "--"]].concat();
     arguments.extend(filters.iter().map(String::as_str));
     let log = tools::target_dir().join(format!("miri-{}.log", filters.join("-")));
     let file = File::create(&log).with_context(|| format!("creating {}", log.display()))?;

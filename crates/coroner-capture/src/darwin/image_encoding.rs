@@ -77,5 +77,4 @@ pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::Addres
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/darwin/image_encoding.rs"]
 mod tests;

@@ -139,5 +139,4 @@ pub(crate) fn with_that_of_aborting<T>(pid: i32, tid: Tid, each: impl FnOnce(&Ex
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/caught_panic.rs"]
 mod tests;

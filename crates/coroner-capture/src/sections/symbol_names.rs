@@ -332,5 +332,4 @@ fn jit_code_at(images: &coroner_walk::ImageList, address: u64) -> Option<coroner
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/sections/symbol_names.rs"]
 mod tests;

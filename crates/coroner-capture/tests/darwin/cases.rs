@@ -10,7 +10,7 @@ use coroner_capture::InstallOptions;
 
 use crate::deaths::{call_death, named, park_here, say_last_words};
 use crate::earlier;
-use crate::support::{Ending, STORE};
+use coroner_test_support::death_cases::{Ending, STORE};
 
 /// Where the death happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use coroner_report::model::{CrashFlag, Frame, Image, Report, Thread};
 use coroner_report::wire::{AddressKind, Monitor, WalkEnd};
 
 use crate::cases::{self, Case, VICTIM, Where};
-use crate::support::{ensure, name_at, start, the_run};
+use coroner_test_support::death_cases::{name_at, start, the_run};
+use coroner_test_support::ensure;
 
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;

@@ -16,16 +16,14 @@ mod expect;
 mod forged;
 #[cfg(target_os = "macos")]
 mod host;
-#[cfg(target_os = "macos")]
-#[path = "../support/mod.rs"]
-mod support;
 
 #[cfg(target_os = "macos")]
 fn main() {
-    if let Ok(case) = std::env::var(support::CASE) {
+    use coroner_test_support::death_cases::{CASE, check_all};
+    if let Ok(case) = std::env::var(CASE) {
         return cases::run(&case);
     }
-    support::check_all(cases::CASES, |case| case.name, expect::check)
+    check_all(cases::CASES, |case| case.name, expect::check)
 }
 
 #[cfg(not(target_os = "macos"))]

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use coroner_capture::InstallOptions;
 
-use crate::support::{Ending, STORE};
+use coroner_test_support::death_cases::{Ending, STORE};
 
 /// Environment variables: the libraries that throw C++ exceptions and Objective-C's.
 pub(crate) const THROWS: &str = "CORONER_TEST_THROWS";

@@ -4,7 +4,8 @@ use coroner_report::model::{CrashFlag, Frame, Report};
 use coroner_report::wire::{Language, Monitor};
 
 use crate::cases::{self, Case, Place, Thrower};
-use crate::support::{ensure, name_at, start, the_run};
+use coroner_test_support::death_cases::{name_at, start, the_run};
+use coroner_test_support::ensure;
 
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;

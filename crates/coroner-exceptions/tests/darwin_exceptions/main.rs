@@ -9,14 +9,12 @@ mod cases;
 #[cfg(target_os = "macos")]
 mod expect;
 #[cfg(target_os = "macos")]
-#[path = "../../../coroner-capture/tests/support/mod.rs"]
-mod support;
-#[cfg(target_os = "macos")]
 mod zombies;
 
 #[cfg(target_os = "macos")]
 fn main() {
-    if let Ok(case) = std::env::var(support::CASE) {
+    use coroner_test_support::death_cases::{CASE, check_all};
+    if let Ok(case) = std::env::var(CASE) {
         return if case.starts_with("zombie") { zombies::run(&case) } else { cases::run(&case) };
     }
     if std::env::var_os(cases::THROWS).is_none() {
@@ -25,7 +23,7 @@ fn main() {
     }
     let exceptions = cases::CASES.iter().map(Any::Exception);
     let all: Vec<Any> = exceptions.chain(zombies::CASES.iter().map(Any::Zombie)).collect();
-    support::check_all(&all, Any::name, Any::check)
+    check_all(&all, Any::name, Any::check)
 }
 
 /// A case.

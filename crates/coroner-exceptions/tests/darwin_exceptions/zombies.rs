@@ -7,7 +7,8 @@ use coroner_capture::InstallOptions;
 use coroner_report::model::Report;
 
 use crate::cases::{self, Thrower};
-use crate::support::{Ending, STORE, ensure, start, the_run};
+use coroner_test_support::death_cases::{Ending, STORE, start, the_run};
+use coroner_test_support::ensure;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {

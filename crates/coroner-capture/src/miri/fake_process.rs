@@ -1,11 +1,14 @@
 //! A program and a library in memory, as a dynamic linker leaves them, and stacks with frames in them.
 
+extern crate std;
+
 use std::sync::OnceLock;
+use std::vec::Vec;
 
 use coroner_process::elf::{PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE};
 use coroner_process::registers::Registers;
 
-use crate::fake_kernel::{PAGE, map, set_auxiliary};
+use super::fake_kernel::{PAGE, map, set_auxiliary};
 
 /// An address at which nothing is.
 pub(crate) const FAULT_ADDRESS: u64 = 0x18;
@@ -36,7 +39,7 @@ fn put(at: usize, words: &[u64]) {
 impl Process {
     fn new() -> Process {
         let debug = map(PAGE, "rw-p", "");
-        let program = image(crate::fake_kernel::PROGRAM, debug);
+        let program = image(super::fake_kernel::PROGRAM, debug);
         let library = image("/fake/library.so", 0);
         let (first, second, name) = (debug + 0x100, debug + 0x200, debug + 0x300);
         // struct r_debug; then two of struct link_map.

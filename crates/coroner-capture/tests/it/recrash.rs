@@ -60,7 +60,7 @@ fn report_of(section: SectionKind, failure: Failure) -> Report {
     let store = tempfile::tempdir().unwrap();
     let began = Instant::now();
     let status = this_program()
-        .args(["crash_with_a_failing_section", "--exact", "--test-threads=1"])
+        .args(["recrash::crash_with_a_failing_section", "--exact", "--test-threads=1"])
         .env(STORE, store.path())
         .env(SECTION, section.0.to_string())
         .env(FAILURE, (failure as u32).to_string())

@@ -72,7 +72,7 @@ fn crash(store: &Path, has_memory: bool) -> (Output, Report) {
     let mut words: Vec<_> = runner.split_whitespace().map(Into::into).collect();
     words.push(program.into_os_string());
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["crash_as_asked", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(&words[1..]).args(["register_memory::crash_as_asked", "--exact", "--nocapture", "--test-threads=1"]);
     if !has_memory {
         command.env(NO_MEMORY, "1");
     }

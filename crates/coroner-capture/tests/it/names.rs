@@ -87,7 +87,7 @@ fn report(how: &str) -> Report {
     }
     let store = folder.path().join("store");
     command
-        .args(["crash_as_asked", "--exact", "--test-threads=1"])
+        .args(["names::crash_as_asked", "--exact", "--test-threads=1"])
         .envs([(STORE, store.as_os_str()), (HOW, how.as_ref())])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());

@@ -34,7 +34,7 @@ fn a_wait_at_the_start_is_none_of_the_apps_time() {
     let mut words: Vec<_> = runner.split_whitespace().map(Into::into).collect();
     words.push(std::env::current_exe().unwrap().into_os_string());
     let mut app = Command::new(&words[0]);
-    app.args(&words[1..]).args(["--exact", "wait_and_crash"]).env(STORE, store.path()).output().unwrap();
+    app.args(&words[1..]).args(["--exact", "began_anew::wait_and_crash"]).env(STORE, store.path()).output().unwrap();
     let run = std::fs::read_dir(store.path().join("runs")).unwrap().next().unwrap().unwrap().path();
     let crash = Report::read_file(run.join("report")).unwrap().crash.unwrap();
     assert!(Duration::from_nanos(crash.since_install_ns) < WAIT, "{}", crash.since_install_ns);

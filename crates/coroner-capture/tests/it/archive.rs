@@ -107,7 +107,7 @@ fn crashes_in_archive(by_descriptor: bool) {
     let inside = format!("{}!/{name}", archive.display());
     let store = folder.path().join("store");
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, &store);
+    program.args(["archive::crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, &store);
     if by_descriptor {
         program.env(LIBRARY, &archive).env(OFFSET, offset.to_string());
     } else {

@@ -2,25 +2,26 @@
 //! checked against Rust's rules of aliasing, against the mappings' ends and lives, and for data races.
 //!
 //! `cargo xtask miri` runs it.
-#![cfg(miri)]
-
 mod fake_kernel;
 mod fake_process;
 
+extern crate std;
+
+use std::format;
+use std::string::String;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::vec::Vec;
 
-use coroner_capture::fault_injection::{self, Failure};
-use coroner_capture::{InstallOptions, Run, install, uninstall};
 use coroner_process::context::{Context, SignalInfo};
 use coroner_process::signals::SignalAction;
 use coroner_report::model::{Report, RunFacts};
-
 use coroner_report::run_state::{Breadcrumb, CrashRecord, Kind, Limits, ProcessIdentity, RunState};
-
 use coroner_report::wire::SectionKind;
 
+use crate::fault_injection::{self, Failure};
+use crate::{InstallOptions, Run, install, uninstall};
 use fake_kernel::{FaultEnd, fault};
 use fake_process::{FAULT_ADDRESS, process};
 

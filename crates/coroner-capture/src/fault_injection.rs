@@ -46,7 +46,7 @@ pub(crate) fn here(section: SectionKind) {
     }
     if HOW.load(Ordering::SeqCst) == Failure::Fault as u32 {
         #[cfg(miri)]
-        // SAFETY: the fake kernel of `tests/miri` calls the handler of SIGSEGV, and unwinds to the end of the section.
+        // SAFETY: the fake kernel of `src/miri` calls the handler of SIGSEGV, and unwinds to the end of the section.
         unsafe {
             unsafe extern "C-unwind" {
                 fn coroner_test_fault(address: u64);

@@ -87,7 +87,10 @@ fn crashes_in(name: &[u8], option: &str, late: bool) -> Report {
 /// Crashes in a library: the first frames have these names, and above them is this test's.
 fn crashes_in_library(library: &Path, store: &Path, late: bool, expected: &[&str]) -> Report {
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["crash_as_asked", "--exact", "--test-threads=1"]).env(STORE, store).env(LIBRARY, library);
+    program
+        .args(["unusual_images::crash_as_asked", "--exact", "--test-threads=1"])
+        .env(STORE, store)
+        .env(LIBRARY, library);
     // A library that was linked to an address is loaded there, as a prelinked one is (glibc up to 2.36).
     program.env("LD_USE_LOAD_BIAS", "1").stdout(Stdio::null()).stderr(Stdio::null());
     if late {

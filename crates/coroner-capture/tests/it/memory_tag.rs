@@ -76,7 +76,7 @@ fn crash(store: &Path) -> std::process::Output {
     let mut words: Vec<_> = runner.split_whitespace().map(Into::into).collect();
     words.push(program.into_os_string());
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["crash_as_asked", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(&words[1..]).args(["memory_tag::crash_as_asked", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(STORE, store).output().unwrap()
 }
 
