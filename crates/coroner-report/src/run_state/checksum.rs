@@ -16,5 +16,4 @@ pub(super) fn mix(state: u64, word: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "../../tests/unit/run_state/checksum.rs"]
 mod tests;

@@ -1,9 +1,7 @@
 //! The specification (`docs/report.cddl`) and the code say the same.
 
-mod common;
-
+use crate::common::{File, full_report};
 use cddl_cat::validate_cbor_bytes;
-use common::{File, full_report};
 use coroner_report::reader::{FrameEvent, Frames};
 use coroner_report::run_state::{Breadcrumb, Fact, FactsEncoder, Level};
 use coroner_report::wire::keys::MAPS;
@@ -13,7 +11,7 @@ use coroner_report::wire::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-const TEXT: &str = include_str!("../../../docs/report.cddl");
+const TEXT: &str = include_str!("../../../../docs/report.cddl");
 
 /// The specification, but for the tag, which the checker does not know.
 fn specification() -> String {

@@ -1,8 +1,6 @@
 //! What the crash path writes is what the next launch reads.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coroner_report::model::{Address, Bytes, CpuTime, CrashFlag, Id, RelativeAddress, Skipped, Timestamp, Value};
 use coroner_report::wire::{
     Access, AddressKind, CaptureMethod, Encoder, ExtraRegister, FoundBy, Frame, ImageKind, Language, Monitor,

@@ -1,8 +1,6 @@
 //! The run state: what was written is there, whatever moment the process ended at.
 
-mod common;
-
-use common::{ONE_OF, Random};
+use crate::common::{ONE_OF, Random};
 use coroner_report::model::{Address, AppFacts, CrashFlag, Id, Timestamp, Value};
 use coroner_report::run_state::{
     Breadcrumb, CrashRecord, CreateError, ExitKind, FIXED_BYTES, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY,

@@ -1,8 +1,6 @@
 //! What people and scripts read.
 
-mod common;
-
-use common::full_report;
+use crate::common::full_report;
 use coroner_report::Report;
 use coroner_report::model::{CrashFlag, InlinedFrame, RunFacts, Value};
 use coroner_report::run_state::{Breadcrumb, Fact, Kind, Level, Limits, ProcessIdentity, RunState, Scalar};
@@ -42,14 +40,14 @@ fn report() -> Report {
 #[test]
 fn the_text() {
     let text = report().to_text(&TextOptions::default());
-    let expected = include_str!("expected/report.txt");
+    let expected = include_str!("../expected/report.txt");
     assert!(text == expected, "tests/expected/report.txt should be:\n{text}");
 }
 
 #[test]
 fn the_json() {
     let json = report().to_json() + "\n";
-    let expected = include_str!("expected/report.json");
+    let expected = include_str!("../expected/report.json");
     assert!(json == expected, "tests/expected/report.json should be:\n{json}");
 }
 
@@ -170,7 +168,7 @@ fn every_name_in_the_json_is_documented() {
     let mut found = BTreeSet::new();
     names(&serde_json::from_str(&report.to_json()).expect("JSON"), &mut found);
     assert!(found.len() > 130, "{}", found.len());
-    let document = include_str!("../../../docs/report-format.md");
+    let document = include_str!("../../../../docs/report-format.md");
     let json = &document[document.find("## JSON").expect("a chapter")..];
     let words: BTreeSet<&str> = json.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
     let missing: Vec<_> = found.iter().filter(|name| !words.contains(name.as_str())).collect();

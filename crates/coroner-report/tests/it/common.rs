@@ -1,5 +1,5 @@
 //! Report files to test with, made by the crash path's own types.
-#![allow(dead_code, unreachable_pub)] // Each test program uses its own part.
+#![allow(unreachable_pub)]
 
 use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::{Memory, Unreadable};

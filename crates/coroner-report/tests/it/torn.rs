@@ -1,8 +1,6 @@
 //! Reports that are cut, damaged, repeated, hostile, or no reports.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coroner_report::reader::limits;
 use coroner_report::text::TextOptions;
 use coroner_report::wire::{self, Encoder, SectionKind, Thread, WalkEnd};

@@ -1,8 +1,6 @@
 //! The encoder: its bytes are those of RFC 8949, and what does not fit is not there.
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use coroner_report::wire::Encoder;
 
 fn encoded(write: impl FnOnce(&mut Encoder<'_>)) -> Vec<u8> {
