@@ -164,5 +164,4 @@ impl Write for Bounded {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/demangle.rs"]
 mod tests;

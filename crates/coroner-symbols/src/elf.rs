@@ -364,5 +364,4 @@ fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/elf.rs"]
 mod tests;

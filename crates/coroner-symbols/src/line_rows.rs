@@ -114,5 +114,4 @@ fn push(path: &mut String, next: &str) {
 }
 
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-#[path = "../tests/unit/line_rows.rs"]
 mod tests;

@@ -184,5 +184,4 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/macho.rs"]
 mod tests;

@@ -433,5 +433,4 @@ impl SymbolTable {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/table.rs"]
 mod tests;

@@ -3,12 +3,10 @@
 
 #![cfg(unix)]
 
-mod common;
-
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::fixture;
+use crate::common::fixture;
 use coroner_symbols::{Call, LookupAddress, SymbolFile};
 
 /// The calls at each address of the code, and what was found missing or broken.

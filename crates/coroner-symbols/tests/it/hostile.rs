@@ -1,10 +1,8 @@
 //! Files that are truncated, damaged or made to do harm: errors that say where, no panic, no runaway.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Random, fixture};
+use crate::common::{Random, fixture};
 use coroner_symbols::{LookupAddress, SymbolError, SymbolFile};
 use tempfile::TempDir;
 

@@ -1,8 +1,5 @@
 //! What the tests of this crate share: where the fixtures are, and random numbers that are the same in each run.
 
-// Each test program uses a part of this.
-#![allow(dead_code)]
-
 use std::path::PathBuf;
 
 /// A file of `fixtures/symbols`.

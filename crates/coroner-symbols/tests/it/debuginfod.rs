@@ -2,15 +2,13 @@
 
 #![cfg(all(target_os = "linux", feature = "debuginfod"))]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use common::fixture;
+use crate::common::fixture;
 use coroner_symbols::{Debuginfod, FileKind, ImageKey, LookupAddress, Options, SymbolFile, Symbolizer};
 
 /// A server of one file; what it was asked for.

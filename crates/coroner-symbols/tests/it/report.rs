@@ -85,7 +85,7 @@ fn frames_of_a_report_get_names_and_lines() {
         let function = frame.function.as_deref().unwrap();
         assert!(function.ends_with("landmark_of_this_test"), "{function}");
         assert_eq!(frame.symbol_address, Some(Address(address)));
-        assert!(frame.file.as_deref().unwrap().ends_with("tests/report.rs"));
+        assert!(frame.file.as_deref().unwrap().ends_with("tests/it/report.rs"));
         assert!(frame.line.is_some());
     }
 }

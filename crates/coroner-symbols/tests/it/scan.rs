@@ -1,11 +1,9 @@
 //! The scan that needs no allocation gives the names that the tables of the next launch give, and in time that doesn't
 //! depend on what a hostile file says.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::Random;
+use crate::common::{Random, fixture};
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange, Unreadable};
 use coroner_scan::{Extent, NameScan};
 use coroner_symbols::{LookupAddress, SymbolFile};
@@ -102,7 +100,7 @@ fn libc_function() -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn another_build_is_refused() {
-    let bytes = std::fs::read(common::fixture("cpp.elf")).unwrap();
+    let bytes = std::fs::read(fixture("cpp.elf")).unwrap();
     let ranges = [SnapshotRange { address: AT, bytes: &bytes }];
     let mut memory = Snapshot { ranges: &ranges };
     let file = Extent { address: AT, size: bytes.len() as u64 };
@@ -137,7 +135,7 @@ impl Memory for Holes<'_> {
 
 #[test]
 fn damage_ends_in_errors_and_bounded_work() {
-    let original = std::fs::read(common::fixture("cpp.elf")).unwrap();
+    let original = std::fs::read(fixture("cpp.elf")).unwrap();
     let mut random = Random::new(11);
     let mut scan = Box::new(NameScan::<64>::new());
     for round in 0..3000 {

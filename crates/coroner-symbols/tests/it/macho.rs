@@ -1,14 +1,12 @@
 //! Mach-O names and lines beside those of LLVM's tools: fat files, dSYMs, stripped libraries, Objective-C metadata.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use common::{Random, fixture};
+use crate::common::{Random, fixture};
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_scan::{MachO, NameScan, Placement};
 use coroner_symbols::{Arch, FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};

@@ -1,10 +1,8 @@
 //! What stands for a build id that is not there.
 
-mod common;
-
 use std::time::{Duration, SystemTime};
 
-use common::fixture;
+use crate::common::fixture;
 use coroner_report::model::{Address, Header, Image, Report, Segment};
 use coroner_report::wire::ImageKind;
 use coroner_symbols::identify_images;

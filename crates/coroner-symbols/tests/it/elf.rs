@@ -2,15 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use common::{Random, fixture};
+use crate::common::{Random, fixture};
 use coroner_symbols::{ImageKey, LookupAddress, Options, SymbolFile, SymbolSource, Symbolizer, demangle};
 
 /// The test program itself: a Rust executable with 10,000s of symbols and debug information.

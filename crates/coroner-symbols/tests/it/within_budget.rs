@@ -12,21 +12,22 @@ use coroner_symbols::{
 };
 use object::{Object, ObjectSection, SectionKind};
 
-mod common;
-use common::{Random, fixture};
+use crate::common::{Random, fixture};
 
 thread_local! {
-    /// What the thread has allocated, and the most that it ever had.
-    static MEMORY: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+    /// In [`memory_of`]: the bytes that the thread has allocated since it began, and their maximum.
+    static MEMORY: Cell<Option<(isize, isize)>> = const { Cell::new(None) };
 }
 
+/// The allocator of all tests of this program. Counts for threads in [`memory_of`] alone.
 struct Counted;
 
 fn count(bytes: isize) {
     // A thread that ends frees memory after its counter is gone.
     let _ = MEMORY.try_with(|memory| {
-        let (now, most) = memory.get();
-        memory.set((now + bytes, most.max(now + bytes)));
+        if let Some((now, most)) = memory.get() {
+            memory.set(Some((now + bytes, most.max(now + bytes))));
+        }
     });
 }
 
@@ -36,6 +37,20 @@ unsafe impl GlobalAlloc for Counted {
         count(layout.size() as isize);
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // As if it moved: both are there for a moment.
+        count(size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -50,10 +65,9 @@ static COUNTED: Counted = Counted;
 
 /// How much memory `act` has at most.
 fn memory_of(act: impl FnOnce()) -> usize {
-    let before = MEMORY.get().0;
-    MEMORY.set((before, before));
+    MEMORY.set(Some((0, 0)));
     act();
-    (MEMORY.get().1 - before) as usize
+    MEMORY.take().map_or(0, |(_, most)| most) as usize
 }
 
 const UNLIMITED: NamingBudget = NamingBudget { memory: usize::MAX / 2, time: Duration::MAX, clock: || Duration::ZERO };

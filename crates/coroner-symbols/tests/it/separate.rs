@@ -2,14 +2,12 @@
 
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-use common::fixture;
+use crate::common::fixture;
 use coroner_symbols::{FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
 use tempfile::TempDir;
 

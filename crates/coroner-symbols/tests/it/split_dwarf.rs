@@ -3,12 +3,10 @@
 
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::fixture;
+use crate::common::fixture;
 use coroner_symbols::{Call, LookupAddress, SymbolFile};
 use object::{Object, ObjectSection};
 
