@@ -1,8 +1,6 @@
 //! Programs in C that crash for real, without and with optimisation, and what is said of each.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,6 +9,8 @@ use coroner_report::model::Address;
 use coroner_report::wire::Access;
 use coroner_report::{Report, RunFacts};
 use coroner_symbols::{Options, Symbolizer};
+
+use crate::common::library_in;
 
 // Builds the library that the programs are linked with.
 use coroner_ffi as _;
@@ -101,7 +101,7 @@ fn build(folder: &Path, optimisation: &str) -> PathBuf {
     command.args([optimisation, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
     command.arg(repository().join("crates/coroner-explain/tests/crashes.c"));
     command.arg("-I").arg(repository().join("crates/coroner-ffi/include"));
-    command.arg(common::library_in(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
+    command.arg(library_in(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
     program

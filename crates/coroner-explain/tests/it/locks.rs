@@ -1,8 +1,6 @@
 //! Programs in C whose threads wait for each other for real, and what is said of each: who waits for whom, and in which circle.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,6 +10,8 @@ use std::time::{Duration, Instant};
 use coroner_explain::{Explanation, LockWait, NoCode, OwnerIs, WaitKind, explain};
 use coroner_report::Report;
 use coroner_symbols::{Options, Symbolizer};
+
+use crate::common::library_in;
 
 // Builds the library that the programs are linked with.
 use coroner_ffi as _;
@@ -60,7 +60,7 @@ fn build(folder: &Path) -> PathBuf {
     let program = folder.join("locks");
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg("tests/locks.c");
-    command.args(["-I", "../coroner-ffi/include"]).arg(common::library_in(folder));
+    command.args(["-I", "../coroner-ffi/include"]).arg(library_in(folder));
     command.arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
