@@ -36,5 +36,4 @@ impl Edits {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/edit.rs"]
 mod tests;

@@ -192,5 +192,4 @@ pub(crate) fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/images.rs"]
 mod tests;

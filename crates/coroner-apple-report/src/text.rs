@@ -297,5 +297,4 @@ fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/text.rs"]
 mod tests;

@@ -236,5 +236,4 @@ fn exchange<T: Copy>(values: &mut [T], a: usize, b: usize) {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/nearest_symbol.rs"]
 mod tests;

@@ -258,5 +258,4 @@ pub fn ticks() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/live_images.rs"]
 mod tests;

@@ -74,5 +74,4 @@ impl Drop for Claimed {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/rule_caches.rs"]
 mod tests;
