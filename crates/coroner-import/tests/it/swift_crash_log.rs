@@ -52,7 +52,7 @@ fn a_crash_log_is_a_report() {
 /// Swift 6.2.3 on Linux: an index out of range in an async function. What has no name and no line there has none in the report.
 #[test]
 fn a_crash_log_of_a_real_swift() {
-    let report = read(include_str!("files/swift-6.2.json")).unwrap();
+    let report = read(include_str!("../files/swift-6.2.json")).unwrap();
     let signal = report.crash.as_ref().unwrap().signal.as_ref().unwrap();
     assert_eq!(signal.name, Some("SIGILL"));
     let crashed = report.threads.iter().find(|thread| thread.crashed).unwrap();

@@ -5,9 +5,9 @@ use coroner_report::run_state::Level;
 use coroner_report::wire::{Access, AddressKind, Language, Monitor};
 use coroner_tombstone::{Form, TombstoneError, exceptions_of_stack_trace, form_of, is_managed, read};
 
-const ANDROID_14: &str = include_str!("files/android-14.txt");
-const ANDROID_5: &str = include_str!("files/android-5.log");
-const ANR: &str = include_str!("files/anr.txt");
+const ANDROID_14: &str = include_str!("../files/android-14.txt");
+const ANDROID_5: &str = include_str!("../files/android-5.log");
+const ANR: &str = include_str!("../files/anr.txt");
 
 /// A field with a length: its key, the length, the bytes.
 fn field(number: u32, content: &[u8]) -> Vec<u8> {

@@ -31,7 +31,7 @@ fn each_ends_the_process_as_it_says() {
             let mut words = runner.split_whitespace().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
             let child = std::process::Command::new(words.next().expect("a program"))
                 .args(words)
-                .args(["each_ends_the_process_as_it_says", "--test-threads=1", "--nocapture"])
+                .args(["--exact", "table::each_ends_the_process_as_it_says", "--test-threads=1", "--nocapture"])
                 .env("CORONER_FAULT", fault.name)
                 .stdout(std::process::Stdio::null())
                 .stderr(std::process::Stdio::null())
