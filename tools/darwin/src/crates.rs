@@ -10,19 +10,31 @@ use toolbox::tools;
 /// take minutes under an emulator; those that compile with this machine's compilers have none there. The unit tests of
 /// [`UPPER_CRATES`] are run as those of the app's side.
 const CRATES: &[(&str, &[&str])] = &[
-    (
-        "coroner-report",
-        &["--test", "encoder", "--test", "round_trip", "--test", "model", "--test", "run_state", "--test", "text"],
-    ),
+    ("coroner-report", &["--test", "it", "--", "encoder::", "round_trip::", "model::", "run_state::", "text::"]),
     // This program's own Mach-O file and image.
-    ("coroner-symbols", &["--test", "macho", "--test", "names", "--test", "report", "--test", "scan"]),
+    ("coroner-symbols", &["--test", "it", "--", "macho::", "names::", "report::", "scan::"]),
     // Compact unwind, DWARF and Swift's async frames of this program's own.
     ("coroner-unwind", &["--tests"]),
-    ("coroner-process", &["--lib", "--test", "headers"]),
+    // The others have not been run there.
+    ("coroner-process", &["--lib", "--test", "it", "--", "--skip=files::", "--skip=memory::", "--skip=memory_use::"]),
     // Code of the program's own making, by the rule that it registered.
     ("coroner", &["--test", "it", "unwind_ranges::"]),
     // Real deaths, each with its report; faults of the crash path itself.
-    ("coroner-capture", &["--features", "fault-injection", "--lib", "--test", "darwin", "--test", "recrash"]),
+    (
+        "coroner-capture",
+        &[
+            "--features",
+            "fault-injection",
+            "--lib",
+            "--test",
+            "darwin",
+            "--test",
+            "it",
+            "--",
+            "--skip=began_anew::",
+            "--skip=walk_numbers::",
+        ],
+    ),
 ];
 
 /// Those whose code differs by processor.
