@@ -187,14 +187,14 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
         Err(error) => return Ok(Shown::Skipped(format!("{error:#}"))),
     };
     let mut inside = Command::new(tools::this_program()?);
-    inside.args(["worst-minute", "--inside", &row.environment.to_string(), "--"]).args(command);
+    inside.args(["--inside", &row.environment.to_string(), "--"]).args(command);
     inside.env("CORONER_CRASH_HANDLER", tools::built_library("libcrash_handler_library.so"));
     inside.env("CORONER_STORE", &store).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     let (end, output) = run_to_end(&mut inside)?;
     let reports = reports(&store);
     // By the same user: a store is its owner's.
     let mut next = Command::new(tools::this_program()?);
-    next.args(["worst-minute", "--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(crash_program());
+    next.args(["--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(crash_program());
     next.arg(&store).args(["deliver", "0"]).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     row.environment.make_room(&store);
     let outcome = match run_to_end(&mut next)? {
