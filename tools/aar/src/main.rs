@@ -30,6 +30,9 @@ pub(crate) struct Arguments {
     /// Install, crash and start again with the shared library of x86_64, on the bed.
     #[arg(long)]
     run: bool,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
 }
 
 /// The shared library's file and its name for others.
@@ -331,5 +334,11 @@ fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
 }
 
 fn main() -> anyhow::Result<()> {
-    run(&Arguments::parse())
+    let arguments = Arguments::parse();
+    let outcome = run(&arguments);
+    if arguments.json {
+        let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        println!("{}", serde_json::json!({ "tool": "aar", "pass": outcome.is_ok(), "error": error }));
+    }
+    outcome
 }

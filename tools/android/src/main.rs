@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(why) => {
             println!("skipped: {why}");
             if arguments.json {
-                println!("{}", serde_json::json!({ "chore": "android", "skipped": why, "rows": [], "failed": 0 }));
+                println!("{}", serde_json::json!({ "tool": "android", "skipped": why, "rows": [], "failed": 0 }));
             }
             return Ok(());
         }
@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let failed = outcome.iter().filter(|row| !row.passed).count();
     println!("{} runs, {failed} failed", outcome.len());
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "android", "rows": outcome, "failed": failed }));
+        println!("{}", serde_json::json!({ "tool": "android", "rows": outcome, "failed": failed }));
     }
     ensure!(!outcome.is_empty(), "no run has that name");
     ensure!(failed == 0, "{failed} runs failed");

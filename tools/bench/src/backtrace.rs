@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!(
             "{}",
             serde_json::json!({
-                "chore": "bench backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures,
+                "tool": "bench", "bench": "backtrace", "pass": true, "unit": "ns", "rows": rows, "figures": figures,
                 "another_thread_bare_signals": bare_signals,
             })
         );

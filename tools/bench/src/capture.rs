@@ -168,7 +168,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         bytes_per_thread = Some(per_thread);
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "capture", "rows": rows, "bytes_per_thread": bytes_per_thread }));
+        println!(
+            "{}",
+            serde_json::json!({ "tool": "bench", "bench": "capture", "rows": rows, "bytes_per_thread": bytes_per_thread })
+        );
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         rows.push(row);
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "handled-faults", "unit": "ns", "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "bench", "bench": "handled-faults", "unit": "ns", "rows": rows }));
     }
     Ok(())
 }

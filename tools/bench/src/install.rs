@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "install", "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "bench", "bench": "install", "rows": rows }));
     }
     Ok(())
 }

@@ -137,7 +137,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = after_one_crash(&programs[1])?;
     println!("1,000 launches of 2 ms after one crash: the report is there after launch {first}, and once at the end");
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "launch", "rows": rows, "report_after_launch": first }));
+        println!(
+            "{}",
+            serde_json::json!({ "tool": "bench", "bench": "launch", "rows": rows, "report_after_launch": first })
+        );
     }
     Ok(())
 }

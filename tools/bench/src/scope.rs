@@ -98,7 +98,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "bench scope", "pass": true, "unit": "ns", "rows": rows }));
+        println!(
+            "{}",
+            serde_json::json!({ "tool": "bench", "bench": "scope", "pass": true, "unit": "ns", "rows": rows })
+        );
     }
     Ok(())
 }

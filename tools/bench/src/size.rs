@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         println!(
             "{}",
-            serde_json::json!({ "bench": "size", "pass": passed.is_empty(), "rows": rows, "passed": passed })
+            serde_json::json!({ "tool": "bench", "bench": "size", "pass": passed.is_empty(), "rows": rows, "passed": passed })
         );
     }
     if arguments.check && !passed.is_empty() {

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     compare(&mut rows, "one lookup", &steady, "coroner index", "ns");
 
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "symbols", "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "bench", "bench": "symbols", "rows": rows }));
     }
     Ok(())
 }

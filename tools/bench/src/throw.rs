@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "bench": "throw", "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "bench", "bench": "throw", "rows": rows }));
     }
     Ok(())
 }

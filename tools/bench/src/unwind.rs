@@ -192,7 +192,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{:<72} {:>10.2} {:>10.2} {:>6.2}x {}", row.name, row.ours, row.peer, row.ratio, row.unit);
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "bench unwind", "pass": true, "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "bench", "bench": "unwind", "pass": true, "rows": rows }));
     }
     Ok(())
 }

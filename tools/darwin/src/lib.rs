@@ -121,7 +121,7 @@ fn table(arguments: &Arguments) -> anyhow::Result<()> {
     let failed = rows.iter().filter(|row| !row.passed).count();
     println!("{} programs, {failed} failed", rows.len());
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "darwin", "rows": rows, "failed": failed }));
+        println!("{}", serde_json::json!({ "tool": "darwin", "rows": rows, "failed": failed }));
     }
     ensure!(!rows.is_empty(), "no program has that name");
     ensure!(failed == 0, "{failed} programs did not do as they should");

@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let failed = rows.iter().filter(|row| !row.passed).count();
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "desk", "pass": failed == 0, "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "desk-check", "pass": failed == 0, "rows": rows }));
     }
     if failed > 0 {
         bail!("{failed} of {} rows are not as expected", rows.len());

@@ -201,7 +201,7 @@ fn report(arguments: &Arguments, rows: &[Row], archives: &[&Path]) -> anyhow::Re
             .iter()
             .map(|row| serde_json::json!({ "what": row.what, "bytes": row.bytes, "unit": "bytes", "error": row.error }))
             .collect();
-        println!("{}", serde_json::json!({ "chore": "dist", "pass": failed == 0, "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "dist", "pass": failed == 0, "rows": rows }));
     }
     if failed > 0 {
         bail!("{failed} checks failed");

@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(crashes) = arguments.flips {
         let counts = flips::run(&bench, crashes, arguments.seed, !arguments.json)?;
         if arguments.json {
-            println!("{}", serde_json::json!({ "rows": counts }));
+            println!("{}", serde_json::json!({ "tool": "explain-bench", "rows": counts }));
         }
         return Ok(());
     }
@@ -126,11 +126,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wrong = outcomes.iter().filter(|outcome| outcome.wrong).count();
     let all = outcomes.len();
     println!("{all} programs: {right} right, {wrong} wrong, {} neither", all - right - wrong);
+    let is_pass = wrong == 0 && right * 100 >= all * WANTED;
     if arguments.json {
-        println!("{}", serde_json::json!({ "programs": all, "right": right, "wrong": wrong, "rows": outcomes }));
+        println!(
+            "{}",
+            serde_json::json!({
+                "tool": "explain-bench", "pass": is_pass, "programs": all, "right": right, "wrong": wrong, "rows": outcomes,
+            })
+        );
     }
     ensure!(all > 0, "no program has that name");
-    ensure!(wrong == 0 && right * 100 >= all * WANTED, "{right} of {all} right, {wrong} wrong");
+    ensure!(is_pass, "{right} of {all} right, {wrong} wrong");
     Ok(())
 }
 

@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 serde_json::json!({ "app": app, "step": step, "seconds": seconds, "ok": error.is_none(), "error": error })
             })
             .collect();
-        println!("{}", serde_json::json!({ "chore": "front-door", "pass": failed == 0, "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "front-door", "pass": failed == 0, "rows": rows }));
     }
     if failed > 0 {
         bail!("{failed} steps failed");

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         row("one crash of ripgrep with README's snippet, and short launches", &|| foreign::tool(1000));
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "launches", "pass": failed.is_empty(), "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "launches", "pass": failed.is_empty(), "rows": rows }));
     }
     ensure!(failed.is_empty(), "failed: {}", failed.join("; "));
     Ok(())

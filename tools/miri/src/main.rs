@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("skipped: {error:#}");
         if arguments.json {
             let skipped = format!("{error:#}");
-            println!("{}", serde_json::json!({ "chore": "miri", "pass": true, "skipped": skipped, "rows": [] }));
+            println!("{}", serde_json::json!({ "tool": "miri", "pass": true, "skipped": skipped, "rows": [] }));
         }
         return Ok(());
     }
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             |(name, seconds, error)| serde_json::json!({ "test": name, "ok": error.is_none(), "seconds": seconds }),
         );
         let rows: Vec<_> = rows.collect();
-        println!("{}", serde_json::json!({ "chore": "miri", "pass": failed.is_empty(), "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "miri", "pass": failed.is_empty(), "rows": rows }));
     }
     ensure!(failed.is_empty(), "{} of {} tests failed", failed.len(), rows.len());
     Ok(())

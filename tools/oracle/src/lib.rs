@@ -263,7 +263,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(format!("right in less than {GOAL} % of the states of {}", failing.join(", ")))
     };
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "oracle", "pass": verdict.is_ok(), "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "oracle", "pass": verdict.is_ok(), "rows": rows }));
     }
     match verdict {
         Ok(()) => Ok(()),

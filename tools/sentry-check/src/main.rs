@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .iter()
             .map(|row| serde_json::json!({ "check": row.check, "what": row.what, "ok": row.problems.is_empty(), "problems": row.problems }))
             .collect();
-        println!("{}", serde_json::json!({ "chore": "sentry", "pass": failed == 0, "rows": list }));
+        println!("{}", serde_json::json!({ "tool": "sentry-check", "pass": failed == 0, "rows": list }));
     }
     ensure!(failed == 0, "{failed} of {} are wrong", rows.len());
     Ok(())

@@ -197,7 +197,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("\nallowed, but nothing needs it: {}", unused.join(", "));
     }
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "signal-safety", "pass": failed == 0, "artefacts": rows }));
+        println!("{}", serde_json::json!({ "tool": "signal-safety", "pass": failed == 0, "artefacts": rows }));
     }
     ensure!(failed == 0, "{failed} of {} artefacts can reach what a crash must not", artefacts.len());
     Ok(())

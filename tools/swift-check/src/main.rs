@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let failed = rows.iter().filter(|row| row["ok"] == false).count();
     println!("{} rows, {failed} failed", rows.len());
     if arguments.json {
-        println!("{}", serde_json::json!({ "chore": "swift", "pass": failed == 0, "rows": rows }));
+        println!("{}", serde_json::json!({ "tool": "swift-check", "pass": failed == 0, "rows": rows }));
     }
     ensure!(failed == 0, "{failed} rows failed");
     Ok(())

@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     println!("{} rows, {failed} failed; {} files are not here: {}", rows.len(), missing.len(), missing.join(", "));
     print_costs(&costs);
     if arguments.json {
-        let all = serde_json::json!({ "check": "symbols-truth", "rows": rows, "costs": costs, "missing": missing });
+        let all = serde_json::json!({ "tool": "symbols-truth", "pass": failed == 0, "rows": rows, "costs": costs, "missing": missing });
         println!("{all}");
     }
     ensure!(!rows.is_empty(), "nothing was compared");

@@ -27,6 +27,9 @@ struct Arguments {
     /// Only launches and panics; no native crashes and no programs in C
     #[arg(long)]
     short: bool,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs it.
@@ -238,5 +241,11 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
 }
 
 fn main() -> anyhow::Result<()> {
-    run(&Arguments::parse())
+    let arguments = Arguments::parse();
+    let outcome = run(&arguments);
+    if arguments.json {
+        let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        println!("{}", serde_json::json!({ "tool": "windows", "pass": outcome.is_ok(), "error": error }));
+    }
+    outcome
 }

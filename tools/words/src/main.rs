@@ -122,10 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     println!("{} files, {} findings", files.len(), rows.len());
     let failed = rows.len();
     if arguments.json {
-        println!(
-            "{}",
-            serde_json::json!({ "chore": "words", "pass": failed == 0, "files": files.len(), "rows": rows })
-        );
+        println!("{}", serde_json::json!({ "tool": "words", "pass": failed == 0, "files": files.len(), "rows": rows }));
     }
     if failed > 0 {
         bail!("{failed} findings");

@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if arguments.json {
         let json = serde_json::json!({
-            "chore": "worst-minute", "pass": failed == 0, "rows": outcomes, "versions": hosts.versions(),
+            "tool": "worst-minute", "pass": failed == 0, "rows": outcomes, "versions": hosts.versions(),
         });
         println!("{json}");
     }
