@@ -1,9 +1,9 @@
-//! Flipped bits: in pointers and in code of programs that run, each crash with what is said of it; and crashes without.
+//! Crashes with one flipped bit, in a pointer or in code, and crashes without.
 //!
-//! `flips.c` takes a pointer to what is there (a local variable, a static and a constant one, the heap, a large allocation, code of the program and
-//! of the C library), or some code that it then runs, and flips a bit, any of all. Most flips of the low bits and some of code don't crash: those have no
-//! report and are not counted. **Named** is the bit and the good address, or the byte of code. A clean crash is **accused** if a bit of a pointer or a changed
-//! byte is said of it.
+//! `flips.c` takes a pointer to a local variable, a static or constant one, the heap, a large allocation or code, or some code that
+//! it then runs, and flips any one bit. Most flips of low bits and some of code don't crash; those leave no report and are not
+//! counted. **Named**: the explanation names the bit and the good address, or the byte of code. **Accused**: the explanation of a
+//! clean crash names a flipped bit or a changed byte.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -20,16 +20,16 @@ use serde::Serialize;
 
 use super::{Bench, succeed};
 
-/// Of a hundred flips so many have to be named.
+/// The share of flips that must be named, in percent.
 const WANTED: usize = 90;
 /// More runs than these for each crash that is wanted are not made.
 const RUNS: u64 = 12;
 /// Bits below lead to memory nearby, where a wrong index leads, too: they are not named, and counted apart.
 const LOWEST: u32 = 24;
-/// How far what is used of an object lies from its start.
+/// The largest offset of an access within an object.
 const OBJECT: u64 = 4096;
 
-/// What flips were in.
+/// The place of a flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
@@ -42,14 +42,14 @@ enum Mode {
 #[derive(Debug)]
 struct Flip {
     bit: u32,
-    /// Of code: whether the report has that byte. A program goes on with wrong values, and crashes elsewhere.
+    /// For code: whether the report has that byte. A program may continue with wrong values and crash elsewhere.
     is_in_report: bool,
     is_named: bool,
     is_accused: bool,
     line: String,
 }
 
-/// What was counted of crashes with a flipped bit, or without.
+/// Counts of crashes in one mode.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Count {
     mode: String,
@@ -103,7 +103,7 @@ pub(super) fn run(bench: &Bench, crashes: usize, first_seed: u64, is_verbose: bo
     Ok(counts)
 }
 
-/// So many crashes of a kind, as far as there are as many in a number of runs.
+/// Collects `wanted` crashes of a mode, or fewer if the runs don't yield as many.
 fn crashes_of(bench: &Bench, program: &Path, mode: Mode, wanted: usize, first_seed: u64) -> anyhow::Result<Vec<Flip>> {
     let next = AtomicU64::new(first_seed);
     let found = Mutex::new(Vec::new());

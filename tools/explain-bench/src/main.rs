@@ -1,9 +1,5 @@
-//! `cargo xtask explain-bench`: programs that each have one fault, which is known, and what is said of it.
-//!
-//! Each program of [`table::ROWS`] is built without and with optimisation, crashes with Coroner in it, and is explained twice: with its file, and by its report
-//! alone. **Right** is the kind and, where the table has them, the access, the register's value and what the instruction adds to it. **Wrong** is a claim that is
-//! called certain and is none of that; what is called possible or unknown is neither. Reports of clean programs may not be said to have code that
-//! was changed or an address with a flipped bit; in one that is changed by a bit here, that bit has to be named.
+//! Runs programs with one known fault each ([`table::ROWS`]), without and with optimisation, and compares the explanation of each
+//! crash with the table. See the package's `README.md` for what "right" and "wrong" mean.
 
 mod flips;
 mod table;
@@ -27,31 +23,31 @@ use serde::Serialize;
 use table::{Language, ROWS, Row};
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "explain-bench", about = "Runs programs with one known fault each and judges their explanations")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per program, as the last line
     #[arg(long)]
     json: bool,
-    /// Only programs of these names.
+    /// Run only programs with these names
     #[arg(long)]
     only: Vec<String>,
-    /// Every ninth program, for the test command.
+    /// Run every ninth program
     #[arg(long)]
     short: bool,
-    /// Instead of the programs: crashes with a flipped bit in a pointer or in code, so many of each, and four times as many without.
+    /// Crash programs with a flipped bit instead: this many with the bit in a
+    /// pointer, as many in code, and four times as many without
     #[arg(long, value_name = "CRASHES")]
     flips: Option<usize>,
-    /// Flips: the first seed of the generator. Rules are made on others than those that they are judged by.
+    /// Seed the bit flips. Develop rules with seeds other than 1
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Programs of arm64, under qemu-user: those whose fault that processor has.
+    /// Run arm64 programs under qemu-user instead
     #[arg(long)]
     arm64: bool,
 }
 
-/// Of a hundred programs so many have to be right.
+/// The share of programs that must be right, in percent.
 const WANTED: usize = 98;
 const ARM64: &str = "aarch64-unknown-linux-gnu";
 
@@ -61,20 +57,20 @@ struct Outcome {
     program: String,
     language: String,
     optimised: bool,
-    /// What was said.
+    /// The explanation's first sentence.
     headline: String,
     kind: String,
     certainty: String,
     right: bool,
-    /// Something is called certain that is not so.
+    /// Whether a claim is certain and false.
     wrong: bool,
-    /// What is not as it should be.
+    /// Why the program is not right.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
 impl Outcome {
-    /// Of a program that could not be built, or left no report.
+    /// The outcome of a program that can't be built or left no report.
     fn failed(row: &Row, optimised: bool, error: &anyhow::Error) -> Self {
         Self {
             program: row.name.to_owned(),
@@ -93,7 +89,7 @@ impl Outcome {
 /// Builds, crashes and explains.
 ///
 /// # Errors
-/// Fewer are right than wanted, or one is wrong.
+/// Fewer than [`WANTED`] percent are right, or one is wrong.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let bench = Bench::new(arguments.arm64)?;
     if let Some(crashes) = arguments.flips {
@@ -135,12 +131,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             })
         );
     }
-    ensure!(all > 0, "no program has that name");
-    ensure!(is_pass, "{right} of {all} right, {wrong} wrong");
+    ensure!(all > 0, "no programs match --only");
+    ensure!(is_pass, "{right} of {all} right, {wrong} wrong; expected {WANTED} % right and none wrong");
     Ok(())
 }
 
-/// Where programs are built.
+/// The programs' build folder and inputs.
 struct Bench {
     folder: tempfile::TempDir,
     sources: PathBuf,
@@ -289,10 +285,10 @@ impl Bench {
         }
         command.envs(row.environment.iter().copied());
         let died = command.arg(program).arg(store).output()?;
-        ensure!(died.status.signal().is_some(), "it does not die: {died:?}");
+        ensure!(died.status.signal().is_some(), "the program did not die: {died:?}");
         let runs: Vec<PathBuf> =
             fs::read_dir(store.join("runs"))?.map(|run| Ok(run?.path())).collect::<std::io::Result<_>>()?;
-        let [run] = runs.as_slice() else { bail!("{} runs", runs.len()) };
+        let [run] = runs.as_slice() else { bail!("expected one run, got {}", runs.len()) };
         Ok(Report::read_file(run.join("report"))?)
     }
 }
@@ -305,35 +301,35 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What of the claims is not as the table has it.
+/// The first claim that differs from the table.
 fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Option<String> {
     let kind = if is_optimised { row.kind } else { row.kind_unoptimised };
     if said.kind != kind && said.kind != row.kind {
-        return Some(format!("{} instead of {}", said.kind.name(), kind.name()));
+        return Some(format!("unexpected kind: expected {}, got {}", kind.name(), said.kind.name()));
     }
     if row.is_doubtful && said.certainty == Certainty::Certain {
-        return Some("it is called certain".to_owned());
+        return Some("called certain; expected possible or unknown".to_owned());
     }
     if !said.headline.contains(row.says) {
-        return Some(format!("it does not say `{}`", row.says));
+        return Some(format!("the headline doesn't contain `{}`", row.says));
     }
     if kind == FaultKind::Abort {
         return None;
     }
     if row.is_nameless && operand_register(said).is_some() {
-        return Some(format!("a register is named: {:?}", operand_register(said)));
+        return Some(format!("unexpected register: {:?}", operand_register(said)));
     }
     let access = said.access.unwrap_or_default();
     if let Some((wanted, width)) = row.access
         && (access.kind, access.width) != (Some(wanted), Some(width))
     {
-        return Some(format!("the access is {:?} of {:?} bytes", access.kind, access.width));
+        return Some(format!("unexpected access: {:?} of {:?} bytes", access.kind, access.width));
     }
     let operand = said.operand.as_ref();
     let unoptimised = if is_optimised { None } else { row.register_unoptimised };
     if let Some((value, offset)) = unoptimised.or(row.register) {
         let named = operand.and_then(|operand| Some((operand.register.as_ref()?, operand.value?.0)));
-        let Some((_, found)) = named else { return Some("no register is named".to_owned()) };
+        let Some((_, found)) = named else { return Some("no register named".to_owned()) };
         let added = operand.and_then(|operand| operand.displacement).unwrap_or(0);
         if (found, added) != (value, offset) {
             return Some(format!("the register holds {found:#x}, and {added:#x} is added"));
@@ -351,7 +347,7 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
 }
 
-/// What is not as the table has it of the variable, and whether another one is named.
+/// How the variable differs from the table, and whether a wrong one is named.
 fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
     let found = said.variable.as_ref().map(|named| (named.name.as_str(), named.accessed.as_deref()));
     // The programs hide values from the compiler in that variable.
@@ -360,7 +356,7 @@ fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
         Some(_) => found == row.variable,
         None => matches!(found, None | Some(("hidden", _))) || found.map(|(name, _)| name) == row.may_name,
     };
-    (!is_allowed).then(|| (format!("the variable is {found:?}"), found.is_some_and(|(name, _)| name != "hidden")))
+    (!is_allowed).then(|| (format!("unexpected variable: {found:?}"), found.is_some_and(|(name, _)| name != "hidden")))
 }
 
 fn operand_register(said: &Explanation) -> Option<&str> {
@@ -387,22 +383,24 @@ fn mask(value: u64) -> u64 {
     u64::MAX >> value.leading_zeros().min(32)
 }
 
-/// What is said of flipped bits and changed code, where there is nothing of it or where it is to be said.
+/// Checks the claims about flipped bits and changed code: none where there is none, the right one where there is.
 fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
     // A breakpoint and a trap of assembly are in the file, too.
     if let Some(change) = &said.code_change {
-        return Some(format!("code that nobody changed is said to be changed: {change:?}"));
+        return Some(format!("unchanged code reported as changed: {change:?}"));
     }
     let good = said.operand.as_ref().and_then(|operand| operand.value).unwrap_or_default();
     let is_named = said.bit_flips.iter().any(|flip| flip.address.0 ^ good.0 == 1 << flip.bit);
     match (row.is_flip, is_named) {
-        (true, false) => Some("the flipped bit is not named".to_owned()),
-        (false, true) => Some(format!("a bit is said to be flipped: {:?} ({})", said.bit_flips, report.event_id())),
+        (true, false) => Some("the flipped bit is not reported".to_owned()),
+        (false, true) => {
+            Some(format!("unflipped bit reported as flipped: {:?} ({})", said.bit_flips, report.event_id()))
+        }
         _ => None,
     }
 }
 
-/// By its report alone a program is explained as with its file: the report has the code.
+/// Checks that the report alone, which contains the code, gives the same explanation as with the program's file.
 fn alone(report: &Report, said: &Explanation) -> Option<String> {
     let blind = explain(report, &NoCode);
     let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
@@ -414,7 +412,7 @@ fn alone(report: &Report, said: &Explanation) -> Option<String> {
     (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
 }
 
-/// A bit of the report's code is changed, and has to be named. The report is of a program whose file is there.
+/// Changes a bit of the report's code, which the explanation must name. The program's file must exist.
 fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
     let mut changed = report.clone();
     let pc = report.crashed_thread()?.registers.as_ref()?.pc()?;
@@ -430,7 +428,7 @@ fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
     let at = Address(pc.0 + place as u64);
     match explain(&changed, files).code_change {
         Some(change) if change.address == at && change.kind == CodeChangeKind::OneBit => None,
-        other => Some(format!("bit {bit} at {at} was changed, and it is said: {other:?}")),
+        other => Some(format!("bit {bit} at {at} was changed; reported: {other:?}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The programs, and what is to be said of each.
+//! The programs, and the expected explanation of each.
 
 use coroner_report::model::FaultKind as Kind;
 use coroner_report::wire::Access;
@@ -14,7 +14,7 @@ pub(super) enum Language {
     Rust,
 }
 
-/// What is to be said of a fault.
+/// The expected explanation of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -84,7 +84,7 @@ const fn unoptimised(row: Row, kind: Kind) -> Row {
     Row { kind_unoptimised: kind, ..row }
 }
 
-/// What is said without optimisation of a field whose address was computed before.
+/// A row whose unoptimised program computes the field's address before the access.
 const fn computed(row: Row, kind: Kind, address: u64) -> Row {
     Row { kind_unoptimised: kind, register_unoptimised: Some((address, 0)), ..row }
 }
@@ -105,12 +105,12 @@ const fn says(row: Row, says: &'static str) -> Row {
     Row { says, ..row }
 }
 
-/// Of a variable that held the bad value, or of a field, and of what was accessed by it.
+/// A row that names the variable or field with the bad value, and the accessed expression.
 const fn named(row: Row, variable: &'static str, accessed: &'static str) -> Row {
     Row { variable: Some((variable, Some(accessed))), ..row }
 }
 
-/// Of a variable that held what was called, divided by, or used as it is.
+/// A row that names a variable whose value was called, divided by, or used directly.
 const fn named_alone(row: Row, variable: &'static str) -> Row {
     Row { variable: Some((variable, None)), ..row }
 }

@@ -1,5 +1,5 @@
-//! Launches of programs that are not made for tests: a real tool from crates.io with README's snippet, and a tool, daemons and a
-//! pre-forking server in C, with the C interface. All with Coroner's default settings.
+//! Launches of programs that are not made for tests: a tool from crates.io with the README's snippet; a tool, daemons and a
+//! pre-forking server in C. All use Coroner's default settings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ const CALLS: &str = "system calls of a launch";
 const LARGEST: &str = "KiB in the store at most";
 const APP: &str = include_str!("app.c");
 
-/// How an app is started, with a store of its own.
+/// How to start an app with its own store.
 pub(super) struct App {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -60,18 +60,18 @@ impl App {
     fn run(&self, words: &[&str]) -> anyhow::Result<()> {
         let output = self.command(words).output().with_context(|| format!("starting {}", self.program.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{words:?} ended with {}: {}", output.status, said.trim());
+        ensure!(output.status.success(), "{words:?} failed: {}: {}", output.status, said.trim());
         Ok(())
     }
 
-    /// It crashes.
+    /// Runs a launch that crashes.
     fn crash(&self) -> anyhow::Result<()> {
         let mut child = if self.is_tool {
             // It waits for what to search in. What it says of the last run says that Coroner is there.
             let mut child = self.command(&["word", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
             let mut line = String::new();
             BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
-            ensure!(line.starts_with("the last run "), "it said {line:?}");
+            ensure!(line.starts_with("the last run "), "unexpected output: {line:?}");
             // SAFETY: no memory is touched; the child is this process's own and not waited for.
             ensure!(unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSEGV) } == 0, "it can't be sent a signal");
             child
@@ -79,7 +79,7 @@ impl App {
             self.command(&["crash"]).spawn()?
         };
         let status = child.wait()?;
-        ensure!(status.signal() == Some(libc::SIGSEGV), "a crash ended with {status}");
+        ensure!(status.signal() == Some(libc::SIGSEGV), "unexpected exit of a crash: {status}");
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl App {
     fn deliver(&self, reports: usize) -> anyhow::Result<Seen> {
         let mut launches = 0;
         while self.reports() < reports {
-            ensure!(launches < reports, "after {launches} launches there are {} of {reports} reports", self.reports());
+            ensure!(launches < reports, "{} of {reports} reports after {launches} launches", self.reports());
             self.run(&["end"])?;
             launches += 1;
         }
@@ -142,7 +142,7 @@ pub(super) fn tool_in_c(launches: usize) -> anyhow::Result<Seen> {
 fn after_one_crash(app: &App, words: &[&str], own: usize, launches: usize) -> anyhow::Result<Seen> {
     app.crash()?;
     app.run(words)?;
-    ensure!(app.reports() == 1, "after the first launch there are {} reports of one crash", app.reports());
+    ensure!(app.reports() == 1, "expected one report after the first launch, got {}", app.reports());
     // Of what that one left for later, one of ten launches waits for the end, however short they are; from the 40th on without names. One
     // that ends without `exit` leaves a run of its own.
     let mut settling = 0_u64;

@@ -1,8 +1,6 @@
-//! `cargo xtask launches`: whether every crash arrives, however its launch and the next ones end.
-//!
-//! Real launches of `launch_program`, with Coroner's default settings, a folder sink, and a server in this process. What is expected: each
-//! report that was complete when its process had ended is in the folder once and at the server, where one that came twice has the same id;
-//! nobody else's is; and the store stays within its limits. [`foreign`] has programs that are not made for tests.
+//! Kills launches of `launch_program` at random moments and checks that every complete report arrives, in the folder and at a
+//! server, once; and that the store stays within its limits. [`foreign`] does the same with ordinary programs. See the package's
+//! `README.md`.
 
 mod foreign;
 
@@ -21,25 +19,24 @@ use coroner_tests::server::{Reply, Server};
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "launches", about = "Kills launches at random moments and checks that every report arrives once")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per scenario, as the last line
     #[arg(long)]
     json: bool,
-    /// A third of the launches, as the test command does.
+    /// Run fewer launches, and skip ripgrep
     #[arg(long)]
     short: bool,
-    /// Only rows whose name contains this.
+    /// Run only rows whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// The seed of chance: when processes are killed.
+    /// Seed the moments at which processes are killed
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What was seen, by its name.
+/// Counts by name.
 type Seen = BTreeMap<&'static str, u64>;
 
 /// Runs the rows.
@@ -90,7 +87,7 @@ fn program() -> anyhow::Result<PathBuf> {
     let shipped = built.with_extension("shipped");
     let status =
         Command::new("strip").arg("-g").arg("-o").args([&shipped, &built]).status().context("running strip")?;
-    ensure!(status.success(), "the program can't be stripped");
+    ensure!(status.success(), "strip failed: {status}");
     Ok(shipped)
 }
 
@@ -178,12 +175,12 @@ impl<'p> Bench<'p> {
                 break;
             }
         }
-        ensure!(flushed, "after ten launches something is left to deliver");
+        ensure!(flushed, "undelivered reports after ten launches");
         let files = self.in_folder();
         let in_folder: BTreeSet<String> = files.iter().cloned().collect();
         ensure!(
             files.len() == in_folder.len(),
-            "{} files in the folder are of {} events",
+            "duplicate reports in the folder: {} files for {} events",
             files.len(),
             in_folder.len()
         );
@@ -191,9 +188,9 @@ impl<'p> Bench<'p> {
         let lost = |there: &BTreeSet<String>| self.complete.difference(there).cloned().collect::<Vec<_>>();
         // The folder has limits of its own; the server has everything.
         let room = in_folder.len() >= Retention::default().number;
-        ensure!(room || lost(&in_folder).is_empty(), "not in the folder: {:?}", lost(&in_folder));
-        ensure!(lost(&at_server).is_empty(), "not at the server: {:?}", lost(&at_server));
-        ensure!(in_folder.is_subset(&at_server), "the folder has events that the server has not");
+        ensure!(room || lost(&in_folder).is_empty(), "missing in the folder: {:?}", lost(&in_folder));
+        ensure!(lost(&at_server).is_empty(), "missing at the server: {:?}", lost(&at_server));
+        ensure!(in_folder.is_subset(&at_server), "the folder has events that the server doesn't have");
         let broken = std::fs::read_dir(self.store().join("broken")).map_or(0, Iterator::count);
         ensure!(broken == 0, "{broken} runs were set aside");
         Ok(Seen::from([
@@ -220,8 +217,8 @@ fn whole_launch(bench: &mut Bench<'_>) -> anyhow::Result<Duration> {
 
 /// Launches that crash, work or end, each killed at a random moment unless it has ended before.
 fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen> {
-    /// From a thirtieth of the time that a launch takes on this machine which crashes and has a crash to deliver, to twice as much. The
-    /// moments are as dense near the start as later: each doubling of the time has as many.
+    /// Kill moments range from 1/30 to about twice the time of a launch that crashes and delivers a crash; each doubling of the time
+    /// has equally many.
     const DOUBLINGS: f64 = 6.0;
     /// Launches after which that time is measured again, by one that is not killed: where the machine has become slower meanwhile, the
     /// launches would end before they send anything, and of more crashes than its limit the outbox leaves out the oldest.
@@ -259,11 +256,11 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
         }
     }
     let mut seen = bench.finish()?;
-    ensure!(bench.complete.len() > launches / 50, "only {} crashes came to their end", bench.complete.len());
+    ensure!(bench.complete.len() > launches / 50, "too few complete reports: {}", bench.complete.len());
     largest = largest.max(disk_bytes(&bench.store()));
     // Of the store, the folder and the outbox each has as much, beside what a kill leaves half-written.
     let most = 3 * Retention::default().bytes;
-    ensure!(largest <= most, "the store grew to {largest} bytes, and its limits are {most}");
+    ensure!(largest <= most, "the store grew to {largest} bytes; the limit is {most}");
     seen.extend([
         ("launches", launches as u64),
         ("of them killed", killed),
@@ -272,7 +269,7 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
     Ok(seen)
 }
 
-/// So many processes at once, of which the oldest crash and the others are killed; then launches that end at once, and one that waits.
+/// Starts `all` processes at once; the `crashing` oldest crash, the others are killed. Then launches that exit at once, and one that waits.
 fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> {
     let mut bench = Bench::new(program)?;
     let mut workers = Vec::new();
@@ -280,7 +277,7 @@ fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> 
         let mut worker = bench.start(&["keep", "wait", "crash"])?;
         let mut line = String::new();
         BufReader::new(worker.stdout.take().context("its output")?).read_line(&mut line)?;
-        ensure!(line == "installed\n", "a worker said {line:?}");
+        ensure!(line == "installed\n", "unexpected output of a worker: {line:?}");
         workers.push(worker);
     }
     for (number, worker) in workers.iter_mut().enumerate() {
@@ -295,7 +292,7 @@ fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> 
     bench.look()?;
     let short = bench.short_launches(crashing)?;
     let mut seen = bench.finish()?;
-    ensure!(bench.complete.len() == crashing, "{} complete reports of {crashing} crashes", bench.complete.len());
+    ensure!(bench.complete.len() == crashing, "expected {crashing} complete reports, got {}", bench.complete.len());
     seen.insert("short launches until the folder has them all", short);
     Ok(seen)
 }
@@ -305,7 +302,7 @@ fn clean_launches(program: &Path, launches: usize) -> anyhow::Result<Seen> {
     let mut bench = Bench::new(program)?;
     bench.start(&["keep", "crash"])?.wait()?;
     bench.look()?;
-    ensure!(bench.complete.len() == 1, "{} complete reports of one crash", bench.complete.len());
+    ensure!(bench.complete.len() == 1, "expected one complete report, got {}", bench.complete.len());
     for _ in 0..launches {
         if !bench.start(&["keep"])?.wait()?.success() {
             bail!("a clean launch failed");

@@ -1,9 +1,5 @@
-//! `cargo xtask miri`: crash time under Miri, which checks each access of memory against Rust's rules of aliasing, against the
-//! lives of what is accessed, and for data races.
-//!
-//! Miri makes no system calls: `crates/coroner-capture/src/miri` has a kernel in their place. Run are its tests, each in a process
-//! of its own, and the tests of what threads share (the report lock, concurrent crashes). Miri is a component of nightly toolchains;
-//! where there is none and rustup can't add it, the check says so and is skipped.
+//! Runs crash-time code under Miri, which checks aliasing, lifetimes and data races, on a fake kernel. See the package's
+//! `README.md`.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -16,19 +12,18 @@ use clap::Parser as _;
 
 use toolbox::{deadline, tools};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "miri", about = "Runs crash-time code under Miri on a fake kernel")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with a row a test as the last line.
+    /// Print one JSON object, a row per test, as the last line
     #[arg(long)]
     json: bool,
-    /// Only tests whose name contains this.
+    /// Run only tests whose name contains this
     #[arg(long)]
     only: Option<String>,
 }
 
-/// A fixed one: what Miri checks changes from night to night.
+/// Pinned, because Miri's checks change from one nightly to the next.
 const TOOLCHAIN: &str = "nightly-2026-10-30";
 
 /// Addresses are numbers to a kernel, and what an install maps stays mapped.
@@ -42,7 +37,7 @@ const UNITS: [&str; 2] = ["report_lock", "concurrent_crashes"];
 /// Runs the tests.
 ///
 /// # Errors
-/// Where one fails; what Miri says of it is printed.
+/// A test fails; Miri's output is printed.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Err(error) = find() {
         println!("skipped: {error:#}");
@@ -54,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let is_wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let mut jobs: Vec<Vec<String>> = list()?.into_iter().map(|name| vec![name]).collect();
-    ensure!(!jobs.is_empty(), "there are no tests");
+    ensure!(!jobs.is_empty(), "no tests found");
     jobs.push(UNITS.map(String::from).to_vec());
     jobs.retain(|job| job.iter().any(|name| is_wanted(name)));
     let (jobs, rows) = (Mutex::new(jobs), Mutex::new(Vec::new()));
@@ -101,12 +96,12 @@ fn find() -> anyhow::Result<()> {
     if !has_miri() {
         let mut add = Command::new("rustup");
         add.args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal", "--component", "miri,rust-src"]);
-        let added = add.output().context("there is no rustup to add Miri with")?;
+        let added = add.output().context("can't run rustup to install Miri")?;
         let said = String::from_utf8_lossy(&added.stderr);
-        ensure!(added.status.success(), "rustup adds no Miri: {}", said.lines().last().unwrap_or_default());
+        ensure!(added.status.success(), "rustup can't install Miri: {}", said.lines().last().unwrap_or_default());
     }
     let made = cargo(&["setup"]).output().context("running Miri")?;
-    ensure!(made.status.success(), "Miri has no standard library: {}", String::from_utf8_lossy(&made.stderr));
+    ensure!(made.status.success(), "cargo miri setup failed: {}", String::from_utf8_lossy(&made.stderr));
     Ok(())
 }
 
@@ -114,7 +109,7 @@ fn find() -> anyhow::Result<()> {
 fn list() -> anyhow::Result<Vec<String>> {
     let arguments = [&["test"], &PACKAGE[..], &["--lib", "--", "miri::", "--list", "--format", "terse"]].concat();
     let output = cargo(&arguments).stderr(Stdio::inherit()).output().context("running Miri")?;
-    ensure!(output.status.success(), "the tests do not compile for Miri");
+    ensure!(output.status.success(), "can't compile the tests for Miri");
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
 }

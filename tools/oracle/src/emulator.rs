@@ -83,13 +83,13 @@ pub(super) type Preserved = [u64; 11];
 pub(super) struct Call {
     /// The number of the call, in the order in which they were made.
     number: u64,
-    /// Where it will return to.
+    /// The return address.
     pub(super) return_address: u64,
     /// The caller's stack pointer before the call.
     pub(super) sp: u64,
     /// The caller's preserved registers.
     pub(super) preserved: Preserved,
-    /// What the call changes of the two, by a run before this one.
+    /// Changes by the call to the two, according to an earlier run.
     pub(super) changed: Option<Changed>,
 }
 
@@ -100,7 +100,7 @@ impl Call {
     }
 
     /// Whether `value` is right for preserved register `number` (of [`Preserved`]) of the caller, where the callee's is `below`.
-    /// Where the call is of an outlined part that changes the register, the caller has in it what the part has put there so far.
+    /// Whether a register may hold `value`. In a call of an outlined part that changes the register, it holds what the part has stored so far.
     pub(super) fn may_be(&self, number: usize, value: u64, below: u64) -> bool {
         let (before, after) = (self.preserved[number], self.changed.map(|changed| changed.preserved[number]));
         value == before || after.is_some_and(|after| after != before && (value == after || value == below))
@@ -115,7 +115,7 @@ pub(super) struct Changed {
     preserved: Preserved,
 }
 
-/// What calls changed, by the number of the call.
+/// Changes by each call, by the call's number.
 pub(super) type Changes = HashMap<u64, Changed>;
 
 /// A moment of the program: before the instruction at the registers' pc.
@@ -123,11 +123,11 @@ pub(super) struct State<'a> {
     pub(super) registers: Registers,
     /// The calls that haven't returned, the outermost first.
     pub(super) calls: &'a [Call],
-    /// How the thread came to be where it is.
+    /// How the thread got here.
     pub(super) situation: Situation,
 }
 
-/// What happened to the thread. All but the first are made up, out of a moment that the program did go through.
+/// The thread's situation. All but the first are made up from a moment that the program did go through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Situation {
     /// Nothing.
@@ -176,7 +176,7 @@ enum Kind {
     Return,
 }
 
-/// What must happen with the next instruction.
+/// The expected effect of the next instruction.
 enum Next {
     Anything,
     /// The call was made: it is now on the stack.
@@ -185,14 +185,14 @@ enum Next {
     Returned(Call),
 }
 
-/// Which states are looked at.
+/// The choice of states to examine.
 #[derive(Clone, Copy)]
 pub(super) struct Sampling {
-    /// How often each instruction is looked at when it is first reached.
+    /// How many first visits of each instruction are examined.
     pub(super) visits: u16,
     /// Afterwards one state of this many is, at random; 0 for none.
     pub(super) one_of: u64,
-    /// Of the calls made after a number of instructions that this divides, each is also shown as one through a bad pointer.
+    /// Calls at instruction counts divisible by this are also shown as calls through a bad pointer.
     pub(super) wild_one_of: u64,
     /// The seed of chance.
     pub(super) seed: u64,
@@ -200,11 +200,11 @@ pub(super) struct Sampling {
     pub(super) outlined: bool,
 }
 
-/// What a run came to.
+/// A run's outcome.
 pub(super) struct Ran {
-    /// How many instructions ran in the image.
+    /// The number of instructions executed in the image.
     pub(super) instructions: u64,
-    /// What its calls changed.
+    /// Changes by its calls.
     pub(super) changes: Changes,
 }
 
@@ -212,8 +212,8 @@ pub(super) struct Ran {
 /// those of a run of the same program with the same seed: what a call will change can't be known before it returns.
 ///
 /// # Errors
-/// Where the program does what it must not: an unknown instruction, a host function that isn't provided, a return to
-/// another place than the call's.
+/// The program executes an unknown instruction, calls a missing host function, or returns to another address than the
+/// call's.
 pub(super) fn run(
     unicorn: &Unicorn,
     program: &mut Program,
@@ -297,11 +297,11 @@ struct Run<'k> {
     kinds: Vec<Kind>,
     visits: Vec<u16>,
     calls: Vec<Call>,
-    /// How many calls were made.
+    /// The number of calls so far.
     made: u64,
-    /// What calls change, by an earlier run.
+    /// Changes by calls, according to an earlier run.
     known: &'k Changes,
-    /// What calls changed in this run.
+    /// Changes by calls in this run.
     changes: Changes,
     next: Next,
     instructions: u64,
@@ -370,7 +370,7 @@ impl Run<'_> {
         }
         ensure!(self.text.contains(&pc), "a jump to {pc:#x}, outside the image, from {} calls deep", self.calls.len());
         self.instructions += 1;
-        ensure!(self.instructions < 100_000_000, "the program does not end");
+        ensure!(self.instructions < 100_000_000, "the program did not exit");
         let index = (pc - self.text.start) as usize;
         if self.kinds[index] == Kind::Unknown {
             let bytes = program.regions.get(pc, length as usize).context("an instruction outside memory")?;
@@ -468,7 +468,7 @@ impl Run<'_> {
             && (self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20).is_multiple_of(self.sampling.one_of)
     }
 
-    /// What dyld's binder does: the pointer that was called through gets its value, and the register of the jump that follows.
+    /// Does what dyld's binder does: the pointer that was called through gets its value, and the register of the jump that follows.
     fn bind(&mut self, cpu: &Cpu<'_>, program: &mut Program) -> anyhow::Result<()> {
         let sp = Registers::of(cpu, self.arch).sp();
         let (number, register) = match self.arch {

@@ -16,7 +16,7 @@ use super::{
 pub(super) struct Cause {
     /// States that failed here.
     pub(super) states: u64,
-    /// What the unwinder said of one of them.
+    /// The unwinder's result for one of them.
     pub(super) said: String,
 }
 

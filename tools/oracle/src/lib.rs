@@ -1,22 +1,6 @@
-//! `cargo xtask oracle`: is the unwinder right? An answer that no unwinder has a part in.
-//!
-//! The programs of `fixtures/oracle` are built for {Mach-O, ELF} × {arm64, x86_64} × {C -O0, -O2, -Os, Rust -O3} ×
-//! {frame pointers, none}, and run under an emulator that keeps a shadow call stack from calls and returns alone
-//! ([`emulator`]). Before every instruction that is reached for the first few times, and before others at random (seeded),
-//! the state is given to three unwinders: ours, framehop and a plain chain of frame pointers ([`walkers`]). They read the
-//! guest's memory and unwind sections at the very moment, as a crash reporter would. A state is right if the whole stack
-//! is: every return address, none missing and none too many; for ours, also every stack pointer, and no preserved
-//! register that it vouches for may be wrong ("all regs" is the share where it also knew all of them). "Bad calls" are calls
-//! made to look as if they had gone through a bad pointer: the whole stack must still be found. "Signals" (ELF) are moments
-//! made to look as if a handler had been called just there: handler, trampoline, interrupted function and all its callers.
-//!
-//! Programs beyond that matrix (clang's ELF, `panic=abort`, outlined functions) stand below it. An outlined part of a function
-//! need not leave registers and stack pointer as the calling convention wants, so a first run notes what each call changes:
-//! a frame's true stack pointer is the one that its call returns with. Mach-O's lazily bound pointers are bound when they are
-//! first called through, so that `__stub_helper` runs.
-//!
-//! The chore fails where ours is right in less than [`GOAL`] of a program's states, other than those that
-//! `fixtures/oracle/exceptions.json` explains (by information that the program doesn't hold, not by code that we lack).
+//! Checks the unwinder against an emulator that keeps a shadow call stack from calls and returns alone ([`emulator`]). Ours, framehop
+//! and a chain of frame pointers ([`walkers`]) get the same states; fails below [`GOAL`] percent right states per program, other than
+//! those that `fixtures/oracle/exceptions.json` explains. See the package's `README.md`.
 
 use std::{
     fmt::Write as _,
@@ -50,35 +34,35 @@ pub use programs::Build;
 use unicorn::Unicorn;
 use walkers::{Framehop, Ours, Verdict, Walk, judge, judge_registers};
 
-/// The share of states that must be right, per cent.
+/// The share of states that must be right, in percent.
 const GOAL: f64 = 99.9;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "oracle", about = "Compares the unwinder with an emulator, instruction by instruction")]
+#[command(about)]
 pub struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per program, as the last line
     #[arg(long)]
     json: bool,
-    /// Only programs whose name contains this, as `macho-arm64` or `elf-x86_64-c-O2-nofp`.
+    /// Run only programs whose name contains this, such as `macho-arm64` or
+    /// `elf-x86_64-c-O2-nofp`
     #[arg(long)]
     only: Option<String>,
-    /// The programs for Android instead (`cargo xtask android` has its bed).
+    /// Run the programs for Android instead (needs the Android bed)
     #[arg(long)]
     android: bool,
-    /// Only two programs of each format and processor
+    /// Run only two programs per format and processor
     #[arg(long)]
     short: bool,
-    /// Random states a program, beyond the first visits of each instruction.
+    /// Sample this many random states per program, after the first visits
     #[arg(long, default_value_t = 20_000)]
     states: u64,
-    /// How often each instruction is looked at when it is first reached.
+    /// Examine each instruction at its first visits, this many
     #[arg(long, default_value_t = 3)]
     visits: u16,
-    /// The seed of the random states and of the programs' data.
+    /// Seed the random states and the programs' data
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write everything that failed, with disassembly, to this file.
+    /// Write all failures, with disassembly, to this file
     #[arg(long)]
     findings: Option<std::path::PathBuf>,
 }
@@ -120,7 +104,7 @@ struct Row {
     bad_calls: Shares,
     /// Moments inside a signal handler that interrupted the program anywhere.
     signals: Shares,
-    /// Of ours, those whose failure `exceptions.json` explains, per cent.
+    /// The share of states whose failure `exceptions.json` explains, in percent.
     explained: f64,
     /// Instructions of the program at which ours failed.
     failing_instructions: usize,
@@ -128,7 +112,7 @@ struct Row {
     pass: bool,
 }
 
-/// Of states that were made up.
+/// Counts of made-up states.
 #[derive(Clone, Copy, Default)]
 struct Made {
     states: u64,
@@ -161,10 +145,10 @@ struct Outcome {
     summary: String,
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Where a tool is missing, a program can't be built or run, or the unwinder is not right often enough.
+/// A tool is missing, a program can't be built or run, or the unwinder misses [`GOAL`].
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     let root = tools::workspace_root();
@@ -183,7 +167,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let is_wanted = |build: &Build| build.name().contains(only) && (!arguments.short || build.is_in_short());
     let builds: Vec<Build> = all.into_iter().filter(is_wanted).collect();
-    ensure!(!builds.is_empty(), "no program's name contains {only}");
+    ensure!(!builds.is_empty(), "no programs match --only {only}");
 
     let next = AtomicUsize::new(0);
     let outcomes: Mutex<Vec<(usize, anyhow::Result<Outcome>)>> = Mutex::new(Vec::new());
@@ -256,11 +240,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     println!("{} programs in {:.1} s", rows.len(), start.elapsed().as_secs_f64());
     let failing: Vec<&str> = rows.iter().filter(|row| !row.pass).map(|row| row.name.as_str()).collect();
     let verdict = if broken > 0 {
-        Err(format!("{broken} programs could not be built or run"))
+        Err(format!("can't build or run {broken} programs"))
     } else if failing.is_empty() {
         Ok(())
     } else {
-        Err(format!("right in less than {GOAL} % of the states of {}", failing.join(", ")))
+        Err(format!("less than {GOAL} % of states right: {}", failing.join(", ")))
     };
     if arguments.json {
         println!("{}", serde_json::json!({ "tool": "oracle", "pass": verdict.is_ok(), "rows": rows }));

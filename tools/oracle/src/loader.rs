@@ -22,10 +22,10 @@ use object::{
 
 const PAGE: u64 = 0x4000;
 
-/// Where the functions that the emulator provides live, one every [`HOST_STEP`] bytes.
+/// The address of the functions that the emulator provides, one every [`HOST_STEP`] bytes.
 pub(super) const HOST_BASE: u64 = 0x7000_0000_0000;
 pub(super) const HOST_STEP: u64 = 16;
-/// Where the heap lives.
+/// The heap's address.
 pub(super) const HEAP_BASE: u64 = 0x6000_0000_0000;
 /// The heap's length.
 pub(super) const HEAP_LENGTH: u64 = 64 << 20;
@@ -119,7 +119,7 @@ impl Regions {
     }
 }
 
-/// As the walker's memory: any number of walkers may read.
+/// The walker's view of memory; any number of walkers may read it.
 #[derive(Clone, Copy)]
 pub(super) struct Guest<'a>(pub(super) &'a Regions);
 
@@ -144,7 +144,7 @@ pub(super) struct Program {
     pub(super) format: BinaryFormat,
     /// Actual minus stated addresses.
     pub(super) bias: u64,
-    /// Where the executable segment lies.
+    /// The executable segment's address range.
     pub(super) text: Range<u64>,
     pub(super) sections: HashMap<String, Section>,
     pub(super) regions: Regions,
@@ -162,9 +162,9 @@ pub(super) struct Program {
 /// A pointer that is bound when it is first called through.
 #[derive(Clone, Copy)]
 pub(super) struct Lazy {
-    /// Where it is.
+    /// Its address.
     pub(super) place: u64,
-    /// What it is bound to.
+    /// The symbol it is bound to.
     pub(super) target: u64,
 }
 
@@ -176,7 +176,7 @@ impl Program {
     /// Loads `file`.
     ///
     /// # Errors
-    /// Where the file isn't what the programs of the oracle are, or has a kind of relocation that isn't known here.
+    /// The file is not a program of the oracle, or has an unknown kind of relocation.
     pub(super) fn load(data: &[u8]) -> anyhow::Result<Program> {
         let file = object::File::parse(data)?;
         let arch = match file.architecture() {
@@ -283,7 +283,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Where signal handlers return to: after the host functions.
+    /// The return address of signal handlers, after the host functions.
     pub(super) fn trampoline(&self) -> u64 {
         HOST_BASE + HOST_STEP * self.host.len() as u64
     }

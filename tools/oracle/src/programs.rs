@@ -114,7 +114,7 @@ impl Build {
         builds
     }
 
-    /// Those for Android, of `cargo xtask android`: they are built by its bed.
+    /// The programs for Android, built with the Android bed.
     pub(super) fn android() -> Vec<Build> {
         let mut builds = Vec::new();
         for target in [Target::ElfX86_64, Target::ElfArm64] {
@@ -154,10 +154,10 @@ impl Build {
         format!("{}-{source}-{}", self.target.name(), if self.frame_pointers { "fp" } else { "nofp" })
     }
 
-    /// The program's file, built if it is missing or older than its sources or this chore.
+    /// The program's file, built if it is missing or older than its sources or this program.
     ///
     /// # Errors
-    /// Where a compiler is missing and can't be had, or fails; the message holds what it said.
+    /// A compiler is missing and can't be installed, or fails; the message contains its output.
     pub fn file(self, cache: &Path) -> anyhow::Result<PathBuf> {
         let sources = tools::workspace_root().join("fixtures/oracle");
         let file = cache.join(self.name());

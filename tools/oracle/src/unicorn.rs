@@ -65,7 +65,7 @@ impl Unicorn {
     /// Loads the shared library at `path`.
     ///
     /// # Errors
-    /// Where it can't be loaded or lacks a function.
+    /// The library can't be loaded or lacks a function.
     pub(super) fn load(path: &Path) -> anyhow::Result<Unicorn> {
         // SAFETY: the library is unicorn of the pinned version; loading it runs its constructors, which only fill tables.
         let library =
@@ -111,7 +111,7 @@ impl<'u> Cpu<'u> {
     /// A CPU of that architecture with no memory.
     ///
     /// # Errors
-    /// What the emulator says.
+    /// The emulator's error.
     pub(super) fn new(unicorn: &'u Unicorn, arch: Arch) -> anyhow::Result<Cpu<'u>> {
         let (number, mode) = match arch {
             Arch::X86_64 => (ARCH_X86, MODE_64),
@@ -136,7 +136,7 @@ impl<'u> Cpu<'u> {
     /// of 4096.
     ///
     /// # Errors
-    /// What the emulator says, for instance of overlapping ranges.
+    /// The emulator's error, for example for overlapping ranges.
     pub(super) unsafe fn map(
         &self,
         address: u64,
@@ -177,7 +177,7 @@ impl<'u> Cpu<'u> {
     /// Runs from `pc` until the callback stops it, calling `before` before every instruction with its address and length.
     ///
     /// # Errors
-    /// What the emulator says: an instruction that it doesn't know, unmapped memory.
+    /// The emulator's error: an unknown instruction, unmapped memory.
     pub(super) fn run<F: FnMut(&Cpu<'u>, u64, u32)>(&self, pc: u64, mut before: F) -> anyhow::Result<()> {
         struct Call<'c, 'u, F> {
             cpu: &'c Cpu<'u>,

@@ -25,14 +25,14 @@ pub(super) struct Seen {
     pub(super) pc: u64,
     /// The frame's stack pointer, from those that say it.
     pub(super) sp: Option<u64>,
-    /// How the frame was found, from those that say it.
+    /// How the frame was found, if the unwinder reports it.
     pub(super) found: &'static str,
     /// The registers that calls preserve, in the order of [`Preserved`], with a bit for each that the unwinder vouches
     /// for; from those that say them.
     pub(super) preserved: Option<(Preserved, u32)>,
 }
 
-/// What an unwinder made of a state.
+/// An unwinder's result for a state.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     pub(super) frames: Vec<Seen>,
@@ -231,7 +231,7 @@ pub(super) fn frame_pointers(program: &Program, state: &State<'_>) -> Walk {
     walk
 }
 
-/// Where a walk first differs from the truth.
+/// The first frame at which a walk differs from the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Every frame is right and there are no others.

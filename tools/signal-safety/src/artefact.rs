@@ -72,7 +72,7 @@ fn cargo(target: &str, profile: &str, what: &[&str]) -> anyhow::Result<Vec<PathB
             found.extend(files.filter(|file| shared && file.ends_with(".so")).map(PathBuf::from));
         }
     }
-    ensure!(!found.is_empty(), "cargo built nothing that is linked of {} for {target}", what.join(" "));
+    ensure!(!found.is_empty(), "cargo linked no artefact of {} for {target}", what.join(" "));
     Ok(found)
 }
 

@@ -1,25 +1,8 @@
-//! `cargo xtask signal-safety`: checks that everything that a crash can reach is safe to run in a crash.
+//! Checks, on the linked program, that all code reachable from a crash is safe to run in a signal handler.
 //!
-//! What is checked is the linked program, not the sources: its machine code is decoded, and everything is followed that can be
-//! reached from each entry point of crash time (`entries*.txt`): calls and jumps, functions whose address is taken, pointers in
-//! data that is referred to (vtables, tables of functions), and imports by name. `allowed*.txt` lists what may be
-//! reached; anything else is a finding, with the path that leads to it. ELF and Mach-O have lists of their own: on Apple's
-//! systems system calls must be made through libSystem, and every thread-local variable allocates on first use.
-//!
-//! Guarantees, of the code that is followed:
-//! * No panic, allocation, lock, formatting, lazy thread-local variable, foreign function or unlisted system call ([`graph`]).
-//! * A routine of assembly that calls one of its arguments gets a constant function from each caller, and that function is
-//!   followed; a pointer from a static or a field is a finding ([`flow`]).
-//! * No loop waits for another thread without a bound ([`spin`]).
-//! * The deepest path from each entry fits its stack; recursion and frames of unknown size are findings ([`stack`]).
-//!
-//! Limits: a call through a pointer must be on the list with a reason (`indirect`), and what it calls is not checked; it is the
-//! app's own handler. What bounds a loop by time is on the list, too (`spin`).
-//!
-//! To adapt when the crash path changes: only the text files beside this one. `allowed.txt` describes their form and says what
-//! to adapt; the command names what is missing and what nothing needs.
-//!
-//! `--self-test` checks the checker on `fixtures/signal-safety/broken.rs`, a program that breaks every rule on purpose.
+//! From each entry point (`entries*.txt`) the decoded machine code is followed: calls and jumps ([`graph`]), functions passed to
+//! assembly ([`flow`]), loops ([`spin`]), stacks ([`stack`]). Anything not in `allowed*.txt` is a finding, with the path to it. ELF and
+//! Mach-O have separate lists. See the package's `README.md` for the guarantees and limits.
 
 mod artefact;
 mod decode;
@@ -112,10 +95,7 @@ const TARGETS: [&str; 4] =
     ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-apple-darwin"];
 
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "signal-safety",
-    about = "Proves on the linked program that everything a crash can reach is safe to run in a signal handler"
-)]
+#[command(about)]
 pub(crate) struct Arguments {
     /// Check this linked program or library instead of building what apps ship
     #[arg(long, value_name = "FILE")]
@@ -123,13 +103,13 @@ pub(crate) struct Arguments {
     /// Build and check for these targets
     #[arg(long, value_name = "TARGET", default_values = TARGETS)]
     target: Vec<String>,
-    /// Build and check only the smallest Rust app for this machine: the crash path, without the C libraries
+    /// Check only the smallest Rust app for this machine
     #[arg(long)]
     short: bool,
-    /// Check the checker, on a program that breaks every rule on purpose
+    /// Check the checker on a program that breaks every rule
     #[arg(long)]
     self_test: bool,
-    /// Also list every function that can be reached
+    /// Also list every reachable function
     #[arg(long)]
     list: bool,
     /// Print one JSON object as the last line
@@ -194,12 +174,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let unused = [linux.unused(), darwin.unused()].concat();
     if arguments.artefact.is_empty() && !arguments.short && !unused.is_empty() {
-        println!("\nallowed, but nothing needs it: {}", unused.join(", "));
+        println!("\nunused entries of the allow list: {}", unused.join(", "));
     }
     if arguments.json {
         println!("{}", serde_json::json!({ "tool": "signal-safety", "pass": failed == 0, "artefacts": rows }));
     }
-    ensure!(failed == 0, "{failed} of {} artefacts can reach what a crash must not", artefacts.len());
+    ensure!(failed == 0, "{failed} of {} artefacts reach code that is not async-signal-safe", artefacts.len());
     Ok(())
 }
 
@@ -207,8 +187,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn entry_paths(entries: &str, machine: Machine) -> anyhow::Result<Vec<&str>> {
     let mut paths = Vec::new();
     for line in entries.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (path, _when) =
-            line.split_once(" -- ").with_context(|| format!("{line:?}: it is not said when it runs"))?;
+        let (path, _when) = line.split_once(" -- ").with_context(|| format!("{line:?}: missing ` -- when it runs`"))?;
         let path = path.trim();
         let only = [("x86_64:", Machine::X86_64), ("aarch64:", Machine::Aarch64)]
             .into_iter()
@@ -276,7 +255,7 @@ fn print(path: &Path, verdict: &Verdict, list: bool) {
         }
     }
     for missing in &verdict.missing {
-        println!("  FAIL {missing}: no such function: renamed, or nothing refers to it");
+        println!("  FAIL {missing}: function not found: renamed, or unreferenced");
     }
     let lines = Lines::of(path);
     for (finding, entries) in verdict.findings() {

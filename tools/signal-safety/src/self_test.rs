@@ -1,4 +1,4 @@
-//! Checks the checker: a program that breaks every rule on purpose, and what must be found in it.
+//! Checks the checker on a program that breaks every rule, entry point by entry point.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use super::program::Program;
 use super::rules::{Offence, Rules};
 
-/// The program; it says what is wrong with each entry.
+/// The program, with one violation per entry point.
 const SOURCE: &str = "fixtures/signal-safety/broken.rs";
 
 /// What must be found from each entry point, and a function that must be on the path to it.
@@ -90,7 +90,7 @@ pub(super) fn run(targets: &[String]) -> anyhow::Result<()> {
         if let Some(linker) = super::artefact::linker(target)? {
             rustc.arg(format!("-Clinker={linker}"));
         }
-        ensure!(rustc.status().context("running rustc")?.success(), "{SOURCE} does not compile for {target}");
+        ensure!(rustc.status().context("running rustc")?.success(), "can't compile {SOURCE} for {target}");
         let verdict = super::check(&Program::read(&library)?, &entries, &rules, true)?;
         ensure!(verdict.missing.is_empty(), "{target}: not in the library: {}", verdict.missing.join(", "));
         for (entry, expected) in EXPECTED {
@@ -118,6 +118,6 @@ pub(super) fn run(targets: &[String]) -> anyhow::Result<()> {
     if wrong > 0 {
         bail!("{wrong} entry points of {SOURCE} were misjudged");
     }
-    println!("every rule that is broken on purpose was found, and nothing else");
+    println!("all violations found, and nothing else");
     Ok(())
 }

@@ -35,7 +35,7 @@ fn number(text: &str) -> anyhow::Result<i64> {
     let digits = text.trim().replace('_', "");
     match digits.parse() {
         Ok(number) => Ok(number),
-        Err(_) => bail!("{text:?} is no number"),
+        Err(_) => bail!("not a number: {text:?}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a process finds around it: namespaces, mounts, limits, filters, and whose rights it has.
 //!
-//! The chore has a mount namespace of its own, so that what it mounts ends with it. A row's process is this program again
+//! `worst-minute` has its own mount namespace, so its mounts end with it. A row's process is this program again
 //! (`--inside`), which enters the environment and becomes the row's command. Process control is `nix`'s; there is no shell.
 
 use std::ffi::{CString, OsString};
@@ -54,7 +54,7 @@ impl fmt::Display for Environment {
     }
 }
 
-/// What fills a disk, here and in `crash_program`; its empty files are `empty-N`.
+/// The file that fills a disk, here and in `crash_program`, whose empty files are `empty-N`.
 const FILLER: &str = "everything";
 
 /// Debian's user without rights.
@@ -117,7 +117,7 @@ impl Environment {
         }
     }
 
-    /// What the next launch finds.
+    /// The environment of the next launch.
     pub(super) fn of_next_launch(self) -> Environment {
         match self {
             Environment::Unprivileged | Environment::NoPendingSignals => Environment::Unprivileged,

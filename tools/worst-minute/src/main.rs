@@ -1,11 +1,5 @@
-//! `cargo xtask worst-minute`: crashes in environments and beside neighbours that Coroner does not control.
-//!
-//! [`rows::ROWS`] is the matrix: fault × environment × neighbour, each with what is expected. A row is a real process: of the test
-//! program `crash_program`, or of a runtime that loads `libcoroner_ffi.so` ([`neighbour`]), in namespaces and with limits of its own
-//! ([`environment`]). What is seen: how it ended, what reports it left, and what the next launch says of it.
-//!
-//! A row that this machine can't show (not root, a package that can't be had) is skipped and says why. A row that fails is printed with
-//! what was seen instead; none is run twice.
+//! Crashes programs in environments and next to runtimes that Coroner doesn't control. [`rows::ROWS`] is the matrix: fault ×
+//! environment ([`environment`]) × neighbour ([`neighbour`]). See the package's `README.md`.
 
 mod environment;
 mod neighbour;
@@ -28,30 +22,29 @@ use neighbour::Hosts;
 use rows::{Expected, ROWS, Row};
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "worst-minute", about = "Crashes programs in containers, sandboxes and beside runtimes")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with all rows as the last line.
+    /// Print one JSON object, a row per crash, as the last line
     #[arg(long)]
     json: bool,
-    /// Only rows whose name contains this.
+    /// Run only rows whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// Only the rows of the test command: those without a runtime.
+    /// Run only rows without a foreign runtime
     #[arg(long)]
     short: bool,
-    /// Enter this environment and become the command that follows.
+    /// Enter this environment and execute the command that follows
     #[arg(long, hide = true)]
     inside: Option<Environment>,
     #[arg(last = true, hide = true)]
     command: Vec<OsString>,
 }
 
-/// A process that lives longer than this hangs. The slowest runtime starts in a second.
+/// Time limit of a process; the slowest runtime starts in a second.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What became of a row.
+/// A row's outcome.
 #[derive(Debug, Serialize)]
 struct Outcome {
     name: &'static str,
@@ -126,7 +119,7 @@ fn crash_program() -> PathBuf {
     tools::target_dir().join("debug/crash_program")
 }
 
-/// How a process ended: its exit code, or its signal.
+/// A process's exit code or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Exit(i32),
@@ -134,15 +127,15 @@ enum End {
     Hang,
 }
 
-/// What a row's process left.
+/// The exit, reports and outcome of a row's process.
 #[derive(Debug)]
 struct Seen {
     end: End,
-    /// Of each report that can be read: its signal, whether it is complete, and whether the process went on after it.
+    /// For each readable report: its signal, whether it is complete, and whether it is non-fatal.
     reports: Vec<(Option<i32>, bool, bool)>,
-    /// What the next launch says of the last run.
+    /// The next launch's output about the last run.
     outcome: String,
-    /// The end of what it wrote.
+    /// The end of its output.
     output: String,
 }
 
@@ -161,7 +154,7 @@ impl std::fmt::Display for Seen {
         }
         write!(out, "; {}", self.outcome)?;
         if !self.output.is_empty() {
-            write!(out, "; it wrote {:?}", self.output)?;
+            write!(out, "; output: {:?}", self.output)?;
         }
         Ok(())
     }
@@ -199,12 +192,12 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     row.environment.make_room(&store);
     let outcome = match run_to_end(&mut next)? {
         (End::Exit(0), said) => said.trim().to_owned(),
-        (end, said) => format!("the next launch ends with {end:?}: {said:?}"),
+        (end, said) => format!("the next launch ended with {end:?}: {said:?}"),
     };
     Ok(Shown::Seen(Seen { end, reports, outcome, output }))
 }
 
-/// Runs a command to its end and returns that, and the last 300 characters of what it wrote. No core files.
+/// Runs a command; returns its exit and the last 300 characters of its output.
 fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
     let (mut reader, writer) = std::io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -255,7 +248,7 @@ fn reports(store: &Path) -> Vec<(Option<i32>, bool, bool)> {
 }
 
 impl Seen {
-    /// Whether the next launch knows of a crash.
+    /// Whether the next launch reports a crash.
     fn crashed(&self) -> bool {
         self.outcome.lines().next() == Some("the last run crashed")
     }

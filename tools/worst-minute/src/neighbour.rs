@@ -1,4 +1,4 @@
-//! Who else is in the process: runtimes that load `libcoroner_ffi.so`, from Debian's packages.
+//! Runtimes that share the process: each loads `libcoroner_ffi.so`. They come from Debian's packages and PyPI.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -64,10 +64,10 @@ const GO_SOURCE: &str = include_str!("host.go");
 const JAVA_SOURCE: &str = include_str!("Host.java");
 const C_SHARP_SOURCE: &str = include_str!("Host.cs");
 
-/// As pip names them.
+/// pip requirements.
 const WASMTIME: &str = "wasmtime==50.0.1";
 const DOT_NET: &str = "dotnetcore2==3.1.23";
-/// What `dotnet` asks for beside a program; without the library of the world's languages.
+/// The runtime configuration that `dotnet` needs next to a program; without ICU.
 const DOT_NET_OPTIONS: &str = r#"{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
     "configProperties": {"System.Globalization.Invariant": true}}}"#;
 
@@ -83,7 +83,7 @@ impl Hosts {
         Ok(Hosts { folder: tempfile::tempdir()?, versions: BTreeMap::new() })
     }
 
-    /// What the runtimes that were used say of their versions.
+    /// The versions of the runtimes that were used.
     pub(super) fn versions(&self) -> Vec<&str> {
         self.versions.values().map(String::as_str).collect()
     }
@@ -293,7 +293,7 @@ fn library() -> PathBuf {
     tools::built_library("libcoroner_ffi.so")
 }
 
-/// What a command that succeeds says.
+/// Runs a command that must succeed, and returns its output.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("running {name}"))?;

@@ -6,28 +6,28 @@ use super::End;
 use super::environment::Environment;
 use super::neighbour::Neighbour;
 
-/// What must come of a row.
+/// A row's expectation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expected {
-    /// This end, one complete report of that signal, and a next launch that calls it a crash.
+    /// This exit, one complete report of that signal, and the outcome "crashed" at the next launch.
     Crash {
-        /// How the process ends, as it does without Coroner.
+        /// The process's exit, the same as without Coroner.
         ends: End,
-        /// The signal that the report is of.
+        /// The report's signal.
         signal: i32,
     },
-    /// The same, behind reports of faults that the process lived through, before its handler was known to deal with them.
+    /// The same, after reports of faults that the process survived, before its handler was known to handle them.
     LastCrash {
-        /// As above.
+        /// The process's exit.
         ends: End,
-        /// As above.
+        /// The last report's signal.
         signal: i32,
     },
-    /// This end, and a next launch that calls it a crash: it has a record of it alone.
+    /// This exit, and the outcome "crashed" at the next launch, which has only the crash record.
     Recorded(End),
-    /// This end, no report, and these words at the next launch.
+    /// This exit, no report, and these words at the next launch.
     Unreported(End, &'static str),
-    /// A clean end, no report of a crash, and a next launch that knows of none.
+    /// A clean exit, no crash report, and the outcome "clean" at the next launch.
     NoCrash,
 }
 
@@ -37,15 +37,18 @@ impl fmt::Display for Expected {
             Expected::Crash { ends, signal } => {
                 write!(
                     out,
-                    "{ends:?}, one complete report of signal {signal}, and a next launch that knows of the crash"
+                    "{ends:?}, one complete report of signal {signal}, and a next launch that reports the crash"
                 )
             }
             Expected::LastCrash { ends, signal } => {
-                write!(out, "{ends:?}, a complete last report of signal {signal}, and a next launch that knows of it")
+                write!(
+                    out,
+                    "{ends:?}, a complete last report of signal {signal}, and a next launch that reports the crash"
+                )
             }
-            Expected::Recorded(ends) => write!(out, "{ends:?}, and a next launch that knows of the crash"),
-            Expected::Unreported(ends, words) => write!(out, "{ends:?}, no report, and a next launch with {words:?}"),
-            Expected::NoCrash => write!(out, "exit 0, no report of a crash, and a next launch that knows of none"),
+            Expected::Recorded(ends) => write!(out, "{ends:?}, and a next launch that reports the crash"),
+            Expected::Unreported(ends, words) => write!(out, "{ends:?}, no report, and {words:?} at the next launch"),
+            Expected::NoCrash => write!(out, "exit 0, no crash report, and a clean outcome at the next launch"),
         }
     }
 }
@@ -64,7 +67,7 @@ pub(super) struct Row {
 const SEGV: Expected = Expected::Crash { ends: End::Signal(libc::SIGSEGV), signal: libc::SIGSEGV };
 const NO_ROOM: Expected = Expected::Unreported(End::Signal(libc::SIGSEGV), "first launch");
 const ABRT: Expected = Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGABRT };
-/// As the first process of a PID namespace, which its own signals can't kill; and as what a shell says of a child.
+/// The exit of the first process of a PID namespace, which its own signals can't kill, and a shell's status of a child.
 const SEGV_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGSEGV), signal: libc::SIGSEGV };
 const ABRT_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGABRT), signal: libc::SIGABRT };
 

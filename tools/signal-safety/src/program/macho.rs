@@ -136,7 +136,7 @@ impl Program {
                 }
                 // SET_SEGMENT_AND_OFFSET_ULEB
                 0x70 => {
-                    let segment = segments.get(immediate as usize).context("a segment that is not there")?;
+                    let segment = segments.get(immediate as usize).context("missing segment")?;
                     address = segment.wrapping_add(uleb(&mut rest)?);
                 }
                 // ADD_ADDR_ULEB

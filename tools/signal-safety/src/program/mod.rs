@@ -79,7 +79,7 @@ impl Program {
     /// Where the file can't be read, is no ELF or Mach-O file of a known machine, or has no symbol table.
     pub(super) fn read(path: &Path) -> anyhow::Result<Program> {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-        let file = object::File::parse(&*bytes).with_context(|| format!("{} is no object file", path.display()))?;
+        let file = object::File::parse(&*bytes).with_context(|| format!("not an object file: {}", path.display()))?;
         let machine = match file.architecture() {
             object::Architecture::X86_64 => Machine::X86_64,
             object::Architecture::Aarch64 => Machine::Aarch64,
@@ -101,7 +101,7 @@ impl Program {
         }
         program.read_symbols(&file);
         if program.functions.is_empty() {
-            bail!("{} has no symbol table: nothing can be named in it", path.display());
+            bail!("{} has no symbol table", path.display());
         }
         if program.is_macho {
             program.read_macho_slots(&bytes)?;
