@@ -1,11 +1,5 @@
-//! `cargo xtask aar`: the Android library as apps take it, `target/aar/coroner-android-VERSION.aar`.
-//!
-//! An AAR is a zip file (<https://developer.android.com/studio/projects/android-library#aar-contents>): the Java class, the shared library for each
-//! processor, and a prefab package (<https://google.github.io/prefab/>) by which the app's CMake finds the library and `coroner.h`. Beside it lie
-//! the libraries with their symbols, for servers and the `coroner` command.
-//!
-//! The shared libraries are linked by the NDK that `ANDROID_NDK_HOME` names, else by the Android bed (`android.rs`). Without
-//! either nothing is made and the command says so.
+//! Builds the Android library that apps take, `target/aar/coroner-android-VERSION.aar`, and checks its shared libraries. See
+//! `README.md` next to this package's manifest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +14,13 @@ use object::{LittleEndian, Object as _, ObjectSymbol as _, elf};
 use toolbox::android_bed::{self as android, Arch};
 use toolbox::{deadline, tools};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "aar", about = "Builds the Android library (AAR) and checks what it needs of a device")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Cargo's profile for the shared libraries.
+    /// Build the shared libraries in this Cargo profile
     #[arg(long, default_value = "ship")]
     profile: String,
-    /// Install, crash and start again with the shared library of x86_64, on the bed.
+    /// Crash and relaunch a C program with the x86_64 library on the bed
     #[arg(long)]
     run: bool,
     /// Print one JSON object as the last line
@@ -37,20 +30,20 @@ pub(crate) struct Arguments {
 
 /// The shared library's file and its name for others.
 const LIBRARY: &str = "libcoroner_android.so";
-/// The lowest API level, which is that of Rust's standard library.
+/// The lowest API level of Rust's standard library.
 const MIN_API: u32 = 21;
-/// Pages of this size are the largest that devices have.
+/// The largest page size of devices.
 const MAX_PAGE: u64 = 16 << 10;
-/// What an NDK has at [`MIN_API`] and the shared library may need.
+/// The system libraries that the shared library may need.
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libm.so", "libdl.so", "liblog.so"];
-/// What the shared library imports: all of it is in the C library of [`MIN_API`]. Names of later levels are looked up when they are needed.
+/// The shared library's imports, all in the C library of [`MIN_API`]. Later names are looked up at run time.
 const IMPORTS: &str = include_str!("imports.txt");
 
-/// What the bed's start files and its libunwind import: they are of API level 30, and need 23.
+/// Imports of the bed's start files and libunwind, which are of API level 30 and need 23.
 const IMPORTS_OF_BED: [&str; 2] = ["__register_atfork", "stderr"];
 const MIN_API_OF_BED: u32 = 23;
 
-/// What links for Android.
+/// The linker for Android.
 enum Linker {
     Ndk(PathBuf),
     Bed(PathBuf),
@@ -60,13 +53,13 @@ impl Linker {
     fn find() -> anyhow::Result<Result<Self, String>> {
         if let Some(ndk) = std::env::var_os("ANDROID_NDK_HOME") {
             let tools = PathBuf::from(ndk).join("toolchains/llvm/prebuilt/linux-x86_64/bin");
-            ensure!(tools.is_dir(), "ANDROID_NDK_HOME has no {}", tools.display());
+            ensure!(tools.is_dir(), "missing in ANDROID_NDK_HOME: {}", tools.display());
             return Ok(Ok(Self::Ndk(tools)));
         }
         Ok(android::unpacked_bed()?.map(Self::Bed))
     }
 
-    /// The lowest API level that what it links can run on.
+    /// The lowest API level that its output can run on.
     fn min_api(&self) -> u32 {
         match self {
             Self::Ndk(_) => MIN_API,
@@ -90,7 +83,7 @@ impl Linker {
     }
 }
 
-/// As Android calls it.
+/// Android's name of the ABI.
 fn abi(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "x86_64",
@@ -98,10 +91,10 @@ fn abi(arch: Arch) -> &'static str {
     }
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Where something can't be built, or is not as Android needs it.
+/// A build fails, or a library doesn't meet Android's requirements.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let linker = match Linker::find()? {
         Ok(linker) => linker,
@@ -122,10 +115,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     fs::copy(of_crate.join("aar/proguard.txt"), content.join("proguard.txt")).context("proguard.txt")?;
     let manifest = fs::read_to_string(of_crate.join("aar/AndroidManifest.xml"))?;
     let level = |level: u32| format!("android:minSdkVersion=\"{level}\"");
-    ensure!(manifest.contains(&level(MIN_API)), "the manifest is not for API level {MIN_API}");
+    ensure!(manifest.contains(&level(MIN_API)), "AndroidManifest.xml doesn't have minSdkVersion {MIN_API}");
     let manifest = manifest.replace(&level(MIN_API), &level(linker.min_api()));
     fs::write(content.join("AndroidManifest.xml"), manifest)?;
-    // Of resources there are none.
+    // There are no resources.
     fs::write(content.join("R.txt"), "")?;
     classes(&of_crate, &place, &content.join("classes.jar"))?;
     let module = content.join("prefab/modules/coroner");
@@ -170,7 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
+    ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }
 
@@ -179,7 +172,7 @@ fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
     Ok(fs::write(path, format!("{value:#}\n"))?)
 }
 
-/// A zip file of a folder; of the same files the same bytes.
+/// Zips a folder. The same files give the same bytes.
 fn zip(folder: &Path, archive: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("jar");
     // The earliest date that a zip file can have.
@@ -197,7 +190,7 @@ fn classes(of_crate: &Path, place: &Path, jar: &Path) -> anyhow::Result<()> {
         Some(sdk) => {
             let platforms = fs::read_dir(Path::new(&sdk).join("platforms")).context("the platforms of ANDROID_HOME")?;
             let jars = platforms.filter_map(|entry| Some(entry.ok()?.path().join("android.jar")));
-            let newest = jars.filter(|jar| jar.is_file()).max().context("ANDROID_HOME has no android.jar")?;
+            let newest = jars.filter(|jar| jar.is_file()).max().context("no android.jar in ANDROID_HOME")?;
             command.arg("-classpath").arg(newest);
         }
         None => {
@@ -211,7 +204,7 @@ fn classes(of_crate: &Path, place: &Path, jar: &Path) -> anyhow::Result<()> {
     zip(&classes, jar)
 }
 
-/// Builds it, keeps it with its symbols beside the archive, and returns the one without.
+/// Builds the library, keeps a copy with symbols next to the archive, and returns the stripped one.
 fn shared_library(linker: &Linker, arch: Arch, profile: &str, place: &Path) -> anyhow::Result<PathBuf> {
     let words = ["build", "--quiet", "-p", "coroner-android", "--lib", "--profile", profile];
     succeed(&mut linker.cargo(arch, &words))?;
@@ -232,21 +225,21 @@ fn shared_library(linker: &Linker, arch: Arch, profile: &str, place: &Path) -> a
     Ok(stripped)
 }
 
-/// Whether a shared library is one that every Android from the linker's API level on can load.
+/// Checks that every Android from the linker's API level on can load a shared library.
 fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
     let data = fs::read(library)?;
     let file = ElfFile64::<LittleEndian>::parse(&*data)?;
     let endian = LittleEndian;
     let machine = if arch == Arch::X86_64 { elf::EM_X86_64 } else { elf::EM_AARCH64 };
-    ensure!(file.elf_header().e_machine(endian) == machine, "it is for another processor");
+    ensure!(file.elf_header().e_machine(endian) == machine, "unexpected processor");
     for header in file.elf_program_headers() {
         let (kind, alignment) = (header.p_type(endian), header.p_align(endian));
         ensure!(kind != elf::PT_LOAD || alignment >= MAX_PAGE, "a segment is aligned to {alignment} bytes");
     }
-    ensure!(file.build_id()?.is_some(), "it has no build id");
+    ensure!(file.build_id()?.is_some(), "missing build ID");
     let mut soname = None;
     let mut needed = Vec::new();
-    let (entries, link) = file.elf_section_table().dynamic(endian, &*data)?.context("it has no dynamic section")?;
+    let (entries, link) = file.elf_section_table().dynamic(endian, &*data)?.context("missing dynamic section")?;
     let strings = file.elf_section_table().strings(endian, &*data, link)?;
     for entry in entries {
         let text = || Ok::<_, anyhow::Error>(str::from_utf8(entry.string(endian, strings)?)?);
@@ -256,9 +249,9 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
             _ => {}
         }
     }
-    ensure!(soname == Some(LIBRARY), "its name is {soname:?}");
+    ensure!(soname == Some(LIBRARY), "unexpected SONAME: expected {LIBRARY}, got {soname:?}");
     let others: Vec<_> = needed.iter().filter(|name| !SYSTEM_LIBRARIES.contains(name)).collect();
-    ensure!(others.is_empty(), "it needs {others:?}");
+    ensure!(others.is_empty(), "unexpected needed libraries: {others:?}");
     let mut known: BTreeSet<&str> = IMPORTS.lines().filter(|line| !line.starts_with('#')).collect();
     if matches!(linker, Linker::Bed(_)) {
         known.extend(IMPORTS_OF_BED);
@@ -275,14 +268,14 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
     }
     ensure!(
         unknown.is_empty(),
-        "it imports {unknown:?}: are they in the C library of API level {MIN_API}? Those that are belong into tools/aar/src/imports.txt"
+        "unknown imports: {unknown:?}; add those that API level {MIN_API} has to tools/aar/src/imports.txt"
     );
     for name in ["coroner_install", "coroner_set_tag", "coroner_config_add_sentry_sink", "coroner_config_add_otlp_sink"]
     {
-        ensure!(exports.contains(name), "it does not export {name}");
+        ensure!(exports.contains(name), "missing export: {name}");
     }
     let natives = exports.iter().filter(|name| name.starts_with("Java_dev_coroner_Coroner_native")).count();
-    ensure!(natives == NATIVES, "it exports {natives} native methods of Java");
+    ensure!(natives == NATIVES, "unexpected number of native methods: expected {NATIVES}, got {natives}");
     Ok(())
 }
 
@@ -309,7 +302,7 @@ fn which(program: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("no {program} on the path"))
 }
 
-/// A program in C on the device's bionic with that very library: it crashes, and its next launch says so.
+/// Runs a C program with that library on the device's bionic: a crash, and a next launch that delivers the report.
 fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let program = place.join("notes");
@@ -324,7 +317,7 @@ fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
         command.args(words).env("LD_LIBRARY_PATH", prefab).env("NOTES_STORE", store.path());
         android::on_device(&system, &mut command)
     };
-    ensure!(launch(&["crash"]).is_err(), "the example does not crash");
+    ensure!(launch(&["crash"]).is_err(), "the example did not crash");
     launch(&[])?;
     let reports = store.path().join("reports");
     if fs::read_dir(&reports).is_ok_and(|mut entries| entries.next().is_some()) {

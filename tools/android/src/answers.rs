@@ -1,5 +1,5 @@
-//! Other instruments on Android programs: names and lines beside llvm-symbolizer, stacks beside the emulator, minidumps
-//! beside Breakpad's processor.
+//! Other instruments, run on Android programs: symbols against llvm-symbolizer, stacks against the emulator, minidumps
+//! against Breakpad's processor.
 
 use std::process::Command;
 

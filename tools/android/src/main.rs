@@ -1,10 +1,5 @@
-//! `cargo xtask android`: Coroner's tests as Android programs, on the bionic of a device (linker64, libc, libm, libdl, libc++).
-//!
-//! On x86_64 they run natively, in a mount namespace in which `/system` is the device's; on arm64 under qemu-user, a part of them.
-//! `shared/android-bed.md` says what the bed is; it lies beside the checkout (`../shared/android-bed.tar.xz`) or where
-//! `CORONER_ANDROID_BED` says. Without it, or without the right to make a mount namespace, nothing runs and the command says so.
-//!
-//! What it is not: no ART, no debuggerd, no SELinux, no sandbox of an app, pages of 4 KiB.
+//! Runs Coroner's tests as Android programs on the bionic of a device: x86_64 natively in a mount namespace, arm64 under
+//! qemu-user. See the package's `README.md`.
 
 mod answers;
 
@@ -17,20 +12,19 @@ use serde::Serialize;
 
 use toolbox::android_bed::{Arch, cargo, on_device, set_up, test_program};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "android", about = "Runs the tests as Android programs, on a device's bionic")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with a row a run as the last line.
+    /// Print one JSON object, a row per run, as the last line
     #[arg(long)]
     json: bool,
-    /// Only runs whose name contains this.
+    /// Run only rows whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// How often a program installs Coroner and ends, each time with another layout of its addresses.
+    /// Install Coroner in this many processes, each with its own address layout
     #[arg(long, default_value_t = 500)]
     installs: usize,
-    /// Without what an emulator runs, what other runs have in part, and the installs
+    /// Skip emulated runs, overlapping runs and the installs
     #[arg(long)]
     short: bool,
 }
@@ -96,7 +90,7 @@ const TESTS: &[Tests] = &[
     },
 ];
 
-/// What became of a run.
+/// A run's outcome.
 #[derive(Serialize)]
 struct Row {
     arch: &'static str,
@@ -105,10 +99,10 @@ struct Row {
     failure: Option<String>,
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Where something can't be set up, or a run fails.
+/// Setting up fails, or a run fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let outcome = match set_up()? {
         Ok(bed) => rows(&bed, arguments)?,
@@ -125,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         println!("{}", serde_json::json!({ "tool": "android", "rows": outcome, "failed": failed }));
     }
-    ensure!(!outcome.is_empty(), "no run has that name");
+    ensure!(!outcome.is_empty(), "no runs match --only");
     ensure!(failed == 0, "{failed} runs failed");
     Ok(())
 }

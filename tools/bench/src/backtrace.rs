@@ -1,7 +1,7 @@
-//! `cargo xtask bench backtrace`: live backtraces beside the `backtrace` crate, `std::backtrace` and glibc.
+//! `bench backtrace`: live backtraces next to the `backtrace` crate, `std::backtrace` and glibc.
 //!
-//! Builds and runs `backtrace-bench` (in `tools/bench/backtrace-bench`) in several fresh processes; each figure is the median over
-//! processes of the least round.
+//! Builds `backtrace-bench` and runs it in several fresh processes; each figure is the median over processes of the minimum over
+//! rounds.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -11,29 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds in each process.
+    /// Run this many rounds in each process
     #[arg(long, default_value_t = 30)]
     rounds: u32,
-    /// Processes.
+    /// Start this many processes
     #[arg(long, default_value_t = 5)]
     processes: usize,
 }
 
-/// What the program prints.
+/// The program's output.
 #[derive(Deserialize)]
 struct Printed {
     name: String,
     ns: f64,
     frames: usize,
-    /// Of a capture of another thread, bound to processors.
+    /// Captures of another thread, with both threads bound to processors.
     floor: Option<Floor>,
-    /// Of a capture of another thread: glibc's `backtrace` in a handler of the thread.
+    /// glibc's `backtrace` in a handler of the thread, for captures of another thread.
     peer: Option<f64>,
 }
 
@@ -48,7 +47,7 @@ struct Floor {
     seen: f64,
 }
 
-/// What captures of another thread took in one process: medians, in nanoseconds.
+/// Median times of capturing another thread in one process, in nanoseconds.
 struct OtherThread {
     ours: f64,
     floor: Option<Floor>,
@@ -62,7 +61,7 @@ struct Row {
     ours: f64,
     peer: f64,
     unit: &'static str,
-    /// How often ours goes into the peer's.
+    /// The peer's value divided by ours.
     ratio: f64,
 }
 
@@ -82,7 +81,7 @@ const PAIRS: [(&str, &[&str]); 2] = [
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where the program can't be built or run, or a capture has not the frames that are there.
+/// The program can't be built or run, or a capture misses frames.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("bench");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

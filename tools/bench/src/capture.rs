@@ -1,15 +1,13 @@
-//! `cargo xtask bench capture`.
+//! `bench capture`: from the fault to the last byte of the report on disk, and to the process's exit, for processes with 1, 10, 100 and
+//! 1,000 threads (the others parked eleven frames deep). Peers: minidump-writer in a forked child, and no reporter.
 //!
-//! From the fault to the last byte of the report on disk, for processes of 1, 10, 100 and 1,000 threads (the others parked
-//! eleven frames deep), and to the end of the process, beside minidump-writer in a forked child and no reporter at all.
-//! All take turns in every round. Of ours it says, too, how soon something is there: the crash record in the run state, and header,
-//! what happened and the crashed thread's registers in the report. With `--names` the dying process looks for names, as it does by default on Apple's systems; what
-//! they took of our time is stated by itself: the peer finds none, and everything else is on disk before them.
+//! All take turns in every round. For Coroner also the time until the crash record is in the run state, and until header, fault and the
+//! crashed thread's registers are in the report. With `--names` the dying process symbolicates, as it does by default on Apple's
+//! systems; that time is reported separately, because the peer doesn't symbolicate and everything else is on disk before. With
+//! `--bionic` the peer is Coroner on a device's C library.
 //!
-//! With `--bionic` the peer is Coroner itself in an Android program on a device's C library, beside the one on this system's.
-//!
-//! The program (`tools/bench/capture-bench`) writes the time of its fault into a shared mapping; this one waits by inotify for
-//! writes to the report file, and takes the time of the last; the end of the process it has from a pidfd.
+//! The program (`capture-bench`) writes the time of its fault into a shared mapping. This one waits for writes to the report file by
+//! inotify and takes the time of the last; a pidfd gives the process's exit.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,22 +22,21 @@ use serde::Serialize;
 use toolbox::android_bed::{self as android, Arch};
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds; the median of them is what counts. One more is run first and thrown away.
+    /// Run this many rounds and take the median; a first one is discarded
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How many threads the process has.
+    /// Give the process this many threads
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000])]
     threads: Vec<usize>,
-    /// Let the dying process look for names, as on Apple's systems; the peer finds none.
+    /// Symbolicate in the dying process, as on Apple's systems; the peer doesn't
     #[arg(long)]
     names: bool,
-    /// Compare with Coroner on a device's bionic instead, in the bed of `cargo xtask android`.
+    /// Compare with Coroner on a device's bionic instead of minidump-writer
     #[arg(long)]
     bionic: bool,
 }
@@ -47,19 +44,19 @@ pub(crate) struct Arguments {
 /// The peer with `--bionic`.
 const ON_BIONIC: &str = "coroner on bionic";
 
-/// How long a process may take.
+/// Time limit of a process.
 const LIMIT_MS: i32 = 30_000;
 
 /// One crash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    /// From the fault to the last byte of the report, and to the end of the process, in nanoseconds.
+    /// Time from the fault to the report's last byte, and to the process's exit, in nanoseconds.
     report: u64,
     exit: u64,
     bytes: u64,
-    /// What of `report` names took: the last thing before its end.
+    /// The part of `report` that symbolication took, at its end.
     names: u64,
-    /// From the fault to the crash record, and to the first sections of the report.
+    /// Time from the fault to the crash record, and to the report's first sections.
     record: u64,
     first: u64,
 }
@@ -75,7 +72,7 @@ struct Row {
     peer: f64,
     peer_range: [f64; 2],
     unit: &'static str,
-    /// How often ours goes into the peer's.
+    /// The peer's value divided by ours.
     ratio: f64,
     /// Milliseconds of ours that names took.
     names: f64,
@@ -90,13 +87,13 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where a program can't be built or run, hangs, or leaves no report.
+/// A program can't be built or run, hangs, or leaves no report.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0 && !arguments.threads.is_empty(), "nothing to measure");
     let (peer_name, peer_program) = if arguments.bionic {
         let bed = match android::set_up()? {
             Ok(bed) => bed,
-            Err(why) => bail!("there is no bionic to measure: {why}"),
+            Err(why) => bail!("can't measure bionic: {why}"),
         };
         let program = build_for_bionic(&bed)?;
         android::enter_device(&bed.join("device/x86_64/system")).context("entering the device")?;
@@ -219,7 +216,7 @@ pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("release/capture-bench"))
 }
 
-/// As [`build`], Coroner's program for the bed's bionic.
+/// Builds Coroner's program for the bed's bionic.
 fn build_for_bionic(bed: &Path) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("bench-capture").join("bionic");
     let mut command = android::cargo(bed, Arch::X86_64, &["build", "--quiet", "--release", "--features", "coroner"]);

@@ -1,9 +1,8 @@
-//! `cargo xtask bench handled-faults`.
+//! `bench handled-faults`: the cost that Coroner adds to a fault that another handler handles: the crash record, the decision whose
+//! fault it is, and the call of the handler.
 //!
-//! What a fault costs that somebody's handler deals with, once Coroner is in between: the record, the question whose fault it is, the
-//! handler. A thousand of each kind in a process, with Coroner and without, in turn. No report is written for any of them.
-//!
-//! What counts is the lower quartile of the rounds. It fails where a process ends otherwise than by itself.
+//! A thousand faults of each kind in a process, with and without Coroner, in turn; no report is written. The figure is the lower
+//! quartile of the rounds. Fails if a process exits unexpectedly.
 
 use std::process::Command;
 
@@ -12,13 +11,12 @@ use serde::Serialize;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds; one more is run first and thrown away.
+    /// Run this many rounds; a first one is discarded
     #[arg(long, default_value_t = 16)]
     rounds: usize,
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask bench install`.
+//! `bench install`: the cost of installing, timed inside a starting process: Coroner as an app adds it (store, run state, facts, scope,
+//! capture), its crash time alone, and crash-handler's `attach` with a file for the minidump, which prepares less: no run, no state, no
+//! reserved report.
 //!
-//! What installing costs a process that starts, timed inside it: Coroner as an app adds it (store, run state, facts, scope,
-//! capture), its crash time alone, and, beside them, crash-handler's `attach` with a file for the minidump, which prepares
-//! less: no run, no state, no reserved report. Each start is a new process; all take turns in every round. The first launch
-//! makes the store; a later one finds the run before it, which has ended in good order, and starts a thread for it.
+//! Each start is a new process; all take turns in every round. The first launch creates the store; a later one finds the run
+//! before it, which exited cleanly, and starts a thread for it.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,18 +13,17 @@ use serde::Serialize;
 
 use super::capture::{build, median};
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds; the median of them is what counts. One more is run first and thrown away.
+    /// Run this many rounds and take the median; a first one is discarded
     #[arg(long, default_value_t = 31)]
     rounds: usize,
 }
 
-/// What is installed, by the feature of the program, the peer last.
+/// The program's features, one per reporter; the peer is last.
 const REPORTERS: [&str; 3] = ["sdk", "coroner", "minidump-writer"];
 
 /// One way to start.
@@ -41,7 +40,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where a program can't be built or run, or does not install.
+/// A program can't be built or run, or can't install.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0, "nothing to measure");
     let programs = [build(REPORTERS[0])?, build(REPORTERS[1])?, build(REPORTERS[2])?];

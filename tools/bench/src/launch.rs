@@ -1,15 +1,14 @@
-//! `cargo xtask bench launch`.
+//! `bench launch`: the whole cost of a crash reporter for each launch of a small command-line tool: processor time, wall time, system
+//! calls, resident memory.
 //!
-//! What a small command-line tool pays for a crash reporter at each launch, in all: processor time, wall time, system calls, resident
-//! memory. Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in every round; each
-//! is set up as its own README says, in the same program (`tools/bench/launch-bench`). For Coroner also: the first launch, which makes
-//! the store, the launch after a crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
+//! Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in every round; each is set up as its
+//! own README describes, in the same program (`launch-bench`). For Coroner also: the first launch, which creates the store, the launch
+//! after a crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
 //!
-//! Processor time is that of the process and of all that it starts and waits for, as the kernel accounts it; of minidumper's server
-//! that is not all, since nobody waits for it. System calls are counted by a tracer in a launch of their own (of the process
-//! itself and its threads). Memory is what the program reads of itself at its end, and is of two kinds: its own, which it has written, and
-//! pages of files: code and constants, which all processes of a program share, and of which the kernel maps 16 where one is used and drops what
-//! it needs; of Coroner's also 32 KiB of the run's files.
+//! Processor time is that of the process and of its children that it waits for, as the kernel accounts it; minidumper's server
+//! is not all included, because nobody waits for it. System calls are counted by a tracer in a launch of their own. Memory is what
+//! the program reads of itself at its end, in two kinds: its own, written pages; and pages of files (code and constants), which all
+//! processes share and of which the kernel maps 16 at once and drops what it needs. Coroner's include 32 KiB of the run's files.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -23,16 +22,15 @@ use super::capture::median;
 use toolbox::system_calls::system_calls;
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds; the median of them is what counts. One more is run first and thrown away.
+    /// Run this many rounds and take the median; a first one is discarded
     #[arg(long, default_value_t = 31)]
     rounds: usize,
-    /// Leave the peers out.
+    /// Leave out the peers
     #[arg(long)]
     alone: bool,
 }
@@ -40,7 +38,7 @@ pub(crate) struct Arguments {
 /// No reporter first: the others' costs are above it.
 const REPORTERS: [&str; 5] = ["none", "coroner", "minidumper", "sentry", "human-panic"];
 
-/// Which launch of a program it is.
+/// A kind of launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Launch {
@@ -70,14 +68,14 @@ struct Row {
     wall_ms: f64,
     system_calls: i64,
     memory_kib: i64,
-    /// Of that, its own.
+    /// The part of that which is the process's own.
     own_kib: i64,
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where a program can't be built or run, or a report is lost.
+/// A program can't be built or run, or a report is lost.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0, "nothing to measure");
     let reporters = if arguments.alone { &REPORTERS[..2] } else { &REPORTERS[..] };

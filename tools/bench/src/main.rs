@@ -1,7 +1,5 @@
-//! `cargo xtask bench`: what things cost, beside what peers need for the same in the same run.
-//!
-//! Nothing here fails for being slow: machines differ, and only ratios within one run mean anything. What fails is a
-//! result that is wrong, and with `size --check` one that is too large.
+//! Measures what Coroner costs, and what peers cost for the same work in the same run. A benchmark fails for wrong results, never
+//! for a slow run. Each benchmark is one module and one variant of [`Bench`]. See the package's `README.md`.
 
 use clap::Parser as _;
 
@@ -16,37 +14,35 @@ mod symbols;
 mod throw;
 mod unwind;
 
-/// What is measured. A new benchmark is one module and one line here.
 #[derive(clap::Parser)]
-#[command(name = "bench", about = "Measures cost beside peers")]
+#[command(about)]
 enum Bench {
-    /// Live backtraces: capture and names; beside `backtrace`, `std::backtrace`, glibc.
+    /// Measure live backtraces: capture and names
     Backtrace(backtrace::Arguments),
-    /// A crash, from the fault to the report on disk, with up to 1,000 threads; beside minidump-writer.
+    /// Measure a crash, from the fault to the report on disk
     Capture(capture::Arguments),
-    /// Faults that a handler of the app or a runtime deals with, with Coroner in between and without.
+    /// Measure faults that the app or a runtime handles
     HandledFaults(handled_faults::Arguments),
-    /// Installing, at a first launch and at later ones; beside crash-handler.
+    /// Measure installing, at the first launch and later ones
     Install(install::Arguments),
-    /// A small program's launches in all, first, later and after a crash; beside minidumper, `sentry`, human-panic.
+    /// Measure whole launches: first, later, after a crash
     Launch(launch::Arguments),
-    /// A tag, a breadcrumb, a user, a context, at each call; beside the `sentry` crate and a plain store.
+    /// Measure setting a tag, breadcrumb, user and context
     Scope(scope::Arguments),
-    /// Bytes and crates that a reporter adds to the smallest app; beside crash-handler with minidumper and `sentry`.
+    /// Measure bytes and crates added to the smallest app
     Size(size::Arguments),
-    /// Naming addresses: 64 from nothing, with and without lines, and the steady state; beside object, addr2line, SymCache
-    /// and blazesym.
+    /// Measure symbolication, cold and in the steady state
     Symbols(symbols::Arguments),
-    /// A C++ throw and its catch, with the throw's stack taken and without; beside glibc's `backtrace()` at each throw.
+    /// Measure a C++ throw and catch, with and without capture
     Throw(throw::Arguments),
-    /// Walking stacks: cold, warm, first, deep; beside libgcc, glibc, libunwind, `backtrace`, framehop, frame pointers.
+    /// Measure stack walks: cold, warm, first, deep
     Unwind(unwind::Arguments),
 }
 
 /// Runs one benchmark.
 ///
 /// # Errors
-/// Where it can't be built or run, or its results are wrong.
+/// The benchmark can't be built or run, or its results are wrong.
 fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Backtrace(arguments) => backtrace::run(arguments),

@@ -1,8 +1,8 @@
-//! `cargo xtask bench scope`: what an app pays, at each call, for a tag, a breadcrumb, a user and a context; beside the `sentry`
-//! crate's scope, which does not outlive the process, and a plain store of the value's bytes, as Crashpad's annotations are.
+//! `bench scope`: the cost of each call that sets a tag, a breadcrumb, a user or a context, next to the `sentry` crate's scope, which
+//! does not outlive the process, and a plain store of the value's bytes, like Crashpad's annotations.
 //!
-//! Builds and runs `scope-bench` (in `tools/bench/scope-bench`) in several fresh processes; each figure is the median over processes of
-//! the least round. Goals: 100 ns for a tag, 1 µs for a breadcrumb.
+//! Builds `scope-bench` and runs it in several fresh processes; each figure is the median over processes of the minimum over rounds.
+//! Goals: 100 ns for a tag, 1 µs for a breadcrumb.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,21 +12,20 @@ use serde::{Deserialize, Serialize};
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds in each process; in each all take turns.
+    /// Run this many interleaved rounds in each process
     #[arg(long, default_value_t = 50)]
     rounds: u32,
-    /// Processes.
+    /// Start this many processes
     #[arg(long, default_value_t = 5)]
     processes: usize,
 }
 
-/// What the program prints.
+/// The program's output.
 #[derive(Deserialize)]
 struct Printed {
     what: String,
@@ -41,9 +40,9 @@ struct Row {
     ours: f64,
     peer: f64,
     unit: &'static str,
-    /// How often ours goes into the peer's.
+    /// The peer's value divided by ours.
     ratio: f64,
-    /// What ours is to be at most.
+    /// The upper limit of ours.
     goal: Option<f64>,
 }
 
@@ -62,7 +61,7 @@ fn goal(what: &str) -> Option<f64> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where the program can't be built or run, or a value is not taken.
+/// The program can't be built or run, or rejects a value.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("bench");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,12 +1,10 @@
-//! `cargo xtask bench size`.
+//! `bench size`: bytes and crates that a crash reporter adds to the smallest app (`size-bench`), built and stripped without a
+//! reporter, with Coroner's feature sets and with its peers, in Cargo's release profile and in the profile `small` (for size, LTO,
+//! `panic = "abort"`).
 //!
-//! What a crash reporter adds to the smallest app, in bytes and in crates: the program `tools/bench/size-bench`, built and stripped with no
-//! reporter, with Coroner's sets of features and with its peers, as Cargo builds a release by itself and in the profile `small` (for size, LTO,
-//! `panic = "abort"`). Bytes are those of the program's file above that without a reporter. Crates are those of `cargo tree`
-//! for this target, the reporter's own included: all, and those of them that are linked into the program and do not only run when it is
-//! built (procedural macros and what they need).
-//!
-//! Each program with Coroner is crashed, and its next launch has to leave the report.
+//! Bytes are the program's file size above that without a reporter. Crates are those of `cargo tree` for this target including the
+//! reporter: all, and those linked into the program (without procedural macros and their dependencies). Each program with Coroner is
+//! crashed, and its next launch must leave the report.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,22 +14,21 @@ use serde::Serialize;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Leave the peers and the default profile out, and fail where a limit is passed.
+    /// Fail if a size limit is exceeded; skip peers and the default profile
     #[arg(long)]
     check: bool,
-    /// Leave the C libraries out.
+    /// Leave out the C libraries
     #[arg(long)]
     without_library: bool,
 }
 
-/// What a program with Coroner keeps to: what it had when it was measured last, and 5 %, so that it does not grow unseen. The goals are 0.5, 1.5 and
-/// 3 MB, and 20, 45 and 110 crates.
+/// A program's limits: the last measurement and 5 %, so that it doesn't grow unnoticed. The goals are 0.5, 1.5 and 3 MB, and 20, 45
+/// and 110 crates.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Bytes that it may add in the profile `small`.
@@ -45,7 +42,7 @@ struct Program {
     /// The feature of `size-bench`; none for the program without a reporter.
     feature: Option<&'static str>,
     limits: Option<Limits>,
-    /// What the next launch after a crash leaves a file of.
+    /// The extension of the file that the launch after a crash leaves.
     leaves: Option<&'static str>,
 }
 
@@ -76,7 +73,7 @@ const PROFILES: [&str; 2] = ["release", "small"];
 struct Row {
     what: &'static str,
     profile: &'static str,
-    /// Of the file.
+    /// The file's size.
     bytes: u64,
     /// Above the program without a reporter.
     added: u64,
@@ -141,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         );
     }
     if arguments.check && !passed.is_empty() {
-        bail!("{} limits were passed", passed.len());
+        bail!("{} limits exceeded", passed.len());
     }
     Ok(())
 }
@@ -171,7 +168,7 @@ fn build(feature: Option<&str>, profile: &'static str) -> anyhow::Result<PathBuf
     Ok(program)
 }
 
-/// How many crates a program has beside its own, by the kinds of dependencies (`--edges` of `cargo tree`) that lead to them.
+/// Counts a program's crates other than its own, by the kinds of dependencies (`--edges` of `cargo tree`) that lead to them.
 fn crates(feature: Option<&str>, edges: &str) -> anyhow::Result<usize> {
     let mut command = Command::new("cargo");
     command.args(["tree", "--locked", "--quiet", "--prefix", "none", "--edges", edges, "--format", "{p}"]);

@@ -1,9 +1,8 @@
-//! `cargo xtask bench symbols`.
+//! `bench symbols`: 64 addresses of one report symbolicated from a cold start in a large symbol table, and with DWARF; then the steady
+//! state per lookup.
 //!
-//! Builds `symbols-bench` (a package of its own in `tools/bench/symbols-bench`, because its peers bring a hundred dependencies) in
-//! release mode and runs it: 64 addresses of one report named from nothing in a large symbol table, and with DWARF; then the
-//! steady state per lookup. The large table is that of the compiler's own library, which every machine that builds
-//! this has.
+//! Builds `symbols-bench`, a package of its own because its peers bring a hundred dependencies, in release mode. The large table is
+//! that of the compiler's own library, which every machine with a Rust toolchain has.
 
 use std::{
     fs,
@@ -16,30 +15,29 @@ use serde::{Deserialize, Serialize};
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// An ELF file with many symbols; the compiler's `librustc_driver` if not given.
+    /// Read this ELF file instead of the compiler's librustc_driver
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Rounds; in each, all namers take their turn with addresses of its own.
+    /// Run this many interleaved rounds, each with its own addresses
     #[arg(long, default_value_t = 15)]
     rounds: u32,
-    /// Lookups of the steady state.
+    /// Look up this many addresses in the steady state
     #[arg(long, default_value_t = 500_000)]
     lookups: u32,
 }
 
-/// What the program prints for each namer; the first line has `functions` alone.
+/// The program's output for each namer; the first line has only `functions`.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Printed {
     functions: Option<u64>,
     name: String,
-    /// From nothing: the least of the rounds.
+    /// Cold: the minimum over the rounds.
     ms: Option<f64>,
     median: f64,
     allocations: Option<u64>,
@@ -59,18 +57,19 @@ struct Row {
     ours: f64,
     peer: f64,
     unit: &'static str,
-    /// How often ours goes into the peer's.
+    /// The peer's value divided by ours.
     ratio: f64,
-    /// Of ours and of the peer: allocations, and bytes of heap at most.
+    /// Allocations by ours and by the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     allocations: Option<[u64; 2]>,
+    /// Peak heap in bytes, ours and the peer's.
     heap_bytes: [u64; 2],
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where the program can't be built or run, or a name of ours is wrong.
+/// The program can't be built or run, or a name of ours is wrong.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let program = build()?;
     let file = match &arguments.file {

@@ -1,14 +1,10 @@
-//! `cargo xtask bench throw`.
+//! `bench throw`: a C++ throw and its catch, 10 and 50 frames apart, on one and on eight threads: with Coroner's capture of the
+//! stack, with glibc's `backtrace()` in its place, and with neither.
 //!
-//! A C++ throw and its catch, 10 and 50 frames apart, on one and on eight threads: with Coroner's capture of the throw's
-//! stack, with glibc's `backtrace()` in its place, and with neither. All take turns in every round; times are those that the
-//! threads ran, so that it does not matter how many processors there are. The stack is the same at each throw, as in most
-//! programs that throw often, or up to six frames deeper each time (`varied`), or lies elsewhere each time from its outer frames on
-//! (`moved`), which is the worst for a capture that takes what it can from the throw before.
-//!
-//! What counts is the lower quartile of the rounds: what else runs on the machine makes times longer, never shorter.
-//!
-//! The program is `tools/bench/throw-bench`. It fails where a throw was not captured.
+//! All take turns in every round; times are the threads' processor times, so the number of processors doesn't matter. The stack is the
+//! same at each throw, as in most programs that throw often; or up to six frames deeper each time (`varied`); or elsewhere each
+//! time from its outer frames on (`moved`), the worst case for a capture that reuses the previous throw. The figure is the lower
+//! quartile of the rounds: other load makes times longer, never shorter. Fails if a throw was not captured.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,16 +14,15 @@ use serde::Serialize;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Rounds; one more is run first and thrown away.
+    /// Run this many rounds; a first one is discarded
     #[arg(long, default_value_t = 16)]
     rounds: usize,
-    /// Throws of each thread in a round.
+    /// Throw this often per thread and round
     #[arg(long, default_value_t = 2000)]
     throws: u64,
 }
@@ -49,7 +44,7 @@ struct Row {
     peer: f64,
     none: f64,
     unit: &'static str,
-    /// How many times that without capture: ours, and the peer's.
+    /// Ours and the peer's, as multiples of a throw without capture.
     ours_to_none: f64,
     peer_to_none: f64,
 }
@@ -57,7 +52,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where a program can't be built or run, or a throw was not captured.
+/// A program can't be built or run, or a throw was not captured.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0 && arguments.throws > 0, "nothing to measure");
     let programs = [build("coroner")?, build("backtrace")?, build("none")?];

@@ -1,8 +1,8 @@
-//! `cargo xtask bench unwind`.
+//! `bench unwind`: stack walks next to libgcc, glibc, libunwind, `backtrace`, framehop and frame pointers.
 //!
-//! Builds `unwind-bench` (in `tools/bench/unwind-bench`) twice in release mode, without and with frame pointers, and runs it in
-//! fresh processes: for interleaved rounds of all unwinders on the same stack, for the first walk of a process, and for
-//! a recursion. Times are the median over processes of each process's least round.
+//! Builds `unwind-bench` twice in release mode, without and with frame pointers, and runs it in fresh processes: for interleaved rounds
+//! of all unwinders on the same stack, for the first walk of a process, and for a recursion. Times are the median over processes
+//! of each process's minimum over rounds.
 
 use std::{
     collections::BTreeMap,
@@ -15,27 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Interleaved rounds in each process.
+    /// Run this many interleaved rounds in each process
     #[arg(long, default_value_t = 30)]
     rounds: u32,
-    /// Processes for the rounds: address space layout differs from one to the next.
+    /// Start this many processes, each with its own address layout
     #[arg(long, default_value_t = 8)]
     processes: usize,
-    /// Processes for the first walk, each unwinder.
+    /// Start this many processes per unwinder for the first walk
     #[arg(long, default_value_t = 20)]
     first: usize,
-    /// Frames of the recursion.
+    /// Recurse this deep
     #[arg(long, default_value_t = 100_000)]
     depth: u32,
 }
 
-/// What the program prints.
+/// The program's output.
 #[derive(Deserialize)]
 struct Printed {
     name: String,
@@ -52,14 +51,14 @@ struct Printed {
 /// A comparison.
 #[derive(Serialize)]
 struct Row {
-    /// What was measured, and the peer.
+    /// The measurement and the peer.
     name: String,
     ours: f64,
     peer: f64,
     unit: &'static str,
-    /// How often ours goes into the peer's.
+    /// The peer's value divided by ours.
     ratio: f64,
-    /// Of ours and of the peer, where they matter.
+    /// Allocations by ours and by the peer, where they matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     allocations: Option<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +80,7 @@ const PEERS: [&str; 8] = [
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Where the program can't be built or run, or an unwinder doesn't see the stack that is there.
+/// The program can't be built or run, or an unwinder misses frames.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if !has_libunwind()
         && let Err(error) = tools::install_debian_package("libunwind8")
@@ -273,8 +272,8 @@ struct First {
     frames: u64,
 }
 
-/// What the first walk of a process, or the first one of a deep stack after one at launch, costs `unwinder`, if this build
-/// has it.
+/// The cost to `unwinder` of a process's first walk, or of the first walk of a deep stack after one at launch. `None` if this
+/// build lacks it.
 fn first(program: &Path, unwinder: &str, launched: bool, processes: usize) -> anyhow::Result<Option<First>> {
     let arguments = ["first", unwinder, "launch"];
     let arguments = if launched { &arguments[..] } else { &arguments[..2] };

@@ -1,4 +1,4 @@
-//! Pages in Chromium at two widths, in light and in dark: nothing is wider than the window, and axe finds nothing to object to.
+//! Opens pages in Chromium at two widths, in light and dark: nothing overflows the window, and axe reports nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,12 +12,12 @@ use toolbox::tools;
 const PART: &str = "accessibility";
 /// A window of a desk, and one of a phone.
 const WIDTHS: [u32; 2] = [1280, 390];
-/// From npm.
+/// npm packages.
 const PACKAGES: [&str; 2] = ["axe-core@4.14.1", "puppeteer-core@24.43.1"];
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     if !(tools::on_path("chromium") && tools::on_path("npm")) {
-        eprintln!("accessibility: skipped: there is no `chromium` or no `npm` (Debian's packages)");
+        eprintln!("accessibility: skipped: missing `chromium` or `npm` (Debian's packages)");
         return Ok(Vec::new());
     }
     let modules = packages()?;

@@ -1,7 +1,7 @@
-//! `coroner collect` with this machine's kernel: programs that never heard of Coroner die, and have reports.
+//! Runs `coroner collect` as this machine's core_pattern handler on programs without Coroner.
 //!
-//! `kernel.core_pattern` is one for all of a machine's containers and namespaces. So this part is run only where it is asked for, one at a time, and a shell
-//! puts the pattern back, whatever becomes of this program.
+//! `kernel.core_pattern` is shared by all containers and namespaces of a machine, so this part runs only on request, one at a time,
+//! and a shell restores the pattern whatever happens to this program.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use toolbox::tools;
 
 const PART: &str = "collect";
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
-/// How long a report may take.
+/// Time limit of a report.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Programs of others, each with what kills it, and the signal.

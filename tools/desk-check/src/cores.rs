@@ -1,4 +1,4 @@
-//! Core dumps as reports, beside gdb's frames of the same process: each call by its address, and by its functions where both name them.
+//! Compares core dumps' reports with gdb's frames of the same process, by address and, where both have names, by function.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,12 +17,12 @@ const WANTED: f64 = 0.99;
 const MOST: usize = 68;
 /// Frames of a stack that are compared: of a recursion without end the first.
 const FRAMES: usize = 64;
-/// How long another's program works before it is ended.
+/// Running time of a program that is not ours before it is killed.
 const WORK: Duration = Duration::from_secs(2);
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     if !tools::on_path("gdb") {
-        eprintln!("cores: skipped: there is no `gdb` (Debian's package)");
+        eprintln!("cores: skipped: missing `gdb` (Debian's package)");
         return Ok(Vec::new());
     }
     write(&desk.path("frames.py"), SCRIPT)?;
@@ -67,7 +67,7 @@ const OTHERS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// How many frames are gdb's.
+/// Counts of compared and equal frames.
 #[derive(Default)]
 struct Score {
     cores: u32,

@@ -1,4 +1,4 @@
-//! A program that dies of many known causes, in several builds.
+//! A program that crashes for many known causes, in several builds.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -237,6 +237,6 @@ pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
         ensure!(built.status.success(), "{compiler}: {}", said(&built));
         programs.push(program);
     }
-    ensure!(!programs.is_empty(), "there is no compiler of C");
+    ensure!(!programs.is_empty(), "no C compiler found");
     Ok(programs)
 }

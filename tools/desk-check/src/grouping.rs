@@ -1,5 +1,5 @@
-//! Groups of crashes whose causes are known: pairs of one cause that are in one group, and of different causes that are not. Some causes were
-//! held back while the rules were made, and are scored by themselves, too.
+//! Scores groups of crashes whose causes are known: pairs with the same cause in one group, pairs with different causes in two. Some
+//! causes were held back while the rules were written; they also have a score of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::process::CommandExt;

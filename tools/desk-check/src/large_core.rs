@@ -1,4 +1,4 @@
-//! A core dump of 8 GB: how long it takes, and how much memory.
+//! Reads a core dump of 8 GB: time and memory.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

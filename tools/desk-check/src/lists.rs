@@ -1,4 +1,4 @@
-//! A folder of many reports: listed for the first time, and from what is remembered of it.
+//! Lists a folder of many reports, first without an index and then with it.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! `cargo xtask desk-check`: what the command promises of reports at a desk, measured. Pages in a real browser, a folder of a hundred thousand reports,
-//! groups of crashes whose causes are known, a core dump of 8 GB, core dumps beside gdb's stacks, minidumps beside Breakpad's.
+//! Checks the `coroner` command on reports and core dumps: pages in a real browser, a folder with 100,000 reports, groups of
+//! crashes whose causes are known, core dumps against gdb, minidumps against Breakpad. See the package's `README.md`.
 
 mod accessibility;
 mod collect;
@@ -21,37 +21,36 @@ use serde::Serialize;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "desk-check",
-    about = "Checks the command on real crashes: pages in a browser, long lists, groups, core dumps beside gdb"
-)]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per check, as the last line
     #[arg(long)]
     json: bool,
-    /// Only the parts whose names contain this: pages, accessibility, lists, large-core, cores, minidumps, grouping, collect.
+    /// Run only parts whose name contains this: pages, accessibility, lists,
+    /// large-core, cores, minidumps, grouping, collect
     #[arg(long)]
     only: Option<String>,
-    /// A little of the parts pages, lists, cores and grouping, with the command that the tests have built; times are not judged.
+    /// Run a few cases of pages, lists, cores and grouping; don't judge times
     #[arg(long, conflicts_with_all = ["reports", "seconds"])]
     short: bool,
-    /// A command that is built, and libcoroner_ffi.so beside it or in `deps`; without it, both are built optimised.
+    /// Check this coroner command instead of building one; libcoroner_ffi.so
+    /// must be next to it or in `deps`
     #[arg(long, value_name = "PATH")]
     coroner: Option<PathBuf>,
-    /// Reports of the folder that is listed.
+    /// List a folder with this many reports
     #[arg(long, default_value_t = 100_000)]
     reports: u32,
-    /// Change this machine's `kernel.core_pattern` for some seconds, for the part `collect`: needs root, and is seen by every process.
+    /// Change this machine's `kernel.core_pattern` for some seconds (part
+    /// `collect`; needs root and affects every process)
     #[arg(long)]
     change_core_pattern: bool,
-    /// Seconds for crashes of known causes, and as many for core dumps and minidumps.
+    /// Spend at most this many seconds each on crashes, cores and minidumps
     #[arg(long, default_value_t = 600)]
     seconds: u64,
 }
 
-/// What was expected, and what was seen.
+/// A check: expected and actual value.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     part: &'static str,
@@ -72,7 +71,7 @@ impl Row {
         Self { part, what: what.to_owned(), expected: expected.into(), seen: seen.into(), passed }
     }
 
-    /// A time, which may be so long.
+    /// A duration with its limit.
     pub(crate) fn time(desk: &Desk, part: &'static str, what: &str, limit: Duration, seen: Duration) -> Self {
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
         if desk.short {
@@ -82,7 +81,7 @@ impl Row {
     }
 }
 
-/// The command that is examined, in a folder of its own.
+/// The command under test, with a folder of its own.
 pub(crate) struct Desk {
     coroner: PathBuf,
     library: PathBuf,
@@ -94,7 +93,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// So many of a part's cases, or a few.
+    /// The number of cases to run: `all`, or [`FEW`] in a short run.
     pub(crate) fn cases(&self, all: usize) -> usize {
         if self.short { FEW } else { all }
     }
@@ -113,7 +112,7 @@ impl Desk {
         command
     }
 
-    /// What the command prints.
+    /// Runs the command and returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).output().context("running coroner")?;
         ensure!(output.status.success(), "coroner {arguments:?}: {}", said(&output));
@@ -150,7 +149,7 @@ const LONG: [&str; 3] = ["accessibility", "large-core", "minidumps"];
 /// Examines each part, and prints a line for each row.
 ///
 /// # Errors
-/// Where something can't be built or run, or a row is not as expected.
+/// A build or a program fails, or a row fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let coroner = match &arguments.coroner {
         Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
@@ -158,8 +157,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     // What the tests use lies below; what is there beside it may be of an earlier build.
     let near = [coroner.with_file_name("deps/libcoroner_ffi.so"), coroner.with_file_name("libcoroner_ffi.so")];
-    let library =
-        near.into_iter().find(|path| path.exists()).context("there is no libcoroner_ffi.so near the command")?;
+    let library = near
+        .into_iter()
+        .find(|path| path.exists())
+        .context("can't find libcoroner_ffi.so next to the command or in deps")?;
     let folder = tempfile::tempdir()?;
     let time = Duration::from_secs(arguments.seconds);
     let Arguments { change_core_pattern, short, .. } = *arguments;
@@ -183,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{}", serde_json::json!({ "tool": "desk-check", "pass": failed == 0, "rows": rows }));
     }
     if failed > 0 {
-        bail!("{failed} of {} rows are not as expected", rows.len());
+        bail!("{failed} of {} rows failed", rows.len());
     }
     Ok(())
 }
@@ -200,7 +201,7 @@ fn build(is_short: bool) -> anyhow::Result<PathBuf> {
         .current_dir(tools::workspace_root())
         .status()
         .context("running cargo")?;
-    ensure!(status.success(), "the command could not be built");
+    ensure!(status.success(), "can't build the command");
     Ok(tools::target_dir().join("release/coroner"))
 }
 

@@ -1,4 +1,4 @@
-//! Minidumps as reports, beside the frames of Breakpad's own processor, whose program is `minidump_stackwalk`.
+//! Compares minidumps' reports with the frames of Breakpad's processor (`minidump_stackwalk`).
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ const REQUIREMENTS: &str = "cffi==2.1.1\nmilksnake==0.1.6\npycparser==3.12\nsymb
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     if !tools::on_path("gdb") {
-        eprintln!("minidumps: skipped: there is no `gdb` (Debian's package)");
+        eprintln!("minidumps: skipped: missing `gdb` (Debian's package)");
         return Ok(Vec::new());
     }
     let python = tools::python_environment("desk", REQUIREMENTS)?.join("bin/python");
@@ -71,7 +71,7 @@ fn by_breakpad(python: &Path, script: &Path, minidump: &Path) -> anyhow::Result<
     Ok(frames.filter_map(frame).collect())
 }
 
-/// By which a name is looked up: of a return address the byte before.
+/// The addresses for symbol lookup: for a return address, the byte before it.
 fn addresses(frames: &Value) -> Vec<u64> {
     let address = |frame: &Value| {
         let address = u64::from_str_radix(frame["address"].as_str()?.strip_prefix("0x")?, 16).ok()?;

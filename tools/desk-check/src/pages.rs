@@ -1,4 +1,4 @@
-//! Pages in headless Chromium: how long a large one takes, that it says nothing on its console, and that a hostile report runs no script.
+//! Opens pages in headless Chromium: load time of a large one, an empty console, and no script run by a hostile report.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ const EVIL: &str = "\"'><script>document.documentElement.setAttribute('data-ran'
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     if !tools::on_path("chromium") {
-        eprintln!("pages: skipped: there is no `chromium` (Debian's package)");
+        eprintln!("pages: skipped: missing `chromium` (Debian's package)");
         return Ok(Vec::new());
     }
     write(&desk.path("empty.html"), "<!DOCTYPE html><title>empty</title>")?;
@@ -50,7 +50,7 @@ fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 
-/// What the browser made of a page.
+/// A page as the browser rendered it.
 struct Opened {
     dom: String,
     /// The lines of its console.

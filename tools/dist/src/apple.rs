@@ -1,8 +1,9 @@
-//! `cargo xtask dist --apple`: a Swift package, `target/dist/coroner-VERSION-apple`, that Xcode and SwiftPM take as it lies there.
+//! Makes the Swift package for Apple's systems, `target/dist/coroner-VERSION-apple`, which Xcode and SwiftPM take as it is.
 //!
-//! An XCFramework is a folder of libraries, one a platform, with `Info.plist` that lists them (Apple, "Creating a multiplatform binary framework
-//! bundle"). Those of targets that rustup does not have are left out. Its libraries are static, so that nothing of it has to be signed or embedded. Cargo builds them without Apple's SDK, since nothing is linked. What can be
-//! checked without a Mac is: that each library has code of its architectures and for its platform, and that the property lists are well formed.
+//! An XCFramework is a folder with one library per platform and an `Info.plist` that lists them (Apple, "Creating a multiplatform
+//! binary framework bundle"). Targets that rustup doesn't have are left out. The libraries are static, so nothing has to be signed or
+//! embedded; Cargo builds them without Apple's SDK, because nothing is linked. Checked without a Mac: each library has code of
+//! its architectures and for its platform, and the property lists are well formed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,7 @@ const FILE: &str = "libcoroner_ffi.a";
 /// Builds the package, checks it, and packs it; where the archive lies.
 ///
 /// # Errors
-/// Where something can't be built, or is not as it has to be.
+/// A build fails, or a check of the package fails.
 pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     let root = tools::workspace_root();
     let name = super::name("apple");
@@ -83,7 +84,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
             Err(error) => left_out.push((library, error)),
         }
     }
-    ensure!(libraries.iter().any(|library| library.platform == "macos"), "rustup has no target of macOS");
+    ensure!(libraries.iter().any(|library| library.platform == "macos"), "rustup has no macOS target");
     for library in &libraries {
         let own = framework.join(library.identifier);
         fs::create_dir_all(own.join("Headers"))?;
@@ -114,7 +115,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         .join(", ");
     let manifest = include_str!("apple/Package.swift");
     let filled = manifest.replace("features: [SwiftSetting] = []", &format!("features: [SwiftSetting] = [{settings}]"));
-    ensure!(settings.is_empty() || filled != manifest, "the package's manifest has no place for features");
+    ensure!(settings.is_empty() || filled != manifest, "no place for features in the package's manifest");
     fs::write(folder.join("Package.swift"), filled)?;
     for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(root.join(file), folder.join(file)).with_context(|| file.to_owned())?;
@@ -128,7 +129,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
-/// What the header and the Swift module ask for, of the features that declare more.
+/// Macros that declare the functions of the given features in the header and the Swift module.
 fn conditions(features: Option<&str>) -> impl Iterator<Item = &'static str> {
     let features: Vec<&str> = features.iter().flat_map(|given| given.split([',', ' '])).collect();
     let known = [("sentry", "CORONER_SENTRY"), ("otlp", "CORONER_OTLP")];
@@ -152,7 +153,7 @@ fn build(arguments: &Arguments, target: &str) -> anyhow::Result<PathBuf> {
     command.args(["--crate-type", "staticlib", "--profile", &arguments.profile, "--target", target]);
     command.args(["--features", arguments.features.as_deref().unwrap_or("system-reports")]);
     let status = deadline::status(&mut command)?;
-    ensure!(status.success(), "building coroner-ffi for {target} ended with {status}");
+    ensure!(status.success(), "can't build coroner-ffi for {target}: {status}");
     let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
     Ok(tools::target_dir().join(target).join(profile).join(FILE))
 }
@@ -188,7 +189,7 @@ fn join(built: &[(PathBuf, &str)], to: &Path) -> anyhow::Result<()> {
     Ok(fs::write(to, header)?)
 }
 
-/// What `xcodebuild -create-xcframework` writes.
+/// The `Info.plist` that `xcodebuild -create-xcframework` would write.
 fn information(libraries: &[&Library]) -> Value {
     let text = |text: &str| Value::String(text.to_owned());
     let libraries = libraries.iter().map(|library| {
@@ -211,7 +212,7 @@ fn information(libraries: &[&Library]) -> Value {
     Value::Dictionary(all)
 }
 
-/// As Apple calls it.
+/// Apple's name.
 fn architecture(target: &str) -> &'static str {
     if target.starts_with("aarch64") { "arm64" } else { "x86_64" }
 }
@@ -264,12 +265,12 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
                 }
             }
         }
-        ensure!(members > 0, "no object of it says its platform");
+        ensure!(members > 0, "no object has a platform load command");
     }
     Ok(())
 }
 
-/// What lies there is what the property lists and the manifest name.
+/// Checks that the files are those that the property lists and the manifest name.
 fn check_layout(folder: &Path, libraries: usize) -> anyhow::Result<()> {
     let framework = folder.join("CCoroner.xcframework");
     let written = Value::from_file(framework.join("Info.plist"))?;
@@ -281,11 +282,11 @@ fn check_layout(folder: &Path, libraries: usize) -> anyhow::Result<()> {
         let place = framework.join(text("LibraryIdentifier").context("a library without an identifier")?);
         for key in ["LibraryPath", "HeadersPath"] {
             let path = place.join(text(key).context(key)?);
-            ensure!(path.exists(), "{} is not there", path.display());
+            ensure!(path.exists(), "missing file: {}", path.display());
         }
     }
     let privacy = Value::from_file(folder.join("Sources/Coroner/PrivacyInfo.xcprivacy"))?;
-    let privacy = privacy.as_dictionary().context("the privacy manifest is no dictionary")?;
+    let privacy = privacy.as_dictionary().context("the privacy manifest is not a dictionary")?;
     for key in ["NSPrivacyTracking", "NSPrivacyCollectedDataTypes", "NSPrivacyAccessedAPITypes"] {
         ensure!(privacy.contains_key(key), "the privacy manifest has no {key}");
     }

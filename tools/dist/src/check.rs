@@ -123,7 +123,10 @@ fn needs_by_version(program: &Path) -> anyhow::Result<()> {
     let output = succeed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(program))?;
     let text = String::from_utf8(output.stdout)?;
     let needed: Vec<&str> = text.lines().filter(|line| line.contains("(NEEDED)")).collect();
-    ensure!(needed.iter().any(|line| line.ends_with(&format!("[{}]", super::soname()))), "it needs {needed:?}");
+    ensure!(
+        needed.iter().any(|line| line.ends_with(&format!("[{}]", super::soname()))),
+        "the SONAME is not among the needed libraries: {needed:?}"
+    );
     Ok(())
 }
 
@@ -141,29 +144,29 @@ pub(super) fn same_functions(full: &Path, lean: &Path) -> anyhow::Result<()> {
         anyhow::Ok((names.collect::<BTreeSet<_>>(), soname.unwrap_or_default().to_owned()))
     };
     let ((full, name), (lean, lean_name)) = (says(full)?, says(lean)?);
-    ensure!(full.contains("coroner_install") && full.contains("pthread_create"), "it exports {full:?}");
+    ensure!(full.contains("coroner_install") && full.contains("pthread_create"), "missing exports: {full:?}");
     let differ: Vec<_> = full.symmetric_difference(&lean).collect();
-    ensure!(differ.is_empty(), "one of them alone has {differ:?}");
-    ensure!(name == lean_name, "they are called {name} and {lean_name}");
+    ensure!(differ.is_empty(), "exported by one library only: {differ:?}");
+    ensure!(name == lean_name, "different SONAMEs: {name} and {lean_name}");
     Ok(())
 }
 
 /// Crashes the program, starts it again, and looks for the report: as JSON, or as the crash left it, to be named as the command names it.
 fn crash(program: &Path, store: &Path, contents: Contents) -> anyhow::Result<()> {
     let died = Command::new(program).arg(store).arg("crash").output()?;
-    ensure!(died.status.signal() == Some(libc::SIGABRT), "it ended with {}", died.status);
+    ensure!(died.status.signal() == Some(libc::SIGABRT), "unexpected exit: expected SIGABRT, got {}", died.status);
     let said = String::from_utf8(succeed(Command::new(program).arg(store))?.stdout)?;
     let is_refused = said.contains("without the feature `json`");
-    ensure!(is_refused == (contents == Contents::Lean), "of a hook with JSON it says {said:?}");
+    ensure!(is_refused == (contents == Contents::Lean), "unexpected answer to a JSON hook: {said:?}");
     let reports: Vec<PathBuf> =
         fs::read_dir(store.join("reports"))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     let form = if contents == Contents::Full { "json" } else { "coroner" };
     let found = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == form));
-    let found = found.context("there is no report")?;
+    let found = found.context("no report found")?;
     let text = if contents == Contents::Full {
         fs::read_to_string(found)?
     } else {
-        ensure!(reports.len() == 1, "there are {reports:?}");
+        ensure!(reports.len() == 1, "expected one report, got {reports:?}");
         let mut report = Report::read_file(found)?;
         coroner::SymbolSearch::default().symbolicate(&mut report);
         report.to_json()

@@ -1,7 +1,7 @@
-//! `cargo xtask dist --debian`: the command as a Debian package, and beside it what it was made of, `coroner-VERSION.cdx.json`.
+//! Makes the command's Debian package and its list of components, `coroner-VERSION.cdx.json` (CycloneDX, by cargo-cyclonedx).
 //!
-//! The package has the command, the library that `coroner run` preloads, manual pages and completions; what it depends on is found out by `dpkg-shlibdeps`. It is
-//! unpacked, and a program is run and crashed by what lies there. The list is CycloneDX's, by cargo-cyclonedx.
+//! The package has the command, the library that `coroner run` preloads, manual pages and completions; `dpkg-shlibdeps` finds its
+//! dependencies. It is unpacked, and a program is run and crashed with the unpacked files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use toolbox::{deadline, tools};
 const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
 const CARGO_CYCLONEDX: (&str, &str) = ("cargo-cyclonedx", "0.5.9");
 
-/// Builds and tries the package; where it lies.
+/// Builds and tests the package; returns its path.
 ///
 /// # Errors
-/// Where something can't be built, or does not run as it lies in the package.
+/// A build fails, or the unpacked command doesn't work.
 pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     tools::debian_package("dpkg-dev", "dpkg-shlibdeps")?;
     let place = tools::workspace_root().join("target/dist");
@@ -42,7 +42,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     succeed(Command::new(&command).arg("man").arg(parts.join("man")))?;
     for shell in ["bash", "fish", "zsh"] {
         let script = Command::new(&command).args(["completions", shell]).output()?;
-        ensure!(script.status.success(), "completions of {shell} ended with {}", script.status);
+        ensure!(script.status.success(), "completions for {shell} failed: {}", script.status);
         fs::write(parts.join(format!("coroner.{shell}")), script.stdout)?;
     }
     let package = place.join(format!("coroner-{}.deb", env!("CARGO_PKG_VERSION")));
@@ -74,7 +74,7 @@ fn with_tool((name, version): (&str, &str)) -> anyhow::Result<Command> {
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
+    ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn check(package: &Path) -> anyhow::Result<()> {
         "usr/share/zsh/vendor-completions/_coroner",
         "usr/share/doc/coroner/copyright",
     ] {
-        ensure!(root.join(file).is_file(), "{file} is not there");
+        ensure!(root.join(file).is_file(), "missing file: {file}");
     }
     let store = scratch.path().join("store");
     let mut run = Command::new(root.join("usr/bin/coroner"));
@@ -107,7 +107,7 @@ fn check(package: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the command is made of. The tool writes a list beside the manifest of each member of the workspace.
+/// Lists the command's components. The tool writes a list beside the manifest of each member of the workspace.
 fn list(place: &Path) -> anyhow::Result<PathBuf> {
     let name = format!("coroner-{}.cdx", env!("CARGO_PKG_VERSION"));
     let root = tools::workspace_root();

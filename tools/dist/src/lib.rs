@@ -1,8 +1,6 @@
-//! `cargo xtask dist`: what apps in C and C++ take, `target/dist/coroner-VERSION-TARGET.tar.gz`, and `coroner-lean-VERSION-TARGET.tar.gz`, which has the
-//! same functions under the same names in smaller libraries: those leave reports as the crash left them.
-//!
-//! The header, the static and the shared library, files for pkg-config and CMake, the licences. All paths in it are relative to its own place, so
-//! it is unpacked anywhere. The same sources make the same bytes. `--check` builds, crashes and reads programs with what was unpacked.
+//! Packages the C library, `target/dist/coroner-VERSION-TARGET.tar.gz` (and `coroner-lean-…`, smaller libraries with the same
+//! functions), the Swift package for Apple's systems, and the command's Debian package. The same sources give the same bytes. See
+//! the package's `README.md`.
 
 mod apple;
 mod check;
@@ -18,40 +16,36 @@ use flate2::{Compression, GzBuilder};
 
 use toolbox::{deadline, tools};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "dist",
-    about = "Packages the C library: archive for C and C++, package for Apple's systems, Debian package"
-)]
+#[command(about)]
 pub struct Arguments {
-    /// Cargo's profile for the libraries.
+    /// Build the libraries in this Cargo profile
     #[arg(long, default_value = "ship")]
     profile: String,
-    /// The target; this machine's by default.
+    /// Build for this target instead of this machine
     #[arg(long)]
     target: Option<String>,
-    /// Features of `coroner-ffi` beside its defaults, such as `sentry`. There is no lean archive then.
+    /// Add features of coroner-ffi, such as `sentry`; makes no lean archive
     #[arg(long)]
     features: Option<String>,
-    /// Unpack it below this folder, too.
+    /// Also unpack the archives below this folder
     #[arg(long)]
     prefix: Option<PathBuf>,
-    /// Build programs with it by pkg-config and CMake, crash them, and look for their reports.
+    /// Build and crash programs with the archives; check their reports
     #[arg(long)]
     check: bool,
-    /// Instead: a Swift package with the libraries for Apple's systems (XCFramework) and a privacy manifest.
+    /// Make the Swift package for Apple's systems instead
     #[arg(long, conflicts_with_all = ["target", "prefix", "check"])]
     apple: bool,
-    /// Instead: the command as a Debian package, with a list of all that is in it (SBOM).
+    /// Make the command's Debian package and its SBOM instead
     #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple"])]
     debian: bool,
-    /// Print one JSON object with a row a file, and a row a check, as the last line.
+    /// Print one JSON object, a row per file and check, as the last line
     #[arg(long)]
     json: bool,
 }
 
-/// What of `coroner-ffi` an archive has.
+/// The features of `coroner-ffi` in an archive.
 #[derive(Clone, Copy, PartialEq)]
 enum Contents {
     /// The default features, and those that were asked for.
@@ -73,7 +67,7 @@ fn profile(arguments: &Arguments, contents: Contents) -> &str {
     }
 }
 
-/// What programs of Windows are linked with for the shared library.
+/// The library that Windows programs link for the shared library.
 const IMPORT_LIBRARY: &str = "libcoroner_ffi.dll.a";
 
 /// One line of the result.
@@ -83,10 +77,10 @@ struct Row {
     error: Option<String>,
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Where something can't be built or written, or a check fails.
+/// A build fails, a file can't be written, or a check fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let other: Option<fn(&Arguments) -> _> = match (arguments.apple, arguments.debian) {
         (true, _) => Some(apple::make),
@@ -120,7 +114,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     if arguments.check {
-        ensure!(target == host, "programs for {target} can't be run here");
+        ensure!(target == host, "can't run programs for {target} here");
         for (contents, (folder, archive)) in kinds.iter().zip(&made) {
             let scratch = tempfile::tempdir()?;
             unpack(archive, scratch.path())?;
@@ -153,7 +147,7 @@ fn name_of(target: &str, contents: Contents) -> String {
 /// The archive as it is shipped for this machine, unpacked below `prefix`; where it lies there.
 ///
 /// # Errors
-/// It can't be built or unpacked.
+/// The archive can't be built or unpacked.
 pub fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
     let target = host()?;
     let arguments = Arguments {
@@ -217,7 +211,7 @@ pub fn host() -> anyhow::Result<String> {
     let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
     let text = String::from_utf8(said.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say its host")?.to_owned())
+    Ok(host.context("no host in the output of rustc -vV")?.to_owned())
 }
 
 fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Result<()> {
@@ -233,11 +227,11 @@ fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Res
     }
     println!("building {}: some minutes", name_of(target, contents));
     let status = deadline::status(&mut command)?;
-    ensure!(status.success(), "building coroner-ffi ended with {status}");
+    ensure!(status.success(), "can't build coroner-ffi: {status}");
     Ok(())
 }
 
-/// Where cargo put the libraries.
+/// The folder in which cargo put the libraries.
 fn libraries(profile: &str, target: &str) -> PathBuf {
     let profile = if profile == "dev" { "debug" } else { profile };
     tools::target_dir().join(target).join(profile)
@@ -264,7 +258,7 @@ fn shared_library(target: &str) -> (&'static str, String, String) {
     }
 }
 
-/// What a program with the static library is linked with.
+/// The libraries that a program links with the static library.
 fn system_libraries(target: &str) -> &'static str {
     match target {
         _ if target.contains("apple") => "",

@@ -1,4 +1,4 @@
-//! The sample apps: how each is built, how it dies, and what its report has to say.
+//! The sample apps: how each is built, how it crashes, and what its report must contain.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{Places, documents, ended, script};
 use toolbox::tools;
 
-/// What an app is made of.
+/// The packages that an app uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The packaged crates.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Native,
 }
 
-/// How an app is started, words behind it.
+/// How to start an app; arguments follow.
 #[derive(Clone, Copy)]
 enum Start {
     Program(&'static str),
@@ -39,19 +39,19 @@ pub(super) struct App {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     start: Start,
-    /// By which name it installs Coroner.
+    /// The app ID that it installs Coroner with.
     id: &'static str,
-    /// What builds and strips it: code of the documents, with a text in it replaced where there are two more, or (without `#`) a command.
+    /// Build and strip steps: a document's code block with a text replaced (`from`, `to`; empty for none), or a command (without `#`).
     build: &'static [(&'static str, &'static str, &'static str)],
     pub(super) crashes: &'static [Crash],
 }
 
-/// How an app is seen to end.
+/// An app's expected exit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Signal(i32),
     Exit(i32),
-    /// It does not: the server answers on.
+    /// None: the server continues to answer.
     NonFatal,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Crash {
     /// The word behind the app, or what is asked of the server.
     word: &'static str,
     end: End,
-    /// What the report has to say first, in parts, with the line as `{}`.
+    /// Parts of the report's headline, with the line as `{}`.
     sentence: &'static [&'static str],
     /// The function, and the file, in which the last text marks the line.
     function: &'static str,
@@ -288,10 +288,14 @@ impl App {
         is_end(crash.end, died.status).with_context(|| died.stderr.clone())?;
         ensure!(!died.stderr.contains("crash reports") && !died.stderr.contains("not be reported"), "{}", died.stderr);
         let again = ended(&mut self.command(places, folder, &[])?, folder)?;
-        ensure!(again.status.success(), "launched again, it ended with {}: {}", again.status, again.stderr);
+        ensure!(again.status.success(), "unexpected exit of the second launch: {}: {}", again.status, again.stderr);
         // Those that print it.
         if again.stdout.contains("the last run") {
-            ensure!(again.stdout.contains("the last run crashed"), "launched again, it says {}", again.stdout);
+            ensure!(
+                again.stdout.contains("the last run crashed"),
+                "unexpected output of the second launch: {}",
+                again.stdout
+            );
         }
         Ok(())
     }
@@ -308,14 +312,14 @@ impl App {
         ensure!(server.ask("/")?.contains("open"), "the server does not answer");
         let began = Instant::now();
         while reports(self, folder) == before {
-            ensure!(began.elapsed() < TIMEOUT, "there is no report");
+            ensure!(began.elapsed() < TIMEOUT, "no report found");
             std::thread::sleep(Duration::from_millis(50));
         }
         server.end()
     }
 }
 
-/// How many reports there are.
+/// Counts the reports.
 fn reports(app: &App, folder: &Path) -> usize {
     let folder = folder.join("home/.local/state").join(app.id).join("coroner/reports");
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -328,7 +332,7 @@ fn is_end(expected: End, status: std::process::ExitStatus) -> anyhow::Result<()>
         End::Exit(code) => status.code() == Some(code),
         End::NonFatal => false,
     };
-    ensure!(is, "it ended with {status}");
+    ensure!(is, "unexpected exit: {status}");
     Ok(())
 }
 
@@ -344,11 +348,11 @@ impl Server {
         let mut server = Self { process, port: 0 };
         let mut line = String::new();
         BufReader::new(server.process.stdout.take().context("no output")?).read_line(&mut line)?;
-        server.port = line.trim().parse().with_context(|| format!("the server says {line:?}"))?;
+        server.port = line.trim().parse().with_context(|| format!("not a port: {line:?}"))?;
         Ok(server)
     }
 
-    /// What the server answers; an error where it dies of it.
+    /// The server's answer; an error if the request kills it.
     fn ask(&self, path: &str) -> anyhow::Result<String> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port))?;
         connection.set_read_timeout(Some(TIMEOUT))?;
@@ -364,7 +368,7 @@ impl Server {
             if let Some(status) = self.process.try_wait()? {
                 return Ok(status);
             }
-            ensure!(began.elapsed() < TIMEOUT, "the server does not end");
+            ensure!(began.elapsed() < TIMEOUT, "the server did not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -398,7 +402,7 @@ impl Crash {
         let said = text.lines().take(2).collect::<Vec<_>>().join("\n");
         for part in self.sentence {
             let part = part.replace("{}", &line.to_string());
-            ensure!(said.contains(&part), "{part:?} is not in its sentence: {said:?}");
+            ensure!(said.contains(&part), "missing {part:?} in the headline: {said:?}");
         }
         ensure!(text.contains(&place), "{place} is not in the report: {text}");
 
@@ -413,11 +417,11 @@ impl Crash {
     /// Whether the crashed thread, or the stack of the throw, has the function at its line.
     fn has_frame(&self, json: &Value, line: u64) -> anyhow::Result<()> {
         let crashed = &json["crash"]["tid"];
-        let threads = json["threads"].as_array().context("there are no threads")?;
+        let threads = json["threads"].as_array().context("no threads")?;
         let thread =
             threads.iter().find(|thread| thread["tid"] == *crashed).context("the crashed thread is missing")?;
         let thrown = json["exceptions"][0]["frames"].as_array();
-        let frames = thrown.or_else(|| thread["frames"].as_array()).context("there are no frames")?;
+        let frames = thrown.or_else(|| thread["frames"].as_array()).context("no frames")?;
         let is_here = |frame: &&Value| {
             let name = frame["function"].as_str().unwrap_or_default().split(['(', '<']).next();
             let file = frame["file"].as_str().unwrap_or_default();

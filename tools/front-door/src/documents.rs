@@ -1,4 +1,4 @@
-//! Code of the documents, word for word, and files of the sample apps that it is put into.
+//! Code blocks of the documents, word for word, and the app files that include them.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) fn code(place: &str) -> anyhow::Result<String> {
     ensure!(words.len() >= 2, "{place} names no language");
     let language = words.remove(0);
     let heading = words.into_iter().rev().collect::<Vec<_>>().join(":");
-    find(&text, &heading, language, number).with_context(|| format!("{place} is no code of that document"))
+    find(&text, &heading, language, number).with_context(|| format!("no such code block: {place}"))
 }
 
 /// The code of a Markdown text under a heading.

@@ -1,11 +1,5 @@
-//! `cargo xtask front-door`: seven apps as new users would make them.
-//!
-//! They lie outside the workspace, and are made of the documents' own code (`fixtures/front-door`). Those in Rust take the crates as `cargo package`
-//! makes them, those in C, C++ and Python the archive of `cargo xtask dist`; the command is built from its package, too. Each app is built
-//! and stripped by the commands that the documents have, crashed, launched again, and its report read by `coroner show` with the symbols that
-//! the documents say to keep: what it says of function, file and line, why, and how the run ended has to be right.
-//!
-//! `--short` takes what the test command has built (libraries and command without optimisation), and leaves the Rust apps out.
+//! Builds, ships, crashes and reads seven apps that are made of the documents' own code blocks, outside the workspace. See
+//! the package's `README.md`.
 
 mod apps;
 mod documents;
@@ -22,31 +16,30 @@ use clap::Parser as _;
 use apps::{APPS, App, Kind};
 use toolbox::{deadline, tools};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "front-door", about = "Builds and crashes apps from the documents' own code blocks")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with a row a step as the last line.
+    /// Print one JSON object, a row per step, as the last line
     #[arg(long)]
     json: bool,
-    /// Only the app of this name.
+    /// Run only the app with this name
     #[arg(long)]
     only: Option<String>,
-    /// Only the apps in C, C++ and Python, with the libraries and the command that the test command has built.
+    /// Run only the C, C++ and Python apps, with debug libraries
     #[arg(long)]
     short: bool,
-    /// Print the apps' names and end.
+    /// List the apps and exit
     #[arg(long)]
     list: bool,
-    /// Make the apps in this folder, and leave them there.
+    /// Build the apps in this folder and keep them
     #[arg(long)]
     keep: Option<PathBuf>,
 }
 
-/// What an app needs of Meson: itself, and what builds.
+/// Meson and its build program, as pip requirements.
 const MESON: &str = "meson==1.12.1\nninja==1.13.2\n";
 
-/// Where things are.
+/// Paths of what the apps use.
 struct Places {
     /// Outside the workspace: the apps, and their user's folder.
     scratch: PathBuf,
@@ -54,7 +47,7 @@ struct Places {
     path: Vec<PathBuf>,
     /// The unpacked archive for C.
     archive: PathBuf,
-    /// Where all that is Rust is built.
+    /// Cargo's target folder of the Rust apps.
     target: PathBuf,
 }
 
@@ -96,10 +89,10 @@ struct Row {
     error: Option<String>,
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// What the apps need can't be built, or an app fails.
+/// A package can't be built, or an app fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = |app: &App| {
         let kind = !arguments.short || app.kind == Kind::Native;
@@ -112,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    ensure!(!apps.is_empty(), "there is no such app: --list names them");
+    ensure!(!apps.is_empty(), "no app has that name; run with --list for the names");
     let temporary = tempfile::tempdir()?;
     let scratch = match &arguments.keep {
         Some(folder) => {
@@ -194,7 +187,7 @@ fn prepare(places: &mut Places, apps: &[&App], short: bool) -> anyhow::Result<()
     Ok(())
 }
 
-/// What a process said, and how it ended.
+/// A process's output and exit status.
 struct Ended {
     status: std::process::ExitStatus,
     stdout: String,
@@ -210,10 +203,10 @@ fn ended(command: &mut Command, folder: &Path) -> anyhow::Result<Ended> {
     Ok(Ended { status, stdout: read(&files[0])?, stderr: read(&files[1])? })
 }
 
-/// Runs a script as a person would type it, until a command fails; what it said.
+/// Runs a shell script until a command fails; returns its output.
 fn script(places: &Places, folder: &Path, text: &str) -> anyhow::Result<String> {
     let Ended { status, stdout, stderr } = ended(places.command("sh", folder)?.args(["-eu", "-c", text]), folder)?;
-    ensure!(status.success(), "{text:?} ended with {status}: {stderr}{stdout}");
+    ensure!(status.success(), "{text:?} failed: {status}: {stderr}{stdout}");
     Ok(stdout)
 }
 

@@ -100,16 +100,17 @@ pub(super) fn patch(packages: &[(String, PathBuf)], folder: &Path) -> anyhow::Re
 /// The command, built from its package as the documents say, below `root`.
 ///
 /// # Errors
-/// It can't be built.
+/// The command can't be built.
 pub(super) fn command(packages: &[(String, PathBuf)], root: &Path, target: &Path) -> anyhow::Result<PathBuf> {
-    let (_, package) = packages.iter().find(|(name, _)| name == "coroner-cli").context("coroner-cli is no package")?;
+    let (_, package) =
+        packages.iter().find(|(name, _)| name == "coroner-cli").context("missing package: coroner-cli")?;
     // Its lock file has the registry's packages: that of the workspace, without what the command has no need of.
     fs::copy(tools::workspace_root().join("Cargo.lock"), package.join("Cargo.lock"))?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
         command.current_dir(root).args(arguments).stdout(std::process::Stdio::null());
         let status = deadline::status(&mut command)?;
-        ensure!(status.success(), "cargo {} ended with {status}", arguments.join(" "));
+        ensure!(status.success(), "cargo {} failed: {status}", arguments.join(" "));
         anyhow::Ok(())
     };
     let manifest = package.join("Cargo.toml");

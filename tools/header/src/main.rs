@@ -1,4 +1,4 @@
-//! `cargo xtask header`: makes the C header from the sources of `coroner-ffi`.
+//! Generates `coroner.h` from the sources of `coroner-ffi`, or checks that it is current.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use clap::Parser as _;
 
 #[derive(Debug, clap::Parser)]
-#[command(name = "header", about = "Generates coroner.h from the sources of coroner-ffi, or checks that it is current")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Change nothing; fail if the header is not what the sources make
+    /// Fail if the header is not current; change nothing
     #[arg(long)]
     check: bool,
 }
@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .with_crate(&ffi)
         .with_config(config)
         .generate()
-        .context("the header can't be made from crates/coroner-ffi")?;
+        .context("can't generate the header from crates/coroner-ffi")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
     // Rust's heading for what a caller of an unsafe function vouches for; to C every function is one.
@@ -31,11 +31,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if current == header {
         println!("crates/coroner-ffi/include/coroner.h is current");
     } else if arguments.check {
-        bail!(
-            "crates/coroner-ffi/include/coroner.h is not what its sources make: run `cargo xtask header` and commit it"
-        );
+        bail!("crates/coroner-ffi/include/coroner.h is not current; run `cargo xtask header` and commit it");
     } else {
-        std::fs::create_dir_all(path.parent().context("the header has no folder")?)?;
+        std::fs::create_dir_all(path.parent().context("the header's folder")?)?;
         std::fs::write(&path, header)?;
         println!("wrote crates/coroner-ffi/include/coroner.h");
     }

@@ -1,7 +1,5 @@
-//! `cargo xtask swift-check`: Coroner's module for Swift, compiled and run with a real Swift, whose own backtraces are the oracle.
-//!
-//! No registry has Swift for the system that the tests are run on: a Debian that has it is set up below the tools' folder (as root; 3.3 GB), and
-//! its programs run there by chroot(8). Not in the test command.
+//! Compiles and runs Coroner's Swift module with a real Swift, and compares stacks with the backtraces of Swift's runtime. See
+//! the package's `README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,14 +10,13 @@ use serde_json::Value;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "swift-check", about = "Compiles and runs Coroner's Swift module with a real Swift compiler")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// The root of a system that has Swift, and not the one that is set up.
+    /// Use the Swift in this root directory instead of setting one up
     #[arg(long)]
     root: Option<PathBuf>,
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per check, as the last line
     #[arg(long)]
     json: bool,
 }
@@ -27,7 +24,7 @@ pub(crate) struct Arguments {
 /// The system's release and packages.
 const RELEASE: &str = "trixie";
 const PACKAGES: [&str; 3] = ["swiftlang", "libc6-dev", "libstdc++-14-dev"];
-/// Where programs are, in the root.
+/// The programs' folder in the root.
 const FOLDER: &str = "/coroner";
 
 /// A way to die, its report's monitor and reason, and a function of the app's own that is in its stack by Swift's mangled name.
@@ -45,10 +42,10 @@ struct Bed {
     root: PathBuf,
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Swift can't be had, something does not compile, or a row fails.
+/// Swift can't be installed, a program doesn't compile, or a row fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = arguments.root.clone().map_or_else(set_up, Ok)?;
     let bed = Bed { root };
@@ -64,10 +61,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     row("the package's manifest".to_owned(), bed.manifest());
     for (way, signal, function) in DEATHS {
-        row(format!("dies of {way}"), bed.death(way, signal, function));
+        row(format!("crash: {way}"), bed.death(way, signal, function));
     }
-    row("a report that the app's function keeps back".to_owned(), bed.kept_back());
-    row("what fatalError says".to_owned(), bed.last_words());
+    row("a report that the app drops".to_owned(), bed.kept_back());
+    row("the message of fatalError".to_owned(), bed.last_words());
     row("handled errors".to_owned(), bed.errors());
     row("a live backtrace".to_owned(), bed.backtrace());
     row("killed".to_owned(), bed.says("kill", "outcome: unknown, report: 0"));
@@ -91,7 +88,8 @@ fn set_up() -> anyhow::Result<PathBuf> {
     println!("setting up Debian's {RELEASE} with Swift (3.3 GB)");
     let policy = Command::new("apt-cache").args(["policy", "debootstrap"]).output()?;
     let policy = String::from_utf8_lossy(&policy.stdout).into_owned();
-    let mirror = policy.split_whitespace().find(|word| word.starts_with("http")).context("apt knows no mirror")?;
+    let mirror =
+        policy.split_whitespace().find(|word| word.starts_with("http")).context("apt has no mirror configured")?;
     let made = Command::new("debootstrap").args(["--variant=minbase", RELEASE]).arg(&root).arg(mirror).output()?;
     succeeded("debootstrap", &made)?;
     let mut apt = Command::new("chroot");
@@ -102,7 +100,7 @@ fn set_up() -> anyhow::Result<PathBuf> {
 
 fn succeeded(what: &str, output: &Output) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
-    ensure!(output.status.success(), "{what} ended with {}: {}", output.status, said.trim());
+    ensure!(output.status.success(), "{what} failed: {}: {}", output.status, said.trim());
     Ok(())
 }
 
@@ -180,11 +178,11 @@ impl Bed {
         let manifest: Value = serde_json::from_slice(&read.stdout)?;
         let targets = manifest["targets"].as_array().context("no targets")?;
         let names: Vec<&str> = targets.iter().filter_map(|target| target["name"].as_str()).collect();
-        ensure!(names == ["CCoroner", "Coroner"], "its targets are {names:?}");
+        ensure!(names == ["CCoroner", "Coroner"], "unexpected targets: {names:?}");
         Ok(())
     }
 
-    /// What a launch that does this says, and its standard error.
+    /// Runs a launch that does this; returns its standard output and standard error.
     fn launch(&self, way: &str) -> anyhow::Result<(String, String)> {
         let output = self.shell(&format!("./shop store {way}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -221,21 +219,21 @@ impl Bed {
         let (said, errors) = self.launch(way)?;
         let (next, _) = self.launch("next")?;
         let wanted = "crashed last run: a report\noutcome: crashed, report: 32, delivered: 1\n";
-        ensure!(next == wanted, "the next launch says {next:?}");
+        ensure!(next == wanted, "unexpected output of the next launch: {next:?}");
         let reports = self.reports()?;
         let [report] = reports.as_slice() else { anyhow::bail!("{} reports", reports.len()) };
-        ensure!(report["crash"]["signal"]["name"] == signal, "the signal is {}", report["crash"]["signal"]);
+        ensure!(report["crash"]["signal"]["name"] == signal, "unexpected signal: {}", report["crash"]["signal"]);
         ensure!(report["run"]["tags"]["shelf"] == "upper" && report["run"]["user"]["username"] == "Ada", "the scope");
         let frames = crashed_frames(report)?;
         let has = |name: &str| frames.iter().any(|frame| name_of(frame).is_some_and(|own| own.starts_with(name)));
-        ensure!(has(function), "no frame is {function}");
+        ensure!(has(function), "no frame in {function}");
         let ours: Vec<u64> = frames.iter().filter_map(address).collect();
         let theirs = backtrace_of_swift(&(said + &errors));
-        ensure!(theirs.len() > 1, "Swift has no backtrace");
+        ensure!(theirs.len() > 1, "no backtrace from Swift");
         // Swift's leaves out what it calls the system's.
         let mut rest = ours.iter();
         for address in &theirs {
-            ensure!(rest.any(|own| own == address), "Swift has {address:#x}; ours are {ours:#x?}");
+            ensure!(rest.any(|own| own == address), "frame {address:#x} of Swift's backtrace is missing in {ours:#x?}");
         }
         Ok(())
     }
@@ -244,8 +242,11 @@ impl Bed {
         self.forget()?;
         self.launch("keep")?;
         let (next, _) = self.launch("next")?;
-        ensure!(next.ends_with("outcome: crashed, report: 32, delivered: 0\n"), "the next launch says {next:?}");
-        ensure!(self.reports()?.is_empty(), "it was delivered");
+        ensure!(
+            next.ends_with("outcome: crashed, report: 32, delivered: 0\n"),
+            "unexpected output of the next launch: {next:?}"
+        );
+        ensure!(self.reports()?.is_empty(), "the dropped report was delivered");
         Ok(())
     }
 
@@ -258,14 +259,17 @@ impl Bed {
         let raw = reports.iter().find(|path| path.extension().is_some_and(|extension| extension == "coroner"));
         let report = coroner_report::Report::read_file(raw.context("no report")?)?;
         let cause = report.explained_cause().unwrap_or_default();
-        ensure!(cause.starts_with("shop/main.swift:18: Fatal error: the shop is closed"), "it is {cause:?}");
+        ensure!(
+            cause.starts_with("shop/main.swift:18: Fatal error: the shop is closed"),
+            "unexpected message: {cause:?}"
+        );
         Ok(())
     }
 
     fn errors(&self) -> anyhow::Result<()> {
         self.forget()?;
         let (said, errors) = self.launch("error")?;
-        ensure!(said == "third: full\ndelivered: 2\n", "it says {said:?} {errors}");
+        ensure!(said == "third: full\ndelivered: 2\n", "unexpected output: {said:?} {errors}");
         let reports = self.reports()?;
         let exceptions = |report: &Value| {
             let all = report["exceptions"].as_array().cloned().unwrap_or_default();
@@ -289,7 +293,10 @@ impl Bed {
 
     fn backtrace(&self) -> anyhow::Result<()> {
         let (said, errors) = self.launch("backtrace")?;
-        ensure!(said.starts_with("true async_Main\n") && said.ends_with("false true\n"), "it says {said:?} {errors}");
+        ensure!(
+            said.starts_with("true async_Main\n") && said.ends_with("false true\n"),
+            "unexpected output: {said:?} {errors}"
+        );
         Ok(())
     }
 
@@ -297,7 +304,7 @@ impl Bed {
         self.forget()?;
         self.launch(way)?;
         let (next, errors) = self.launch("next")?;
-        ensure!(next.starts_with(wanted), "the next launch says {next:?} {errors}");
+        ensure!(next.starts_with(wanted), "unexpected output of the next launch: {next:?} {errors}");
         Ok(())
     }
 }
@@ -327,7 +334,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 /// The addresses of the crashed thread in the text that Swift's runtime writes, but for callers that wait for an async function: those are not on the stack.
-/// Of a recursion its first frames.
+/// For a recursion, only its first frames.
 fn backtrace_of_swift(text: &str) -> Vec<u64> {
     let mut addresses = Vec::new();
     let mut lines = text.lines().skip_while(|line| !(line.starts_with("Thread ") && line.contains("crashed")));

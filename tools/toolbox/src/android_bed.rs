@@ -62,7 +62,7 @@ pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     unpacked_bed()
 }
 
-/// Where the bed's archive is expected.
+/// The expected path of the bed's archive.
 pub fn archive() -> PathBuf {
     std::env::var_os("CORONER_ANDROID_BED")
         .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from)
@@ -72,7 +72,7 @@ pub fn archive() -> PathBuf {
 pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     let archive = archive();
     if !archive.is_file() {
-        return Ok(Err(format!("there is no Android bed at {}", archive.display())));
+        return Ok(Err(format!("missing Android bed: {}", archive.display())));
     }
     for package in ["clang", "lld"] {
         tools::debian_package(package, if package == "lld" { "ld.lld" } else { package })?;
@@ -125,7 +125,7 @@ pub fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
     fs::create_dir_all("/system").context("making /system")?;
     where_system_is(system, command);
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(status.success(), "{} ended with {status}", command.get_program().display());
+    ensure!(status.success(), "{} failed: {status}", command.get_program().display());
     Ok(())
 }
 

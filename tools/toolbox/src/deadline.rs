@@ -10,7 +10,7 @@ const MAX_TIME: Duration = Duration::from_mins(45);
 /// Runs a command to its end, for which it has [`MAX_TIME`].
 ///
 /// # Errors
-/// It can't be started, or took too long: it and all that it started and is still below it were killed.
+/// The process can't be started, or timed out; it and its descendants were killed.
 pub fn status(command: &mut Command) -> io::Result<ExitStatus> {
     within(MAX_TIME, command)
 }

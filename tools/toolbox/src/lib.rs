@@ -1,5 +1,5 @@
-//! Shared by the instruments in `tools/` and by `xtask`: foreign tools at pinned versions, child processes with a time limit, the
-//! Android test bed.
+//! Code that the instruments in `tools/` and `xtask` share: foreign tools at pinned versions, child processes with a time limit,
+//! the Android bed.
 
 #[cfg(target_os = "linux")]
 pub mod android_bed;

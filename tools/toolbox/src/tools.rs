@@ -3,7 +3,7 @@
 //! * PyPI packages ([`python_package`]) are unpacked by `pip install --target`, each into a folder of its own named by
 //!   package and version; nothing is installed into the system's Python.
 //! * Debian packages ([`debian_package`]) are installed by `apt-get` where the machine allows it (root, a reachable
-//!   mirror), and are an error that says so where it doesn't.
+//!   mirror), and an error elsewhere.
 //!
 //! Registries are those that the machine's pip and apt are configured with; no host is named here. Two commands may
 //! run at once: a folder is filled beside its final path and renamed to it, under a file lock.
@@ -38,7 +38,7 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-/// Set where the test command has just built all programs, libraries and tests.
+/// The environment variable that the test command sets once it has built all programs, libraries and tests.
 pub const BUILT: &str = "CORONER_WORKSPACE_IS_BUILT";
 
 /// Builds all programs, libraries and tests of the default packages, as the test command does: cargo unifies features over all
@@ -57,7 +57,7 @@ pub fn build_workspace() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the test command builds: no benches, but the programs beside their tests.
+/// The targets that the test command builds: all but benches.
 pub const ALL_TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
 /// A library of those that [`build_workspace`] builds, such as `libcoroner_ffi.so`.
@@ -65,11 +65,11 @@ pub fn built_library(name: &str) -> PathBuf {
     target_dir().join("debug/deps").join(name)
 }
 
-/// This program, to be started once more. On Linux the file that it was started from, also where a build has put another into its place
-/// since: `current_exe` names it "(deleted)" then.
+/// The path that starts this program again. On Linux it works even after a build has replaced the file, where `current_exe`
+/// ends in "(deleted)".
 ///
 /// # Errors
-/// Where the system does not say.
+/// The system doesn't provide the path.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
@@ -159,7 +159,7 @@ pub fn python_environment(name: &str, requirements: &str) -> anyhow::Result<Path
 /// The `zig` executable; `zig cc -target aarch64-macos` is a C compiler and linker for Mach-O.
 ///
 /// # Errors
-/// As [`python_package`].
+/// See [`python_package`].
 pub fn zig() -> anyhow::Result<PathBuf> {
     Ok(python_package(ZIGLANG)?.join("ziglang/zig"))
 }
@@ -167,7 +167,7 @@ pub fn zig() -> anyhow::Result<PathBuf> {
 /// The emulator's shared library.
 ///
 /// # Errors
-/// As [`python_package`]; also where the package holds no shared library for this machine.
+/// See [`python_package`]; also if the package has no shared library for this machine.
 pub fn unicorn_library() -> anyhow::Result<PathBuf> {
     let folder = python_package(UNICORN)?.join("unicorn/lib");
     for name in ["libunicorn.so.2", "libunicorn.2.dylib"] {
@@ -226,7 +226,7 @@ pub fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(["install", "--quiet", "--locked", "--root"]).arg(&folder).arg(format!("{name}@{version}"));
         let status = command.status().context("cargo install")?;
-        ensure!(status.success(), "installing {name} {version} ended with {status}");
+        ensure!(status.success(), "can't install {name} {version}: {status}");
     }
     Ok(folder.join("bin"))
 }
@@ -236,10 +236,10 @@ pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
-/// Makes sure that `program` exists, installing Debian's `package` if it doesn't.
+/// Installs Debian's `package` unless `program` is on the path.
 ///
 /// # Errors
-/// If it doesn't exist and apt can't install it (no Debian, not root, no mirror); the message says so.
+/// apt can't install it (not Debian, not root, no mirror).
 pub fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     if on_path(program) {
         return Ok(());
@@ -249,7 +249,7 @@ pub fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What compiles and links programs of Linux arm64: Debian's cross compiler, which comes without a C library of its own.
+/// Installs what compiles and links programs for Linux arm64: Debian's cross compiler and its C library.
 ///
 /// # Errors
 /// If apt can't.
@@ -261,7 +261,7 @@ pub fn arm64_compiler() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What runs programs of Linux arm64.
+/// Installs the emulator for programs for Linux arm64.
 ///
 /// # Errors
 /// If apt can't.
@@ -272,7 +272,7 @@ pub fn arm64_emulator() -> anyhow::Result<()> {
 /// Installs Debian's `package`, whether or not it was there before.
 ///
 /// # Errors
-/// As [`install_debian_packages`].
+/// See [`install_debian_packages`].
 pub fn install_debian_package(package: &str) -> anyhow::Result<()> {
     install_debian_packages(&[package])
 }
@@ -283,7 +283,7 @@ pub fn install_debian_package(package: &str) -> anyhow::Result<()> {
 /// apt can't (not Debian, not root, no mirror); the message ends with apt's own.
 pub fn install_debian_packages(packages: &[&str]) -> anyhow::Result<()> {
     let names = packages.join(", ");
-    ensure!(on_path("apt-get"), "{names}: missing, and there is no apt-get to install it");
+    ensure!(on_path("apt-get"), "missing {names}, and no apt-get to install them");
     eprintln!("installing from Debian: {names}");
     let install = || {
         Command::new("apt-get")

@@ -66,7 +66,7 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
         };
         let crashed = deadline::status(&mut start(true))?;
         // As without Coroner: the low byte of the exception's code.
-        ensure!(crashed.code() == Some(5), "{name} ended with {crashed}");
+        ensure!(crashed.code() == Some(5), "unexpected exit of {name}: {crashed}");
         succeed(&mut start(false))?;
         let reports = entries(&store.join("reports"))?;
         let report = reports.iter().find(|path| path.extension().is_some_and(|end| end == "json"));

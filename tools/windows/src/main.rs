@@ -1,6 +1,5 @@
-//! `cargo xtask windows`: an app on Windows, by Wine. Its launches are `crates/coroner/tests/portable.rs` and
-//! `crates/coroner/tests/windows_crashes.rs`; what it left is then read on this system by
-//! `coroner show`. Programs in C are in `windows/c.rs`. Where Wine or the linker is missing, Debian's packages are installed (`wine`, `wine64`, `gcc-mingw-w64-x86-64`).
+//! Runs an app for Windows under Wine (`crates/coroner/tests/portable.rs`, `crates/coroner/tests/windows_crashes.rs`, and the C programs
+//! of [`c`]), and reads its reports with this system's `coroner show`. See the package's `README.md`.
 
 mod c;
 
@@ -13,18 +12,17 @@ use serde_json::Value;
 
 use toolbox::{deadline, tools};
 
-/// What is linked here.
+/// The target.
 const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
 const STRIP: &str = "x86_64-w64-mingw32-strip";
-/// What Wine 8 lacks: its source says why.
+/// A library that Wine 8 lacks; see its source for why.
 const LIBRARY: &str = "bcryptprimitives";
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "windows", about = "Builds an app for Windows, runs it under Wine and reads its reports")]
+#[command(about)]
 struct Arguments {
-    /// Only launches and panics; no native crashes and no programs in C
+    /// Run only launches and panics: no native crashes, no C programs
     #[arg(long)]
     short: bool,
     /// Print one JSON object as the last line
@@ -35,7 +33,7 @@ struct Arguments {
 /// Runs it.
 ///
 /// # Errors
-/// A tool is missing, or something is not as it should be: what was run says what.
+/// A tool is missing, or a check fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     tools::rust_target(TARGET)?;
     tools::debian_package("gcc-mingw-w64-x86-64", LINKER)?;
@@ -69,7 +67,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     build.args(["test", "--no-run", "-p", "coroner", "--target", TARGET, "--no-default-features"]);
     build.args(["--features", "json,panics,symbolicate,windows-crashes", "--test", "windows_crashes"]);
     let output = build.args(["--message-format", "json"]).stderr(std::process::Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "{build:?} ended with {}", output.status);
+    ensure!(output.status.success(), "{build:?} failed: {}", output.status);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let said = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).next_back();
@@ -99,7 +97,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
         "Windows",
         "crashed",
     ] {
-        ensure!(text.contains(expected), "the run that waits says nothing of `{expected}`:\n{text}");
+        ensure!(text.contains(expected), "the waiting run's report doesn't contain `{expected}`:\n{text}");
     }
     println!("the run of a crash is read here: {}", waiting.display());
     for act in ["read", "abort", "thread"] {
@@ -124,13 +122,13 @@ fn check_minidump(path: &Path, report: &Value) -> anyhow::Result<()> {
     ensure!(report["crash"]["tid"].as_u64() == Some(tid), "the exception is of thread {tid}");
     let threads = dump.get_stream::<MinidumpThreadList>()?;
     ensure!(threads.threads.len() > 2, "{} threads", threads.threads.len());
-    ensure!(threads.get_thread(exception.thread_id).is_some(), "there is no thread {tid}");
+    ensure!(threads.get_thread(exception.thread_id).is_some(), "missing thread {tid}");
     let modules = dump.get_stream::<MinidumpModuleList>()?;
     let images = report["images"].as_array().context("no images")?;
     for image in images {
         let address = image["load_address"].as_str().and_then(|text| u64::from_str_radix(&text[2..], 16).ok());
         let is_there = modules.iter().any(|module| Some(module.base_address()) == address);
-        ensure!(is_there, "there is no module for {image}");
+        ensure!(is_there, "missing module for {image}");
     }
     Ok(())
 }
@@ -152,13 +150,13 @@ fn check_walk(dump: &Path, report: &Value, program: &Path, prefix: &Path) -> any
         let crash = &report["crash"];
         (crash["tid"].clone(), crash["address"].clone(), crash["access"].clone())
     };
-    ensure!(crash(&read) == crash(report), "it is said to be of {:#}", read["crash"]);
+    ensure!(crash(&read) == crash(report), "unexpected crash: {:#}", read["crash"]);
     let addresses = |report: &Value| {
         let frames = report["threads"][0]["frames"].as_array().map(Vec::as_slice).unwrap_or_default();
         frames.iter().map(|frame| frame["address"].to_string()).collect::<Vec<_>>()
     };
     let (found, expected) = (addresses(&read), addresses(report));
-    ensure!(found == expected && found.len() > 4, "the frames are {found:?}, and not {expected:?}");
+    ensure!(found == expected && found.len() > 4, "unexpected frames: expected {expected:?}, got {found:?}");
     let threads = read["threads"].as_array().context("no threads")?;
     for thread in threads {
         ensure!(thread["walk_end"] == "root", "a stack is not walked to its end: {thread:#}");
@@ -186,7 +184,7 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
         // It speaks of a 32-bit Wine, which is not needed, on its standard error.
         boot.stderr(std::process::Stdio::null());
         succeed(&mut boot)?;
-        ensure!(system.is_dir(), "wine has made no {}", system.display());
+        ensure!(system.is_dir(), "wineboot didn't create {}", system.display());
         let source = tools::workspace_root().join("fixtures/windows").join(format!("{LIBRARY}.c"));
         succeed(Command::new(LINKER).arg("-shared").arg("-o").arg(&library).arg(source).arg("-ladvapi32"))?;
     }
@@ -200,7 +198,7 @@ fn coroner() -> Command {
     command
 }
 
-/// What the command says of a report.
+/// The output of `coroner show` for a report.
 fn show(path: &Path) -> anyhow::Result<String> {
     let mut command = coroner();
     command.arg("show").arg(path);
@@ -214,19 +212,19 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect())
 }
 
-/// What Windows wrote is read by the command: a report of the folder, and the files of a run that nobody has delivered.
+/// Reads what Windows wrote with the command: a delivered report, and a run that waits for delivery.
 fn read_here(stores: &Path) -> anyhow::Result<()> {
     let entries = |folder: &str| entries(&stores.join(folder));
     let is_json = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
     let delivered = entries("panic/reports")?.into_iter().find(is_json);
     let waiting = entries("waits/runs")?.into_iter().next();
-    for (path, what) in [(delivered, "the report in the folder"), (waiting, "the run that waits")] {
-        let path = path.with_context(|| format!("{what} is not there"))?;
+    for (path, what) in [(delivered, "the delivered report"), (waiting, "the waiting run")] {
+        let path = path.with_context(|| format!("missing {what}"))?;
         let text = show(&path)?;
         for expected in
             ["there is no canvas", "portable::portable::paint", "portable.rs:", "Windows", "opens a picture"]
         {
-            ensure!(text.contains(expected), "{what} says nothing of `{expected}`:\n{text}");
+            ensure!(text.contains(expected), "{what} doesn't contain `{expected}`:\n{text}");
         }
         println!("{what} is read here: {}", path.display());
     }
@@ -236,7 +234,7 @@ fn read_here(stores: &Path) -> anyhow::Result<()> {
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let said = command.get_program().to_string_lossy().into_owned();
     let status = deadline::status(command).with_context(|| format!("running {said}"))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
+    ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }
 

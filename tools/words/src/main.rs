@@ -1,9 +1,5 @@
-//! `cargo xtask words`: keeps words out of identifiers, comments and docs for which the field has a better one.
-//!
-//! The words and what to say instead are data ([`WORDS`]); real uses are data, too, each with its reason ([`ALLOWED`]). A use is
-//! found in every spelling (`make_good`, `MakeGood`, "made good") and across the end of a line of a comment. An entry of the
-//! allow-list that allows nothing fails. Links of Markdown files that lead to no file or to no heading of one, and names of sources in
-//! comments that lead to no file, fail as well, so that `docs/architecture.md` stays true. So does a document that the book's list leaves out.
+//! Finds words for which the style guide has a better one ([`WORDS`]), and links and source names that lead to no file. See the
+//! package's `README.md`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,11 +9,10 @@ use clap::Parser as _;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "words", about = "Checks names, comments and docs against the style guide, and the links of the docs")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with a row a finding as the last line.
+    /// Print one JSON object, a row per finding, as the last line
     #[arg(long)]
     json: bool,
 }
@@ -60,7 +55,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("crates/coroner-report/src/reader/mod.rs", "incident*", "by it Apple's crash reports are recognised"),
 ];
 
-/// What is read: sources and docs.
+/// Extensions of the files to read: sources and docs.
 const EXTENSIONS: &[&str] = &["rs", "md", "toml", "c", "cpp", "h", "cddl"];
 
 /// Folders that hold no text of ours.
@@ -79,7 +74,7 @@ struct Finding {
 /// Reads all sources and docs.
 ///
 /// # Errors
-/// If a word is used that is not allowed, an entry of the allow-list is not needed, a path leads nowhere, or a file can't be read.
+/// A finding, an unused exception, or an unreadable file.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let mut files = Vec::new();
@@ -89,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for file in &files {
         let name = file.to_string_lossy();
         if name == "tools/words/src/main.rs" {
-            continue; // It has them all.
+            continue; // The list itself.
         }
         let path = root.join(file);
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -109,14 +104,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 needed[entry] = true;
                 continue;
             }
-            println!("{name}:{}: \"{}\": say {}", finding.line, finding.said, finding.instead);
+            println!("{name}:{}: \"{}\": use {}", finding.line, finding.said, finding.instead);
             rows.push(serde_json::json!({ "file": name, "line": finding.line, "said": finding.said, "instead": finding.instead }));
         }
     }
     for ((place, word, _), _) in ALLOWED.iter().zip(&needed).filter(|(_, needed)| !**needed) {
-        println!("tools/words/src/main.rs: nothing in {place} needs \"{word}\" to be allowed");
+        println!("tools/words/src/main.rs: unused exception: \"{word}\" in {place}");
         rows.push(
-            serde_json::json!({ "file": "tools/words/src/main.rs", "said": word, "instead": "nothing: it is not needed" }),
+            serde_json::json!({ "file": "tools/words/src/main.rs", "said": word, "instead": "no exception: it is unused" }),
         );
     }
     println!("{} files, {} findings", files.len(), rows.len());
@@ -242,7 +237,7 @@ fn broken_links(text: &str, path: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What links to a text's headings end with, as forges and mdBook make it of them.
+/// The anchors of a text's headings, as forges and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut found, mut in_code) = (BTreeSet::new(), false);
     for line in text.lines() {

@@ -26,7 +26,7 @@ type Native = coroner_unwind::Aarch64;
 /// Windows of the kernel's copy: the stack's, and those of three unwind sections.
 const WINDOWS: usize = 8;
 
-/// Whether the chore builds this with frame pointers everywhere.
+/// Whether `cargo xtask bench unwind` builds this with frame pointers everywhere.
 const FRAME_POINTERS: bool = option_env!("CORONER_BENCH_FRAME_POINTERS").is_some();
 
 /// What the unwinders have prepared outside a signal handler.
