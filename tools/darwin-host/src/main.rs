@@ -1,21 +1,16 @@
-//! Runs a Mach-O program on Linux: `darwin-host [--libraries FOLDER] [--launcher PROGRAM] PROGRAM [ARGUMENT…]`.
+//! Runs a Mach-O program on Linux: `darwin-host [--libraries FOLDER] [--launcher PROGRAM] PROGRAM [ARGUMENT…]`. See `README.md`.
 //!
-//! The program's segments are mapped, its imports bound to a libSystem that stands in this crate, and its code runs on
-//! this CPU: x86_64 programs in the x86_64 build of this crate, arm64 programs in the arm64 build, which needs
-//! `qemu-aarch64-static` on another machine. It is a test instrument: right before fast, and an import, a flavour or a
-//! message that it does not know ends the program with its name. `README.md` lists what there is.
-//!
-//! | module | stands for |
+//! | module | contents |
 //! |---|---|
-//! | [`kernel`] | what every other module stands on: the one lock, memory, threads, endings, the loud refusal |
+//! | [`kernel`] | what all other modules use: the one lock, memory, threads, exits, refusals |
 //! | [`gate`] | the boundaries between the program's code and ours: calls in, calls out, registers on both sides |
 //! | [`loader`] | dyld |
 //! | [`libsystem`] | the functions that programs import |
 //! | [`signals`] | BSD signals: numbers, layouts, delivery, return |
-//! | [`mach`] | ports, messages, exceptions, threads and memory as Mach shows them |
+//! | [`mach`] | ports, messages, exceptions, threads and memory through Mach |
 //!
 //! Sources: Apple's headers (those in the `ziglang` package) for layouts and numbers, XNU's source files, by name, for
-//! behaviour. Elsewhere than on 64-bit Linux with glibc this program only says that it can't run.
+//! behaviour. On other systems than 64-bit Linux with glibc, this program only prints that it can't run.
 
 // Memory of known alignment is laid out by address throughout; what of it isn't aligned is read and written unaligned.
 #![allow(clippy::cast_ptr_alignment)]

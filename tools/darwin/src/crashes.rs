@@ -1,5 +1,5 @@
-//! Whole programs that install Coroner and die: the table of behaviours of `coroner-tests`, run as Mach-O programs; what the
-//! linked program needs of the system; and one death's report, read by the next launch and by Linux's `coroner` alike.
+//! Whole programs that install Coroner and crash: the behaviours of `coroner-tests`, the libraries that the linked program loads,
+//! and one crash's report, read by the next launch and by `coroner` on Linux.
 
 use std::{fs, path::Path, process::Command};
 
@@ -32,7 +32,7 @@ const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
 /// A part of this, which is one verdict.
 type Part<'a> = &'a dyn Fn(&Kit) -> anyhow::Result<()>;
 
-/// Those that are run where only a part is.
+/// The parts that run when only some do.
 const PARTS: [&str; 3] = ["crashes: next launch", "crashes: behaviours", "crashes: locks"];
 
 /// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long. `part`: only
@@ -101,7 +101,7 @@ fn locks(kit: &Kit) -> anyhow::Result<()> {
 /// The program that dies, built and where it is.
 ///
 /// # Errors
-/// It does not compile.
+/// The program can't be built.
 pub fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
     // With its tests, by which it has the features that are built already.
     succeed(kit.test_upper_crates().args(["--no-run", "--test", "behaviours"]))?;
@@ -125,11 +125,11 @@ fn loaded_by(path: &Path) -> anyhow::Result<Vec<String>> {
 /// An app that links Coroner needs libSystem and nothing else.
 fn libraries(kit: &Kit) -> anyhow::Result<()> {
     let names = loaded_by(&program(kit)?)?;
-    ensure!(names == ["/usr/lib/libSystem.B.dylib"], "it loads {}", names.join(", "));
+    ensure!(names == ["/usr/lib/libSystem.B.dylib"], "unexpected libraries: {}", names.join(", "));
     Ok(())
 }
 
-/// What both readers must agree on: what happened, and each thread's frames by address.
+/// The part of a report that both readers must agree on: the crash, and each thread's frames by address.
 fn essence(report: &Value) -> Value {
     let frames = |thread: &Value| -> Vec<Value> {
         thread["frames"].as_array().into_iter().flatten().map(|frame| frame["address"].clone()).collect()
@@ -147,14 +147,17 @@ fn readers(kit: &Kit) -> anyhow::Result<()> {
     let store = folder.path().join("store");
     let run = |fault: &str| kit.run(&program).arg(&store).args([fault, "3"]).output();
     let died = run("null-store")?;
-    ensure!(!died.status.success(), "it did not die: {}", died.status);
+    ensure!(!died.status.success(), "the program did not die: {}", died.status);
     let next = run("deliver")?;
     let said = String::from_utf8_lossy(&next.stdout).into_owned() + &String::from_utf8_lossy(&next.stderr);
-    ensure!(next.status.success() && said.contains("the last run crashed"), "the next launch said {said:?}");
+    ensure!(
+        next.status.success() && said.contains("the last run crashed"),
+        "unexpected output of the next launch: {said:?}"
+    );
 
     let mut delivered = fs::read_dir(store.join("reports"))?.collect::<Result<Vec<_>, _>>()?;
     delivered.retain(|file| file.path().extension().is_some_and(|kind| kind == "coroner"));
-    let [report] = &delivered[..] else { anyhow::bail!("{} reports were delivered and not one", delivered.len()) };
+    let [report] = &delivered[..] else { anyhow::bail!("expected one delivered report, got {}", delivered.len()) };
     let theirs: Value = serde_json::from_slice(&fs::read(report.path().with_extension("json"))?)?;
     tools::build_workspace()?;
     let mut show = Command::new(tools::target_dir().join("debug/coroner"));
@@ -164,6 +167,6 @@ fn readers(kit: &Kit) -> anyhow::Result<()> {
     for (reader, read) in [("the next launch", &theirs), ("coroner show", &ours)] {
         ensure!(read["crash"]["mach"]["name"] == "EXC_BAD_ACCESS", "{reader} reads {}", read["crash"]);
     }
-    ensure!(essence(&theirs) == essence(&ours), "they read {} and {}", essence(&theirs), essence(&ours));
+    ensure!(essence(&theirs) == essence(&ours), "the readers disagree: {} and {}", essence(&theirs), essence(&ours));
     Ok(())
 }

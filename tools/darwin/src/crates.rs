@@ -37,7 +37,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Those whose code differs by processor.
+/// The crates whose code differs by processor.
 const OF_THE_PROCESSOR: [&str; 3] = ["coroner-unwind", "coroner-process", "coroner-capture"];
 
 /// Runs the tests of the crates whose name contains `only`; with `part`, of those alone that differ by processor.

@@ -35,10 +35,10 @@ const LIBCXXABI: [&str; 16] = [
     "stdlib_typeinfo",
 ];
 
-/// What all C++ is compiled with.
+/// Compiler flags of all C++.
 const FLAGS: &[&str] = &["-O1", "-funwind-tables", "-fno-sanitize=all", "-std=c++23", "-nostdinc++", "-fexceptions"];
 
-/// What libc++'s `__config_site` leaves open.
+/// Definitions that libc++'s `__config_site` leaves open.
 const SETTINGS: &[&str] = &[
     "-DNDEBUG",
     "-D_LIBCPP_ABI_VERSION=1",
@@ -59,7 +59,7 @@ const SETTINGS: &[&str] = &[
     "-D_LIBCXXABI_DISABLE_VISIBILITY_ANNOTATIONS",
 ];
 
-/// What only the runtime itself is compiled with. Its terminate handler says nothing: it would with half of stdio.
+/// Compiler flags of the runtime itself. Its terminate handler prints nothing, because that needs half of stdio.
 const RUNTIME: &[&str] = &[
     "-D_LIBCPP_BUILDING_LIBRARY",
     "-D_LIBCXXABI_BUILDING_LIBRARY",

@@ -1,4 +1,4 @@
-//! The programs of `fixtures/darwin`, what each must say and how it must end.
+//! The programs in `fixtures/darwin`, with their expected output and exit.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use super::{
 /// A program that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
-/// How a program must end.
+/// A program's expected exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Status(i32),
@@ -121,7 +121,7 @@ fn output(command: &mut Command) -> anyhow::Result<(String, String, Option<ExitS
     Ok((read(&files[0])?, read(&files[1])?, status))
 }
 
-/// What is wrong with an ending, if anything.
+/// Compares a program's output and exit with the case.
 fn judge(case: &Case, stdout: &str, stderr: &str, status: Option<ExitStatus>) -> Result<(), String> {
     let Some(status) = status else { return Err(format!("still running after {} s", TIMEOUT.as_secs())) };
     let right = match case.ending {
@@ -131,9 +131,13 @@ fn judge(case: &Case, stdout: &str, stderr: &str, status: Option<ExitStatus>) ->
     };
     let said = if stdout.is_empty() { stderr.trim() } else { stdout.trim() };
     if !right {
-        return Err(format!("should end with {:?}, but: {status}; it said: {said}", case.ending));
+        return Err(format!("unexpected exit: expected {:?}, got {status}; output: {said}", case.ending));
     }
-    if stdout == case.says { Ok(()) } else { Err(format!("should say {:?}, said {stdout:?}", case.says)) }
+    if stdout == case.says {
+        Ok(())
+    } else {
+        Err(format!("unexpected output: expected {:?}, got {stdout:?}", case.says))
+    }
 }
 
 /// Builds and runs the fixtures of one architecture.

@@ -1,5 +1,5 @@
-//! Whether Coroner compiles for the kin of iOS: visionOS, Mac Catalyst, tvOS and watchOS, whose standard library rustup does not have everywhere: it is
-//! compiled, too, from its sources.
+//! Checks that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS. rustup doesn't have the standard library of all of
+//! them, so it is compiled, too, from its sources.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What is needed to build and run Mach-O programs of an architecture: linker, host, the system's unwinder.
+//! What building and running a Mach-O program of one architecture needs: linker, host, the system's unwinder.
 
 use std::{
     env, fs,
@@ -76,14 +76,14 @@ pub struct Kit {
     pub(super) arch: Arch,
     pub(super) zig: PathBuf,
     linker: PathBuf,
-    /// Where the system's own libraries are.
+    /// The folder of the system's own libraries.
     pub(super) libraries: PathBuf,
     pub(super) programs: PathBuf,
     /// The words before a program's path.
     runner: Vec<String>,
 }
 
-/// Where things are built: `target/darwin`, wherever the target folder is.
+/// The build folder: `darwin` in the target folder.
 pub(super) fn target_folder() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| tools::workspace_root().join("target"), PathBuf::from);
     std::path::absolute(&target).unwrap_or(target).join("darwin")
@@ -104,7 +104,7 @@ fn text(path: &Path) -> String {
 /// The linker of an architecture's Rust programs, and the target's standard library.
 ///
 /// # Errors
-/// Where a tool can't be had.
+/// A tool can't be installed.
 pub fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
     let zig = tools::zig()?;
     let zigbuild = tools::python_package(CARGO_ZIGBUILD)?.join("bin/cargo-zigbuild");
@@ -128,7 +128,7 @@ impl Kit {
     /// Sets up tools, the host and the unwinder's library.
     ///
     /// # Errors
-    /// Where a tool can't be had or something doesn't compile.
+    /// A tool can't be installed, or something doesn't compile.
     pub fn set_up(arch: Arch) -> anyhow::Result<Kit> {
         let zig = tools::zig()?;
         let linker = linker(arch)?;
@@ -152,7 +152,7 @@ impl Kit {
         Ok(Kit { arch, zig, linker, libraries, programs, runner })
     }
 
-    /// What cargo needs for this architecture's target: linker and runner.
+    /// Cargo's environment variables for this target: linker and runner.
     pub fn environment(&self) -> Vec<(String, String)> {
         let target = self.arch.target().to_uppercase().replace('-', "_");
         vec![
@@ -218,7 +218,7 @@ impl Kit {
         Ok(output)
     }
 
-    /// What compiles C for this architecture, for a test that compiles libraries of its own: words, and no quotes.
+    /// The C compiler's command for this architecture, for tests that compile libraries: words, without quotes.
     pub(super) fn compiler_words(&self) -> String {
         let options = "-fno-omit-frame-pointer -fno-sanitize=all -funwind-tables";
         format!("{} cc -target {} {options}", self.zig.display(), self.arch.zig())

@@ -1,13 +1,5 @@
-//! `cargo xtask darwin`: Mach-O programs, built and run without a Mac.
-//!
-//! Builds `darwin-host` for x86_64 and for arm64 (which runs under `qemu-aarch64-static`) and the unwinder's library that
-//! macOS has in libSystem (LLVM's libunwind, from the sources in the `ziglang` package) ([`kit`]). Then it runs the
-//! programs of `fixtures/darwin` and prints what each said and how it ended beside what it should have ([`fixtures`]), and
-//! the tests of Coroner's own crates, built for Apple's targets ([`crates`]), and whole programs that die ([`crashes`]).
-//!
-//! `cargo xtask darwin cargo test -p coroner-report` runs cargo with linkers and runners set for both architectures'
-//! targets; `--arch` chooses the target (both if absent). `cargo xtask darwin env` prints those variables for a shell.
-//! `cargo xtask darwin kin` checks what else Coroner compiles for ([`kin`]).
+//! Builds Mach-O programs and runs them on Linux, on `darwin-host`: the programs in `fixtures/darwin` ([`fixtures`]), the tests of
+//! Coroner's crates ([`crates`]), and whole programs that crash ([`crashes`]). See the package's `README.md`.
 
 mod crashes;
 mod crates;
@@ -22,18 +14,18 @@ pub use crashes::program as crash_program;
 pub use kit::{Arch, Kit, linker};
 
 #[derive(Debug, clap::Parser)]
-#[command(name = "darwin", about = "Builds Mach-O programs and runs them on Linux, on darwin-host")]
+#[command(about)]
 pub struct Arguments {
-    /// Print one JSON object with a row a program as the last line
+    /// Print one JSON object, a row per program, as the last line
     #[arg(long)]
     json: bool,
-    /// Only programs and crates whose name contains this
+    /// Run only rows whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// Where an emulator is needed all, too: otherwise the crates of the crash path, some behaviours and some next launches
+    /// Run everything under the emulator, too (default: a part)
     #[arg(long)]
     all: bool,
-    /// Only this architecture
+    /// Run only this architecture
     #[arg(long, global = true)]
     arch: Option<Arch>,
     #[command(subcommand)]
@@ -49,17 +41,17 @@ enum Action {
     },
     /// Print the variables that `cargo` needs, as `export` lines
     Env,
-    /// Check that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS, together with Rust's standard library (adds rust-src)
+    /// Check that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS
     Kin,
 }
 
-/// One verdict.
+/// A program's verdict.
 #[derive(serde::Serialize)]
 struct Row {
     program: String,
     arch: &'static str,
     passed: bool,
-    /// What was wrong.
+    /// The reason, if it failed.
     failure: Option<String>,
 }
 
@@ -77,10 +69,10 @@ fn arches(arguments: &Arguments) -> Vec<Arch> {
     arguments.arch.map_or_else(|| Arch::ALL.to_vec(), |arch| vec![arch])
 }
 
-/// Runs the chore.
+/// Runs the instrument.
 ///
 /// # Errors
-/// Where something can't be set up or built, or a program didn't do as it should.
+/// Setting up or building fails, or a row fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => table(arguments),
@@ -123,7 +115,7 @@ fn table(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         println!("{}", serde_json::json!({ "tool": "darwin", "rows": rows, "failed": failed }));
     }
-    ensure!(!rows.is_empty(), "no program has that name");
-    ensure!(failed == 0, "{failed} programs did not do as they should");
+    ensure!(!rows.is_empty(), "no programs match --only");
+    ensure!(failed == 0, "{failed} of {} programs failed", rows.len());
     Ok(())
 }

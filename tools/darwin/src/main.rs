@@ -1,4 +1,4 @@
-//! Runs the instrument: see the library.
+//! The program; see the library.
 
 use clap::Parser as _;
 

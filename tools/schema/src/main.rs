@@ -1,4 +1,4 @@
-//! `cargo xtask schema`: makes the JSON Schema of reports from their model.
+//! Generates the JSON Schema of reports from their model, or checks that it is current.
 
 use anyhow::{Context, bail};
 use clap::Parser as _;
@@ -9,12 +9,9 @@ use toolbox::tools;
 const PATH: &str = "docs/report.schema.json";
 
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "schema",
-    about = "Generates the JSON Schema of reports from their model, or checks that it is current"
-)]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Change nothing; fail if the schema is not what the model makes
+    /// Fail if the schema is not current; change nothing
     #[arg(long)]
     check: bool,
 }
@@ -27,7 +24,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if current == schema {
         println!("{PATH} is current");
     } else if arguments.check {
-        bail!("{PATH} is not what the model makes: run `cargo xtask schema` and commit it");
+        bail!("{PATH} is not current; run `cargo xtask schema` and commit it");
     } else {
         std::fs::write(&path, schema).with_context(|| format!("writing {PATH}"))?;
         println!("wrote {PATH}");

@@ -1,4 +1,4 @@
-//! From a crash by way of the next launch to a server's database.
+//! Follows a crash through the next launch into a Bugsink server's database.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Bench, Row, output};
 use toolbox::tools;
 
-/// How long the server may take to start.
+/// Time limit of the server's start.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The one thing that the schema in the server does not know and Relay does: how far a frame can be trusted.
@@ -25,7 +25,7 @@ struct Server<'b> {
     port: u16,
     process: Option<Child>,
     dsn: String,
-    /// Of a second project.
+    /// The DSN of a second project.
     limited_dsn: String,
     token: String,
     slug: String,
@@ -60,7 +60,7 @@ impl<'b> Server<'b> {
             .env("CORONER_BUGSINK_PORT", self.port.to_string());
     }
 
-    /// What `bugsink_server.py` says.
+    /// The output of `bugsink_server.py`.
     fn manage(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut command = self.bench.python("bugsink_server.py")?;
         self.environment(command.args(arguments));
@@ -84,7 +84,7 @@ impl<'b> Server<'b> {
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if began.elapsed() > TIMEOUT {
-                bail!("the server does not start: {}", fs::read_to_string(self.log()).unwrap_or_default());
+                bail!("the server did not start: {}", fs::read_to_string(self.log()).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -260,7 +260,7 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     let mut launch = |words: &[&str]| -> anyhow::Result<String> {
         let said = app.run(&dsn, &[&retry[..], words].concat())?;
         let took: Option<u64> = said.split_whitespace().nth(2).and_then(|ms| ms.parse().ok());
-        slowest = slowest.max(took.with_context(|| format!("it does not say how long install took: {said}"))?);
+        slowest = slowest.max(took.with_context(|| format!("no install time in the output: {said}"))?);
         Ok(said)
     };
     server.stop();
@@ -307,7 +307,7 @@ struct Quota<'b> {
 }
 
 impl<'b> Quota<'b> {
-    /// How long nothing may be sent after that (`X-Sentry-Rate-Limits: 60::key`).
+    /// The time in which nothing may be sent after that (`X-Sentry-Rate-Limits: 60::key`).
     const LIMIT: Duration = Duration::from_mins(1);
 
     /// Sends one event to a project that takes one, and then another. The server is stopped and forgets it afterwards; the app does
@@ -382,7 +382,7 @@ fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     }
     let names = |key: &str, what: &str| theirs[key].as_str().is_some_and(|text| text.contains(what));
     if !names("function", "store") || !names("filename", ".rs") || theirs["lineno"].is_null() {
-        problems.push(format!("the server says {theirs}"));
+        problems.push(format!("the server's answer is {theirs}"));
     }
     let address = |frame: &Value| {
         let address = &frame["instruction_addr"];

@@ -1,4 +1,4 @@
-//! Identities of images, as `sentry-cli` says them.
+//! Compares images' debug IDs with those that `sentry-cli` prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     ensure!(rows.len() >= 2, "only {} images are files", rows.len());
     let derived = images.iter().any(|image| image["code_file"].as_str().is_some_and(|path| Path::new(path) == library));
     let named: Vec<_> = images.iter().map(|image| &image["code_file"]).collect();
-    ensure!(derived, "{} without a build id has no identity among {named:?}", library.display());
+    ensure!(derived, "no debug ID for {}, which has no build ID, among {named:?}", library.display());
     let fixtures = tools::workspace_root().join("fixtures/symbols");
     for file in [
         "program.dylib",

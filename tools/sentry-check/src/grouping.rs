@@ -53,11 +53,11 @@ const OTHER_ISSUE: [(&str, &str); 9] = [
     ("trap", "parse-error"),
 ];
 
-/// What a server makes of an event.
+/// An event as a server groups it.
 #[derive(Debug, PartialEq, Eq)]
 struct Inputs {
     title: String,
-    /// What the group's hash is made of.
+    /// The input of the group's hash.
     group: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ fn events(bench: &Bench, programs: &Path, build: &str) -> anyhow::Result<Events>
     Ok(events)
 }
 
-/// What a program left: what it delivered, else the run in which it crashed.
+/// A program's delivered report, else the run in which it crashed.
 fn report(store: &Path) -> anyhow::Result<PathBuf> {
     let files =
         |folder: &str| std::fs::read_dir(store.join(folder)).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -230,7 +230,7 @@ fn trimmed(function: &str) -> String {
     name.trim().rsplit(' ').next().unwrap_or_default().to_owned()
 }
 
-/// What stands before the bracket that closes the one that was opened, and after it.
+/// Splits the text at the bracket that closes the open one.
 fn closed(text: &str) -> Option<(&str, &str)> {
     let mut depth = 1;
     for (at, character) in text.char_indices() {

@@ -1,20 +1,7 @@
-//! `cargo xtask sentry-check`: is what we send what Sentry's own ingestion takes, without a change? Real software answers.
+//! Checks events, envelopes, sessions and minidumps with the software that receives them: Sentry's Relay, Bugsink, `sentry-cli`,
+//! Breakpad's processor, `symbolic`. One module per check. See the package's `README.md`.
 //!
-//! * **relay**: the event of every fault of the table (a real process that dies), and of kinds that this machine can't make, goes
-//!   through Relay's normaliser (PyPI `sentry-relay`), which may neither complain nor lose or change a value; **relay-darwin** does the same with Mach-O programs on `darwin-host`;
-//! * **bugsink**: an app crashes, is started again, and delivers to a Bugsink server (PyPI `bugsink`) on the loopback interface;
-//!   what is in the server's database is compared with what was sent;
-//! * **debug ids**: `sentry-cli` (PyPI) says the same of the images' identities as our events, for ELF and Mach-O, and uploads
-//!   debug files to that server;
-//! * **minidump**: Breakpad's processor (PyPI `symbolic`) walks the stacks of the minidumps that are made of our reports, and finds
-//!   the frames that the reports have;
-//! * **offline**: an app crashes at forty launches while its network fails in each way, then every event arrives, once; **sessions**: of
-//!   runs of which many are killed between a request and its answer, a server counts as many of each kind as there were;
-//! * **grouping**: pairs of events, of one cause in two builds and of different causes at one place, by what Sentry groups and titles by;
-//! * **symbolic**: `symbolic` (crates.io) names the frames of our events as a server does that has the debug files, and finds the same
-//!   number of frames and the same names.
-//!
-//! The packages are test instruments under licences of their own (Bugsink's is PolyForm Shield); nothing of them is in Coroner.
+//! Nothing of those packages is part of Coroner; they have licences of their own (Bugsink: PolyForm Shield).
 
 mod bugsink;
 mod debug_ids;
@@ -37,28 +24,24 @@ use clap::Parser as _;
 
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(
-    name = "sentry-check",
-    about = "Checks events, envelopes and minidumps against Sentry's Relay, Bugsink, Breakpad and symbolic"
-)]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with a row a check as the last line
+    /// Print one JSON object, a row per check, as the last line
     #[arg(long)]
     json: bool,
-    /// Only the check of that name
+    /// Run only the check with this name
     #[arg(long)]
     only: Option<String>,
-    /// Only `relay`, with one event of each mechanism
+    /// Run only `relay`, with one event per mechanism
     #[arg(long, conflicts_with = "only")]
     short: bool,
-    /// Also what takes minutes: an outage of two minutes (in the check `bugsink`), 500 runs (in the check `sessions`)
+    /// Add a two-minute outage to `bugsink`, and run 500 sessions
     #[arg(long)]
     long: bool,
 }
 
-/// What the checks work with.
+/// The checks' shared environment.
 pub(crate) struct Bench {
     /// The Python environment.
     venv: PathBuf,
@@ -72,7 +55,7 @@ pub(crate) struct Bench {
     short: bool,
 }
 
-/// One thing that was checked, and what is wrong with it.
+/// A checked item, with its problems.
 pub(crate) struct Row {
     check: &'static str,
     pub(crate) what: String,
@@ -111,7 +94,7 @@ const RELAY: (&str, &str) = ("relay", include_str!("requirements-relay.txt"));
 /// Runs the checks.
 ///
 /// # Errors
-/// Where something can't be set up, or a check finds a problem.
+/// Setting up fails, or a check finds a problem.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let requirements = if arguments.short { RELAY } else { EVERYTHING };
     let bench = Bench { long: arguments.long, short: arguments.short, ..Bench::set_up(requirements)? };
@@ -121,8 +104,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             continue;
         }
         let began = Instant::now();
-        let found = check(&bench).with_context(|| format!("the check `{name}` could not be made"))?;
-        ensure!(!found.is_empty(), "the check `{name}` looked at nothing");
+        let found = check(&bench).with_context(|| format!("can't run the check `{name}`"))?;
+        ensure!(!found.is_empty(), "the check `{name}` returned no rows");
         for row in &found {
             println!("{} {name}: {}", if row.problems.is_empty() { "ok  " } else { "FAIL" }, row.what);
             row.problems.iter().take(20).for_each(|problem| println!("       {problem}"));
@@ -138,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .collect();
         println!("{}", serde_json::json!({ "tool": "sentry-check", "pass": failed == 0, "rows": list }));
     }
-    ensure!(failed == 0, "{failed} of {} are wrong", rows.len());
+    ensure!(failed == 0, "{failed} of {} rows failed", rows.len());
     Ok(())
 }
 
@@ -169,7 +152,7 @@ impl Bench {
     /// A Python script that is part of this program, given to the environment's Python.
     fn python(&self, script: &str) -> anyhow::Result<Command> {
         let path = tools::workspace_root().join("tools/sentry-check/src").join(script);
-        ensure!(path.is_file(), "there is no {}", path.display());
+        ensure!(path.is_file(), "missing script: {}", path.display());
         let mut command = self.tool("python");
         command.arg(path);
         Ok(command)
@@ -191,19 +174,19 @@ pub(crate) fn build_programs(configuration: &[String]) -> anyhow::Result<()> {
     command.args(["build", "--quiet", "--bins", "--examples"]).current_dir(tools::workspace_root());
     command.args(["coroner-tests", "coroner-cli", "coroner-sentry"].map(|package| format!("--package={package}")));
     command.args(configuration.iter().map(|set| format!("--config={set}")));
-    ensure!(command.status()?.success(), "the programs could not be built");
+    ensure!(command.status()?.success(), "can't build the programs");
     Ok(())
 }
 
-/// What a command printed.
+/// Runs a command and returns its output.
 ///
 /// # Errors
-/// It can't be run, or fails; the message ends with what it said.
+/// The command can't be run, or fails; the message ends with its standard error.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = Path::new(command.get_program()).display().to_string();
     let output = command.output().with_context(|| format!("running {name}"))?;
     if !output.status.success() {
-        bail!("{name} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        bail!("{name} failed: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

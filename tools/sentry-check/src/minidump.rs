@@ -1,4 +1,4 @@
-//! Minidumps made of our reports, by Breakpad's own processor: does it find the frames that our report says?
+//! Walks the minidumps made of our reports with Breakpad's processor, and compares its frames with the report's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,9 +21,9 @@ struct Victim<'a> {
     program: PathBuf,
     /// Its words, behind the store, for a fault of that name.
     words: fn(&str) -> Vec<String>,
-    /// What is `/system` for it.
+    /// The folder that is `/system` for it.
     device: Option<&'a Path>,
-    /// Where the files of its images are, which the processor needs the unwind data of.
+    /// The folders of its images' files, whose unwind data the processor needs.
     files: Vec<PathBuf>,
 }
 
@@ -72,7 +72,7 @@ fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> 
     Ok(rows)
 }
 
-/// What our report says of a death, and what the processor makes of its minidump.
+/// Our report of a crash, and the processor's output for its minidump.
 fn both(bench: &Bench, victim: &Victim<'_>, fault: &str) -> anyhow::Result<(Value, Value)> {
     let store = bench.folder(&format!("minidump/{fault}"))?;
     let mut program = Command::new(&victim.program);
@@ -98,7 +98,7 @@ pub(super) fn lookup(frame: &Value) -> Option<u64> {
     Some(if frame["address_kind"] == "instruction" { address } else { address.wrapping_sub(1) })
 }
 
-/// What is wrong: of the crashed thread all frames have to be the same, of the others, whose stacks are not there, the first.
+/// The differences. The crashed thread's frames must all be equal; of other threads, whose stacks are missing, the first.
 fn compare(ours: &Value, theirs: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     let threads = |side: &Value| side["threads"].as_array().cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Forty launches of an app that crashes each time, while the network fails in each way that it can; then it works, and every event arrives,
-//! once. The server has TLS, and stands behind a proxy that is what the network is like.
+//! Crashes an app at forty launches while its network fails in every possible way; when the network works again, every event must
+//! arrive once. The server has TLS and stands behind a proxy that plays the network.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ const DAYS: usize = 40;
 /// RFC 6761 keeps this name from ever being resolved.
 const NAME: &str = "sentry.invalid";
 
-/// What a network is like.
+/// A network's behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     /// The name of the server can't be resolved.
@@ -109,7 +109,7 @@ fn store(folder: &std::path::Path) -> PathBuf {
     folder.join("store")
 }
 
-/// What a program printed that may die.
+/// Runs a program that may crash, and returns its output.
 fn said_by(mut command: Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
 }
@@ -118,7 +118,7 @@ fn said_by(mut command: Command) -> anyhow::Result<String> {
 struct Proxy {
     port: u16,
     network: Arc<Mutex<Network>>,
-    /// Who has signed the server's certificate, in PEM.
+    /// The certificate authority of the server's certificate, in PEM.
     authority: String,
 }
 

@@ -1,4 +1,4 @@
-//! Events through Relay's normaliser.
+//! Sends events through Relay's normaliser.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -97,8 +97,8 @@ pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// What is wrong with the mechanisms of an event of a language's runtime: the uncaught exception's comes last and says what noticed
-/// it, what caused it comes before and says so.
+/// Checks the mechanisms of an event of a language's runtime: the uncaught exception comes last and names what caught it; its
+/// causes come before and are marked as such.
 fn wrong_mechanism(named: &Value) -> Option<String> {
     let name = named["name"].as_str()?;
     let expected = match name.split(' ').next()? {

@@ -1,5 +1,5 @@
-//! Sessions as a server counts them: runs that crash, are killed, have errors or end by themselves, every fifth of them killed between a
-//! request and its answer. A server's counters take an update as often as it comes.
+//! Counts sessions as a server does, over runs that crash, are killed, have errors or exit; every fifth is killed between a request
+//! and its answer. A server's counters add an update each time they receive it.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{Bench, Row, output};
 /// Runs, in the short form and with `--long`.
 const RUNS: [usize; 2] = [100, 500];
 
-/// What a server counts.
+/// A server's counters.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     begun: usize,

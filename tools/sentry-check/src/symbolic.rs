@@ -1,5 +1,5 @@
-//! What a server with debug files makes of our events: `symbolic`, by which Sentry's symbolicator finds names, puts the functions of an
-//! address in the place of each frame that has one. It may add no frame, and may name none otherwise.
+//! Symbolicates our events with `symbolic`, as a server with the debug files does: it replaces each frame that has an address by
+//! the functions at that address. It must add no frame and change no name.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -86,7 +86,7 @@ fn stacks_mut(event: &mut Value) -> impl Iterator<Item = &mut Vec<Value>> {
     values.filter_map(|value| value.get_mut("stacktrace")?["frames"].as_array_mut())
 }
 
-/// What is otherwise after the server's work.
+/// Differences after the server's work.
 fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> anyhow::Result<Row> {
     let input = tempfile::NamedTempFile::new()?;
     std::fs::write(&input, event.to_string())?;

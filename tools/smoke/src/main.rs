@@ -1,8 +1,5 @@
 //! Crashes the smallest program that installs crash time (`coroner-capture`'s example `crash`) on each foreign target, and
-//! reads its report with this machine's `coroner show`.
-//!
-//! The whole suites of these targets take many minutes (`cargo xtask test --whole`); one crash finds what most often breaks
-//! them: code that doesn't compile or link there, a wrong system call, registers or unwind data read wrongly.
+//! reads its report with this machine's `coroner show`. See the package's `README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,14 +11,13 @@ use serde_json::Value;
 use toolbox::android_bed::{self, on_device};
 use toolbox::{deadline, tools};
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "smoke", about = "Crashes one small program on each foreign target and reads its report here")]
+#[command(about)]
 struct Arguments {
-    /// Print one JSON object with a row a target as the last line
+    /// Print one JSON object, a row per target, as the last line
     #[arg(long)]
     json: bool,
-    /// The Rust targets; all if absent
+    /// Run only these Rust targets (default: all)
     targets: Vec<String>,
 }
 
@@ -110,7 +106,7 @@ fn cargo() -> Command {
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let status = deadline::status(command).context("running cargo")?;
-    ensure!(status.success(), "the program can't be built: {status}");
+    ensure!(status.success(), "can't build the program: {status}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What each namer says of the same addresses of a file, and what it takes for that.
+//! The answers of each namer for the addresses of a file, and their time and memory.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,7 +20,7 @@ pub(super) struct Call {
     pub(super) line: u64,
 }
 
-/// What is said of an address: its calls, the innermost first.
+/// The answer for an address: its calls, innermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) calls: Vec<Call>,
@@ -34,7 +34,7 @@ impl Answer {
     }
 }
 
-/// What a run took.
+/// A run's time and memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
@@ -66,13 +66,13 @@ fn measured(
     match status.code() {
         Some(0) => {}
         Some(124) => return Ok(None),
-        _ => bail!("{} ended with {status}", program.display()),
+        _ => bail!("{} failed: {status}", program.display()),
     }
-    let kibibytes: u64 = fs::read_to_string(&peak)?.trim().parse().context("what GNU time says")?;
+    let kibibytes: u64 = fs::read_to_string(&peak)?.trim().parse().context("the output of GNU time")?;
     Ok(Some((fs::read(&answered)?, Cost { seconds, peak_bytes: kibibytes * 1024 })))
 }
 
-/// What ours prints for an address.
+/// Our output for an address.
 #[derive(Deserialize)]
 struct OurAnswer {
     symbol: Option<String>,
@@ -100,7 +100,7 @@ pub(super) fn ours(program: &Path, file: &Path, addresses: &[u64], folder: &Path
     Ok(answers)
 }
 
-/// What llvm-symbolizer prints for an address.
+/// The output of llvm-symbolizer for an address.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct LlvmAnswer {
@@ -142,7 +142,7 @@ fn of_parts(name: Option<String>, file: Option<String>, line: u64) -> Call {
     Call { name, file: file.filter(|_| line != 0), line }
 }
 
-/// Who names, and how it is started. All print about the same: name, file and line of each call.
+/// A namer and its command. All print about the same: name, file and line of each call.
 pub(super) struct Namer {
     pub(super) name: String,
     program: PathBuf,
@@ -155,7 +155,7 @@ impl Namer {
         Self { name: name.into(), program: program.into(), arguments: options.chain([file.into()]).collect() }
     }
 
-    /// What it takes for the addresses. `None` if it took longer than `limit`.
+    /// Its time and memory for the addresses. `None` if it took longer than `limit`.
     fn cost(&self, addresses: &[u64], folder: &Path, limit: Duration) -> anyhow::Result<Option<Cost>> {
         let arguments: Vec<&OsStr> = self.arguments.iter().map(OsString::as_os_str).collect();
         Ok(measured(&self.program, &arguments, addresses, folder, limit)?.map(|(_, cost)| cost))
@@ -176,8 +176,8 @@ pub(super) fn namers(ours: &Path, libraries: &Path, file: &Path) -> anyhow::Resu
     Ok(namers)
 }
 
-/// What each namer takes, in turn: the least time of five rounds, or of one where ours takes longer than half a second. `None` if it took
-/// longer than `limit`, or failed, which is then printed.
+/// Measures all namers in turn: the minimum over five rounds, or one round if ours takes longer than half a second. `None` for a
+/// namer that took longer than `limit` or failed, which is printed.
 pub(super) fn costs(namers: &[Namer], addresses: &[u64], folder: &Path, limit: Duration) -> Vec<Option<Cost>> {
     let mut costs: Vec<Option<Cost>> = Vec::new();
     for namer in namers {

@@ -1,4 +1,4 @@
-//! Whether two answers are the same, and if not, in what.
+//! Classifies how two answers differ.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,7 +11,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionIndex};
 
 use super::answers::{Answer, Call};
 
-/// What an answer of ours is beside one of llvm-symbolizer.
+/// How an answer of ours compares with one of llvm-symbolizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     /// llvm-symbolizer says nothing.
@@ -49,10 +49,10 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// As it is printed.
+    /// The printed name.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Class::Unanswered => "llvm says nothing",
+            Class::Unanswered => "no answer from llvm",
             Class::Equal => "equal",
             Class::SymbolTableName => "symbol table's name",
             Class::Alias => "another name of the same symbol",
@@ -82,14 +82,14 @@ impl Class {
 /// In which sections addresses and symbols are.
 pub(super) struct Places {
     sections: Vec<(Range<u64>, SectionIndex)>,
-    /// Of each name, where it is a symbol's.
+    /// Addresses and sections of each symbol name.
     symbols: HashMap<String, Vec<(u64, SectionIndex)>>,
     /// Names of symbols without a size.
     labels: HashSet<String>,
 }
 
 impl Places {
-    /// Those of a file.
+    /// Reads the sections and symbols of a file.
     pub(super) fn of(file: &Path) -> anyhow::Result<Places> {
         let bytes = fs::read(file)?;
         let parsed = object::File::parse(&*bytes)?;
@@ -198,7 +198,7 @@ fn normal(call: &Call) -> Option<Vec<&str>> {
     Some(parts)
 }
 
-/// How many answers are of each class, with an example of each that is a disagreement.
+/// The number of answers in each class, with examples of disagreements.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) counts: BTreeMap<Class, usize>,
@@ -243,23 +243,23 @@ impl Tally {
         self.counts.get(&class).copied().unwrap_or(0)
     }
 
-    /// How many are of each kind that is none of equal answers.
+    /// The number of answers in each class that is a disagreement.
     pub(super) fn disagreements(&self) -> impl Iterator<Item = (Class, usize)> {
         let all = self.counts.iter().map(|(class, count)| (*class, *count));
         all.filter(|(class, _)| !class.is_equal() && *class != Class::Unanswered)
     }
 
-    /// How many llvm-symbolizer answers.
+    /// The number of addresses that llvm-symbolizer answers.
     pub(super) fn answered(&self) -> usize {
         self.counts.values().sum::<usize>() - self.count(Class::Unanswered)
     }
 
-    /// How many of those ours answers.
+    /// The number of those that ours answers.
     pub(super) fn answered_by_ours(&self) -> usize {
         self.answered() - self.count(Class::NothingFound)
     }
 
-    /// How many are the same, or are what the other version says.
+    /// The number of answers equal to this or the other version's.
     pub(super) fn equal(&self) -> usize {
         let equal: usize = self.counts.iter().filter(|(class, _)| class.is_equal()).map(|(_, count)| count).sum();
         equal + self.settled

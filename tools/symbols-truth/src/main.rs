@@ -1,11 +1,6 @@
-//! `cargo xtask symbols-truth`: names, files, lines and inlined calls of random addresses of 46 files, compared with llvm-symbolizer.
-//!
-//! Two versions of llvm-symbolizer are asked where Debian has two. An answer is right if it is that of one of them. What both versions say
-//! otherwise is listed by [`compare::Class`], with examples. Time and memory are those of
-//! all [`answers::namers`] for the same addresses, in turn, by runs of their own.
-//!
-//! A row fails if ours answers fewer than 99.9 % of what a version answers, or fewer than 99.9 % of the answers are the same.
-//! `docs/symbols.md` says in what the tools differ, and why; [`compare::Class::is_equal`] has which of that counts as the same.
+//! Compares names, files, lines and inlined calls of random addresses of 46 files with two versions of llvm-symbolizer, and measures
+//! time and memory of all [`answers::namers`]. [`compare::Class::is_equal`] decides which differences count. See the package's
+//! `README.md`.
 
 mod answers;
 mod compare;
@@ -23,26 +18,25 @@ use compare::{Places, Tally};
 use subjects::{SUBJECTS, Subject};
 use toolbox::tools;
 
-/// What to do.
 #[derive(Debug, clap::Parser)]
-#[command(name = "symbols-truth", about = "Compares names and lines with llvm-symbolizer")]
+#[command(about)]
 pub(crate) struct Arguments {
-    /// Print one JSON object with the rows as the last line.
+    /// Print one JSON object, a row per file and peer, as the last line
     #[arg(long)]
     json: bool,
-    /// Only the files of these names.
+    /// Compare only the files with these names
     #[arg(long)]
     only: Vec<String>,
-    /// Addresses of each file.
+    /// Compare this many addresses per file
     #[arg(long, default_value_t = 2500)]
     addresses: usize,
-    /// How many examples of each kind of disagreement are printed.
+    /// Print this many examples per kind of disagreement
     #[arg(long, default_value_t = 1)]
     examples: usize,
-    /// Also fail if a file can't be had here: a compiler, a package is missing.
+    /// Fail if a file can't be made because a compiler or package is missing
     #[arg(long)]
     all: bool,
-    /// Only answers are compared; no time or memory is taken.
+    /// Compare answers only; don't measure time and memory
     #[arg(long)]
     untimed: bool,
 }
@@ -50,10 +44,10 @@ pub(crate) struct Arguments {
 /// The versions of llvm-symbolizer that are installed if they are not there.
 const VERSIONS: [&str; 2] = ["llvm-14", "llvm-19"];
 
-/// Of ten thousand.
+/// The share of answers that must exist and be equal, in units of 1/10,000.
 const WANTED: usize = 9990;
 
-/// After this time a peer is given up.
+/// Time limit of a peer.
 const LIMIT: Duration = Duration::from_mins(3);
 
 /// A file, and one version of llvm-symbolizer.
@@ -62,18 +56,18 @@ struct Row {
     file: &'static str,
     bytes: u64,
     peer: String,
-    /// How many of the addresses the peer answers.
+    /// Addresses that the peer answers.
     answered: usize,
-    /// How many of those ours answers.
+    /// Those of them that ours answers.
     answered_by_ours: usize,
-    /// How many of those are the same.
+    /// Those of them with equal answers.
     equal: usize,
     /// Disagreements, by kind; those that the other version settles are among them.
     classes: Vec<(&'static str, usize)>,
     ok: bool,
 }
 
-/// What a namer took for a file. `None` if it took too long, or failed.
+/// A namer's time and memory for a file. `None` if it timed out or failed.
 #[derive(Serialize)]
 struct CostRow {
     file: &'static str,
@@ -125,19 +119,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 costs.extend(took);
             }
             Err(error) => {
-                println!("{:<20} not here: {error:#}", subject.name);
+                println!("{:<20} skipped: {error:#}", subject.name);
                 missing.push(subject.name);
             }
         }
     }
     let failed = rows.iter().filter(|row| !row.ok).count();
-    println!("{} rows, {failed} failed; {} files are not here: {}", rows.len(), missing.len(), missing.join(", "));
+    println!("{} rows, {failed} failed; {} files skipped: {}", rows.len(), missing.len(), missing.join(", "));
     print_costs(&costs);
     if arguments.json {
         let all = serde_json::json!({ "tool": "symbols-truth", "pass": failed == 0, "rows": rows, "costs": costs, "missing": missing });
         println!("{all}");
     }
-    ensure!(!rows.is_empty(), "nothing was compared");
+    ensure!(!rows.is_empty(), "no files were compared");
     ensure!(failed == 0, "{failed} rows failed");
     ensure!(!arguments.all || missing.is_empty(), "files are missing: {}", missing.join(", "));
     Ok(())
@@ -158,7 +152,7 @@ fn compare_file(
     for (version, peer) in answers::llvm_symbolizers()? {
         match answers::llvm(&peer, file, &addresses, folder, LIMIT) {
             Ok(Some(answers)) => peers.push((version, answers)),
-            Ok(None) => println!("{}: {version} has no answer after {} s", subject.name, LIMIT.as_secs()),
+            Ok(None) => println!("{}: {version} timed out after {} s", subject.name, LIMIT.as_secs()),
             Err(error) => println!("{}: {version}: {error:#}", subject.name),
         }
     }
@@ -184,7 +178,7 @@ fn compare_file(
     Ok((rows, costs))
 }
 
-/// Of how many files each namer took less time or memory than ours.
+/// Prints for how many files each namer took less time or memory than ours.
 fn print_costs(costs: &[CostRow]) {
     let mut namers: Vec<&str> = costs.iter().map(|cost| cost.namer.as_str()).collect();
     namers.sort_unstable();
@@ -238,7 +232,7 @@ fn print_row(row: &Row, tally: &Tally) {
         }
     }
     if tally.settled > 0 {
-        println!("{:<20} {:>5} of them as the other version says", "", tally.settled);
+        println!("{:<20} {:>5} of them equal to the other version", "", tally.settled);
     }
 }
 

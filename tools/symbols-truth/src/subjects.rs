@@ -1,4 +1,4 @@
-//! The files whose addresses are named: made here by the compilers, linkers and tools that programs are built with, or a distribution's.
+//! The files whose addresses are named: built here by common compilers and linkers, or taken from a distribution.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ enum Make {
     Compiled(&'static str, &'static str, &'static [&'static str]),
     /// The file of another subject, changed: by this program, which is given its options, the file, and (with `true`) the file to write.
     Changed { of: &'static str, program: &'static str, options: &'static [&'static str], writes: bool },
-    /// As [`Self::Compiled`], and its `.dwo` files packed, by this tool, beside it.
+    /// Like [`Self::Compiled`], with its `.dwo` files packed by this tool.
     Packed(&'static str, &'static str, &'static [&'static str], &'static str),
     /// An image of a fat Mach-O file of the repository.
     Slice(&'static str, Architecture),
@@ -47,7 +47,7 @@ enum Make {
 
 const DSYM: &str = "fixtures/symbols/program.dylib.dSYM/Contents/Resources/DWARF/program.dylib";
 
-/// What cargo builds.
+/// A cargo build.
 pub(super) struct Build {
     target: &'static [&'static str],
     /// The profile's `debug`.
@@ -64,7 +64,7 @@ const CORONER: Build =
     Build { target: &["-p", "coroner-cli", "--bin", "coroner"], debug: "line-tables-only", file: "coroner" };
 
 const SPLIT: &[&str] = &["-O2", "-g", "-gsplit-dwarf"];
-/// What binutils' `dwp` packs: it crashes on DWARF 5.
+/// Flags for binutils' `dwp`, which crashes on DWARF 5.
 const SPLIT_4: &[&str] = &["-O2", "-gdwarf-4", "-gsplit-dwarf"];
 
 /// All of them.

@@ -56,7 +56,7 @@ fn shown(frame: &Value) -> Value {
         "has_address": frame["instruction_addr"].is_string(), "by": "event" })
 }
 
-/// What a server shows in the place of a frame.
+/// A server's replacement of a frame.
 fn symbolicate(frame: &Value, images: &[Value], caches: &BTreeMap<&str, SymCache>) -> Vec<Value> {
     let alone = || vec![shown(frame)];
     if !frame["platform"].as_str().is_none_or(|platform| ["native", "cocoa"].contains(&platform)) {
