@@ -11,7 +11,7 @@ use anyhow::Context;
 /// Names the folder that receives the files.
 pub const FOLDER: &str = "CORONER_TEST_REPORTS";
 
-/// Writes a report's JSON to a new file of the folder in [`FOLDER`]; does nothing where that is not set.
+/// Writes a report's JSON to a new file of the folder in [`FOLDER`]; does nothing if that is not set.
 ///
 /// # Errors
 /// The file can't be written.

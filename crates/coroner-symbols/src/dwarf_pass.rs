@@ -3,7 +3,7 @@
 //! [`Dwarf`](crate::dwarf::Dwarf) makes an index of all units for any number of questions: 33 MB for a program of 85 MB before the first
 //! is answered, and more with each unit that is looked into. Here all questions are known before. Each unit is asked whether it
 //! has one of the addresses; if it has, its entries and its line program are read from first to last, and then it is forgotten. What is
-//! answered is the same (`tests/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
+//! answered is the same (`tests/it/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
 //! in a file that `dwz` made. These are left out, and it is said of which addresses.
 
 use std::{

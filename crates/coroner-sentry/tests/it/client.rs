@@ -179,7 +179,7 @@ fn age_by_a_day(outbox: &Path) {
 #[test]
 fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
     let offline = |why: &str| Err(SendError::Offline(why.to_owned()));
-    // What `tests/https.rs` and the transport's own tests show that the network's failures are.
+    // What `tests/it/https.rs` and the transport's own tests show that the network's failures are.
     let failures: [Box<dyn Fn() -> Result<Answer, SendError> + Send>; 6] = [
         Box::new(move || offline("failed to lookup address information")),
         Box::new(move || offline("network is unreachable")),

@@ -1,4 +1,4 @@
-//! Delivery of made-up runs. Real crashes are in `tests/next_launch.rs`.
+//! Delivery of made-up runs. Real crashes are in `tests/it/next_launch.rs`.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
