@@ -28,6 +28,7 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
+    forget_own_package();
     match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Tools => {
@@ -37,5 +38,21 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::Tool(words) => tools::run(&words),
+    }
+}
+
+/// Removes the variables in which cargo describes the package that it runs, which is this one. Build scripts that read them
+/// (ring's) would run again in every cargo that is started from here, and everything above would be built again.
+fn forget_own_package() {
+    let is_of_package = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_package) {
+            // SAFETY: this program has one thread.
+            unsafe { std::env::remove_var(name) };
+        }
     }
 }

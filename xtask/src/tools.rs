@@ -46,10 +46,21 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<()> {
     if !tools::workspace_root().join("tools").join(&*name).join("src/main.rs").is_file() {
         bail!("no instrument named `{name}`; `cargo xtask tools` lists them");
     }
-    let mut command = cargo(&["run", "--quiet", "--package", &name, "--"]);
-    let status = command.args(arguments).status().context("running cargo")?;
+    let status = command(&name)?.args(arguments).status().with_context(|| format!("running {name}"))?;
     // The instrument has printed why.
     std::process::exit(status.code().unwrap_or(1));
+}
+
+/// An instrument's program, which is built here; `cargo run` would describe its package in variables (see `forget_own_package`).
+///
+/// # Errors
+/// The build fails; cargo has printed why.
+pub(crate) fn command(name: &str) -> anyhow::Result<Command> {
+    let status = cargo(&["build", "--quiet", "--package", name]).status().context("running cargo")?;
+    ensure!(status.success(), "{name} can't be built");
+    let mut command = Command::new(tools::target_dir().join("debug").join(name));
+    command.current_dir(tools::workspace_root());
+    Ok(command)
 }
 
 /// Cargo in the workspace's root.

@@ -205,7 +205,7 @@ fn tool(name: &str, arguments: &[&str]) -> anyhow::Result<()> {
         command.current_dir(tools::workspace_root());
         command
     } else {
-        cargo(&["run", "--quiet", "--package", name, "--"])
+        crate::tools::command(name)?
     };
     command.args(arguments);
     run(command)

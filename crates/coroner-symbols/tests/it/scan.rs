@@ -7,6 +7,7 @@ use crate::common::{Random, fixture};
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange, Unreadable};
 use coroner_scan::{Extent, NameScan};
 use coroner_symbols::{LookupAddress, SymbolFile};
+use object::{Object as _, ObjectSection as _};
 
 const AT: u64 = 0x7000_0000;
 
@@ -38,8 +39,23 @@ fn an_elf_scan_agrees_with_the_index() {
     let bytes = std::fs::read(&path).unwrap();
     let file = &SymbolFile::open(&path).unwrap()[0];
     let mut random = Random::new(3);
-    // Headers, code and data; most of the file is debug information that has no address.
-    let addresses: Vec<u64> = (0..4000).map(|_| random.below(bytes.len() as u64 / 5)).collect();
+    // Code: what a program counter can point at. Among data the scan also sees labels of assembly, the index only data.
+    let parsed = object::File::parse(&*bytes).unwrap();
+    let is_code = |section: &object::Section<'_, '_>| section.kind() == object::SectionKind::Text;
+    let code: Vec<(u64, u64)> = parsed.sections().filter(is_code).map(|text| (text.address(), text.size())).collect();
+    let size: u64 = code.iter().map(|(_, size)| size).sum();
+    let addresses: Vec<u64> = (0..4000)
+        .map(|_| {
+            let mut offset = random.below(size);
+            let section = code.iter().find(|(_, size)| {
+                offset < *size || {
+                    offset -= size;
+                    false
+                }
+            });
+            section.unwrap().0 + offset
+        })
+        .collect();
     let found = scan_elf(&bytes, &addresses, file.debug_id().map(coroner_symbols::DebugId::as_bytes));
     let mut named = 0;
     for &address in &addresses {
