@@ -1,5 +1,5 @@
-//! Reports: the two files at the boundary between crash time and next launch, which are the report and the run state, and Apple's
-//! own. They may come from a process that was dying, from a disk that is failing, or from somebody who means harm.
+//! The report and the run state, which cross from crash time to the next launch, and the reports of other tools. They may
+//! come from a dying process, a failing disk, or an attacker.
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
@@ -18,36 +18,40 @@ use coroner_sentry::envelope::Envelope;
 use coroner_sentry::event::{Event, EventOptions};
 use coroner_symbols::{Options, Symbolizer};
 
-/// The largest event that servers take, in bytes.
-const LARGEST_EVENT: usize = 1 << 20;
+/// The largest event that servers accept, in bytes.
+const MAX_EVENT_BYTES: usize = 1 << 20;
 
-/// Everything that is done with a report before it is delivered.
+/// Does everything that happens to a report before it is delivered.
 fn exercise(file: &[u8]) {
     let Ok(mut report) = Report::read(file) else { return };
     for problem in &report.problems {
-        assert!(problem.offset <= file.len() as u64, "a problem at a place that the file doesn't have: {problem}");
+        assert!(problem.offset <= file.len() as u64, "a problem past the end of the file: {problem}");
     }
     let json = report.to_json();
-    assert_eq!(Report::read(file).expect("it was read before").to_json(), json, "read twice, two reports");
-    serde_json::from_str::<serde_json::Value>(&json).expect("JSON that can be read");
+    assert_eq!(
+        Report::read(file).expect("it could be read before").to_json(),
+        json,
+        "different reports from the same input"
+    );
+    serde_json::from_str::<serde_json::Value>(&json).expect("the report's JSON parses");
     report.attribute_frames();
     let options = TextOptions { threads: ThreadFilter::All, ..TextOptions::default() };
     assert!(!report.to_text(&options).is_empty());
 }
 
-/// A report file as it is: frames, lengths and checksums. Most changes end at a checksum.
+/// A report file: frames, lengths and checksums. Most mutations fail a checksum.
 pub fn report_file(input: &[u8]) {
     exercise(input);
 }
 
-/// A report of sections whose checksums are right and whose contents are anything: `kind, length (2 bytes), payload`, again
-/// and again.
+/// A report whose sections have correct checksums and arbitrary contents. Each section is
+/// `kind, length (2 bytes), payload`.
 pub fn report_sections(input: &[u8]) {
     exercise(&file_of_sections(input));
 }
 
-/// What a report of such sections is delivered as: an event in its envelope, and a minidump. The run state behind it is one that
-/// the next bytes fill, as in [`run_state_values`].
+/// A report as it is delivered: an event in its envelope, and a minidump. The input is the length of the sections (2 bytes),
+/// the sections as in [`report_sections`], and the run state's values as in [`run_state_values`].
 pub fn report_writers(input: &[u8]) {
     let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
     let (sections, values) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -57,18 +61,19 @@ pub fn report_writers(input: &[u8]) {
     }
     let event = Event::from_report(&report, &EventOptions::default());
     let json = event.to_json();
-    assert!(json.len() <= LARGEST_EVENT, "an event of {} bytes", json.len());
+    assert!(json.len() <= MAX_EVENT_BYTES, "the event has {} bytes; the limit is {MAX_EVENT_BYTES}", json.len());
     let envelope = Envelope::of_event(&event);
-    let again = Envelope::parse(&envelope.to_bytes()).expect("an envelope that was written");
+    let again = Envelope::parse(&envelope.to_bytes()).expect("a written envelope parses");
     assert_eq!(again, envelope);
-    assert_eq!(again.event().expect("its event").to_json(), json, "written and read, another event");
+    assert_eq!(again.event().expect("its event").to_json(), json, "the event changed when written and read");
     if let Ok(dump) = coroner_minidump::from_report(&report) {
         assert!(dump.starts_with(b"MDMP"));
-        each_stream(&dump);
+        check_streams(&dump);
     }
 }
 
-/// Why it crashed, of a report of such sections, whose code and the function around it are the bytes behind them.
+/// A crash's explanation. The input is the length of the sections (2 bytes), the sections as in [`report_sections`], and the
+/// code of the crashing function.
 pub fn explanation(input: &[u8]) {
     let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
     let (sections, code) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -78,13 +83,13 @@ pub fn explanation(input: &[u8]) {
     let pc = registers.and_then(|registers| registers.pc()).unwrap_or_default();
     for before in [0, 64] {
         let code = Function { start: pc.0.saturating_sub(before), code };
-        let said = coroner_explain::explain(&report, &code);
-        assert!(!said.headline.is_empty() && !said.headline.contains('\n'), "{:?}", said.headline);
-        assert_eq!(coroner_explain::explain(&report, &code), said, "explained twice, two causes");
+        let explanation = coroner_explain::explain(&report, &code);
+        assert!(!explanation.headline.is_empty() && !explanation.headline.contains('\n'), "{:?}", explanation.headline);
+        assert_eq!(coroner_explain::explain(&report, &code), explanation, "different explanations of the same report");
     }
 }
 
-/// A function with all the code that is known.
+/// The only known function and its code.
 struct Function<'a> {
     start: u64,
     code: &'a [u8],
@@ -103,16 +108,16 @@ impl CodeSource for Function<'_> {
     }
 }
 
-/// Every stream of a minidump lies in the file (`MINIDUMP_HEADER`, `MINIDUMP_DIRECTORY`).
-fn each_stream(dump: &[u8]) {
+/// Checks that every stream is inside the minidump (`MINIDUMP_HEADER`, `MINIDUMP_DIRECTORY`).
+fn check_streams(dump: &[u8]) {
     let word = |at: usize| {
-        let bytes = dump.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).expect("it has a header");
+        let bytes = dump.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).expect("a complete header");
         u32::from_le_bytes(*bytes) as usize
     };
     let (count, directory) = (word(8), word(12));
     for entry in (0..count).map(|number| directory + 12 * number) {
         let (size, offset) = (word(entry + 4), word(entry + 8));
-        assert!(offset + size <= dump.len(), "stream {} ends behind the file", word(entry));
+        assert!(offset + size <= dump.len(), "stream {} ends past the end of the file", word(entry));
     }
 }
 
@@ -126,13 +131,13 @@ fn file_of_sections(input: &[u8]) -> Vec<u8> {
         let mut section = vec![0; FRAME_HEADER_LEN];
         section.extend_from_slice(payload);
         let sealed = wire::seal(&mut section, SectionKind(u16::from(*kind)), length);
-        file.extend_from_slice(&section[..sealed.expect("it has room for itself")]);
+        file.extend_from_slice(&section[..sealed.expect("the section fits")]);
     }
     file
 }
 
-/// Limits of a run state that is small enough for many runs a second.
-pub const SMALL: Limits = Limits {
+/// Limits of a run state that is small enough for many executions a second.
+const SMALL: Limits = Limits {
     facts_bytes: 512,
     small_slots: 4,
     small_bytes: 64,
@@ -145,26 +150,31 @@ pub const SMALL: Limits = Limits {
 fn read_twice(file: &[u8]) {
     let Ok(facts) = RunFacts::read(file) else { return };
     for problem in &facts.problems {
-        // Zeros at the end may be left out, and a problem may be in them.
-        assert!(problem.offset < 1 << 32, "a problem at an impossible place: {problem}");
+        // Trailing zeros may be missing from the file, and a problem may be in them.
+        assert!(problem.offset < 1 << 32, "a problem at an impossible offset: {problem}");
     }
-    let json = |facts: &RunFacts| serde_json::to_string(facts).expect("facts can be written as JSON");
-    assert_eq!(json(&RunFacts::read(file).expect("it was read before")), json(&facts), "read twice, two answers");
+    let json = |facts: &RunFacts| serde_json::to_string(facts).expect("facts can be serialised");
+    assert_eq!(
+        json(&RunFacts::read(file).expect("it could be read before")),
+        json(&facts),
+        "different facts from the same input"
+    );
 }
 
-/// A run state file, its header's checksum made right: what other fields say is believed as far as it can be.
+/// A run state file. The checksum of the header is corrected, so that the other fields are used.
 pub fn run_state(input: &[u8]) {
     let mut file = input.to_vec();
     if let Some(header) = file.get_mut(..80) {
         header[..8].copy_from_slice(MAGIC);
-        // The checksum is of the eight words behind the magic, see docs/report-format.md.
+        // The checksum covers the eight words after the magic; see docs/report-format.md.
         let check = u64::from(crc32c(0, &header[8..72]));
         header[72..80].copy_from_slice(&check.to_le_bytes());
     }
     read_twice(&file);
 }
 
-/// Values, keys and breadcrumbs that are anything, written by the writer itself.
+/// Arbitrary values, keys and breadcrumbs, written by the run state's own writer. Each is `kind, key length, value length,
+/// value`.
 pub fn run_state_values(input: &[u8]) {
     read_twice(&state_of_values(input));
 }
@@ -178,7 +188,7 @@ fn state_of_values(input: &[u8]) -> Vec<u8> {
         rest = behind;
         let text = String::from_utf8_lossy(value);
         let key = text.get(..usize::from(*key % 16)).unwrap_or_default();
-        // What doesn't fit is refused; that is an answer too.
+        // Values that don't fit are refused.
         match kind % 4 {
             0 => drop(state.set_text(Kind::TAG, key, &text)),
             1 => drop(state.set_cbor(Kind(kind >> 4), key, value)),
@@ -197,9 +207,9 @@ fn state_of_values(input: &[u8]) -> Vec<u8> {
 }
 
 thread_local! {
-    /// Names for the image of the corpus: one inlined call at half of its addresses.
+    /// Symbols for the image in the corpus, with an inlined call at half of its addresses.
     static SYMBOLS: RefCell<Symbolizer> = RefCell::new(Symbolizer::new(Options {
-        search: vec![concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/apple_report.sym").into()],
+        search: vec![concat!(env!("CARGO_MANIFEST_DIR"), "/apple_report.sym").into()],
         debug_roots: vec![],
         image_paths: false,
         index_cache: None,
@@ -207,71 +217,87 @@ thread_local! {
     }));
 }
 
-/// One of Apple's reports, `.ips` or `.crash`: names are put in, and the rest is what it was. And as a report of Coroner's.
+/// An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner report.
 pub fn apple_report(input: &[u8]) {
     if let Ok(report) = coroner_apple_report::read_report(input) {
-        imported(&report, input.len());
-        let again = coroner_apple_report::read_report(input).expect("it was read before");
-        assert_eq!(again.to_json(), report.to_json(), "read twice, two reports");
+        exercise_imported(&report, input.len());
+        let again = coroner_apple_report::read_report(input).expect("it could be read before");
+        assert_eq!(again.to_json(), report.to_json(), "different reports from the same input");
     }
     let Ok(report) = AppleReport::read(input) else { return };
     let named = SYMBOLS.with_borrow_mut(|symbols| report.symbolicate(symbols, &mut |_, _| {}));
     let counted: usize = named.images.iter().map(|image| image.frames).sum();
     assert_eq!(counted, report.frame_count());
-    assert!(counted > 0 || named.bytes == input, "a report without frames was changed");
-    // What was understood once is understood again.
-    let again = AppleReport::read(&named.bytes).expect("a named report is a report");
+    assert!(counted > 0 || named.bytes == input, "a report without frames changed");
+    // A symbolicated report parses again.
+    let again = AppleReport::read(&named.bytes).expect("a symbolicated report parses");
     assert_eq!(again.images(), report.images());
 }
 
-/// A tombstone (protobuf, text, logcat) or a trace of an ANR, and what is done with a report then.
+/// A tombstone (protobuf, text, logcat) or an ANR trace.
 pub fn tombstone(input: &[u8]) {
     let Ok(report) = coroner_tombstone::read(input) else { return };
     for problem in &report.problems {
-        assert!(problem.offset <= input.len() as u64, "a problem at a place that the file doesn't have: {problem}");
+        assert!(problem.offset <= input.len() as u64, "a problem past the end of the file: {problem}");
     }
     assert!(coroner_tombstone::form_of(input).is_some());
-    assert_eq!(coroner_tombstone::read(input).expect("it was read before").to_json(), report.to_json(), "read twice");
+    assert_eq!(
+        coroner_tombstone::read(input).expect("it could be read before").to_json(),
+        report.to_json(),
+        "different reports"
+    );
     let mut text = String::new();
     let options = TextOptions { threads: ThreadFilter::All, images: true, ..TextOptions::default() };
-    report.write_text(&mut text, &options).expect("a text can be written");
+    report.write_text(&mut text, &options).expect("the text can be written");
 }
 
-/// What is done with a report that was imported.
-fn imported(report: &Report, length: usize) {
-    assert!(!report.header.event_id.is_nil(), "an event without an id");
+/// Does everything that happens to an imported report. `length` is the input's.
+fn exercise_imported(report: &Report, length: usize) {
+    assert!(!report.header.event_id.is_nil(), "the report has no event ID");
     for problem in &report.problems {
-        assert!(problem.offset <= length as u64, "a problem at a place that the file doesn't have: {problem}");
+        assert!(problem.offset <= length as u64, "a problem past the end of the file: {problem}");
     }
     let mut text = String::new();
     let options = TextOptions { threads: ThreadFilter::All, images: true, ..TextOptions::default() };
-    report.write_text(&mut text, &options).expect("a text can be written");
+    report.write_text(&mut text, &options).expect("the text can be written");
     let json = report.to_json();
-    assert_eq!(Report::from_json(&json).expect("JSON of a report is one").to_json(), json, "written and read, another");
+    assert_eq!(
+        Report::from_json(&json).expect("the report's JSON parses").to_json(),
+        json,
+        "the report changed when written and read"
+    );
 }
 
-/// A log with the ends of programs: AddressSanitizer, Go, Rust.
+/// A log with crashes from AddressSanitizer, Go or Rust.
 pub fn log(input: &[u8]) {
     let Ok(reports) = coroner_import::read_log(input, None) else { return };
     assert!(!reports.is_empty());
-    reports.iter().for_each(|report| imported(report, input.len()));
+    reports.iter().for_each(|report| exercise_imported(report, input.len()));
 }
 
-/// A core dump, compressed or not, a minidump, or a report of apport, of which no file is at hand.
+/// A core dump, compressed or not, a minidump, or an apport report, without the crashed program's files.
 pub fn dump(input: &[u8]) {
     let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read(input, None, symbols));
     let Ok(report) = read() else { return };
     let is_packed = matches!(Form::of(input), Some(Form::Compressed | Form::Apport));
-    imported(&report, if is_packed { usize::MAX } else { input.len() });
-    assert_eq!(read().expect("it was read before").to_json(), report.to_json(), "read twice, two reports");
+    exercise_imported(&report, if is_packed { usize::MAX } else { input.len() });
+    assert_eq!(
+        read().expect("it could be read before").to_json(),
+        report.to_json(),
+        "different reports from the same input"
+    );
 }
 
-/// A core dump as it comes from a pipe.
+/// A core dump read from a pipe.
 pub fn core_stream(input: &[u8]) {
     let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read_core_stream(input, None, None, symbols));
     let Ok(report) = read() else { return };
-    imported(&report, input.len());
-    assert_eq!(read().expect("it was read before").to_json(), report.to_json(), "read twice, two reports");
+    exercise_imported(&report, input.len());
+    assert_eq!(
+        read().expect("it could be read before").to_json(),
+        report.to_json(),
+        "different reports from the same input"
+    );
 }
 
 /// A Java stack trace.

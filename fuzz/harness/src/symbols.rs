@@ -1,4 +1,4 @@
-//! Symbol files of every format: the files of the next launch whole, and the scan that names addresses at crash time.
+//! Symbol files of every format: whole files, as the next launch reads them, and the scan that names addresses at crash time.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use coroner_symbols::{LookupAddress, SymbolFile, demangle};
 
 use crate::case::Ranges;
 
-/// All that a symbol file can be asked for. Whatever is wrong with it must be said with its place.
+/// Makes every query that a symbol file supports. An error must report its offset.
 fn exercise(input: &[u8]) {
     let files = match SymbolFile::from_bytes(Path::new("input"), input.to_vec()) {
         Ok(files) => files,
@@ -18,7 +18,7 @@ fn exercise(input: &[u8]) {
     };
     for file in &files {
         let _ = (file.can_name(), file.sources(), file.has_lines());
-        // Addresses as they are in small images, and around each start that comes up.
+        // Addresses that are inside small images.
         let mut address = 0x40;
         if input.len().is_multiple_of(2) {
             let all: Vec<_> = (0..24).map(|index| LookupAddress::of_return_address(address + index * 0x97)).collect();
@@ -27,9 +27,9 @@ fn exercise(input: &[u8]) {
         for _ in 0..24 {
             let lookup = LookupAddress::of_return_address(address);
             let first = file.calls(lookup);
-            assert_eq!(first, file.calls(lookup), "asked twice, two answers");
+            assert_eq!(first, file.calls(lookup), "different answers for the same address");
             if let Some((_, start)) = file.linker_symbol(lookup) {
-                assert!(start < address, "a symbol that begins behind its address");
+                assert!(start < address, "the symbol starts after the address");
             }
             variables(file, address);
             address += 0x97;
@@ -38,7 +38,7 @@ fn exercise(input: &[u8]) {
     }
 }
 
-/// What debug information says of the function at an address: its variables, and what is in a value of each type.
+/// Queries debug information for the function at an address: its variables, and the parts of each one's type.
 fn variables(file: &SymbolFile, address: u64) {
     let _ = file.function_extent(address);
     let Some(function) = file.variables(address) else { return };
@@ -59,7 +59,7 @@ pub fn elf_file(input: &[u8]) {
     }
 }
 
-/// The same with DWARF in it.
+/// An ELF or Mach-O file with DWARF.
 pub fn dwarf(input: &[u8]) {
     exercise(input);
 }
@@ -71,7 +71,7 @@ pub fn macho_file(input: &[u8]) {
     }
 }
 
-/// Breakpad's text.
+/// A Breakpad symbol file without its first line.
 pub fn breakpad(input: &[u8]) {
     let mut text = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n".to_vec();
     text.extend_from_slice(input);
@@ -86,7 +86,7 @@ pub fn demangling(input: &[u8]) {
     }
 }
 
-/// Where the scan's input lies.
+/// Address of the scan's input.
 const AT: u64 = 0x1000;
 
 fn scan(input: &[u8], run: impl Fn(&mut NameScan<32>, &mut Ranges<'_>)) {
@@ -99,7 +99,7 @@ fn scan(input: &[u8], run: impl Fn(&mut NameScan<32>, &mut Ranges<'_>)) {
     run(&mut scan, &mut memory);
     scan.for_each_name(&mut memory, &mut [0; 64], |named| {
         assert!(named.tag < 32 && !named.name.is_empty() && named.name.len() <= 64);
-        assert!(named.symbol_svma <= u64::from(named.tag) * 0x97, "a symbol that begins behind its address");
+        assert!(named.symbol_svma <= u64::from(named.tag) * 0x97, "the symbol starts after the address");
     });
 }
 

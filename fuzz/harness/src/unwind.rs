@@ -1,4 +1,4 @@
-//! What is done with each input: the parts become sections, code or stack of an image, and a thread in it is walked.
+//! Formats that the unwinder parses: a case's parts become an image's sections, code or stack, and a thread in it is walked.
 
 use core::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use coroner_unwind::{
 
 use crate::case::{ARM64, Case, MACHO, OWN, RETURN_ADDRESS, Ranges, STACK};
 
-/// What bounds every walk here. An input that makes a walk cost more than this many reads is one that hangs.
+/// Limits of every walk. A walk within these limits can't hang.
 const OPTIONS: Options =
     Options { frames: 64, reads: 20_000, authentication_mask: None, scan_words: 64, swift_async: SwiftAsync::Follow };
 
@@ -27,7 +27,7 @@ fn base_image(case: &Case<'_>) -> Image {
     }
 }
 
-/// Walks the case's thread, again with the rules of the first time, and again with all frames taken at once.
+/// Walks the case's thread three times: with a cold rule cache, with a warm one, and with all frames taken at once.
 fn walk_image(case: &Case<'_>, image: &Image, sections: &[(u64, &[u8])]) {
     let stack: Vec<u8> = case.stack.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut ranges = sections.to_vec();
@@ -67,7 +67,7 @@ fn walk_once(
                     frames.push(frame);
                 }
             }
-            // The budget of reads counts what parsing costs, which a warm cache saves.
+            // Parsing counts against the read budget, and a warm cache saves it, so such walks can't be compared.
             let end = walker.end().filter(|end| *end != End::ReadBudget);
             if end.is_none() {
                 frames.clear();
@@ -92,29 +92,26 @@ fn walk_once(
 }
 
 /// Part 1 is an `.eh_frame_hdr`, part 2 an `.eh_frame`.
-pub fn eh_frame_hdr(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+pub fn eh_frame_hdr(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.format = ImageFormat::Elf;
     image.eh_frame_hdr = range(case.part1_address, case.part1);
     if !case.has(OWN) {
         image.eh_frame = range(case.part2_address, case.part2);
     }
-    walk_image(&case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
+    walk_image(case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
 }
 
 /// Part 1 is code, part 2 an `.eh_frame` or Mach-O's `__eh_frame`, without a search table.
-pub fn eh_frame(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+pub fn eh_frame(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.eh_frame = range(case.part2_address, case.part2);
-    walk_image(&case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
+    walk_image(case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
 }
 
-/// Part 2 is a `.debug_frame`; where the target's flag says so, a search table is built for it first.
-pub fn debug_frame(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+/// Part 2 is a `.debug_frame`. With the target's flag, a search table is built for it first.
+pub fn debug_frame(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.format = ImageFormat::Elf;
     image.debug_frame = range(case.part2_address, case.part2);
     let mut table = vec![0u8; 32 + 16 * 64];
@@ -128,24 +125,23 @@ pub fn debug_frame(input: &[u8]) {
             image.debug_frame_hdr = range(table_address, &table);
         }
     }
-    walk_image(&case, &image, &[sections[0], sections[1], (table_address, &table)]);
+    walk_image(case, &image, &[sections[0], sections[1], (table_address, &table)]);
 }
 
-/// Part 1 is an `.sframe`, part 2 the `.eh_frame` that is asked before it, if there is one.
-pub fn sframe(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+/// Part 1 is an `.sframe`, part 2 the `.eh_frame`, which takes precedence.
+pub fn sframe(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.format = ImageFormat::Elf;
     image.sframe = range(case.part1_address, case.part1);
     image.eh_frame = range(case.part2_address, case.part2);
-    walk_image(&case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
+    walk_image(case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
 }
 
-/// Where the synthesised `.eh_frame` lies.
-const MADE: u64 = 0x5_0000_0000;
+/// Address of a synthesised section.
+const SYNTHESISED: u64 = 0x5_0000_0000;
 
-/// An `.eh_frame` with one common entry and one frame description of all of the case's code.
-fn made_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) -> Vec<u8> {
+/// Builds an `.eh_frame` with one common entry and one frame description that covers all of the case's code.
+fn synthesise_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) -> Vec<u8> {
     let arm64 = case.has(ARM64);
     let mut section = Vec::new();
     let mut entry = |body: &[u8]| {
@@ -174,21 +170,19 @@ fn made_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) -> Vec<u8
     section
 }
 
-fn walk_made(case: &Case<'_>, initial: &[u8], instructions: &[u8]) {
-    let section = made_eh_frame(case, initial, instructions);
-    let image = Image { format: ImageFormat::Elf, eh_frame: range(MADE, &section), ..base_image(case) };
-    walk_image(case, &image, &[(MADE, &section)]);
+fn walk_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) {
+    let section = synthesise_eh_frame(case, initial, instructions);
+    let image = Image { format: ImageFormat::Elf, eh_frame: range(SYNTHESISED, &section), ..base_image(case) };
+    walk_image(case, &image, &[(SYNTHESISED, &section)]);
 }
 
-/// Part 1 is the instructions of a common entry, part 2 those of a frame description.
-pub fn cfa_instructions(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    walk_made(&case, case.part1, case.part2);
+/// Part 1 is a common entry's instructions, part 2 a frame description's.
+pub fn cfa_instructions(case: &Case<'_>) {
+    walk_eh_frame(case, case.part1, case.part2);
 }
 
-/// Part 2 is an expression: for the canonical frame address or, with the target's flag, the place of the return address.
-pub fn expression(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
+/// Part 2 is an expression for the canonical frame address or, with the target's flag, for the location of the return address.
+pub fn expression(case: &Case<'_>) {
     let mut instructions = if case.has(OWN) {
         // DW_CFA_def_cfa sp + 16; DW_CFA_expression ra
         vec![0x0c, if case.has(ARM64) { 31 } else { 7 }, 16, 0x10, if case.has(ARM64) { 30 } else { 16 }]
@@ -203,24 +197,23 @@ pub fn expression(input: &[u8]) {
     }
     instructions.push(length as u8);
     instructions.extend_from_slice(case.part2);
-    walk_made(&case, &[], &instructions);
+    walk_eh_frame(case, &[], &instructions);
 }
 
 /// Part 1 is a Mach-O `__unwind_info`, part 2 its `__eh_frame`. The image's base is the code's start.
-pub fn compact_unwind(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
+pub fn compact_unwind(case: &Case<'_>) {
     let image = Image {
         format: ImageFormat::MachO,
         base: if case.has(OWN) { 0 } else { case.text.0 },
         unwind_info: range(case.part1_address, case.part1),
         eh_frame: range(case.part2_address, case.part2),
-        ..base_image(&case)
+        ..base_image(case)
     };
-    walk_image(&case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
+    walk_image(case, &image, &[(case.part1_address, case.part1), (case.part2_address, case.part2)]);
 }
 
-/// An `__unwind_info` of one regular page with one entry: all code has this encoding.
-fn made_unwind_info(encoding: u32, length: u32) -> Vec<u8> {
+/// Builds an `__unwind_info` of one regular page with one entry: all code has this encoding.
+fn synthesise_unwind_info(encoding: u32, length: u32) -> Vec<u8> {
     // header: version, common encodings, personalities, index (two entries: the page and the end)
     let header = [1u32, 28, 0, 28, 0, 28, 2];
     // index: function offset, second-level page, LSDA index
@@ -230,23 +223,22 @@ fn made_unwind_info(encoding: u32, length: u32) -> Vec<u8> {
     header.iter().chain(&index).chain(&page).flat_map(|word: &u32| word.to_le_bytes()).collect()
 }
 
-/// Part 1 is code, which prologue and epilogue analysis reads. With the target's flag the image is Mach-O and the first
-/// four bytes of part 2 are the compact encoding of all of it; else there are no unwind data.
-pub fn code(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+/// Part 1 is code, for prologue and epilogue analysis. With the target's flag the image is Mach-O and the first four bytes
+/// of part 2 are the compact encoding of all code; otherwise there is no unwind data.
+pub fn code(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.text = range(case.text.0, case.part1);
-    let mut made = Vec::new();
+    let mut unwind_info = Vec::new();
     if let (true, Some(encoding)) = (case.has(OWN), case.part2.first_chunk()) {
-        made = made_unwind_info(u32::from_le_bytes(*encoding), case.part1.len() as u32);
+        unwind_info = synthesise_unwind_info(u32::from_le_bytes(*encoding), case.part1.len() as u32);
         image.format = ImageFormat::MachO;
         image.base = case.text.0;
-        image.unwind_info = range(MADE, &made);
+        image.unwind_info = range(SYNTHESISED, &unwind_info);
     }
-    walk_image(&case, &image, &[(case.text.0, case.part1), (MADE, &made)]);
+    walk_image(case, &image, &[(case.text.0, case.part1), (SYNTHESISED, &unwind_info)]);
 }
 
-/// Code that there are no unwind data for, and that can be found or not.
+/// Images without unwind data; the flag is whether the executable ranges are known.
 struct Sparse<'a>(&'a [Image], bool);
 
 impl Images for Sparse<'_> {
@@ -259,10 +251,9 @@ impl Images for Sparse<'_> {
     }
 }
 
-/// Part 1 is code, part 2 the stack: the whole walk over memory that may hold anything.
-pub fn walk(input: &[u8]) {
-    let Some(case) = Case::of(input) else { return };
-    let mut image = base_image(&case);
+/// Part 1 is code, part 2 the stack: a whole walk over arbitrary memory.
+pub fn walk(case: &Case<'_>) {
+    let mut image = base_image(case);
     image.text = range(case.text.0, case.part1);
     let images = [image];
     let sparse = Sparse(&images, case.has(OWN));
@@ -275,7 +266,7 @@ pub fn walk(input: &[u8]) {
             while walker.next_frame().is_some() {
                 frames += 1;
             }
-            assert!(walker.end().is_some(), "a walk that is over says why");
+            assert!(walker.end().is_some(), "the walk ended without a reason");
         }};
     }
     if case.has(ARM64) {

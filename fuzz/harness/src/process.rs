@@ -1,5 +1,5 @@
-//! What is known of this process from outside of it: texts of `/proc`, with names that anybody chose, and the dynamic linker's list,
-//! which lies in memory that a crash may have overwritten.
+//! `/proc` texts, which contain names chosen by others, and the dynamic linker's list of images, which is in memory that a
+//! crash may have overwritten.
 
 use coroner_process::images::{Images, fingerprint};
 use coroner_process::proc_text;
@@ -17,15 +17,15 @@ pub fn proc_text(input: &[u8]) {
     let _ = (proc_text::state_of_stat(input), proc_text::is_worker_by_stat(input));
 }
 
-/// Where the input lies.
+/// Address of the input.
 const AT: u64 = 0x10_0000;
 
-/// `r_debug`, `link_map`s, names and program headers: the input is the memory that they lie in.
+/// The dynamic linker's list of images. The input is memory with `r_debug`, `link_map`s, names and program headers.
 pub fn link_map(input: &[u8]) {
     let ranges = [(AT, input)];
     let mut memory = Ranges(&ranges);
     let state = fingerprint(&mut memory, AT);
-    assert_eq!(fingerprint(&mut memory, AT), state, "asked twice, two answers");
+    assert_eq!(fingerprint(&mut memory, AT), state, "different answers for the same memory");
     let mut images = Images::map(16).expect("memory").with_debug_address(AT);
     let first = images.refresh(&mut memory);
     assert!(first.images == images.len() && first.images <= 16);
@@ -34,6 +34,10 @@ pub fn link_map(input: &[u8]) {
         assert!(image.range.start <= image.range.end);
     }
     let second = images.refresh(&mut memory);
-    assert_eq!((second.images, second.fingerprint), (first.images, first.fingerprint), "read twice, two lists");
+    assert_eq!(
+        (second.images, second.fingerprint),
+        (first.images, first.fingerprint),
+        "different lists for the same memory"
+    );
     images.unmap();
 }

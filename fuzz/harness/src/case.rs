@@ -1,16 +1,19 @@
-//! The form of every input: where things lie, and the bytes that lie there.
+//! The structured input of the unwinder's targets: two parts placed in an address space.
 
+use core::fmt;
+
+use arbitrary::{Arbitrary, Unstructured};
 use coroner_process::memory::{Memory, Unreadable};
 
-/// The length of the header.
+/// The header's length in bytes.
 pub const HEADER: usize = 24;
 
-/// Where the stack lies; above every 32-bit address that a header can hold.
+/// The stack's address, above every 32-bit address that a header can hold.
 pub const STACK: u64 = 0x7_0000_0000;
 /// The stack's length in words.
 const STACK_WORDS: usize = 512;
 
-/// An input, taken apart. All integers are little endian.
+/// A decoded input. All integers are little endian.
 ///
 /// | offset | field |
 /// |---|---|
@@ -23,32 +26,44 @@ const STACK_WORDS: usize = 512;
 /// | 16 | u32: address of part 1 |
 /// | 20 | u32: address of part 2 |
 /// | 24 | part 1, part 2 |
-#[derive(Debug)]
 pub struct Case<'a> {
-    /// Of both architectures and formats, and of the target.
+    /// Architecture, image format, and the target's own flags.
     pub flags: u8,
-    /// Of registers and stack.
+    /// Seed of registers and stack.
     pub seed: u8,
-    /// The program counter.
+    /// Program counter.
     pub pc: u64,
-    /// The code.
+    /// Start and end of the code.
     pub text: (u64, u64),
-    /// Where part 1 lies.
+    /// Address of part 1.
     pub part1_address: u64,
-    /// The bytes of part 1.
+    /// Bytes of part 1.
     pub part1: &'a [u8],
-    /// Where part 2 lies.
+    /// Address of part 2.
     pub part2_address: u64,
-    /// The bytes of part 2.
+    /// Bytes of part 2.
     pub part2: &'a [u8],
     /// Stack memory at [`STACK`].
     pub stack: [u64; STACK_WORDS],
 }
 
+/// Written by hand rather than derived, so that sections of real programs can be seeds: a derived layout
+/// takes lengths from the input's end.
+impl<'a> Arbitrary<'a> for Case<'a> {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let rest = u.len();
+        Case::from_bytes(u.bytes(rest)?).ok_or(arbitrary::Error::NotEnoughData)
+    }
+
+    fn size_hint(_: usize) -> (usize, Option<usize>) {
+        (HEADER, None)
+    }
+}
+
 impl<'a> Case<'a> {
-    /// Takes an input apart; one that is too short is no case.
+    /// Decodes an input; returns `None` if it is shorter than a header.
     #[must_use]
-    pub fn of(input: &'a [u8]) -> Option<Case<'a>> {
+    pub fn from_bytes(input: &'a [u8]) -> Option<Case<'a>> {
         let (header, parts) = input.split_at_checked(HEADER)?;
         let word =
             |at: usize| u64::from(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
@@ -70,7 +85,7 @@ impl<'a> Case<'a> {
         Some(case)
     }
 
-    /// A stack with what stacks hold: return addresses, frame pointers that go up, zeros, numbers.
+    /// Fills the stack with typical contents: return addresses, ascending frame pointers, zeros, numbers.
     fn fill_stack(&mut self) {
         let mut chance = u64::from(self.seed) << 8 | 1;
         let (start, end) = self.text;
@@ -87,7 +102,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// A value for a register: most point into the stack, some anywhere.
+    /// Returns a register's value: most point into the stack, some into the code, some anywhere.
     #[must_use]
     pub fn register(&self, index: u64) -> u64 {
         let random = (u64::from(self.seed) << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -105,16 +120,32 @@ impl<'a> Case<'a> {
     }
 }
 
-/// The first frame runs on arm64.
+/// What `cargo fuzz` prints of a failing input: all fields but the stack, which follows from them.
+impl fmt::Debug for Case<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case")
+            .field("flags", &format_args!("{:#04x}", self.flags))
+            .field("seed", &self.seed)
+            .field("pc", &format_args!("{:#x}", self.pc))
+            .field("text", &format_args!("{:#x}..{:#x}", self.text.0, self.text.1))
+            .field("part1_address", &format_args!("{:#x}", self.part1_address))
+            .field("part1", &format_args!("{:02x?}", self.part1))
+            .field("part2_address", &format_args!("{:#x}", self.part2_address))
+            .field("part2", &format_args!("{:02x?}", self.part2))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Flag: the first frame runs on arm64.
 pub const ARM64: u8 = 1;
-/// The image is Mach-O.
+/// Flag: the image is Mach-O.
 pub const MACHO: u8 = 2;
-/// The first frame's pc is a return address.
+/// Flag: the first frame's pc is a return address.
 pub const RETURN_ADDRESS: u8 = 4;
-/// The first flag of a target's own.
+/// The first flag whose meaning is up to the target.
 pub const OWN: u8 = 8;
 
-/// A few ranges of memory.
+/// Memory made of a few ranges.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a>(pub &'a [(u64, &'a [u8])]);
 

@@ -1,0 +1,7 @@
+//! A core dump.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| coroner_fuzz::reports::dump(input));

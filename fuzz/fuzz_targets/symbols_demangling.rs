@@ -1,0 +1,7 @@
+//! Names to demangle, one a line.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| coroner_fuzz::symbols::demangling(input));

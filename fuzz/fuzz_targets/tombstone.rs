@@ -1,0 +1,7 @@
+//! A tombstone (protobuf, text, logcat) or an ANR trace.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| coroner_fuzz::reports::tombstone(input));
