@@ -1,32 +1,31 @@
-//! The seeds: sections, code and instructions of the oracle's programs, cut to size, as cases of `coroner_fuzz::case`.
+//! Seeds of the unwinder's targets: sections, code and instructions of the oracle's programs, cut to size, in the layout of
+//! `coroner_fuzz::case::Case`.
 
 use std::{collections::HashMap, fs, path::Path};
 
 use anyhow::Context;
 use object::{Object, ObjectSection};
 
-use crate::{
-    oracle::{self, Build},
-    tools,
-};
+use oracle::Build;
+use toolbox::tools;
 
-/// Flags of `coroner_fuzz::case`.
+// Flags of `coroner_fuzz::case`.
 const ARM64: u8 = 1;
 const MACHO: u8 = 2;
 const RETURN_ADDRESS: u8 = 4;
 const OWN: u8 = 8;
 
-/// A seed's length at most.
-const MAX_LENGTH: usize = 12 << 10;
+/// Limit of a part in bytes.
+const MAX_PART_BYTES: usize = 12 << 10;
 
-/// Parts of a seed, with addresses.
+/// A part of a seed with its address.
 type Part<'a> = (u64, &'a [u8]);
 
-/// Writes the corpus of every target.
+/// Writes the seeds.
 ///
 /// # Errors
-/// Where a program can't be built or read.
-pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
+/// A program can't be built or read, or a file can't be written.
+pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     let cache = tools::workspace_root().join("target/oracle");
     fs::create_dir_all(&cache)?;
     let wanted = |build: &Build| {
@@ -38,16 +37,16 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
         seeds_of(&data, &build.name(), corpus).with_context(|| build.name())?;
     }
     sframe(corpus)?;
-    by_hand(corpus)
+    handwritten(corpus)
 }
 
-/// The `.sframe` of each library of `fixtures/sframe`, at an interrupted instruction and at a return address.
+/// Writes the `.sframe` of each library in `fixtures/sframe`, at an interrupted instruction and at a return address.
 fn sframe(corpus: &Path) -> anyhow::Result<()> {
     for library in ["v2-x86_64", "v3-x86_64", "v2-aarch64", "v3-aarch64"] {
         let data = fs::read(tools::workspace_root().join(format!("fixtures/sframe/{library}.so")))?;
         let file = object::File::parse(&*data)?;
         let arch = if file.architecture() == object::Architecture::Aarch64 { ARM64 } else { 0 };
-        let section = |name: &str| file.section_by_name(name).with_context(|| format!("{library} has no {name}"));
+        let section = |name: &str| file.section_by_name(name).with_context(|| format!("missing {name} in {library}"));
         let (text, table) = (section(".text")?, section(".sframe")?);
         let middle = text.address() + text.size() / 2 / 4 * 4;
         for (kind, flags) in [("instruction", arch), ("return", arch | RETURN_ADDRESS)] {
@@ -70,7 +69,7 @@ fn seeds_of(data: &[u8], name: &str, corpus: &Path) -> anyhow::Result<()> {
     let section = |name: &str| sections.get(name).copied().unwrap_or((0, &[]));
     let (text_address, code) = if name.starts_with("elf") { section(".text") } else { section("__text") };
     let text = (text_address, code.len() as u64);
-    // Some way into the code, at an instruction of either architecture's programs.
+    // Inside the code, at an instruction on either architecture.
     let pc = text_address + 0x200;
     let write = |target: &str, name: &str, flags: u8, part1: Part<'_>, part2: Part<'_>| {
         write(corpus, target, name, flags, pc, text, part1, part2)
@@ -79,13 +78,13 @@ fn seeds_of(data: &[u8], name: &str, corpus: &Path) -> anyhow::Result<()> {
         (address, bytes[..bytes.len().min(length)].to_vec())
     };
     if name.starts_with("elf") {
-        let hdr = cut(section(".eh_frame_hdr"), MAX_LENGTH);
-        let eh_frame = cut(section(".eh_frame"), MAX_LENGTH);
+        let hdr = cut(section(".eh_frame_hdr"), MAX_PART_BYTES);
+        let eh_frame = cut(section(".eh_frame"), MAX_PART_BYTES);
         write("eh_frame_hdr", name, flags, (hdr.0, &hdr.1), (eh_frame.0, &eh_frame.1))?;
         let short = cut(section(".eh_frame"), 2048);
         write("eh_frame", name, flags | RETURN_ADDRESS, (pc, &code[0x200..0x280]), (short.0, &short.1))?;
     } else {
-        let info = cut(section("__unwind_info"), MAX_LENGTH);
+        let info = cut(section("__unwind_info"), MAX_PART_BYTES);
         let eh_frame = cut(section("__eh_frame"), 4096);
         write("compact_unwind", name, flags | OWN, (info.0, &info.1), (eh_frame.0, &eh_frame.1))?;
         write("eh_frame", name, flags | MACHO, (pc, &code[0x200..0x280]), (eh_frame.0, &eh_frame.1))?;
@@ -114,15 +113,15 @@ fn seeds_of(data: &[u8], name: &str, corpus: &Path) -> anyhow::Result<()> {
     write("walk", name, flags, (start.0, &start.1), (0, &words))
 }
 
-/// Seeds that no file holds.
-fn by_hand(corpus: &Path) -> anyhow::Result<()> {
+/// Writes seeds that are not taken from a program.
+fn handwritten(corpus: &Path) -> anyhow::Result<()> {
     let text = (0x1000, 0x1000);
     let expressions: [(&str, &[u8]); 6] = [
         // DW_OP_breg7 8; DW_OP_deref
         ("deref", &[0x77, 8, 0x06]),
-        // What gcc writes for realigned stacks: DW_OP_breg6 -24; DW_OP_deref
+        // gcc's expression for realigned stacks: DW_OP_breg6 -24; DW_OP_deref
         ("realigned", &[0x76, 0x68, 0x06]),
-        // What linkers write for x86_64 .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
+        // The linkers' expression for the x86_64 .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
         ("plt", &[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22]),
         // dup, drop, over, pick, swap, rot, abs, minus, mul, neg, not, or, plus_uconst, shr, shra, xor
         (
@@ -131,7 +130,7 @@ fn by_hand(corpus: &Path) -> anyhow::Result<()> {
         ),
         // const1u … consts, div, mod, bra and skip, deref_size, bregx
         ("numbers", &[0x08, 9, 0x0a, 1, 2, 0x1b, 0x0c, 1, 2, 3, 4, 0x1d, 0x28, 0, 0, 0x2f, 0, 0, 0x94, 4, 0x92, 7, 8]),
-        // skip -3: a circle
+        // skip -3: an endless loop
         ("circle", &[0x2f, 0xfd, 0xff]),
     ];
     for (name, expression) in expressions {
@@ -142,7 +141,7 @@ fn by_hand(corpus: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    // (common entry, frame description): DW_CFA_def_cfa, _offset; then every kind of instruction.
+    // (common entry, frame description): DW_CFA_def_cfa, _offset; then each kind of instruction.
     let x86: (&[u8], &[u8]) = (
         &[0x0c, 7, 8, 0x90, 1],
         &[
@@ -215,5 +214,5 @@ fn write(
     }
     bytes.extend_from_slice(part1.1);
     bytes.extend_from_slice(part2.1);
-    fs::write(folder.join(name), bytes).with_context(|| format!("writing a seed of {target}"))
+    fs::write(folder.join(name), bytes).with_context(|| format!("can't write a seed of {target}"))
 }

@@ -1,9 +1,9 @@
-//! Seeds of the targets that read texts: what waits for delivery, what servers answer, what `/proc` says; and a list of images as it
-//! lies in memory.
+//! Seeds of the targets that read text: outbox files, server responses, `/proc`. And the dynamic linker's list of images as it
+//! is in memory.
 
 use std::path::Path;
 
-use super::reports::write;
+use crate::report_seeds::write;
 
 const STATE: &str = r#"{"dsn":"example.com/1","rate_limits":{"":1790000060,"error":1790000600},"discarded":{"cache_overflow":{"error":2}},"sessions":[{"update":{"sid":"abababab-abab-abab-abab-abababababab","did":"1","seq":0,"init":true,"started":"2026-09-21T14:13:20.000000Z","timestamp":"2026-09-21T14:13:20.000000Z","duration":1.5,"status":"exited","errors":0,"attrs":{"release":"app@1","environment":"beta"}},"attempted":true}],"begun":["abababab-abab-abab-abab-abababababab"],"done":["01010101010101010101010101010101"],"consent":true}"#;
 
@@ -23,8 +23,8 @@ const ENVELOPE: &str = concat!(
 /// Writes the seeds.
 ///
 /// # Errors
-/// Where a file can't be written.
-pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
+/// A file can't be written.
+pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     write(corpus, "envelope", "event", ENVELOPE.as_bytes())?;
     write(corpus, "outbox_state", "all", STATE.as_bytes())?;
     let name = "1789999999000-1-1790000900-01010101010101010101010101010101-abababababababababababababababab.envelope";
@@ -48,10 +48,10 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
     write(corpus, "link_map", "two-images", &link_map())
 }
 
-/// Where the target puts its input.
+/// The address at which the target places its input.
 const AT: u64 = 0x10_0000;
 
-/// An `r_debug`, two `link_map`s, a name, and the headers and the dynamic section of an image at `AT + 0x200`.
+/// Writes an `r_debug`, two `link_map`s, a name, and the headers and the dynamic section of an image at `AT + 0x200`.
 fn link_map() -> Vec<u8> {
     const IMAGE: u64 = AT + 0x200;
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
@@ -63,7 +63,7 @@ fn link_map() -> Vec<u8> {
     put(0x40, &words(&[IMAGE, name, dynamic, second, 0]));
     put(0x80, &words(&[0, name + 16, IMAGE, 0, first]));
     put(0xc0, b"/opt/lib/liba.so\0");
-    // ELF64, little endian, version 1; a shared object for x86_64; headers behind the file header.
+    // ELF64, little endian, version 1; a shared object for x86_64; program headers after the file header.
     put(0x200, &[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     put(0x210, &[3, 0, 62, 0, 1, 0, 0, 0]);
     put(0x220, &words(&[64]));
@@ -76,7 +76,7 @@ fn link_map() -> Vec<u8> {
     put(0x240, &header(1, 5, 0, 0x200));
     put(0x278, &header(2, 6, 0x100, 0x20));
     put(0x2b0, &header(4, 4, 0x120, 0x24));
-    // A note with a build id of 20 bytes.
+    // A note with a build ID of 20 bytes.
     put(0x320, &[4, 0, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0]);
     put(0x330, &[0xab; 20]);
     memory

@@ -1,4 +1,4 @@
-//! Seeds of the targets that read the files of a run, made by the types that the crash path writes them with.
+//! Seeds of the targets that read the files of a run, written by the types that the crash path uses.
 
 use std::{fs, path::Path, sync::atomic::AtomicU64};
 
@@ -17,14 +17,14 @@ use coroner_report::{
 /// Writes the seeds.
 ///
 /// # Errors
-/// Where a file can't be written.
-pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
+/// A file can't be written.
+pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     let sections = sections();
     let (mut file, mut apart) = (FILE_PREFIX.to_vec(), Vec::new());
     for (kind, payload) in &sections {
         let mut section = vec![0; FRAME_HEADER_LEN];
         section.extend_from_slice(payload);
-        let sealed = wire::seal(&mut section, *kind, payload.len()).context("a section has no room for itself")?;
+        let sealed = wire::seal(&mut section, *kind, payload.len()).context("the section does not fit")?;
         file.extend_from_slice(&section[..sealed]);
         apart.push(kind.0 as u8);
         apart.extend_from_slice(&(payload.len() as u16).to_le_bytes());
@@ -37,7 +37,7 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
     write(corpus, "run_state", "small", &state)?;
     let used = state.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     write(corpus, "run_state", "without-zeros", &state[..used])?;
-    // kind and place of the value, length of the key, length of the value: see `coroner_fuzz::reports`.
+    // Kind, key length, value length, value; see `coroner_fuzz::reports`.
     let mut values = Vec::new();
     for (kind, key, value) in [
         (0, 3, &b"tagvalue"[..]),
@@ -57,7 +57,7 @@ pub(super) fn collect(corpus: &Path) -> anyhow::Result<()> {
     write(corpus, "report_writers", "all-sections", &both)
 }
 
-/// One section of every kind.
+/// Encodes one section of every kind.
 fn sections() -> Vec<(SectionKind, Vec<u8>)> {
     let frames = [
         Frame {
@@ -226,7 +226,7 @@ fn encoded(write: impl FnOnce(&mut Encoder<'_>)) -> Vec<u8> {
     encoder.written().to_vec()
 }
 
-/// A run state with something of everything.
+/// Creates a run state with a value of every kind.
 fn run_state() -> Vec<u8> {
     let limits = Limits {
         facts_bytes: 256,
@@ -244,9 +244,9 @@ fn run_state() -> Vec<u8> {
         facts.text(Fact::ALL[0].0, "com.example.paint");
         facts.uint(Fact::PID, 7);
     });
-    facts.expect("they fit");
-    state.set_text(Kind::TAG, "language", "de").expect("it fits");
-    state.set_cbor(Kind::ALL[1].0, "game", &[0xa1, 0x61, b'a', 1]).expect("it fits");
+    facts.expect("the facts fit");
+    state.set_text(Kind::TAG, "language", "de").expect("the value fits");
+    state.set_cbor(Kind::ALL[1].0, "game", &[0xa1, 0x61, b'a', 1]).expect("the value fits");
     for message in ["opened", "saved", "closed", "opened again"] {
         let breadcrumb =
             Breadcrumb { time_ns: 1, level: Level::INFO, kind: "", category: "ui", message, data: Some(&[0xa0]) };
@@ -255,8 +255,12 @@ fn run_state() -> Vec<u8> {
     state.to_bytes()
 }
 
-pub(super) fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+/// Writes a seed.
+///
+/// # Errors
+/// The file can't be written.
+pub(crate) fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = corpus.join(target);
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join(name), bytes).with_context(|| format!("writing a seed of {target}"))
+    fs::write(folder.join(name), bytes).with_context(|| format!("can't write a seed of {target}"))
 }
