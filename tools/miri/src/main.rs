@@ -23,9 +23,6 @@ pub(crate) struct Arguments {
     only: Option<String>,
 }
 
-/// Pinned, because Miri's checks change from one nightly to the next.
-const TOOLCHAIN: &str = "nightly-2026-10-30";
-
 /// Addresses are numbers to a kernel, and what an install maps stays mapped.
 const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
 
@@ -85,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 /// Cargo of the nightly toolchain, in the workspace.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
-    command.args(["run", TOOLCHAIN, "cargo", "miri"]).args(arguments);
+    command.args(["run", tools::NIGHTLY, "cargo", "miri"]).args(arguments);
     command.env("MIRIFLAGS", FLAGS).current_dir(tools::workspace_root());
     command
 }
@@ -95,7 +92,7 @@ fn find() -> anyhow::Result<()> {
     let has_miri = || cargo(&["--version"]).output().is_ok_and(|output| output.status.success());
     if !has_miri() {
         let mut add = Command::new("rustup");
-        add.args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal", "--component", "miri,rust-src"]);
+        add.args(["toolchain", "install", tools::NIGHTLY, "--profile", "minimal", "--component", "miri,rust-src"]);
         let added = add.output().context("can't run rustup to install Miri")?;
         let said = String::from_utf8_lossy(&added.stderr);
         ensure!(added.status.success(), "rustup can't install Miri: {}", said.lines().last().unwrap_or_default());

@@ -187,12 +187,16 @@ pub fn has_rust_target(target: &str) -> bool {
     })
 }
 
-/// Installs a nightly toolchain.
+/// The nightly toolchain of Miri and cargo-fuzz. Pinned, because Miri's checks change from one nightly to the next; also in
+/// `fuzz/rust-toolchain.toml`.
+pub const NIGHTLY: &str = "nightly-2026-10-30";
+
+/// Installs the nightly toolchain.
 ///
 /// # Errors
 /// rustup can't.
 pub fn nightly() -> anyhow::Result<()> {
-    let arguments = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "rust-src"];
+    let arguments = ["toolchain", "install", NIGHTLY, "--profile", "minimal", "--component", "rust-src"];
     let status = Command::new("rustup").args(arguments).status().context("running rustup")?;
     ensure!(status.success(), "rustup can't install a nightly toolchain");
     Ok(())

@@ -31,7 +31,7 @@ impl Need {
             Need::Program(program, package) if program == package => program.to_owned(),
             Need::Program(name, package) | Need::File(name, package) => format!("{name} (Debian's {package})"),
             Need::Target(target) => format!("the Rust target {target}"),
-            Need::Nightly => "a nightly Rust toolchain".to_owned(),
+            Need::Nightly => format!("the Rust toolchain {}", tools::NIGHTLY),
             Need::Root => "root's rights".to_owned(),
             Need::AndroidBed => "the Android bed".to_owned(),
         }
@@ -44,7 +44,7 @@ impl Need {
             Need::File(path, _) => Path::new(path).exists(),
             Need::Target(target) => tools::has_rust_target(target),
             Need::Nightly => {
-                let rustc = Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).output();
+                let rustc = Command::new("rustup").args(["run", tools::NIGHTLY, "rustc", "--version"]).output();
                 rustc.is_ok_and(|output| output.status.success())
             }
             Need::Root => nix::unistd::geteuid().is_root(),

@@ -84,7 +84,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { is_prerequisite: true, ..step("build", Default, 1, build) },
     step("words", Default, 1, || tool("words", &[])),
     step("C header is current", Default, 3, || tool("header", &["--check"])),
-    step("tests", Default, 100, || run(cargo(&["test", "--no-fail-fast"]))).wants(&[CLANG, JAVAC, MAKE, XZ]),
+    step("tests", Default, 250, tests).wants(&[CLANG, JAVAC, MAKE, XZ]),
     step("panics that abort", Short, 5, panic_abort),
     step("tests with other features", Default, 40, other_features),
     step("lints", Short, 5, lints),
@@ -157,7 +157,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("explanations, all", Whole, 600, || tool("explain-bench", &[])),
     step("launches, all", Whole, 300, || tool("launches", &[])),
     step("oracle, all", Whole, 100, || tool("oracle", &[])).needs(&[PIP]),
-    step("fuzz", Whole, 120, || tool("fuzz-run", &["--seconds", "120"])).needs(&[Nightly, Program("clang++", "clang")]),
+    step("fuzz", Whole, 120, || tool("fuzz-run", &["--seconds", "120"])).needs(&[Nightly]),
     step("tests on arm64", Whole, 400, tests_on_arm64).needs(&[Target(ARM64), ARM64_GCC, ARM64_GXX, ARM64_LIBC, QEMU]),
     step("darwin", Whole, 1500, || tool("darwin", &["--all"])).needs(&[
         Target(ARM64),
@@ -218,6 +218,14 @@ fn build() -> anyhow::Result<()> {
     // SAFETY: this program has one thread.
     unsafe { env::set_var(tools::BUILT, "1") };
     Ok(())
+}
+
+fn tests() -> anyhow::Result<()> {
+    let mut command = cargo(&["test", "--no-fail-fast"]);
+    // Many tests wait: for a hang to be noticed, for a server. Twice as many threads as processors keep both busy.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    command.env("RUST_TEST_THREADS", threads.to_string());
+    run(command)
 }
 
 /// The lints of the crates that apps link.
@@ -432,14 +440,16 @@ fn manifest(bench: &str) -> PathBuf {
     tools::workspace_root().join("tools/bench").join(bench).join("Cargo.toml")
 }
 
-/// Whether the lock files of these workspaces match what the crates depend on.
+/// Whether the lock files of these workspaces and of `fuzz` match what the crates depend on.
 fn lock_files_of_benches() -> anyhow::Result<()> {
     for (bench, _) in BENCHES {
         let mut command = cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path"]);
         command.arg(manifest(bench)).stdout(Stdio::null());
         run(command).with_context(|| format!("the lock file of {bench}"))?;
     }
-    Ok(())
+    let mut command = cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path", "fuzz/Cargo.toml"]);
+    command.stdout(Stdio::null());
+    run(command).context("the lock file of fuzz")
 }
 
 fn benches() -> anyhow::Result<()> {
