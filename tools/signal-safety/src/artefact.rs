@@ -12,7 +12,7 @@ use toolbox::tools;
 const PROFILE: &str = "ship";
 
 /// What is built for each target: the least app in Rust that installs crash time.
-const APP: [&str; 5] = ["build", "--package", "coroner-capture", "--example", "crash"];
+const APP: [&str; 5] = ["build", "--package", "smallest-app", "--bin", "crash"];
 /// What is built for this machine besides: the shared library for C apps, which is position-independent and has its
 /// thread-locals, if any, behind `__tls_get_addr`.
 const LIBRARY: [&str; 6] = ["rustc", "--package", "coroner-ffi", "--lib", "--crate-type", "cdylib"];

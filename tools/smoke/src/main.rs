@@ -1,4 +1,4 @@
-//! Crashes the smallest program that installs crash time (`coroner-capture`'s example `crash`) on each foreign target, and
+//! Crashes the smallest program that installs crash time (`tests/smallest-app`) on each foreign target, and
 //! reads its report with this machine's `coroner show`. See the package's `README.md`.
 
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ fn check(target: &str) -> anyhow::Result<()> {
 
 /// Builds the program, and lets it crash with its report in `store`.
 fn crash(target: &str, store: &Path) -> anyhow::Result<()> {
-    let build = ["build", "--quiet", "--package", "coroner-capture", "--example", "crash"];
-    let program = tools::target_dir().join(target).join("debug/examples/crash");
+    let build = ["build", "--quiet", "--package", "smallest-app"];
+    let program = tools::target_dir().join(target).join("debug/crash");
     let words = [store.as_os_str().to_owned(), THREADS.to_string().into()];
     if target == ARM64_LINUX {
         tools::rust_target(target)?;

@@ -1,4 +1,4 @@
-//! Installs, makes threads, and dies: `cargo run -p coroner-capture --example crash -- STORE THREADS`.
+//! Installs, makes threads, and dies: `cargo run -p smallest-app -- STORE THREADS`.
 use std::ffi::CString;
 
 fn main() {
