@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         failed.extend(error.is_some().then_some(name));
         rows.push(serde_json::json!({ "name": name, "ok": error.is_none(), "seen": seen, "error": error }));
     };
-    let killed = if arguments.short { 100 } else { 1000 };
+    let killed = if arguments.short { 40 } else { 1000 };
     row("launches that are killed at any moment", &|| kill_loop(&program, killed, arguments.seed));
     row("50 workers that crash at once", &|| workers(&program, 50, 50));
     row("40 workers, the oldest crashes and 39 are killed", &|| workers(&program, 40, 1));
