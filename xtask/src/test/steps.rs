@@ -349,7 +349,14 @@ fn documentation() -> anyhow::Result<()> {
 
 /// The JSON of reports beside its schema.
 fn json_schema() -> anyhow::Result<()> {
-    run(cargo(&["test", "--quiet", "-p", "coroner-report", "--features", "schema", "--test", "it", "schema"]))
+    let reports = std::path::absolute(folder("report-json"))?;
+    fs::create_dir_all(&reports)?;
+    let mut test = cargo(&["test", "--quiet", "-p", "coroner-tests", "-p", "coroner-cli"]);
+    test.env("CORONER_TEST_REPORTS", &reports);
+    run(test)?;
+    let mut check = cargo(&["run", "--quiet", "-p", "json-schema-check", "--features", "check", "--"]);
+    check.arg(&reports);
+    run(check)
 }
 
 /// Clippy for systems whose programs can't all be run here.
