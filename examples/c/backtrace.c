@@ -1,7 +1,7 @@
 /*
  * Where a thread is now: of the calling thread, of another one, and of all.
  *
- *     cc -g -O1 -o backtrace backtrace.c -I../../crates/coroner-ffi/include libcoroner_ffi.a -lpthread -ldl -lm
+ *     cc -g -O1 -o backtrace backtrace.c -I../../crates/bindings/ffi/include libcoroner_ffi.a -lpthread -ldl -lm
  *     BACKTRACE_STORE=/tmp/backtrace ./backtrace
  */
 #include <pthread.h>

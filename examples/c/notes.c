@@ -2,7 +2,7 @@
  * An app in C with Coroner.
  *
  *     cargo build -p coroner-ffi --release
- *     cc -g -o notes examples/c/notes.c -Icrates/coroner-ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
+ *     cc -g -o notes examples/c/notes.c -Icrates/bindings/ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
  *     ./notes crash      # dies
  *     ./notes            # says so, and stores the report
  *

@@ -1,7 +1,7 @@
 // An app in C++ with Coroner.
 //
 //     cargo build -p coroner-ffi --release
-//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/coroner-ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
+//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/bindings/ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
 //     ./shapes crash     # dies
 //     ./shapes           # says so, and stores the report
 

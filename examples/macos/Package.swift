@@ -3,7 +3,7 @@ import PackageDescription
 
 // Where this repository is, with Coroner's headers and the library that `run.sh` has cargo build.
 let root = Context.packageDirectory + "/../.."
-let headers = "\(root)/crates/coroner-ffi/include"
+let headers = "\(root)/crates/bindings/ffi/include"
 
 let package = Package(
     name: "Shop",

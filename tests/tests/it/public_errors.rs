@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What a Rust app never sees: `coroner::InstallError` stands for the one, with its text, and the other is C's.
-const INTERNAL: [&str; 2] = ["coroner-capture: InstallError", "coroner-ffi: Status"];
+const INTERNAL: [&str; 2] = ["capture: InstallError", "ffi: Status"];
 
 /// The Rust sources below a folder.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -64,7 +64,8 @@ fn every_public_error_is_an_error() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut lacking = Vec::new();
     let mut seen = 0;
-    for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
+    let entries = |folder: &Path| std::fs::read_dir(folder).expect("a folder of crates").flatten();
+    for folder in entries(&crates).flat_map(|group| entries(&group.path())) {
         let mut paths = Vec::new();
         sources(&folder.path().join("src"), &mut paths);
         let texts: Vec<String> = paths.iter().map(|path| std::fs::read_to_string(path).expect("a source")).collect();

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     tools::debian_package("default-jdk-headless", "javac")?;
     let root = tools::workspace_root();
-    let of_crate = root.join("crates/coroner-android");
+    let of_crate = root.join("crates/bindings/android");
     let place = tools::target_dir().join("aar");
     if place.is_dir() {
         fs::remove_dir_all(&place)?;
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         &serde_json::json!({ "export_libraries": [], "library_name": library_name }),
     )?;
     fs::create_dir_all(module.join("include"))?;
-    fs::copy(root.join("crates/coroner-ffi/include/coroner.h"), module.join("include/coroner.h"))?;
+    fs::copy(root.join("crates/bindings/ffi/include/coroner.h"), module.join("include/coroner.h"))?;
     for arch in [Arch::X86_64, Arch::Aarch64] {
         let library = shared_library(&linker, arch, &arguments.profile, &place)?;
         let prefab = module.join(format!("libs/android.{}", abi(arch)));

@@ -2,5 +2,5 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=src/calls.c");
-    cc::Build::new().opt_level(2).file("src/calls.c").include("../../../crates/coroner-ffi/include").compile("calls");
+    cc::Build::new().opt_level(2).file("src/calls.c").include("../../../crates/bindings/ffi/include").compile("calls");
 }

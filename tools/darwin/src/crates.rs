@@ -70,7 +70,7 @@ pub(super) fn exceptions(kit: &Kit, only: Option<&str>) -> Option<Row> {
         return None;
     }
     let verdict = || {
-        let tests = tools::workspace_root().join("crates/coroner-exceptions/tests/darwin_exceptions");
+        let tests = tools::workspace_root().join("crates/crash/exceptions/tests/darwin_exceptions");
         let throws = cxx::build_library(kit, &tests.join("throws.cpp"))?;
         let foundation = kit.build_library(&tests.join("foundation.c"))?;
         let sanitizer = kit.build_library(&tests.join("sanitizer.c"))?;

@@ -76,7 +76,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         fs::remove_dir_all(&folder)?;
     }
     let framework = folder.join("CCoroner.xcframework");
-    let headers = root.join("crates/coroner-ffi/include");
+    let headers = root.join("crates/bindings/ffi/include");
     let (mut libraries, mut left_out) = (Vec::new(), Vec::new());
     for library in LIBRARIES {
         match library.targets.iter().try_for_each(|target| tools::rust_target(target)) {
@@ -104,7 +104,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     information(&libraries).to_file_xml(framework.join("Info.plist"))?;
     let sources = folder.join("Sources/Coroner");
     fs::create_dir_all(&sources)?;
-    for source in fs::read_dir(root.join("crates/coroner-ffi/swift/Sources/Coroner"))? {
+    for source in fs::read_dir(root.join("crates/bindings/ffi/swift/Sources/Coroner"))? {
         let source = source?;
         fs::copy(source.path(), sources.join(source.file_name()))?;
     }

@@ -114,10 +114,10 @@ fn list(place: &Path) -> anyhow::Result<PathBuf> {
     let mut command = with_tool(CARGO_CYCLONEDX)?;
     command.args(["cyclonedx", "--quiet", "--format", "json", "--override-filename", &name, "--manifest-path"]);
     // The same sources make the same list.
-    let listed = succeed(command.arg(root.join("crates/coroner-cli/Cargo.toml")).env("SOURCE_DATE_EPOCH", "0"));
+    let listed = succeed(command.arg(root.join("crates/desk/cli/Cargo.toml")).env("SOURCE_DATE_EPOCH", "0"));
     let file = format!("{name}.json");
     let list = place.join(&file);
-    let copied = fs::copy(root.join("crates/coroner-cli").join(&file), &list);
+    let copied = fs::copy(root.join("crates/desk/cli").join(&file), &list);
     for member in members()? {
         _ = fs::remove_file(member.with_file_name(&file));
     }

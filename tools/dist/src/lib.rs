@@ -292,10 +292,10 @@ pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&
     let copy = |from: &Path, to: PathBuf| {
         fs::copy(from, &to).map(|_| ()).with_context(|| format!("{} to {}", from.display(), to.display()))
     };
-    let header = fs::read_to_string(root.join("crates/coroner-ffi/include/coroner.h"))?;
+    let header = fs::read_to_string(root.join("crates/bindings/ffi/include/coroner.h"))?;
     fs::write(include.join("coroner.h"), apple::with_features(&header, features))?;
     if target.contains("apple") {
-        copy(&root.join("crates/coroner-ffi/include/coroner_apple.h"), include.join("coroner_apple.h"))?;
+        copy(&root.join("crates/bindings/ffi/include/coroner_apple.h"), include.join("coroner_apple.h"))?;
     }
     copy(&root.join("LICENSE-MIT"), folder.join("LICENSE-MIT"))?;
     copy(&root.join("LICENSE-APACHE"), folder.join("LICENSE-APACHE"))?;

@@ -171,7 +171,7 @@ impl Bench {
         // The linker looks for it by this name, the program by the other.
         std::os::unix::fs::symlink(dist::soname(), folder.path().join("libcoroner_ffi.so"))?;
         let sources = root.join("tools/explain-bench/src");
-        Ok(Self { folder, sources, include: root.join("crates/coroner-ffi/include"), is_arm64 })
+        Ok(Self { folder, sources, include: root.join("crates/bindings/ffi/include"), is_arm64 })
     }
 
     /// Whether the machine has that fault and its language.

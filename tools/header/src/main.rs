@@ -15,27 +15,27 @@ pub(crate) struct Arguments {
 
 /// Writes `coroner.h`, or checks that it is current.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/coroner-ffi");
+    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/bindings/ffi");
     let path = ffi.join("include/coroner.h");
     let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml")).map_err(anyhow::Error::msg)?;
     let bindings = cbindgen::Builder::new()
         .with_crate(&ffi)
         .with_config(config)
         .generate()
-        .context("can't generate the header from crates/coroner-ffi")?;
+        .context("can't generate the header from crates/bindings/ffi")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
     // Rust's heading for what a caller of an unsafe function vouches for; to C every function is one.
     let header = String::from_utf8(header)?.replace("// # Safety", "// The caller sees to it that:");
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     if current == header {
-        println!("crates/coroner-ffi/include/coroner.h is current");
+        println!("crates/bindings/ffi/include/coroner.h is current");
     } else if arguments.check {
-        bail!("crates/coroner-ffi/include/coroner.h is not current; run `cargo xtask header` and commit it");
+        bail!("crates/bindings/ffi/include/coroner.h is not current; run `cargo xtask header` and commit it");
     } else {
         std::fs::create_dir_all(path.parent().context("the header's folder")?)?;
         std::fs::write(&path, header)?;
-        println!("wrote crates/coroner-ffi/include/coroner.h");
+        println!("wrote crates/bindings/ffi/include/coroner.h");
     }
     Ok(())
 }

@@ -239,7 +239,7 @@ fn patch(source: &Path) -> anyhow::Result<()> {
     let (_, rest) = readme.split_once("```rust,no_run\nfn main() {\n").context("README's snippet")?;
     let (snippet, _) = rest.split_once("\n}\n```").context("the end of README's snippet")?;
     let manifest = source.join("Cargo.toml");
-    let coroner = root.join("crates/coroner");
+    let coroner = root.join("crates/launch/coroner");
     let added = format!("\n[dependencies.coroner]\npath = {:?}\n\n[workspace]\n", coroner.display().to_string());
     fs::write(&manifest, fs::read_to_string(&manifest)? + &added)?;
     let main = source.join("crates/core/main.rs");
@@ -263,7 +263,7 @@ fn build_app() -> anyhow::Result<PathBuf> {
     fs::write(&source, APP)?;
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-s", "-Wall", "-pthread", "-o"]).arg(&program).arg(&source);
-    gcc.arg("-I").arg(root.join("crates/coroner-ffi/include"));
+    gcc.arg("-I").arg(root.join("crates/bindings/ffi/include"));
     gcc.arg(tools::built_library("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
     ensure!(gcc.status().context("running gcc")?.success(), "the app in C can't be built");
     Ok(program)

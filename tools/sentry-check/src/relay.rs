@@ -77,7 +77,7 @@ const CPP_EXCEPTIONS: [&[&str]; 2] = [&["passes", "0"], &["nests", "0"]];
 /// That program, built with this machine's C++ compiler.
 pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     tools::build_workspace()?;
-    let sources = tools::workspace_root().join("crates/coroner-ffi");
+    let sources = tools::workspace_root().join("crates/bindings/ffi");
     let folder = bench.folder("exceptions")?;
     let (library, program) = (folder.join("libframes.so"), folder.join("program"));
     let compiler = || {

@@ -113,7 +113,7 @@ impl Bed {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&workspace).args(["build", "--quiet", "-p", "coroner-ffi"]);
         succeeded("cargo build", &cargo.output()?)?;
-        let ours = workspace.join("crates/coroner-ffi");
+        let ours = workspace.join("crates/bindings/ffi");
         for (from, to) in [
             (tools::built_library("libcoroner_ffi.so"), "libcoroner_ffi.so"),
             (ours.join("include/coroner.h"), "CCoroner/coroner.h"),

@@ -1,4 +1,4 @@
-//! Runs an app for Windows under Wine (`crates/coroner/tests/portable.rs`, `crates/coroner/tests/windows_crashes.rs`, and the C programs
+//! Runs an app for Windows under Wine (`crates/launch/coroner/tests/portable.rs`, `crates/launch/coroner/tests/windows_crashes.rs`, and the C programs
 //! of [`c`]), and reads its reports with this system's `coroner show`. See the package's `README.md`.
 
 mod c;
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     c::programs(&folder, &prefix, &stores)
 }
 
-/// Native crashes (`crates/coroner/tests/windows_crashes.rs`). Wine 8's dbghelp.dll faults in the DWARF of a Rust program, which is what frames are named
+/// Native crashes (`crates/launch/coroner/tests/windows_crashes.rs`). Wine 8's dbghelp.dll faults in the DWARF of a Rust program, which is what frames are named
 /// by: minidumps are of a copy without it.
 fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     let mut build = cargo(prefix);

@@ -51,8 +51,8 @@ const WORDS: &[(&str, &str)] = &[
 
 /// Real uses: files (a path, or the beginning of one), an entry of [`WORDS`], and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
-    ("crates/coroner-apple-report/", "incident*", "a field of Apple's crash reports is called `Incident Identifier`"),
-    ("crates/coroner-report/src/reader/mod.rs", "incident*", "by it Apple's crash reports are recognised"),
+    ("crates/analysis/apple-report/", "incident*", "a field of Apple's crash reports is called `Incident Identifier`"),
+    ("crates/base/report/src/reader/mod.rs", "incident*", "by it Apple's crash reports are recognised"),
 ];
 
 /// Extensions of the files to read: sources and docs.

@@ -1,0 +1,260 @@
+//! Programs in C that crash for real, without and with optimisation, and what is said of each.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use coroner_explain::{Certainty, Explanation, FaultKind, ImageFiles, NoCode, explain};
+use coroner_report::model::Address;
+use coroner_report::wire::Access;
+use coroner_report::{Report, RunFacts};
+use coroner_symbols::{Options, Symbolizer};
+
+use crate::common::library_in;
+
+// Builds the library that the programs are linked with.
+use coroner_ffi as _;
+
+/// What an act is to be called.
+struct Row {
+    act: &'static str,
+    kind: FaultKind,
+    access: Option<Access>,
+    width: Option<u32>,
+    /// The bad register's value, and what is added to it. `None`: no register may be named, or which is not said here.
+    operand: Option<(u64, Option<i64>)>,
+    /// What the headline has in it.
+    says: &'static str,
+    /// The kind without optimisation, where that is another: the operand is computed before, or the divisor is in the red zone, which is not saved.
+    unoptimised: Option<FaultKind>,
+    /// The instruction is written in assembly: it is the same with and without optimisation.
+    is_assembly: bool,
+}
+
+const fn row(act: &'static str, kind: FaultKind, says: &'static str) -> Row {
+    Row { act, kind, access: None, width: None, operand: None, says, unoptimised: None, is_assembly: false }
+}
+
+const fn access(row: Row, access: Access, width: u32, value: u64, displacement: i64) -> Row {
+    let displacement = if displacement == 0 { None } else { Some(displacement) };
+    Row { access: Some(access), width: Some(width), operand: Some((value, displacement)), ..row }
+}
+
+const fn unoptimised(row: Row, kind: FaultKind) -> Row {
+    Row { unoptimised: Some(kind), ..row }
+}
+
+const fn assembly(row: Row) -> Row {
+    Row { is_assembly: true, ..row }
+}
+
+const FILLED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+const FREED: u64 = 0xdfdf_dfdf_dfdf_dfdf;
+const ODD: u64 = 0x00de_ad00_beef_0000;
+
+const ROWS: &[Row] = &[
+    access(row("null-field", FaultKind::NullPointer, "null + 0x10"), Access::READ, 4, 0, 16),
+    access(row("null-write", FaultKind::NullPointer, "null + 0x10"), Access::WRITE, 4, 0, 16),
+    row("null-add", FaultKind::NullPointer, "of 8 bytes"),
+    access(row("near-null", FaultKind::NearNull, "0x40"), Access::READ, 4, 0x30, 16),
+    access(row("minus-one", FaultKind::NearNull, "0xf"), Access::READ, 4, u64::MAX, 16),
+    access(row("non-canonical", FaultKind::NonCanonical, "0xdead00beef0000"), Access::READ, 4, ODD, 16),
+    access(row("jemalloc", FaultKind::PoisonedPointer, "freed memory of jemalloc"), Access::READ, 4, FILLED, 16),
+    access(row("mimalloc", FaultKind::PoisonedPointer, "freed memory of mimalloc"), Access::WRITE, 4, FREED, 16),
+    access(row("unmapped", FaultKind::Unmapped, "0x123400000010"), Access::READ, 4, 0x1234_0000_0000, 16),
+    unoptimised(row("element", FaultKind::NullPointer, "1 byte"), FaultKind::NearNull),
+    row("read-only", FaultKind::WriteToReadOnly, "write of 4 bytes"),
+    row("code", FaultKind::WriteToReadOnly, "write of 4 bytes"),
+    row("call-null", FaultKind::JumpToNull, "Call of a null pointer"),
+    row("call-nowhere", FaultKind::JumpToNowhere, "0x123400000000"),
+    row("call-data", FaultKind::ExecuteOfData, "no code"),
+    row("call-non-canonical", FaultKind::NonCanonical, "jump to 0xdead00beef0000"),
+    // Without optimisation the divisor is in the red zone.
+    row("divide", FaultKind::DivisionByZero, "division by zero"),
+    row("divide-overflow", FaultKind::DivisionOverflow, "overflow"),
+    row("return-nowhere", FaultKind::BadReturn, "Return to an address that is no code: 0x123400000000"),
+    row("return-null", FaultKind::BadReturn, "Return to an address that is no code: null"),
+    row("return-data", FaultKind::BadReturn, "no code: 0x"),
+    row("return-text", FaultKind::BadReturn, " in smashed (crashes.c:"),
+    assembly(row("trap", FaultKind::Trap, "ud2")),
+    assembly(row("ubsan", FaultKind::Trap, "out of the array's bounds")),
+    assembly(row("breakpoint", FaultKind::Breakpoint, "int3")),
+    row("step", FaultKind::Unknown, "SIGTRAP: TRAP_TRACE"),
+    assembly(row("privileged", FaultKind::PrivilegedInstruction, "hlt")),
+    assembly(row("unaligned", FaultKind::Unaligned, "16 bytes")),
+    assembly(row("bad-opcode", FaultKind::IllegalInstruction, "Illegal instruction")),
+    assembly(row("abort", FaultKind::Abort, "Abort, called by act_of (crashes.c:")),
+    row("overflow", FaultKind::StackOverflow, "calls itself"),
+    row("fiber-overflow", FaultKind::StackOverflow, "calls itself"),
+    row("fiber-up", FaultKind::GuardPage, "write of 1 byte"),
+    row("fiber-far-below", FaultKind::GuardPage, "write of 1 byte"),
+    row("truncated", FaultKind::TruncatedMapping, "read of 1 byte"),
+];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+fn build(folder: &Path, optimisation: &str) -> PathBuf {
+    let program = folder.join(format!("crashes{optimisation}"));
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    command.args([optimisation, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
+    command.arg(repository().join("crates/analysis/explain/tests/crashes.c"));
+    command.arg("-I").arg(repository().join("crates/bindings/ffi/include"));
+    command.arg(library_in(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
+    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn run(program: &Path, store: &Path, act: &str) -> Output {
+    // No core files, and a small stack: of an overflow all frames are in the report.
+    let mut command = Command::new("sh");
+    // Cargo's names the folder of an earlier build first.
+    command.env_remove("LD_LIBRARY_PATH");
+    command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]).arg(program).arg(store).arg(act);
+    command.output().unwrap()
+}
+
+/// The report of the act, as the process left it, with names.
+fn report_of(program: &Path, store: &Path, act: &str, symbolizer: &mut Symbolizer) -> Report {
+    let died = run(program, store, act);
+    assert!(died.status.code().is_none(), "{act}: it does not die: {died:?}");
+    let runs: Vec<PathBuf> = std::fs::read_dir(store.join("runs")).unwrap().map(|run| run.unwrap().path()).collect();
+    assert_eq!(runs.len(), 1, "{act}: {runs:?}");
+    let mut report = Report::read_file(runs[0].join("report")).unwrap();
+    symbolizer.symbolicate_report(&mut report);
+    report
+}
+
+fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Result<(), String> {
+    let Row { act, kind, access, width, operand, says, unoptimised, .. } = row;
+    let fail = |what: &str| Err(format!("{act}: {what}\n{said:#?}\n{:?}", report.crash));
+    let kind = if is_optimised { *kind } else { unoptimised.unwrap_or(*kind) };
+    if said.kind != kind {
+        return fail("the kind");
+    }
+    let known = said.access.unwrap_or_default();
+    if access.is_some_and(|access| known.kind != Some(access)) || width.is_some_and(|width| known.width != Some(width))
+    {
+        return fail("the access");
+    }
+    if let Some((value, displacement)) = operand {
+        let Some(named) = &said.operand else { return fail("no operand") };
+        let is_register = named.register.is_some() && named.value == Some(Address(*value));
+        if !is_register || named.displacement != *displacement {
+            return fail("the operand");
+        }
+    }
+    if !said.headline.contains(says) {
+        return fail("the headline");
+    }
+    Ok(())
+}
+
+#[test]
+fn real_crashes_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    for optimisation in ["-O0", "-O2"] {
+        let program = build(folder.path(), optimisation);
+        let is_optimised = optimisation == "-O2";
+        let rows: Vec<&Row> = ROWS.iter().filter(|row| !(is_optimised && row.is_assembly)).collect();
+        std::thread::scope(|scope| {
+            let halves = rows.chunks(rows.len().div_ceil(2)).map(|rows| {
+                let (program, folder) = (&program, folder.path());
+                scope.spawn(move || {
+                    let mut symbolizer = Symbolizer::new(Options::default());
+                    let check = |row: &&Row| {
+                        let report = report_of(
+                            program,
+                            &folder.join(format!("{}{optimisation}", row.act)),
+                            row.act,
+                            &mut symbolizer,
+                        );
+                        let said = explain(&report, &ImageFiles::of(&report, &mut symbolizer));
+                        println!("{optimisation} {}: {}", row.act, said.headline);
+                        // The report has the code, so that the file is not needed.
+                        let alone = explain(&report, &NoCode);
+                        assert_eq!(alone.kind, said.kind, "{}", row.act);
+                        // But for what a call was by, which where the function begins may prove.
+                        let leaves_out = alone.operand.is_none() && said.call.is_some();
+                        assert!(alone.operand == said.operand || leaves_out, "{}: {alone:?}", row.act);
+                        assert!(said.code_change.is_none() && said.bit_flips.is_empty(), "{}: {said:?}", row.act);
+                        // One of a version that saved no code.
+                        let blind = explain(&Report { code: Vec::new(), ..report.clone() }, &NoCode);
+                        // What a return took is known by the stack.
+                        let is_known = blind.operand.is_none() || blind.kind == FaultKind::BadReturn;
+                        let is_blind = blind.instruction.is_none() && is_known && blind.call.is_none();
+                        assert!(is_blind, "it says more than it knows: {blind:?}");
+                        // What is said without code is what is said with it, or less.
+                        let agrees = blind.kind == said.kind
+                            || is_less(blind.kind, said.kind)
+                            || blind.certainty != Certainty::Certain;
+                        assert!(agrees, "{}: {blind:?}\n{said:?}", row.act);
+                        check(row, is_optimised, &report, &said).err()
+                    };
+                    rows.iter().filter_map(check).collect::<Vec<String>>()
+                })
+            });
+            let halves: Vec<_> = halves.collect();
+            halves.into_iter().for_each(|half| wrong.extend(half.join().unwrap()));
+        });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A shell is process 1 of a namespace, as a service manager is of its system: it ends a service that gives no sign of life by SIGABRT.
+#[test]
+fn the_watchdog_of_a_service_manager() {
+    /// The signal is sent by process 1, or by a child of it.
+    const MANAGER: &str = r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; kill -ABRT $!; wait"#;
+    const SOMEBODY: &str =
+        r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; sh -c "kill -ABRT $!"; wait"#;
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "-O1");
+    let said = |name: &str, script: &str, watchdog: &[(&str, &str)]| {
+        let store = folder.path().join(name);
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]);
+        command.arg(&program).arg(&store).arg("waits");
+        command.env_remove("LD_LIBRARY_PATH").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
+        command.env("OUT", folder.path().join(format!("{name}.out"))).envs(watchdog.iter().copied());
+        let done = command.output().unwrap();
+        if String::from_utf8_lossy(&done.stderr).contains("unshare failed") {
+            println!("no namespace can be made here: {done:?}");
+            return None;
+        }
+        let runs = std::fs::read_dir(store.join("runs")).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+        let run = runs.map(|run| run.unwrap().path()).next().unwrap();
+        let mut report = Report::read_file(run.join("report")).unwrap();
+        report.stitch(RunFacts::read_file(run.join("state")).unwrap());
+        Some(explain(&report, &NoCode).headline)
+    };
+    let wanted = "SIGABRT, sent by process 1, the service manager, as its watchdog does when a service gives no sign of life for 3 s";
+    let has_watchdog = ("WATCHDOG_USEC", "3000000");
+    let Some(by_manager) = said("manager", MANAGER, &[has_watchdog]) else { return };
+    assert!(by_manager.starts_with(wanted), "{by_manager}");
+    // What only looks like it: a service without a watchdog, a child of one that has it, a signal of another process.
+    for (name, script, watchdog) in [
+        ("none", MANAGER, &[][..]),
+        ("inherited", MANAGER, &[has_watchdog, ("WATCHDOG_PID", "1")]),
+        ("somebody", SOMEBODY, &[has_watchdog]),
+    ] {
+        let headline = said(name, script, watchdog).unwrap();
+        assert!(
+            headline.starts_with("SIGABRT, sent by process ") && !headline.contains("watchdog"),
+            "{name}: {headline}"
+        );
+    }
+}
+
+/// Whether `blind` is a kind that `seeing` is one of.
+fn is_less(blind: FaultKind, seeing: FaultKind) -> bool {
+    match blind {
+        FaultKind::DivisionError => matches!(seeing, FaultKind::DivisionByZero | FaultKind::DivisionOverflow),
+        FaultKind::NearNull => seeing == FaultKind::NullPointer,
+        FaultKind::Unmapped => matches!(seeing, FaultKind::NonCanonical | FaultKind::PoisonedPointer),
+        _ => false,
+    }
+}

@@ -1,0 +1,194 @@
+//! Programs in C whose threads wait for each other for real, and what is said of each: who waits for whom, and in which circle.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use coroner_explain::{Explanation, LockWait, NoCode, OwnerIs, WaitKind, explain};
+use coroner_report::Report;
+use coroner_symbols::{Options, Symbolizer};
+
+use crate::common::library_in;
+
+// Builds the library that the programs are linked with.
+use coroner_ffi as _;
+
+/// Who waits for what: thread, kind, the thread that has it.
+type Waits = &'static [(usize, WaitKind, Has)];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Has {
+    /// A thread of the program.
+    Thread(usize),
+    /// Not known.
+    Unknown,
+    /// A thread that has ended.
+    Gone(usize),
+    /// One of another process.
+    Elsewhere,
+}
+
+use Has::{Elsewhere, Gone, Thread, Unknown};
+use WaitKind::{Condition, Mutex, ReadLock, Semaphore, ThreadEnd, WriteLock};
+
+/// An act, its waits, and the threads of its circle.
+const ACTS: &[(&str, Waits, &[usize])] = &[
+    ("two-mutexes", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("recursive", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("errorcheck", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    // It ends by itself.
+    ("timed", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[]),
+    ("contended", &[(1, Mutex, Thread(0))], &[]),
+    ("self", &[(0, Mutex, Thread(0))], &[0]),
+    ("pi-contended", &[(1, Mutex, Thread(0))], &[]),
+    ("dead-owner", &[(1, Mutex, Gone(0))], &[]),
+    ("robust-owner", &[(1, Mutex, Thread(2)), (2, Mutex, Thread(1))], &[1, 2]),
+    ("rwlocks-read", &[(0, ReadLock, Thread(1)), (1, ReadLock, Thread(0))], &[0, 1]),
+    ("rwlocks-write", &[(0, WriteLock, Thread(1)), (1, WriteLock, Thread(0))], &[0, 1]),
+    ("rwlock-readers", &[(1, WriteLock, Unknown)], &[]),
+    ("join", &[(0, ThreadEnd, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("conditions", &[(0, Condition, Unknown), (1, Condition, Unknown)], &[]),
+    ("condition-mutex", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
+    ("semaphore", &[(0, Semaphore, Unknown)], &[]),
+    ("another-process", &[(0, Mutex, Elsewhere)], &[]),
+];
+
+fn build(folder: &Path) -> PathBuf {
+    let program = folder.join("locks");
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg("tests/locks.c");
+    command.args(["-I", "../../bindings/ffi/include"]).arg(library_in(folder));
+    command.arg(format!("-Wl,-rpath,{}", folder.display()));
+    let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+/// Ended at the latest when this is dropped: a program that waits for good would not end by itself.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program's threads by number, and what its report says.
+fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u64>, Report) {
+    let mut command = Command::new("sh");
+    // Cargo's names the folder of an earlier build first.
+    command.env_remove("LD_LIBRARY_PATH");
+    command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).arg(store).args([act, end]);
+    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut tids = BTreeMap::new();
+    let report = store.join("runs");
+    let of_run = || Some(std::fs::read_dir(&report).ok()?.next()?.ok()?.path());
+    let said = BufReader::new(running.0.stdout.take().unwrap());
+    let lines = std::thread::spawn(move || said.lines().map_while(Result::ok).collect::<Vec<_>>());
+    let until = Instant::now() + Duration::from_mins(1);
+    let name = if end == "hang" { "report-9" } else { "report" };
+    let report = loop {
+        assert!(Instant::now() < until, "{act} {end}: no report");
+        let read = of_run().and_then(|run| Report::read_file(run.join(name)).ok());
+        match read {
+            Some(report) if report.end.is_some() => break report,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    drop(running);
+    for line in lines.join().unwrap() {
+        let mut words = line.split(' ').map(str::parse);
+        if let (Some(Ok(number)), Some(Ok(tid))) = (words.next(), words.next()) {
+            tids.insert(number as usize, tid);
+        }
+    }
+    (tids, report)
+}
+
+/// The threads whose waits have no name. For these acts glibc's exported functions jump to local ones: only glibc's debug file names
+/// the caller of the system call (Debian's libc6-dbg), and without a name the wait's kind is unknown.
+fn unnamed(act: &str, report: &Report) -> Vec<u64> {
+    let is_wait = |name: &str| name.contains("pthread_") || name.contains("sem_");
+    let is_named = |thread: &coroner_report::model::Thread| {
+        thread.frames.iter().filter_map(|frame| frame.function.as_deref()).any(is_wait)
+    };
+    let unnamed = report.threads.iter().filter(|thread| !is_named(thread)).map(|thread| thread.tid);
+    if ["timed", "robust-owner", "join", "semaphore"].contains(&act) { unnamed.collect() } else { Vec::new() }
+}
+
+fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>, said: &Explanation, unnamed: &[u64]) {
+    let context = || format!("{act}: {tids:?}\n{:#?}\n{:?}\n{:?}", said.waits, said.deadlocks, said.facts);
+    for number in tids.keys() {
+        let found: Vec<&LockWait> = said.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
+        let expected = waits.iter().find(|(thread, ..)| thread == number);
+        let Some((_, kind, has)) = expected else {
+            assert!(found.is_empty(), "{number} waits for nothing. {}", context());
+            continue;
+        };
+        let [wait] = found.as_slice() else { panic!("{number} waits. {}", context()) };
+        let is_known = !unnamed.contains(&tids[number]);
+        let (kind, has) = if is_known { (*kind, has) } else { (WaitKind::Futex, &Unknown) };
+        let (owner, owner_is) = match has {
+            Thread(other) => (Some(tids[other]), OwnerIs::InReport),
+            Unknown => (None, OwnerIs::Unknown),
+            Gone(other) => (Some(tids[other]), OwnerIs::Gone),
+            Elsewhere => (wait.owner.filter(|owner| !tids.values().any(|tid| tid == owner)), OwnerIs::Elsewhere),
+        };
+        assert_eq!((wait.kind, wait.owner, wait.owner_is), (kind, owner, owner_is), "{}", context());
+        assert_eq!(wait.owner.is_some(), *has != Unknown, "{}", context());
+        assert_eq!(wait.timed, act == "timed" || (act == "conditions" && *number == 1), "{}", context());
+    }
+    let mut circles: Vec<Vec<u64>> = said.deadlocks.clone();
+    circles.iter_mut().for_each(|circle| circle.sort_unstable());
+    let mut expected: Vec<u64> = circle.iter().map(|number| tids[number]).collect();
+    expected.sort_unstable();
+    assert_eq!(circles, Vec::from_iter((!expected.is_empty()).then_some(expected)), "{}", context());
+}
+
+#[test]
+fn who_waits_for_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path());
+    let mut symbolizer = Symbolizer::new(Options::default());
+    let mut said_of = |act: &str, end: &str| {
+        let (tids, mut report) = run(&program, &folder.path().join(format!("{act}-{end}")), act, end);
+        symbolizer.symbolicate_report(&mut report);
+        let said = explain(&report, &NoCode);
+        println!("{act} {end}: {}; {:?}", said.headline, said.facts);
+        let unnamed = unnamed(act, &report);
+        (tids, said, unnamed)
+    };
+    for (act, waits, circle) in ACTS {
+        let (tids, said, unnamed) = said_of(act, "crash");
+        let circle = if circle.iter().any(|number| unnamed.contains(&tids[number])) { &[] } else { *circle };
+        check(act, waits, circle, &tids, &said, &unnamed);
+        assert!(said.waits_for.is_none() && !said.headline.contains("wait"), "{act}: {}", said.headline);
+        let is_said = said.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
+        assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", said.facts);
+    }
+    for end in ["abort", "hang"] {
+        for (act, waits, circle) in ACTS.iter().filter(|(act, ..)| ["two-mutexes", "contended", "join"].contains(act)) {
+            let (tids, said, unnamed) = said_of(act, end);
+            if circle.iter().any(|number| unnamed.contains(&tids[number])) {
+                check(act, waits, &[], &tids, &said, &unnamed);
+                continue;
+            }
+            check(act, waits, circle, &tids, &said, &unnamed);
+            let first = tids[&0];
+            match *act {
+                "contended" => assert_eq!(said.waits_for, None, "the first thread has the mutex"),
+                _ => {
+                    let waits_for = said.waits_for.clone().unwrap();
+                    assert!(waits_for.starts_with(&format!("deadlock: thread {first} (")), "{waits_for}");
+                    assert!(waits_for.contains(&format!(", which waits for thread {first} (")), "{waits_for}");
+                    assert!(said.headline.contains(&waits_for), "{}", said.headline);
+                    assert_eq!(said.deadlocks, [[first, tids[&1]]]);
+                }
+            }
+        }
+    }
+}

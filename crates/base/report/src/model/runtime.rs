@@ -1,0 +1,176 @@
+//! Functions that no app wrote, though they are in its image: what a compiler or a library put there.
+
+/// The standard libraries of Rust and Swift, the runtime of C++ exceptions, and what is Coroner.
+const CRATES: [&str; 23] = [
+    "__cxa_",
+    "__cxxabiv1::",
+    "__gxx_personality",
+    "_Unwind_",
+    "std::",
+    "core::",
+    "alloc::",
+    "__rust_",
+    "rust_begin_unwind",
+    "__rustc::",
+    "coroner::",
+    "coroner_capture::",
+    "coroner_exceptions::",
+    "coroner_ffi::",
+    "coroner_process::",
+    "coroner_report::",
+    "coroner_scan::",
+    "coroner_unwind::",
+    "coroner_walk::",
+    // Swift's standard library and Coroner's module, demangled and mangled.
+    "Swift.",
+    "$ss",
+    "Coroner.Coroner.",
+    "$s7Coroner",
+];
+
+/// What starts a program, ends it, and finds its heap damaged: in a static program in the program's own image.
+const START: [&str; 33] = [
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "start_thread",
+    "pthread_create",
+    "exit",
+    "_exit",
+    "_Exit",
+    "clone3",
+    "__clone3",
+    "__clone",
+    "__libc_message",
+    "malloc_printerr",
+    "__assert_fail",
+    "__assert_fail_base",
+    "__fortify_fail",
+    "__stack_chk_fail",
+    "gsignal",
+    "malloc",
+    "calloc",
+    "realloc",
+    "free",
+    "_int_malloc",
+    "_int_free",
+    "_int_realloc",
+    "malloc_consolidate",
+    "unlink_chunk",
+    "abort",
+    "raise",
+    "pthread_kill",
+    "__pthread_kill_internal",
+    "__pthread_kill_implementation",
+];
+
+/// Whether a function (by its demangled name) is of a language's runtime, of a program's start or of Coroner itself: not the
+/// one to look at first, whatever image it is in. `<paint::Brush as core::fmt::Display>::fmt` is of who wrote `Brush`, which of
+/// `<usize as core::fmt::Display>::fmt` is who wrote the trait.
+pub fn is_runtime_function(function: &str) -> bool {
+    let is_theirs = |path: &str| CRATES.iter().any(|prefix| path.starts_with(prefix));
+    let Some(implementation) = function.strip_prefix('<') else {
+        // GCC's copies of a function have a suffix: `raise.constprop.0`, `main.cold`.
+        let whole = function.split('.').next().unwrap_or_default();
+        // What Swift calls a getter, setter or initial value has its type behind it: `shop.Cart.total.getter : Swift.Int`.
+        let named = function.split(" : ").next().unwrap_or_default();
+        let is_library = is_theirs(without_return_type(named)) && !is_swift_extension(function);
+        return is_library || START.contains(&whole);
+    };
+    let (implementor, of) = implementation.split_once(" as ").unwrap_or((implementation, ""));
+    let implementor = implementor.trim_start_matches(['&', '*', '[', '(']);
+    let implementor = implementor.strip_prefix("mut ").unwrap_or(implementor);
+    is_theirs(implementor) || (!implementor.contains("::") && is_theirs(of))
+}
+
+/// Whether a mangled name is of what another module has added to a type of Swift's standard library: `$ss5ErrorP4shopE6reportyyF` is
+/// `report` of an `extension Error` in the module `shop`. The type is followed by the module, by what the extension demands of generic types (which
+/// ends with `l`), and by `E`.
+fn is_swift_extension(mangled: &str) -> bool {
+    let of_type = mangled.strip_prefix("$ss").and_then(after_identifier);
+    let Some(module) = of_type.and_then(|rest| rest.strip_prefix(['V', 'O', 'C', 'P'])) else { return false };
+    let Some(mut rest) = after_identifier(module) else { return false };
+    let mut before = 'l';
+    while let Some(character) = rest.chars().next() {
+        if (before, character) == ('l', 'E') {
+            return true;
+        }
+        before = character;
+        rest = after_identifier(rest).unwrap_or(&rest[character.len_utf8()..]);
+    }
+    false
+}
+
+/// What follows a name that stands behind its length.
+fn after_identifier(mangled: &str) -> Option<&str> {
+    let digits = mangled.bytes().take_while(u8::is_ascii_digit).count();
+    let length: usize = mangled[..digits].parse().ok()?;
+    mangled.get(digits..)?.get(length..).filter(|_| length > 0)
+}
+
+/// A template's instance of C++ without the return type that its demangled name begins with: `void std::swap<int>(int&, int&)`.
+fn without_return_type(function: &str) -> &str {
+    let mut depth = 0_usize;
+    let mut start = 0;
+    for (place, character) in function.char_indices() {
+        match character {
+            '(' if depth == 0 => break,
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => start = place + 1,
+            _ => {}
+        }
+    }
+    &function[start..]
+}
+
+/// Where the sources of others are kept, as parts of a path: Rust's standard library as it is built and as a component of the
+/// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs; Coroner's own, as a folder beside
+/// the app's.
+const SOURCES: [&str; 15] = [
+    "/rustc/",
+    // What the standard library is built of, beside its own.
+    "/rust/deps/",
+    "/rustlib/src/rust/library/",
+    "/registry/src/",
+    "/git/checkouts/",
+    "/include/c++/",
+    "/sysdeps/",
+    "/Developer/Platforms/",
+    "/crates/launch/coroner/src/",
+    "/crates/crash/capture/src/",
+    "/crates/crash/exceptions/src/",
+    "/crates/bindings/ffi/src/",
+    "/crates/base/process/src/",
+    "/crates/crash/unwind/src/",
+    "/crates/crash/walk/src/",
+];
+/// And as beginnings of one.
+const SOURCE_ROOTS: [&str; 6] =
+    ["/usr/include/", "/usr/lib/gcc/", "/usr/lib/llvm", "library/core/", "library/alloc/", "library/std/"];
+
+/// Whether a source file is none of the app's: of a language's runtime, of a crate from a registry, of a folder `vendor` as `cargo
+/// vendor` makes it.
+pub fn is_runtime_source(path: &str) -> bool {
+    if path.contains('\\') {
+        return is_runtime_source(&path.replace('\\', "/"));
+    }
+    SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
+        // All of them begin with a slash, of which a path has few.
+        || path.match_indices('/').any(|(at, _)| {
+            let rest = &path[at..];
+            SOURCES.iter().any(|source| rest.starts_with(source)) || is_vendored(rest)
+        })
+}
+
+/// Whether what is left of a path begins with `/vendor/CRATE/src`.
+fn is_vendored(rest: &str) -> bool {
+    rest.strip_prefix("/vendor/").is_some_and(|below| below.split('/').nth(1) == Some("src"))
+}
+
+/// Whether code is none of the app's, whatever image it is in: by the file that it was compiled from, where that is known, and by
+/// its function's name. The one rule for events, summaries and texts.
+pub fn is_runtime_code(function: Option<&str>, file: Option<&str>) -> bool {
+    file.is_some_and(is_runtime_source) || is_runtime_function(function.unwrap_or_default())
+}

@@ -1,0 +1,356 @@
+//! C++ exceptions in real processes: type, message and the stack of the throw must be right however they end, with libstdc++ and
+//! libc++, linked as shared libraries (`interpose-cxa-throw`, the default) and into the program (`wrap-cxa-throw`).
+//!
+//! For another architecture `CORONER_TEST_CXX` names its compiler and `CORONER_TEST_RUNNER` the command that runs its programs.
+//! On Android the runtime is the device's libc++, which `CORONER_TEST_LIBCXX` names.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::common::{library, succeed};
+
+/// The program, and how it was built.
+struct Program {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+/// The words of the command that runs programs of another architecture; none for this one's.
+fn runner() -> Vec<String> {
+    let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
+    runner.split_whitespace().map(ToOwned::to_owned).collect()
+}
+
+/// A C++ runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runtime {
+    /// libstdc++.
+    Gnu,
+    /// libc++ with libc++abi.
+    Llvm,
+}
+
+/// How the program has its C++ runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuntimeIs {
+    Shared,
+    LinkedIn,
+}
+
+/// What the features are for.
+const USUAL: RuntimeIs = if cfg!(feature = "wrap-cxa-throw") { RuntimeIs::LinkedIn } else { RuntimeIs::Shared };
+
+/// The folder of libc++'s headers, if it is installed (Debian's libc++-dev) and of this architecture.
+fn libcxx() -> Option<PathBuf> {
+    if !runner().is_empty() {
+        return None;
+    }
+    let folders = std::fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    folders.filter(|path| path.join("include/c++/v1/vector").is_file() && path.join("lib/libc++.a").is_file()).max()
+}
+
+fn compiler(runtime: Runtime) -> Option<Command> {
+    let mut command = Command::new(std::env::var_os("CORONER_TEST_CXX").unwrap_or_else(|| "c++".into()));
+    command.args(["-g", "-O1", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Wno-terminate"]);
+    if runtime == Runtime::Llvm && cfg!(not(target_os = "android")) {
+        command.args(["-nostdinc++", "-Wno-unknown-pragmas"]).arg("-isystem").arg(libcxx()?.join("include/c++/v1"));
+    }
+    Some(command)
+}
+
+/// Builds the program; `None` if the runtime is not installed.
+fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Option<Program> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let folder = tempfile::tempdir().unwrap();
+    let mut frames = compiler(runtime)?;
+    frames.args(["-shared", "-fPIC", "-nodefaultlibs", "-o"]).arg(folder.path().join("libframes.so"));
+    succeed(frames.arg(tests.join("exceptions_library.cpp")));
+    let path = folder.path().join("program");
+    let mut command = compiler(runtime)?;
+    command.arg("-o").arg(&path).arg(tests.join("exceptions.cpp")).arg("-I").arg(tests.join("../include"));
+    command.arg("-I").arg(tests.join("../../../../fixtures/exceptions"));
+    command.arg("-L").arg(folder.path()).arg("-lframes").arg(format!("-Wl,-rpath,{}", folder.path().display()));
+    if shared_coroner {
+        let shared = folder.path().join(env!("CORONER_SONAME"));
+        std::fs::copy(library("so"), &shared).unwrap();
+        command.arg(shared);
+    } else {
+        command.arg(library("a"));
+    }
+    let into_program = runtime_is == RuntimeIs::LinkedIn;
+    if cfg!(feature = "wrap-cxa-throw") {
+        command.args(["-Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow", "-static-libgcc"]);
+    }
+    match runtime {
+        Runtime::Gnu if into_program => drop(command.arg("-static-libstdc++")),
+        Runtime::Gnu => {}
+        Runtime::Llvm if cfg!(target_os = "android") => {
+            command.arg(std::env::var_os("CORONER_TEST_LIBCXX").expect("the device's libc++"));
+        }
+        Runtime::Llvm => {
+            let lib = libcxx()?.join("lib");
+            command.arg("-nodefaultlibs");
+            if into_program {
+                command.arg(lib.join("libc++.a")).arg(lib.join("libc++abi.a"));
+                command.args(["-lpthread", "-ldl", "-lm", "-lc", "-lgcc_eh", "-lgcc"]);
+            } else {
+                command.arg("-L").arg(&lib).args(["-lc++", "-lc++abi", "-lgcc_s", "-lgcc"]);
+            }
+        }
+    }
+    if cfg!(not(target_os = "android")) {
+        command.arg("-lpthread");
+    }
+    command.args(["-ldl", "-lm", "-lc"]);
+    succeed(&mut command);
+    Some(Program { folder, path })
+}
+
+impl Program {
+    /// What starts it.
+    fn command(&self) -> Command {
+        let runner = runner();
+        let Some((first, rest)) = runner.split_first() else { return Command::new(&self.path) };
+        let mut command = Command::new(first);
+        command.args(rest).arg(&self.path).env("COUNT_ALLOCATED", "1");
+        command
+    }
+
+    /// Runs it in a store of its own, and again to have the report.
+    fn run(&self, words: &[&str]) -> (Output, Vec<Value>) {
+        let store = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let ended = self.command().arg(store.path()).args(words).output().unwrap();
+        for _ in 0..10 {
+            let again = self.command().arg(store.path()).output().unwrap();
+            if again.status.success() {
+                break;
+            }
+        }
+        let Ok(reports) = std::fs::read_dir(store.path().join("reports")) else { return (ended, Vec::new()) };
+        let paths = reports.map(|entry| entry.unwrap().path());
+        let json = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        (ended, json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect())
+    }
+
+    /// Runs it; it must die of SIGABRT and leave one report with those exceptions, the uncaught one first.
+    fn dies_of(&self, words: &[&str], expected: &[Expected]) -> Value {
+        let (ended, reports) = self.run(words);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{words:?}: {ended:?}");
+        let report = one(words, reports);
+        are(&report, words, expected);
+        report
+    }
+}
+
+fn one(words: &[&str], mut reports: Vec<Value>) -> Value {
+    assert_eq!(reports.len(), 1, "{words:?}: one death, one report");
+    reports.remove(0)
+}
+
+/// An exception as it must be in a report.
+struct Expected {
+    kind: Option<&'static str>,
+    message: Option<&'static str>,
+    /// The frames of its throw, innermost first, without gaps.
+    frames: &'static [&'static str],
+}
+
+const fn expected(kind: &'static str, message: &'static str, frames: &'static [&'static str]) -> Expected {
+    Expected { kind: Some(kind), message: Some(message), frames }
+}
+
+fn are(report: &Value, words: &[&str], expected: &[Expected]) {
+    assert_eq!(report["complete"], true, "{words:?}");
+    let crash = &report["crash"];
+    assert_eq!(crash["monitor"], "cpp_exception", "{words:?}");
+    let exceptions = report["exceptions"].as_array().unwrap();
+    assert_eq!(exceptions.len(), expected.len(), "{words:?}: {exceptions:?}");
+    assert_eq!(crash["exception_type"].as_str(), expected[0].kind, "{words:?}");
+    assert_eq!(crash["message"].as_str(), expected[0].message, "{words:?}");
+    // The stack begins behind Coroner's terminate handler, and has the registers that are known there.
+    let threads = report["threads"].as_array().unwrap();
+    let thread = threads.iter().find(|thread| thread["crashed"] == true).unwrap();
+    assert!(!thread["frames"].to_string().contains("coroner_exceptions::terminate"), "{words:?}: {}", thread["frames"]);
+    let registers = thread["registers"].as_object().unwrap();
+    assert!(!registers.contains_key("rax") && !registers.contains_key("x0"), "{words:?}: {registers:?}");
+    for (exception, expected) in exceptions.iter().zip(expected) {
+        assert_eq!(exception["language"], "cpp");
+        assert_eq!(exception["type_name"].as_str(), expected.kind, "{words:?}");
+        assert_eq!(exception["message"].as_str(), expected.message, "{words:?}");
+        let names: Vec<&str> = exception["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|frame| frame["function"].as_str().unwrap_or("?"))
+            .map(|name| name.split('(').next().unwrap_or_default())
+            .collect();
+        assert!(names.starts_with(expected.frames), "{words:?}: {names:?}");
+    }
+}
+
+/// From the throw to the function that was called first.
+const PASSES: &[&str] = &["shop::throws", "library_calls", "shop::passes"];
+const ERROR: &str = "std::runtime_error";
+
+/// Everything that must hold with any runtime and linkage.
+fn all_is_right(program: &Program) {
+    let cheese = |frames| expected(ERROR, "out of cheese", frames);
+    let whole: &[&str] = &["shop::throws", "library_calls", "shop::passes", "main"];
+    program.dies_of(&["passes", "0"], &[cheese(whole)]);
+    program.dies_of(&["passes", "1"], &[expected("shop::DoorError", "the door is shut", whole)]);
+    let on_thread = program.dies_of(
+        &["passes", "0", "thread"],
+        &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])],
+    );
+    assert_eq!(on_thread["exceptions"][0]["tid"], on_thread["crash"]["tid"]);
+    // Two threads at once: the report is of the first, and has the other one with its stack.
+    let two = program
+        .dies_of(&["passes", "0", "two"], &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])]);
+    let in_terminate = |thread: &&Value| {
+        let frames = thread["frames"].as_array().unwrap();
+        frames.iter().any(|frame| frame["function"].as_str().is_some_and(|name| name.starts_with("on_thread")))
+    };
+    assert_eq!(two["threads"].as_array().unwrap().iter().filter(in_terminate).count(), 2);
+
+    // However long it takes from there to the end of the process.
+    let (ended, reports) = program.run(&["passes", "0", "two-slow"]);
+    assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+    are(&one(&["two-slow"], reports), &["two-slow"], &[cheese(PASSES)]);
+
+    // Where the stack that is left is not that of the throw.
+    let through = &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"];
+    program.dies_of(&["rethrows", "0"], &[cheese(through)]);
+    program.dies_of(&["rethrows", "1", "thread"], &[expected("shop::DoorError", "the door is shut", through)]);
+    let refused = &["shop::throws", "library_calls", "shop::passes", "shop::never_throws", "shop::in_noexcept"];
+    program.dies_of(&["noexcept", "0"], &[cheese(refused)]);
+    program.dies_of(&["other-thread", "0"], &[cheese(PASSES)]);
+    program.dies_of(&["made", "0"], &[cheese(&[])]);
+
+    // Causes.
+    let (_, reports) = program.run(&["nests", "0"]);
+    let report = one(&["nests"], reports);
+    let kind = report["exceptions"][0]["type_name"].as_str().unwrap().to_owned();
+    assert!(
+        kind.contains("nested<shop::OrderError>") || kind.contains("_Nested_exception<shop::OrderError>"),
+        "{kind}"
+    );
+    assert_eq!(report["exceptions"][0]["message"], "the order failed");
+    assert_eq!(report["exceptions"][1]["type_name"], ERROR);
+    assert_eq!(report["exceptions"][1]["message"], "out of cheese");
+    let first = |index: usize| report["exceptions"][index]["frames"][0]["function"].as_str().unwrap().to_owned();
+    assert!(first(1).starts_with("shop::throws("), "{}", first(1));
+
+    // What is no `std::exception`.
+    for (what, text) in [("2", "a thrown string that is longer than any small buffer"), ("3", "short")] {
+        let (_, reports) = program.run(&["passes", what]);
+        let report = one(&["passes", what], reports);
+        assert_eq!(report["crash"]["message"], text);
+        assert!(report["crash"]["exception_type"].as_str().unwrap().contains("basic_string<char"));
+    }
+    program.dies_of(&["passes", "4"], &[expected("char const*", "a literal", PASSES)]);
+    program.dies_of(&["passes", "5"], &[expected("int", "-42", PASSES)]);
+    program.dies_of(&["passes", "12"], &[expected("unsigned long", "18446744073709551615", PASSES)]);
+    let plain = Expected { kind: Some("shop::Plain"), message: None, frames: PASSES };
+    program.dies_of(&["passes", "6"], &[plain]);
+    program.dies_of(&["passes", "7"], &[expected("std::logic_error*", "on the heap", PASSES)]);
+
+    // No exception, and one of another language.
+    let none = Expected { kind: None, message: Some("terminate called without an active exception"), frames: &[] };
+    program.dies_of(&["terminates", "0"], &[none]);
+    let foreign = Expected { kind: Some("foreign exception ELSE LNG"), message: None, frames: &[] };
+    // (libstdc++'s own terminate handler faults on it, without Coroner too.)
+    let (_, reports) = program.run(&["foreign", "0", "exits"]);
+    are(&one(&["foreign"], reports), &["foreign"], &[foreign]);
+
+    // `what()` that faults, never returns, throws, aborts: the report lacks only what it would have said.
+    for what in ["8", "10", "11"] {
+        let (ended, reports) = program.run(&["passes", what]);
+        assert!(ended.status.signal().is_some(), "{ended:?}");
+        let bad = Expected { kind: Some("shop::BadWhat"), message: None, frames: PASSES };
+        are(&one(&["passes", what], reports), &["passes", what], &[bad]);
+    }
+
+    // The handler that was there before ends the process as it likes.
+    let (ended, reports) = program.run(&["passes", "0", "exits"]);
+    assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("the app's own terminate handler"));
+    are(&one(&["exits"], reports), &["exits"], &[cheese(PASSES)]);
+}
+
+/// A `what()` that never returns is left after a time; the runtime's own handler then calls it again and hangs, as it would
+/// without Coroner.
+fn hanging_what_is_left(program: &Program) {
+    let store = tempfile::tempdir_in(program.folder.path()).unwrap();
+    let mut child = program.command().arg(store.path()).args(["passes", "9", "exits"]).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    let again = program.command().arg(store.path()).output().unwrap();
+    assert!(again.status.success(), "{again:?}");
+    let reports = std::fs::read_dir(store.path().join("reports")).unwrap().map(|entry| entry.unwrap().path());
+    let json = reports.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let report = json.map(|path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap()).next();
+    let bad = Expected { kind: Some("shop::BadWhat"), message: None, frames: PASSES };
+    are(&report.unwrap(), &["hangs"], &[bad]);
+}
+
+fn a_million_throws_leave_nothing(program: &Program) {
+    // An emulator takes its time, and memory of its own.
+    let (thousands, max_growth) = if runner().is_empty() { (125, 4096) } else { (3, 512) };
+    let words = ["many", &thousands.to_string()];
+    let (ended, reports) = program.run(&words);
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let numbers: Vec<i64> = said.split([' ', ',', '\n']).filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers[0], 8000 * thousands, "{said}");
+    assert!(numbers[1] < max_growth, "{said}");
+    let door = expected("shop::DoorError", "the door is shut", PASSES);
+    are(&one(&words, reports), &words, &[door]);
+}
+
+#[test]
+#[cfg(not(target_os = "android"))]
+fn libstdcxx() {
+    let program = build(Runtime::Gnu, USUAL, false).unwrap();
+    all_is_right(&program);
+    hanging_what_is_left(&program);
+    a_million_throws_leave_nothing(&program);
+}
+
+/// `-static-libstdc++` with the default features: the linker leaves the runtime's own `__cxa_throw` out, and Coroner's does its work.
+#[test]
+#[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
+fn libstdcxx_linked_into_the_program() {
+    let program = build(Runtime::Gnu, RuntimeIs::LinkedIn, false).unwrap();
+    let needed = Command::new("readelf").arg("-d").arg(&program.path).output().unwrap();
+    assert!(!String::from_utf8_lossy(&needed.stdout).contains("libstdc++"), "it is no shared library");
+    all_is_right(&program);
+    a_million_throws_leave_nothing(&program);
+}
+
+#[test]
+#[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
+fn libstdcxx_with_coroner_as_a_shared_library() {
+    let program = build(Runtime::Gnu, USUAL, true).unwrap();
+    let cheese = expected(ERROR, "out of cheese", &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"]);
+    program.dies_of(&["rethrows", "0", "thread"], &[cheese]);
+}
+
+#[test]
+#[cfg(target_os = "android")]
+fn the_libcxx_of_the_device() {
+    let program = build(Runtime::Llvm, USUAL, false).unwrap();
+    all_is_right(&program);
+    hanging_what_is_left(&program);
+    a_million_throws_leave_nothing(&program);
+}
+
+#[test]
+#[cfg(not(target_os = "android"))]
+fn libcxx_and_libcxxabi() {
+    let Some(program) = build(Runtime::Llvm, USUAL, false) else {
+        eprintln!("skipped: there is no libc++ (Debian's libc++-dev and libc++abi-dev)");
+        return;
+    };
+    all_is_right(&program);
+}

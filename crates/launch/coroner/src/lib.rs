@@ -1,0 +1,137 @@
+//! Coroner: records how an app died, for every thread, and delivers the report at the next launch.
+//!
+//! ```no_run
+//! let config = coroner::Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION"));
+//! match coroner::install(config) {
+//!     Ok(coroner) => println!("the last run {}", coroner.last_run().outcome),
+//!     Err(error) => eprintln!("crashes will not be reported: {error}"),
+//! }
+//! ```
+//!
+//! From [`install`] on, a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS) leaves a report in
+//! the [`Store`]: all threads with their frames and registers, the loaded images, and what the app said of itself by
+//! [`set_tag`], [`set_user`], [`set_context`] and [`add_breadcrumb`]. The process then dies as it would have.
+//!
+//! At the next launch `install` starts a thread that takes every run that has ended, makes a [`Report`] of it, finds the names
+//! of functions and lines, and gives it to the [`Sink`]s: by default a folder with JSON files. How the last run ended, crash or
+//! not, is what [`Coroner::last_run`] says.
+//!
+//! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
+//!
+//! # Systems
+//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and others) no fault is caught: panics and errors that
+//! the app handles are reported, with the stack of their thread, and how runs ended is known as far as the app says it
+//! ([`InstallLimits::no_faults`]). On Windows on x86_64 the feature `windows-crashes` adds native crashes, with the system's minidump (`docs/windows.md`).
+#![deny(missing_docs)]
+#![cfg_attr(
+    not(supported),
+    allow(dead_code, unused_imports, reason = "no stack is walked here, and no thread watched")
+)]
+
+mod app_memory;
+pub mod backtrace;
+mod bundle;
+mod config;
+mod data_dir;
+mod delivery;
+mod device_state;
+mod exception;
+mod facts;
+mod feedback;
+mod foreign_exception;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+mod fork_locks;
+mod hang;
+mod install;
+mod install_error;
+mod json;
+mod last_run;
+mod level;
+mod naming;
+mod outcome;
+#[cfg(feature = "panics")]
+mod panic;
+#[cfg(windows)]
+mod process_end;
+mod processing;
+mod run_id_stack;
+mod scope;
+#[cfg(supported)]
+mod signal_owners;
+mod sink;
+mod startup_guard;
+mod store;
+mod system;
+mod system_report;
+mod termination;
+mod unwind_range;
+mod vec_map;
+mod vitals;
+
+pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};
+pub use backtrace::Backtrace;
+pub use config::{Config, Crashes, Delivery, Exceptions, Limits, PanicPolicy};
+/// Options and records of [`OtlpSink`].
+#[cfg(feature = "otlp")]
+pub use coroner_otlp as otlp;
+pub use coroner_process::signal_set::SignalSet;
+pub use coroner_report::model::{Id, Report, Termination, TerminationCertainty, TerminationReason, hide_secrets};
+pub use coroner_report::reader::ReadError;
+pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits};
+/// Events, envelopes, sessions and the outbox of [`SentrySink`].
+#[cfg(feature = "sentry")]
+pub use coroner_sentry as sentry;
+pub use data_dir::default_store_dir;
+pub use exception::{
+    CodedError, HandledException, Language, ManagedException, report_coded_error, report_error, report_exception,
+    report_managed_exception, report_uncaught_exception,
+};
+#[doc(hidden)]
+pub use exception::{current_registers, report_coded_error_above, report_exception_above};
+pub use feedback::{Feedback, feedback};
+#[doc(hidden)]
+pub use foreign_exception::report_foreign_exception_above;
+pub use foreign_exception::{ForeignException, ForeignFrame, report_foreign_exception};
+pub use hang::{Busy, HangWatch};
+pub use install::{Coroner, after_fork, attach_current_thread, ignore_next_signal, install, installed};
+pub use install_error::{CrashPathError, InstallError};
+pub use last_run::LastRun;
+pub use level::Level;
+pub use naming::NamingBudget;
+#[cfg(feature = "symbolicate")]
+pub use naming::SymbolSearch;
+pub use outcome::Outcome;
+pub use processing::InvalidReport;
+pub use scope::{
+    Breadcrumb, Scope, ScopeError, User, add_attachment, add_breadcrumb, configure_scope, count_error,
+    remove_attachment, remove_context, remove_extra, remove_tag, remove_trace, scope, set_context, set_environment,
+    set_extra, set_fingerprint, set_flag, set_foreground, set_level, set_release, set_tag, set_trace, set_user,
+};
+#[cfg(feature = "otlp")]
+pub use sink::OtlpSink;
+#[cfg(feature = "sentry")]
+pub use sink::SentrySink;
+pub use sink::{BegunRun, FinishedRun, FolderSink, Sink, SinkAnswer, Submission};
+#[cfg(feature = "sentry-client")]
+pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
+pub use startup_guard::StartupGuard;
+#[doc(hidden)]
+pub use store::reread_progress;
+pub use store::{RawRun, Retention, Store, StoreError, StoredRun};
+#[doc(hidden)]
+pub use system_report::complete_report;
+pub use system_report::{ExitInfo, SystemEnd, SystemReport};
+#[cfg(feature = "system-reports")]
+pub use system_report::{MetricKitError, metric_kit_reports};
+pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
+
+/// The examples of the README and of the documentation's pages are compiled with those of this crate.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../README.md")]
+    struct Package;
+    #[doc = include_str!("../../../../docs/getting-started.md")]
+    struct GettingStarted;
+}
