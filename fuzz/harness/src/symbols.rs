@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use coroner_scan::{ElfLoaded, Extent, MachO, NameScan, Placement};
+use coroner_process::symtab::{ElfLoaded, Extent, MachO, NameScan, Placement};
 use coroner_symbols::{LookupAddress, SymbolFile, demangle};
 
 use crate::case::Ranges;

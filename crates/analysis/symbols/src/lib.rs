@@ -2,7 +2,7 @@
 //!
 //! [`Symbolizer`] works on the next launch or on a developer's desk: ELF and Mach-O files, PE files with the DWARF of GNU's tools (no PDB), separate
 //! debug files and dSYM bundles found by their id, DWARF lines and inlined calls, breakpad `.sym` text. What names addresses in the dying process
-//! itself, without allocation, is [`coroner_scan`].
+//! itself, without allocation, is [`coroner_process::symtab`].
 //!
 //! # Addresses
 //! All addresses that are asked for here are *svma*: the address that the image's own file gives to the place, which is
@@ -49,7 +49,7 @@ mod table;
 mod variables;
 mod within_budget;
 
-pub use coroner_scan::LookupAddress;
+pub use coroner_process::symtab::LookupAddress;
 #[cfg(feature = "debuginfod")]
 pub use debuginfod::Debuginfod;
 pub use {

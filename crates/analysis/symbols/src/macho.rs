@@ -1,10 +1,10 @@
 //! What a Mach-O file says about its functions: `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie, Objective-C metadata.
 //!
-//! The tables are read by [`coroner_scan`], which names addresses at crash time; here the same parser runs over the file
+//! The tables are read by [`coroner_process::symtab`], which names addresses at crash time; here the same parser runs over the file
 //! as its memory.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
-use coroner_scan::{MachO, Placement, ScanError};
+use coroner_process::symtab::{MachO, Placement, ScanError};
 
 use crate::{
     error::Malformed,
@@ -124,7 +124,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
     };
     let ranges = [SnapshotRange { address: 0, bytes }];
     let mut memory = Snapshot { ranges: &ranges };
-    let mut chunk = Box::new([0; coroner_scan::CHUNK]);
+    let mut chunk = Box::new([0; coroner_process::symtab::CHUNK]);
     let mut note = |outcome: Result<(), ScanError>, table_at: u64, of: &str| {
         if let Err(error) = outcome {
             problems.push(malformed(error, table_at, of, bytes));
@@ -162,7 +162,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
 
     let before = builder.added();
     let mut name = vec![0; 16 << 10];
-    let outcome = coroner_scan::walk_export_trie(
+    let outcome = coroner_process::symtab::walk_export_trie(
         &mut memory,
         image.export_trie,
         &mut chunk,

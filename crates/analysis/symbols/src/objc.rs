@@ -7,7 +7,7 @@
 //! A category of a class of another image is named `-[(Category) selector]`: only a binding says which class it extends.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
-use coroner_scan::{MachO, Section};
+use coroner_process::symtab::{MachO, Section};
 
 use crate::{
     error::Malformed,

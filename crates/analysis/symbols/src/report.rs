@@ -7,7 +7,7 @@ use coroner_report::{
     model::{Address, Frame, Image, ImageIndex, InlinedFrame, Timestamp},
     wire::{AddressKind, FoundBy, ImageKind, Language, Monitor, Os},
 };
-use coroner_scan::LookupAddress;
+use coroner_process::symtab::LookupAddress;
 
 use crate::{
     debug_id::DebugId,

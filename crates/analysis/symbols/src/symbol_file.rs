@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use coroner_scan::LookupAddress;
+use coroner_process::symtab::LookupAddress;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, RunTimeEndian, UnwindSection as _};
 use object::{Object, ObjectSection as _, ObjectSegment};
 

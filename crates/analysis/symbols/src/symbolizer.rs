@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use coroner_scan::LookupAddress;
+use coroner_process::symtab::LookupAddress;
 
 use crate::{
     debug_id::DebugId,

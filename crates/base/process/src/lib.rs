@@ -57,6 +57,7 @@ pub mod shadow_stack;
 pub mod signal_set;
 #[cfg(supported)]
 pub mod stack;
+pub mod symtab;
 
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 mod linux;

@@ -23,7 +23,7 @@ use crate::session;
 use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};
 use crate::{ignored_signals, monitor};
-use coroner_run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
+use crate::run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
 
 /// Why Coroner could not be installed. Nothing is changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use coroner_report::run_state::RunState;
 use crate::InstallOptions;
 use crate::os::platform_state::PlatformState;
 use crate::sections::stack_memory::report_size;
-use coroner_run::{Place, RunFiles};
+use crate::run::{Place, RunFiles};
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;

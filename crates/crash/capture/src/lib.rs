@@ -22,63 +22,84 @@
 #![no_std]
 #![deny(missing_docs)]
 #![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]
-#![cfg(all(
-    any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "ios", target_os = "visionos"),
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    target_pointer_width = "64",
-    target_endian = "little"
-))]
 
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 use darwin as os;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 use linux as os;
 
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 mod darwin;
 
+#[cfg(supported)]
 mod asked_first;
+#[cfg(supported)]
 mod concurrent_crashes;
+#[cfg(supported)]
 mod crash_context;
-#[cfg(feature = "fault-injection")]
+#[cfg(all(supported, feature = "fault-injection"))]
 pub mod fault_injection;
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android", target_os = "macos")))]
 mod fork;
+#[cfg(supported)]
 mod forwarding;
+#[cfg(supported)]
 pub mod guarded_call;
+#[cfg(supported)]
 mod ignored_signals;
+#[cfg(supported)]
 mod image_encoding;
+#[cfg(supported)]
 mod install;
+#[cfg(supported)]
 mod installed;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 mod linux;
-#[cfg(all(test, miri, feature = "fault-injection"))]
+#[cfg(all(supported, test, miri, feature = "fault-injection"))]
 mod miri;
+#[cfg(supported)]
 mod monitor;
+#[cfg(supported)]
 mod previous_handler;
+#[cfg(supported)]
 mod recrash;
+#[cfg(supported)]
 mod report_lock;
+mod run;
+#[cfg(supported)]
 mod sections;
+#[cfg(supported)]
 mod session;
+#[cfg(supported)]
 mod signal_owners;
+#[cfg(supported)]
 mod stack_overflow;
+#[cfg(supported)]
 mod workspace;
-#[cfg(any(target_vendor = "apple", test))]
+#[cfg(all(supported, any(target_vendor = "apple", test)))]
 pub mod zombies;
 
+#[cfg(supported)]
 pub use coroner_process::alternate_stack::{attach as attach_current_thread, interposes as interposes_thread_creation};
+#[cfg(supported)]
 pub use coroner_process::exception_set::ExceptionSet;
-#[cfg(target_vendor = "apple")]
+#[cfg(all(supported, target_vendor = "apple"))]
 pub use coroner_process::identity::is_traced;
+#[cfg(supported)]
 pub use coroner_process::signal_set::SignalSet;
-pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
-pub use coroner_run::{CleanRun, KEPT_VITALS, RunError, RunStep, app_memory, keep_output};
-#[cfg(not(target_vendor = "apple"))]
+pub use run::{AlternateStacks, Budget, CleanRun, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
+#[cfg(supported)]
+pub use run::{RunError, RunStep, app_memory, keep_output};
+#[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
+#[cfg(supported)]
 pub use install::{InstallError, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
 
+#[cfg(supported)]
 pub use monitor::{caught_panic, exception, hang};
-#[cfg(not(target_vendor = "apple"))]
+#[cfg(all(supported, not(target_vendor = "apple")))]
 pub use os::parent::{is_unsettled_child, settle_parent};
+#[cfg(supported)]
 pub use session::FIRST_NON_FATAL;
+#[cfg(supported)]
 pub use signal_owners::{TakenSignal, look_at_signals};

@@ -41,8 +41,8 @@ use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::report_lock::{REPORT_LOCK, ReportOwner};
 use crate::workspace::Workspace;
-use coroner_run::OpenedReport;
-use coroner_run::ReportWriter;
+use crate::run::OpenedReport;
+use crate::run::ReportWriter;
 use coroner_walk::ImageList;
 
 /// See the module.

@@ -11,7 +11,7 @@ use crate::report_lock::ReportOwner;
 use crate::sections::frames::Ring;
 use crate::sections::symbol_names::Names;
 use coroner_process::files;
-use coroner_run::{BUFFER, BUFFER_TOUCHED};
+use crate::run::{BUFFER, BUFFER_TOUCHED};
 use coroner_walk::ImageList;
 
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.

@@ -77,7 +77,7 @@ pub use coroner_otlp as otlp;
 pub use coroner_process::signal_set::SignalSet;
 pub use coroner_report::model::{Id, Report, Termination, TerminationCertainty, TerminationReason, hide_secrets};
 pub use coroner_report::reader::ReadError;
-pub use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits};
+pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits};
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;

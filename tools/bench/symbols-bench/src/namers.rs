@@ -3,7 +3,7 @@
 use std::{fs::File, path::Path, sync::Mutex, time::Instant};
 
 use coroner_process::memory::{Memory, Unreadable};
-use coroner_scan::{Extent, NameScan};
+use coroner_process::symtab::{Extent, NameScan};
 use coroner_symbols::{ImageKey, LookupAddress, Options, SymbolFile, Symbolizer};
 use memmap2::Mmap;
 use object::Object;

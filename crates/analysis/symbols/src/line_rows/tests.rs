@@ -1,6 +1,6 @@
 use std::{process::Command, time::Duration};
 
-use coroner_scan::LookupAddress;
+use coroner_process::symtab::LookupAddress;
 
 use crate::{NamingBudget, SymbolFile, naming_budget::Meter};
 

@@ -8,7 +8,7 @@ use std::{
 
 use crate::common::{Random, fixture};
 use coroner_process::memory::{Snapshot, SnapshotRange};
-use coroner_scan::{MachO, NameScan, Placement};
+use coroner_process::symtab::{MachO, NameScan, Placement};
 use coroner_symbols::{Arch, FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
 
 /// A tool of LLVM, or `None` where it isn't installed.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::common::{Random, fixture};
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange, Unreadable};
-use coroner_scan::{Extent, NameScan};
+use coroner_process::symtab::{Extent, NameScan};
 use coroner_symbols::{LookupAddress, SymbolFile};
 use object::{Object as _, ObjectSection as _};
 
@@ -92,7 +92,7 @@ fn the_loaded_image_names_its_exports() {
     let start = images.iter().filter(|image| image.2 == path).map(|image| image.0).min().unwrap();
     let end = images.iter().filter(|image| image.2 == path).map(|image| image.1).max().unwrap();
     let mut memory = coroner_process::memory::KernelCopy::new().unwrap();
-    let image = coroner_scan::ElfLoaded { load_address: start, slide: start, size: end - start };
+    let image = coroner_process::symtab::ElfLoaded { load_address: start, slide: start, size: end - start };
     let mut scan = Box::new(NameScan::<4>::new());
     scan.push(LookupAddress::of_return_address(address - start + 3), 0);
     scan.elf_loaded(&mut memory, image, 100_000).unwrap();
@@ -123,7 +123,7 @@ fn another_build_is_refused() {
     let mut scan = Box::new(NameScan::<4>::new());
     scan.push(LookupAddress::of_instruction(0x1941), 0);
     let error = scan.elf_file(&mut memory, file, Some(&[1; 20]), u32::MAX).unwrap_err();
-    assert_eq!(error.problem, coroner_scan::Problem::OtherId);
+    assert_eq!(error.problem, coroner_process::symtab::Problem::OtherId);
     let mut names = 0;
     scan.for_each_name(&mut memory, &mut [0; 64], |_| names += 1);
     assert_eq!(names, 0, "a file of another build names nothing");

@@ -1,5 +1,6 @@
 //! The integration tests, linked as one program. A test that changes the process runs in one of its own.
 
+mod export_trie;
 mod files;
 mod headers;
 mod identity;

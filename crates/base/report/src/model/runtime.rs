@@ -18,7 +18,6 @@ const CRATES: [&str; 23] = [
     "coroner_ffi::",
     "coroner_process::",
     "coroner_report::",
-    "coroner_scan::",
     "coroner_unwind::",
     "coroner_walk::",
     // Swift's standard library and Coroner's module, demangled and mangled.

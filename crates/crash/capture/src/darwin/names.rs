@@ -2,7 +2,7 @@
 
 use coroner_process::images::Image;
 use coroner_process::memory::Memory;
-use coroner_scan::{MachO, NameScan, Placement, ScanError};
+use coroner_process::symtab::{MachO, NameScan, Placement, ScanError};
 
 use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
 

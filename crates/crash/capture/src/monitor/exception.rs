@@ -19,7 +19,7 @@ use crate::previous_handler::MARKER;
 use crate::report_lock::REPORT_LOCK;
 use crate::{installed, monitor};
 use coroner_process::signals::{bit, block_too, blocked};
-use coroner_run::Budget;
+use crate::run::Budget;
 
 /// What becomes of the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::crash_context::{CrashContext, Hung};
 use crate::os::crash_entry::report_context;
 use crate::{installed, monitor};
 
-static BUDGET: coroner_run::Budget = coroner_run::Budget::new();
+static BUDGET: crate::run::Budget = crate::run::Budget::new();
 
 /// A run begins (not async-signal-safe).
 pub(crate) fn begin_run() {

@@ -8,7 +8,7 @@ use super::SectionResult;
 use super::frames::{CRASHED, Walk};
 use crate::os::other_threads as platform;
 use crate::session::{CrashSession, memory};
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;

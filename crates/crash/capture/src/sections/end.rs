@@ -6,7 +6,7 @@ use coroner_report::wire::{Dropped, End, SectionKind};
 use super::SectionResult;
 use crate::recrash::RECRASH;
 use crate::session::CrashSession;
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let late = RECRASH.is_expired();

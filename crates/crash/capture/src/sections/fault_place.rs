@@ -7,7 +7,7 @@ use super::SectionResult;
 use crate::crash_context::CrashContext;
 use crate::session::{CrashSession, memory};
 use crate::workspace::Workspace;
-use coroner_run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
+use crate::run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
 
 /// Return addresses whose code is written.
 const CALLERS: usize = 4;

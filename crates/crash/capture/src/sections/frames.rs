@@ -10,7 +10,7 @@ use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
 
 use super::symbol_names::Addresses;
 use crate::workspace::Workspace;
-use coroner_run::BUFFER;
+use crate::run::BUFFER;
 use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
 
 /// The last frames of a deep stack.

@@ -10,7 +10,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let header = Header {
         format_version: FORMAT_VERSION,
         run_id: session.run_id,
-        event_id: coroner_run::random_id(),
+        event_id: crate::run::random_id(),
         pid: session.context.pid as u32,
         ppid: coroner_process::process::parent_pid() as u32,
         arch: coroner_process::registers::Arch::OF_THIS_PROCESS,

@@ -31,7 +31,7 @@ use crate::monitor::exception::Ending;
 use crate::os::other_threads::OtherThreads;
 use crate::session::{CrashSession, guarded, memory};
 use crate::stack_overflow;
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 /// What became of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::os::other_threads::{OtherThread, OtherThreads, QueueName};
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, guarded, memory};
 use crate::workspace::Workspace;
-use coroner_run::{ROOM, ReportWriter};
+use crate::run::{ROOM, ReportWriter};
 
 /// What a system says of a thread. All default is nothing.
 #[derive(Default)]

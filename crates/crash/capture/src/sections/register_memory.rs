@@ -6,7 +6,7 @@ use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 use super::SectionResult;
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 /// Bytes of a block: memory is kept by whole ones, at multiples of their size, so that each is in one page and none is kept twice.
 const BLOCK: u64 = 256;

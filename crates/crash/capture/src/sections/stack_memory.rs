@@ -10,7 +10,7 @@ use crate::InstallOptions;
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 /// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
 const PIECE: usize = 32 << 10;

@@ -2,18 +2,18 @@
 //! of the system's libraries, these are the only names that their frames will ever have.
 //!
 //! It is the last thing before the end, when everything else is on disk. Addresses are noted while the stacks are walked,
-//! each once; then each image that has some is scanned in one pass ([`coroner_scan`]), the crashed thread's images first.
+//! each once; then each image that has some is scanned in one pass ([`coroner_process::symtab`]), the crashed thread's images first.
 
 use coroner_process::AddressRange;
 use coroner_process::threads::monotonic_now;
 use coroner_report::wire::{AddressKind, Frame, ReplacedImage, SectionKind, SymbolName};
-use coroner_scan::{Extent, LookupAddress, NameScan};
+use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 
 use super::{SectionResult, write_fault};
 use crate::os::names::{Paths, Source};
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, guarded, memory};
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 /// Addresses of one report that can be named. A thousand threads that wait in the same function have one there.
 const CAPACITY: usize = 4096;

@@ -7,7 +7,7 @@ use coroner_report::wire::{SectionKind, Zombie};
 use super::SectionResult;
 use crate::session::{CrashSession, memory};
 use crate::zombies::{self, MAX_TEXT};
-use coroner_run::ReportWriter;
+use crate::run::ReportWriter;
 
 #[cfg(target_arch = "aarch64")]
 use coroner_process::registers::AARCH64_NAMES as NAMES;

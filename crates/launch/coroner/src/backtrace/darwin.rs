@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use coroner_process::images::{Image, Images, MAX_PATH};
 use coroner_process::memory::Memory;
 use coroner_process::registers::Registers;
-use coroner_scan::{MachO, NameScan, Placement, Problem, ScanError};
+use coroner_process::symtab::{MachO, NameScan, Placement, Problem, ScanError};
 use coroner_unwind::SwiftAsync;
 use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 

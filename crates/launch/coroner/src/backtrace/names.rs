@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_report::model::is_runtime_code;
-use coroner_scan::{Extent, LookupAddress, NameScan};
+use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 #[cfg(supported)]
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 

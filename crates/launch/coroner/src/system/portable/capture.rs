@@ -2,7 +2,7 @@
 #![allow(clippy::unnecessary_wraps, reason = "as where they do something")]
 
 pub(crate) use coroner_process::signal_set::SignalSet;
-pub(crate) use coroner_run::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
+pub(crate) use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
 
 pub(crate) use super::run::Run;
 
@@ -63,7 +63,7 @@ pub(crate) mod exception {
     use coroner_process::registers::Registers;
     use coroner_report::run_state::{CrashRecord, Scalar};
     use coroner_report::wire::{Exception, Monitor};
-    use coroner_run::Budget;
+    use coroner_capture::Budget;
 
     use super::super::process::threads::this_thread;
     use super::super::report::{self, What};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use coroner_report::model::Id;
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
-use coroner_run::{CleanRun, InstallLimits, InstallOptions};
+use coroner_capture::{CleanRun, InstallLimits, InstallOptions};
 use memmap2::MmapMut;
 
 use super::process::threads::process_id;

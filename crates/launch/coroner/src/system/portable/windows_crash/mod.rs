@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use coroner_report::run_state::CrashRecord;
 use coroner_report::wire::{Access, Monitor};
-use coroner_run::InstallOptions;
+use coroner_capture::InstallOptions;
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::Diagnostics::Debug::{
     AddVectoredExceptionHandler, EXCEPTION_CONTINUE_EXECUTION, EXCEPTION_CONTINUE_SEARCH, EXCEPTION_POINTERS,

@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use coroner_process::memory::Memory;
 use coroner_report::wire::{AppMemory, Encoder};
 
-use crate::output_tail;
+use super::output_tail;
 
 /// So many pieces of memory can be registered.
 pub const MAX_REGIONS: usize = 16;
-/// Sections that [`encode`] has numbers for: of each of these, and of stderr and stdout ([`keep_output`](crate::keep_output)).
+/// Sections that [`encode`] has numbers for: of each of these, and of stderr and stdout ([`keep_output`](super::keep_output)).
 pub const SECTIONS: usize = MAX_REGIONS + output_tail::COUNT;
 /// The longest name, bytes.
 pub const MAX_NAME: usize = 64;

@@ -1,12 +1,12 @@
 //! The symbol tables of Mach-O, in memory or in a file: where they are, `nlist` symbols, function starts, sections. Headers
-//! and load commands are read by [`coroner_process::macho`].
+//! and load commands are read by [`crate::macho`].
 //!
 //! Source: Apple's `mach-o/loader.h`, `mach-o/nlist.h`, `mach-o/stab.h`.
 
-use coroner_process::macho::{BadCommand, Command, Header, LC_SEGMENT_64, LC_UUID, MAX_COMMANDS};
-use coroner_process::memory::{Memory, u32_at, u64_at};
+use crate::macho::{BadCommand, Command, Header, LC_SEGMENT_64, LC_UUID, MAX_COMMANDS};
+use crate::memory::{Memory, u32_at, u64_at};
 
-use crate::{CHUNK, Extent, Problem, ScanError, Window};
+use super::{CHUNK, Extent, Problem, ScanError, Window};
 
 const LC_SYMTAB: u32 = 0x2;
 const LC_DYLD_INFO: u32 = 0x22;

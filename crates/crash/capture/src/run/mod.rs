@@ -19,9 +19,6 @@
 //! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes. Where no fault is
 //! caught (`build.rs`), only what has none is there: the files are made by `coroner` itself then.
 
-#![no_std]
-#![deny(missing_docs)]
-
 #[cfg(supported)]
 pub mod app_memory;
 mod budget;

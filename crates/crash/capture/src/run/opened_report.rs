@@ -9,8 +9,8 @@ use coroner_process::path::Path;
 use coroner_process::syscall::{Errno, Result};
 use coroner_report::run_state::{Limits, ProcessIdentity, RunState};
 
-use crate::report_file::{ReportFile, ReportWriter, write_all};
-use crate::run_files::{RunError, RunFiles, RunSizes, RunStep, at, open, open_run, state_of};
+use super::report_file::{ReportFile, ReportWriter, write_all};
+use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, open, open_run, state_of};
 
 /// The run of a process, and where and how further files are made.
 #[derive(Clone, Copy, Debug)]

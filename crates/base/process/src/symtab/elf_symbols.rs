@@ -1,10 +1,10 @@
 //! The symbol tables of ELF: `.symtab` or `.dynsym` of a file, the dynamic symbols of a loaded image. Headers are read by
-//! [`coroner_process::elf`]. Source: gABI 4.1, `elf.h`.
+//! [`crate::elf`]. Source: gABI 4.1, `elf.h`.
 
-use coroner_process::elf::{self, FileHeader, HeaderTable, SectionHeader};
-use coroner_process::memory::{Memory, u16_at, u32_at, u64_at};
+use crate::elf::{self, FileHeader, HeaderTable, SectionHeader};
+use crate::memory::{Memory, u16_at, u32_at, u64_at};
 
-use crate::{CHUNK, Candidate, Extent, NameAt, Problem, Queries, ScanError, Window};
+use super::{CHUNK, Candidate, Extent, NameAt, Problem, Queries, ScanError, Window};
 
 /// A loaded ELF image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use coroner_process::threads::{clocks, process_id, wall_now};
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::{ExitKind, Limits, RunState, Scalar, words_of_mapping};
 
-use crate::clean_run::{CleanRun, KEPT_VITALS};
+use super::clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(not(target_vendor = "apple"))]
-use crate::opened_report::copy_state;
-use crate::report_file::ReportFile;
+use super::opened_report::copy_state;
+use super::report_file::ReportFile;
 
 /// Bytes of disk of the spare report, which lies at the end of the other one's file.
 const SPARE: u32 = 128 << 10;
@@ -336,7 +336,7 @@ impl RunFiles {
         Some((run, clean))
     }
 
-    /// A run in memory, which [`OpenedReport::finish`](crate::OpenedReport::finish) brings to the disk if it can by then.
+    /// A run in memory, which [`OpenedReport::finish`](super::OpenedReport::finish) brings to the disk if it can by then.
     ///
     /// # Errors
     /// There is no memory.

@@ -1,8 +1,8 @@
 //! A range of readable bytes, and a window over it that makes many small reads into few large ones.
 
-use coroner_process::memory::Memory;
+use crate::memory::Memory;
 
-use crate::{Problem, ScanError};
+use super::{Problem, ScanError};
 
 /// A range of a reader's address space that one table, or one file, lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -17,7 +17,7 @@
 //!
 //! # Use
 //! ```
-//! # use coroner_scan::{Extent, LookupAddress, NameScan};
+//! # use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 //! # use coroner_process::memory::{Snapshot, SnapshotRange};
 //! # let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
 //! # let ranges = [SnapshotRange { address: 0x1000, bytes: &file }];
@@ -38,9 +38,6 @@
 //! # }
 //! ```
 
-#![no_std]
-#![deny(missing_docs)]
-
 mod elf_symbols;
 mod export_trie;
 mod extent;
@@ -48,7 +45,7 @@ mod lookup_address;
 mod macho_symbols;
 mod nearest_symbol;
 
-use coroner_process::memory::Memory;
+use crate::memory::Memory;
 
 pub use elf_symbols::ElfLoaded;
 use extent::Window;

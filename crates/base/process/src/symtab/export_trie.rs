@@ -5,9 +5,9 @@
 //! header), or `flags, ordinal, name` for a re-export, or `flags, stub, resolver`. Source: dyld's `Trie.hpp` and
 //! `mach-o/loader.h`.
 
-use coroner_process::memory::Memory;
+use crate::memory::Memory;
 
-use crate::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, Window};
+use super::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, Window};
 
 const REEXPORT: u64 = 0x08;
 const KIND_MASK: u64 = 0x03;

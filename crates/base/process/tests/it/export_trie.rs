@@ -1,7 +1,7 @@
 //! Export tries, whole and damaged.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
-use coroner_scan::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, walk_export_trie};
+use coroner_process::symtab::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, walk_export_trie};
 
 fn walked(bytes: &[u8]) -> (Vec<(u64, String)>, Result<(), ScanError>) {
     let ranges = [SnapshotRange { address: 0x100, bytes }];
