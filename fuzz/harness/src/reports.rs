@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
 
-use coroner_apple_report::AppleReport;
 use coroner_explain::{Code, CodeSource};
-use coroner_import::Form;
+use coroner_formats::apple_report::AppleReport;
+use coroner_formats::dump::Form;
 use coroner_report::{
     Report,
     model::{Address, RunFacts},
@@ -66,7 +66,7 @@ pub fn report_writers(input: &[u8]) {
     let again = Envelope::parse(&envelope.to_bytes()).expect("a written envelope parses");
     assert_eq!(again, envelope);
     assert_eq!(again.event().expect("its event").to_json(), json, "the event changed when written and read");
-    if let Ok(dump) = coroner_minidump::from_report(&report) {
+    if let Ok(dump) = coroner_formats::minidump_writer::from_report(&report) {
         assert!(dump.starts_with(b"MDMP"));
         check_streams(&dump);
     }
@@ -219,9 +219,9 @@ thread_local! {
 
 /// An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner report.
 pub fn apple_report(input: &[u8]) {
-    if let Ok(report) = coroner_apple_report::read_report(input) {
+    if let Ok(report) = coroner_formats::apple_report::read_report(input) {
         exercise_imported(&report, input.len());
-        let again = coroner_apple_report::read_report(input).expect("it could be read before");
+        let again = coroner_formats::apple_report::read_report(input).expect("it could be read before");
         assert_eq!(again.to_json(), report.to_json(), "different reports from the same input");
     }
     let Ok(report) = AppleReport::read(input) else { return };
@@ -236,13 +236,13 @@ pub fn apple_report(input: &[u8]) {
 
 /// A tombstone (protobuf, text, logcat) or an ANR trace.
 pub fn tombstone(input: &[u8]) {
-    let Ok(report) = coroner_tombstone::read(input) else { return };
+    let Ok(report) = coroner_formats::tombstone::read(input) else { return };
     for problem in &report.problems {
         assert!(problem.offset <= input.len() as u64, "a problem past the end of the file: {problem}");
     }
-    assert!(coroner_tombstone::form_of(input).is_some());
+    assert!(coroner_formats::tombstone::form_of(input).is_some());
     assert_eq!(
-        coroner_tombstone::read(input).expect("it could be read before").to_json(),
+        coroner_formats::tombstone::read(input).expect("it could be read before").to_json(),
         report.to_json(),
         "different reports"
     );
@@ -270,14 +270,14 @@ fn exercise_imported(report: &Report, length: usize) {
 
 /// A log with crashes from AddressSanitizer, Go or Rust.
 pub fn log(input: &[u8]) {
-    let Ok(reports) = coroner_import::read_log(input, None) else { return };
+    let Ok(reports) = coroner_formats::log::read_log(input, None) else { return };
     assert!(!reports.is_empty());
     reports.iter().for_each(|report| exercise_imported(report, input.len()));
 }
 
 /// A core dump, compressed or not, a minidump, or an apport report, without the crashed program's files.
 pub fn dump(input: &[u8]) {
-    let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read(input, None, symbols));
+    let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_formats::dump::read(input, None, symbols));
     let Ok(report) = read() else { return };
     let is_packed = matches!(Form::of(input), Some(Form::Compressed | Form::Apport));
     exercise_imported(&report, if is_packed { usize::MAX } else { input.len() });
@@ -290,7 +290,8 @@ pub fn dump(input: &[u8]) {
 
 /// A core dump read from a pipe.
 pub fn core_stream(input: &[u8]) {
-    let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_import::read_core_stream(input, None, None, symbols));
+    let read =
+        || SYMBOLS.with_borrow_mut(|symbols| coroner_formats::dump::read_core_stream(input, None, None, symbols));
     let Ok(report) = read() else { return };
     exercise_imported(&report, input.len());
     assert_eq!(
@@ -303,7 +304,9 @@ pub fn core_stream(input: &[u8]) {
 /// A Java stack trace.
 pub fn java_stack_trace(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    let frames: usize =
-        coroner_tombstone::exceptions_of_stack_trace(&text, 1).iter().map(|exception| exception.frames.len()).sum();
+    let frames: usize = coroner_formats::tombstone::exceptions_of_stack_trace(&text, 1)
+        .iter()
+        .map(|exception| exception.frames.len())
+        .sum();
     assert!(frames <= 64 * 10_000, "{frames} frames");
 }

@@ -56,7 +56,7 @@ const TESTS: &[Tests] = &[
         whole: false,
         name: "coroner, tombstones",
         arch: Arch::X86_64,
-        arguments: &["-p", "coroner", "-p", "coroner-tombstone"],
+        arguments: &["-p", "coroner", "-p", "coroner-formats"],
     },
     Tests {
         whole: false,

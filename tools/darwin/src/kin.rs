@@ -14,7 +14,7 @@ const TARGETS: [&str; 4] =
     ["aarch64-apple-visionos", "aarch64-apple-ios-macabi", "aarch64-apple-tvos", "aarch64-apple-watchos"];
 
 /// The upper ones bring those that they stand on.
-const PACKAGES: [&str; 3] = ["coroner", "coroner-ffi", "coroner-apple-report"];
+const PACKAGES: [&str; 3] = ["coroner", "coroner-ffi", "coroner-formats"];
 
 /// Checks all targets.
 ///

@@ -362,17 +362,9 @@ fn json_schema() -> anyhow::Result<()> {
 /// Clippy for systems whose programs can't all be run here.
 fn other_systems() -> anyhow::Result<()> {
     // Each brings the crates it depends on.
-    let apps: &[&str] = &["coroner-process", "coroner-capture", "coroner", "coroner-ffi", "coroner-apple-report"];
+    let apps: &[&str] = &["coroner-process", "coroner-capture", "coroner", "coroner-ffi", "coroner-formats"];
     // Without what needs a C compiler for that system (TLS).
-    let portable: &[&str] = &[
-        "coroner",
-        "coroner-apple-report",
-        "coroner-explain",
-        "coroner-import",
-        "coroner-minidump",
-        "coroner-symbols",
-        "coroner-tombstone",
-    ];
+    let portable: &[&str] = &["coroner", "coroner-explain", "coroner-formats", "coroner-symbols"];
     let targets = [
         ("aarch64-linux-android", apps, ""),
         ("aarch64-apple-ios", apps, ""),

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use coroner_process::symtab::LookupAddress;
 use coroner_report::{
     Report,
     model::{Address, Frame, Image, ImageIndex, InlinedFrame, Timestamp},
     wire::{AddressKind, FoundBy, ImageKind, Language, Monitor, Os},
 };
-use coroner_process::symtab::LookupAddress;
 
 use crate::{
     debug_id::DebugId,

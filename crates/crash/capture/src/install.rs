@@ -18,12 +18,12 @@ use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
 use crate::os;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
+use crate::run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
 use crate::sections::stack_memory::report_size;
 use crate::session;
 use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};
 use crate::{ignored_signals, monitor};
-use crate::run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
 
 /// Why Coroner could not be installed. Nothing is changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

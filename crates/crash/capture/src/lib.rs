@@ -87,13 +87,13 @@ pub use coroner_process::exception_set::ExceptionSet;
 pub use coroner_process::identity::is_traced;
 #[cfg(supported)]
 pub use coroner_process::signal_set::SignalSet;
-pub use run::{AlternateStacks, Budget, CleanRun, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
-#[cfg(supported)]
-pub use run::{RunError, RunStep, app_memory, keep_output};
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
 #[cfg(supported)]
 pub use install::{InstallError, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
+pub use run::{AlternateStacks, Budget, CleanRun, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
+#[cfg(supported)]
+pub use run::{RunError, RunStep, app_memory, keep_output};
 
 #[cfg(supported)]
 pub use monitor::{caught_panic, exception, hang};

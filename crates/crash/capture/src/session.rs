@@ -40,9 +40,9 @@ use crate::monitor::exception::{Ending, Threads};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::report_lock::{REPORT_LOCK, ReportOwner};
-use crate::workspace::Workspace;
 use crate::run::OpenedReport;
 use crate::run::ReportWriter;
+use crate::workspace::Workspace;
 use coroner_walk::ImageList;
 
 /// See the module.

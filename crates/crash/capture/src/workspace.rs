@@ -8,10 +8,10 @@ use coroner_report::wire::Fault;
 use coroner_unwind::RuleCache;
 
 use crate::report_lock::ReportOwner;
+use crate::run::{BUFFER, BUFFER_TOUCHED};
 use crate::sections::frames::Ring;
 use crate::sections::symbol_names::Names;
 use coroner_process::files;
-use crate::run::{BUFFER, BUFFER_TOUCHED};
 use coroner_walk::ImageList;
 
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.

@@ -6,7 +6,7 @@ use anstyle::Style;
 use coroner::Report;
 use coroner::sentry::event::EventOptions;
 use coroner::sentry::minidump_attachment;
-use coroner_import::Form;
+use coroner_formats::dump::Form;
 use coroner_report::text::ThreadFilter;
 use coroner_symbols::Symbolizer;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
     let mut report = match (arguments.pid, &arguments.core) {
         (Some(pid), _) => {
             let progress = reports::spinner("reading the process, walking its stacks");
-            let read = coroner_import::read_process(pid, &mut symbolizer);
+            let read = coroner_inspect::read_process(pid, &mut symbolizer);
             progress.finish_and_clear();
             read?
         }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use coroner::Report;
-use coroner_apple_report::AppleReport;
-use coroner_import::{Form, LogError, MAX_LOG_BYTES, Noted};
+use coroner_formats::apple_report::AppleReport;
+use coroner_formats::dump::{Form, Noted};
+use coroner_formats::log::{LogError, MAX_LOG_BYTES};
+use coroner_formats::tombstone::TombstoneError;
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::{ImageKey, Symbolizer};
-use coroner_tombstone::TombstoneError;
 
 use crate::failure::{Context, Failure};
 use crate::report_files::JSON;
@@ -21,12 +22,12 @@ use crate::{terminal, whole_file};
 
 /// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
-    match coroner_tombstone::read(bytes) {
+    match coroner_formats::tombstone::read(bytes) {
         Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
-            Some(coroner_apple_report::read_report(bytes).map_err(|error| error.to_string()))
+            Some(coroner_formats::apple_report::read_report(bytes).map_err(|error| error.to_string()))
         }
         Err(TombstoneError::NotATombstone) => {
-            Some(coroner_import::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
+            Some(coroner_formats::swift_crash_log::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
         }
         read => Some(read.map_err(|error| error.to_string())),
     }
@@ -69,7 +70,7 @@ pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result
     let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
     let progress = reports::spinner("walking the stacks");
     let time = noted.as_ref().and_then(|noted| noted.time).or(modified);
-    let read = coroner_import::read(&bytes, time, symbolizer);
+    let read = coroner_formats::dump::read(&bytes, time, symbolizer);
     progress.finish_and_clear();
     let mut report = read.context(doing())?;
     if let Some(noted) = noted {
@@ -81,7 +82,7 @@ pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result
 /// What the machine's crash service noted beside a core dump.
 #[cfg(target_os = "linux")]
 fn noted_of(path: &Path) -> Option<Noted> {
-    coroner_import::noted_by_systemd(path)
+    coroner_formats::dump::noted_by_systemd(path)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -208,7 +209,7 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
 fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Vec<Id>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let (bytes, modified) = read_log(path).context(doing())?;
-    let mut reports = match coroner_import::read_log(&bytes, modified) {
+    let mut reports = match coroner_formats::log::read_log(&bytes, modified) {
         // Of most logs that is as it should be.
         Err(error @ LogError::Nothing { .. }) => {
             anstream::eprintln!("`{}`: {error}", path.display());

@@ -191,8 +191,8 @@ fn is_json(bytes: &[u8]) -> bool {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     // Apple's `.ips` is a line of JSON, and more behind it.
     let is_one_line = bytes.trim_ascii().iter().all(|byte| *byte != b'\n');
-    if (!is_one_line && coroner_apple_report::AppleReport::is_likely(bytes))
-        || coroner_import::is_swift_crash_log(bytes)
+    if (!is_one_line && coroner_formats::apple_report::AppleReport::is_likely(bytes))
+        || coroner_formats::swift_crash_log::is_swift_crash_log(bytes)
     {
         return false;
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use coroner::Report;
-use coroner_apple_report::{AppleImage, AppleReport};
+use coroner_formats::apple_report::{AppleImage, AppleReport};
 use coroner_report::text::ThreadFilter;
 use coroner_report::wire::FILE_PREFIX;
 use coroner_symbols::ImageKey;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use coroner_apple_report::AppleReport;
+use coroner_formats::apple_report::AppleReport;
 use coroner_symbols::{ImageKey, SymbolFile};
 use serde::Serialize;
 
@@ -105,7 +105,7 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
     if let Some(bytes) = symbolicate::apple(Path::new(what))? {
         let report = AppleReport::read(&bytes).context(format!("can't read `{what}`"))?;
-        return Ok(report.images().iter().map(coroner_apple_report::AppleImage::key).collect());
+        return Ok(report.images().iter().map(coroner_formats::apple_report::AppleImage::key).collect());
     }
     let report = reports::open_one(Some(what), store, reports::Texts::Scrubbed, None)?;
     Ok(keys(&report))

@@ -71,13 +71,13 @@ mod vitals;
 pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, register_memory, set_crash_callback};
 pub use backtrace::Backtrace;
 pub use config::{Config, Crashes, Delivery, Exceptions, Limits, PanicPolicy};
+pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits};
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
 pub use coroner_process::signal_set::SignalSet;
 pub use coroner_report::model::{Id, Report, Termination, TerminationCertainty, TerminationReason, hide_secrets};
 pub use coroner_report::reader::ReadError;
-pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits};
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;

@@ -1,6 +1,6 @@
 //! A report as a minidump that goes with its event.
 
-use coroner_minidump::MinidumpError;
+use coroner_formats::minidump_writer::MinidumpError;
 use coroner_report::model::{CrashFlag, Report};
 use coroner_report::wire::Monitor;
 
@@ -21,7 +21,7 @@ pub(crate) fn is_wanted(report: &Report) -> bool {
 /// The report can't be written as one.
 pub fn attachment(report: &Report, options: &EventOptions) -> Result<Attachment, MinidumpError> {
     let bytes = if options.send_default_pii {
-        coroner_minidump::from_report(report)?
+        coroner_formats::minidump_writer::from_report(report)?
     } else {
         let mut images = report.images.clone();
         images.iter_mut().for_each(|image| hide_home(&mut image.path));
@@ -37,7 +37,7 @@ pub fn attachment(report: &Report, options: &EventOptions) -> Result<Attachment,
             images,
             ..Report::default()
         };
-        coroner_minidump::from_report(&report)?
+        coroner_formats::minidump_writer::from_report(&report)?
     };
     Ok(Attachment {
         filename: format!("{}.dmp", report.header.event_id),

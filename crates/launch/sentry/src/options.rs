@@ -39,7 +39,7 @@ pub struct Options {
     /// is behind. Default: no.
     ///
     /// A server takes threads and exception out of it and not out of the event, and unwinds the stacks once more, with the debug
-    /// files that it has: see [`coroner_minidump`] for what it can know from it. The memory in it may hold what users typed.
+    /// files that it has: see [`coroner_formats::minidump_writer`] for what it can know from it. The memory in it may hold what users typed.
     pub minidump: bool,
     /// Most bytes of attachments that go with an event; those beyond are left out, largest first. Default: 20 MiB.
     pub max_attachment_bytes: usize,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 const NATIVE_CRASH: i32 = 5;
-const TOMBSTONE: &str = include_str!("../../../../analysis/tombstone/tests/files/android-14.txt");
+const TOMBSTONE: &str = include_str!("../../../../analysis/formats/tests/files/android-14.txt");
 
 fn crate_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

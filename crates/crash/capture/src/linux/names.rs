@@ -7,8 +7,8 @@ use coroner_process::files::{self, close};
 use coroner_process::images::{DELETED_MARK, FileId, Image, ImageKind, Mapping};
 use coroner_process::memory::Memory;
 use coroner_process::mounts;
-use coroner_process::syscall::{Errno, Result, syscall};
 use coroner_process::symtab::{ElfLoaded, Extent, NameScan, Problem, ScanError};
+use coroner_process::syscall::{Errno, Result, syscall};
 
 use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
 

@@ -17,9 +17,9 @@ use crate::forwarding::Crash;
 use crate::os::crash_entry::report_context;
 use crate::previous_handler::MARKER;
 use crate::report_lock::REPORT_LOCK;
+use crate::run::Budget;
 use crate::{installed, monitor};
 use coroner_process::signals::{bit, block_too, blocked};
-use crate::run::Budget;
 
 /// What becomes of the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Memory that the app registered, the end of its output, and what its crash callback writes, which runs as the last of all.
 
-use coroner_report::wire::SectionKind;
 use crate::run::{ReportWriter, app_memory};
+use coroner_report::wire::SectionKind;
 
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};

@@ -7,8 +7,8 @@ use coroner_report::wire::{CaptureMethod, Registers, SectionKind, Thread, Thread
 use super::SectionResult;
 use super::frames::{CRASHED, Walk};
 use crate::os::other_threads as platform;
-use crate::session::{CrashSession, memory};
 use crate::run::ReportWriter;
+use crate::session::{CrashSession, memory};
 
 pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;

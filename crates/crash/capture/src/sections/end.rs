@@ -5,8 +5,8 @@ use coroner_report::wire::{Dropped, End, SectionKind};
 
 use super::SectionResult;
 use crate::recrash::RECRASH;
-use crate::session::CrashSession;
 use crate::run::ReportWriter;
+use crate::session::CrashSession;
 
 pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let late = RECRASH.is_expired();

@@ -5,9 +5,9 @@ use coroner_report::wire::{Mapping, SectionKind};
 
 use super::SectionResult;
 use crate::crash_context::CrashContext;
+use crate::run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
 use crate::session::{CrashSession, memory};
 use crate::workspace::Workspace;
-use crate::run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
 
 /// Return addresses whose code is written.
 const CALLERS: usize = 4;

@@ -9,8 +9,8 @@ use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadE
 use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
 
 use super::symbol_names::Addresses;
-use crate::workspace::Workspace;
 use crate::run::BUFFER;
+use crate::workspace::Workspace;
 use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
 
 /// The last frames of a deep stack.

@@ -4,8 +4,8 @@ use coroner_report::wire::SectionKind;
 
 use super::SectionResult;
 use crate::os::image_encoding;
-use crate::session::{CrashSession, memory};
 use crate::run::{ROOM, ReportWriter};
+use crate::session::{CrashSession, memory};
 use coroner_walk::LiveReader;
 
 /// Lists the images as they are now.

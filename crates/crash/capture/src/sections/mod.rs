@@ -29,9 +29,9 @@ use crate::concurrent_crashes::CONCURRENT;
 use crate::installed::Installed;
 use crate::monitor::exception::Ending;
 use crate::os::other_threads::OtherThreads;
+use crate::run::ReportWriter;
 use crate::session::{CrashSession, guarded, memory};
 use crate::stack_overflow;
-use crate::run::ReportWriter;
 
 /// What became of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use super::write_fault;
 use crate::concurrent_crashes::CONCURRENT;
 use crate::os::other_threads::{OtherThread, OtherThreads, QueueName};
 use crate::recrash::RECRASH;
+use crate::run::{ROOM, ReportWriter};
 use crate::session::{CrashSession, guarded, memory};
 use crate::workspace::Workspace;
-use crate::run::{ROOM, ReportWriter};
 
 /// What a system says of a thread. All default is nothing.
 #[derive(Default)]

@@ -5,8 +5,8 @@ use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::SectionResult;
 use crate::recrash::RECRASH;
-use crate::session::{CrashSession, memory};
 use crate::run::ReportWriter;
+use crate::session::{CrashSession, memory};
 
 /// Bytes of a block: memory is kept by whole ones, at multiples of their size, so that each is in one page and none is kept twice.
 const BLOCK: u64 = 256;

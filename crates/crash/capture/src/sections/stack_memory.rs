@@ -9,8 +9,8 @@ use super::{SectionResult, section};
 use crate::InstallOptions;
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
-use crate::session::{CrashSession, memory};
 use crate::run::ReportWriter;
+use crate::session::{CrashSession, memory};
 
 /// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
 const PIECE: usize = 32 << 10;

@@ -5,15 +5,15 @@
 //! each once; then each image that has some is scanned in one pass ([`coroner_process::symtab`]), the crashed thread's images first.
 
 use coroner_process::AddressRange;
+use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 use coroner_process::threads::monotonic_now;
 use coroner_report::wire::{AddressKind, Frame, ReplacedImage, SectionKind, SymbolName};
-use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 
 use super::{SectionResult, write_fault};
 use crate::os::names::{Paths, Source};
 use crate::recrash::RECRASH;
-use crate::session::{CrashSession, guarded, memory};
 use crate::run::ReportWriter;
+use crate::session::{CrashSession, guarded, memory};
 
 /// Addresses of one report that can be named. A thousand threads that wait in the same function have one there.
 const CAPACITY: usize = 4096;

@@ -5,9 +5,9 @@ use coroner_process::registers::Registers;
 use coroner_report::wire::{SectionKind, Zombie};
 
 use super::SectionResult;
+use crate::run::ReportWriter;
 use crate::session::{CrashSession, memory};
 use crate::zombies::{self, MAX_TEXT};
-use crate::run::ReportWriter;
 
 #[cfg(target_arch = "aarch64")]
 use coroner_process::registers::AARCH64_NAMES as NAMES;

@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use coroner_import::Noted;
+use coroner_formats::dump::Noted;
 use coroner_report::model::Timestamp;
 use coroner_symbols::{Options, Symbolizer};
 
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     let time = arguments.time.and_then(|seconds| seconds.checked_mul(1_000_000_000)).map(Timestamp);
     let mut symbolizer = Symbolizer::new(Options::default());
     let dump = io::stdin().lock();
-    let read = coroner_import::read_core_stream(dump, memory.as_ref(), time, &mut symbolizer);
+    let read = coroner_formats::dump::read_core_stream(dump, memory.as_ref(), time, &mut symbolizer);
     let mut report = read.context(format!("the core dump of process {pid}"))?;
     // It may hold what users typed.
     report.stack_memory.clear();

@@ -228,9 +228,9 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
 fn what_android_wrote_is_shown_as_a_report() {
     let bench = Bench::new();
     let files = [
-        ("tombstone_00", include_str!("../../../../analysis/tombstone/tests/files/android-14.txt")),
-        ("logcat.txt", include_str!("../../../../analysis/tombstone/tests/files/android-5.log")),
-        ("anr_2022", include_str!("../../../../analysis/tombstone/tests/files/anr.txt")),
+        ("tombstone_00", include_str!("../../../../analysis/formats/tests/files/android-14.txt")),
+        ("logcat.txt", include_str!("../../../../analysis/formats/tests/files/android-5.log")),
+        ("anr_2022", include_str!("../../../../analysis/formats/tests/files/anr.txt")),
     ];
     for (name, content) in files {
         std::fs::write(bench.folder.path().join(name), content).unwrap();

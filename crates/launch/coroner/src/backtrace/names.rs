@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
-use coroner_report::model::is_runtime_code;
 use coroner_process::symtab::{Extent, LookupAddress, NameScan};
+use coroner_report::model::is_runtime_code;
 #[cfg(supported)]
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 

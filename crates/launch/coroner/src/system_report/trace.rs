@@ -2,19 +2,19 @@
 
 #[cfg(feature = "system-reports")]
 mod forms {
+    pub(in super::super) use coroner_formats::tombstone::{exceptions_of_stack_trace, is_managed};
     use coroner_report::model::Report;
-    pub(in super::super) use coroner_tombstone::{exceptions_of_stack_trace, is_managed};
 
     use super::super::metric_kit;
 
     /// Whether a report can be made of a trace.
     pub(in super::super) fn is_known(trace: &[u8]) -> bool {
-        coroner_tombstone::form_of(trace).is_some() || metric_kit::is_of_it(trace)
+        coroner_formats::tombstone::form_of(trace).is_some() || metric_kit::is_of_it(trace)
     }
 
     /// The report that a trace is.
     pub(in super::super) fn read(trace: &[u8]) -> Option<Report> {
-        if metric_kit::is_of_it(trace) { metric_kit::read(trace) } else { coroner_tombstone::read(trace).ok() }
+        if metric_kit::is_of_it(trace) { metric_kit::read(trace) } else { coroner_formats::tombstone::read(trace).ok() }
     }
 }
 

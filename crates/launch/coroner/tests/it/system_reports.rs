@@ -17,8 +17,8 @@ const ACT: &str = "CORONER_TEST_ACT";
 /// What the system says: a line for each process, `pid reason milliseconds trace`.
 const SAID: &str = "CORONER_TEST_SAID";
 
-const ANR: &str = include_str!("../../../../analysis/tombstone/tests/files/anr.txt");
-const TOMBSTONE: &str = include_str!("../../../../analysis/tombstone/tests/files/android-14.txt");
+const ANR: &str = include_str!("../../../../analysis/formats/tests/files/anr.txt");
+const TOMBSTONE: &str = include_str!("../../../../analysis/formats/tests/files/android-14.txt");
 const LOW_MEMORY: i32 = 3;
 const NATIVE_CRASH: i32 = 5;
 const NOT_RESPONDING: i32 = 6;

@@ -1,8 +1,8 @@
 //! The face of crash time: what an app may ask for, and what of it is done here.
 #![allow(clippy::unnecessary_wraps, reason = "as where they do something")]
 
-pub(crate) use coroner_process::signal_set::SignalSet;
 pub(crate) use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
+pub(crate) use coroner_process::signal_set::SignalSet;
 
 pub(crate) use super::run::Run;
 
@@ -60,10 +60,10 @@ pub(crate) mod exception {
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     use std::time::Instant;
 
+    use coroner_capture::Budget;
     use coroner_process::registers::Registers;
     use coroner_report::run_state::{CrashRecord, Scalar};
     use coroner_report::wire::{Exception, Monitor};
-    use coroner_capture::Budget;
 
     use super::super::process::threads::this_thread;
     use super::super::report::{self, What};

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use coroner_capture::{CleanRun, InstallLimits, InstallOptions};
 use coroner_report::model::Id;
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
-use coroner_capture::{CleanRun, InstallLimits, InstallOptions};
 use memmap2::MmapMut;
 
 use super::process::threads::process_id;

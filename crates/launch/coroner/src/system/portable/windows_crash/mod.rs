@@ -22,9 +22,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use coroner_capture::InstallOptions;
 use coroner_report::run_state::CrashRecord;
 use coroner_report::wire::{Access, Monitor};
-use coroner_capture::InstallOptions;
 use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::Diagnostics::Debug::{
     AddVectoredExceptionHandler, EXCEPTION_CONTINUE_EXECUTION, EXCEPTION_CONTINUE_SEARCH, EXCEPTION_POINTERS,

@@ -1,0 +1,211 @@
+//! The JSON form: a line with the app and the kind of report, then the report itself.
+//!
+//! Frames are objects with `imageIndex`, `imageOffset` and, where the system could name them, `symbol`, `symbolLocation`
+//! (the distance from the symbol's start), `sourceFile`, `sourceLine`, and `inline` for calls that the compiler put into the
+//! next frame. `usedImages` are the images: `base`, `size`, `uuid`, `name`, `path`, `arch`.
+
+use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
+
+use coroner_symbols::SymbolFrame;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::apple_report::{
+    AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, function, kind,
+};
+
+/// The first line.
+#[derive(Deserialize)]
+struct Heading {
+    bug_type: Option<String>,
+}
+
+/// The document. What isn't needed isn't looked at.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(borrow)]
+    threads: Option<Vec<Thread<'a>>>,
+    used_images: Option<Vec<UsedImage>>,
+    #[serde(borrow)]
+    last_exception_backtrace: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Thread<'a> {
+    #[serde(borrow)]
+    frames: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct UsedImage {
+    base: Option<u64>,
+    size: Option<u64>,
+    uuid: Option<String>,
+    name: Option<String>,
+    path: Option<String>,
+    arch: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    image_index: Option<usize>,
+    image_offset: Option<u64>,
+    symbol: Option<String>,
+    inline: Option<bool>,
+}
+
+/// The object of a frame in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct FrameObject {
+    range: Range<usize>,
+    image_index: usize,
+}
+
+/// Whether a file begins with the line of JSON.
+pub(crate) fn is_likely(bytes: &[u8]) -> bool {
+    let first = first_line(bytes);
+    first.starts_with(b"{") && first.windows(10).any(|part| part == b"\"bug_type\"")
+}
+
+fn first_line(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
+/// Reads a report, or answers `None` where it isn't of this form.
+pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportError> {
+    if !is_likely(bytes) {
+        return Ok(None);
+    }
+    let first = first_line(bytes);
+    let heading: Heading = serde_json::from_slice(first).map_err(|error| json_error(first, 0, &error))?;
+    let document_at = (first.len() + 1).min(bytes.len());
+    let document = &bytes[document_at..];
+    if !document.trim_ascii_start().starts_with(b"{") {
+        // The text of older systems.
+        return Ok(None);
+    }
+    let parsed: Document<'_> =
+        serde_json::from_slice(document).map_err(|error| json_error(document, document_at, &error))?;
+    let lacking = |lacks| match heading.bug_type.as_deref().and_then(kind::of_bug_type) {
+        Some(kind) => AppleReportError::OtherKind { kind },
+        None => AppleReportError::NoFrames { lacks, bug_type: heading.bug_type.clone() },
+    };
+    let images = parsed.used_images.ok_or_else(|| lacking("list of images (usedImages)"))?;
+    let threads = parsed.threads.ok_or_else(|| lacking("threads"))?;
+    let images = images.into_iter().map(image).collect();
+    let mut report = AppleReport { bytes, form: Form::Ips, images, frames: Vec::new() };
+    for thread in threads {
+        add_stack(&mut report, &thread.frames.unwrap_or_default(), true);
+    }
+    add_stack(&mut report, &parsed.last_exception_backtrace.unwrap_or_default(), false);
+    Ok(Some(report))
+}
+
+/// The line of JSON and the document, whatever is in them.
+pub(crate) fn values(bytes: &[u8]) -> Result<(serde_json::Value, serde_json::Value), AppleReportError> {
+    let first = first_line(bytes);
+    let at = (first.len() + 1).min(bytes.len());
+    let heading = serde_json::from_slice(first).map_err(|error| json_error(first, 0, &error))?;
+    let document = &bytes[at..];
+    let document = serde_json::from_slice(document).map_err(|error| json_error(document, at, &error))?;
+    Ok((heading, document))
+}
+
+/// serde_json counts lines and columns, from 1.
+fn json_error(text: &[u8], text_at: usize, error: &serde_json::Error) -> AppleReportError {
+    let before = text.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
+    let offset = before.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1);
+    AppleReportError::Json { offset: text_at + offset.min(text.len()), what: error.to_string() }
+}
+
+fn image(image: UsedImage) -> AppleImage {
+    let path = image.path.unwrap_or_default();
+    AppleImage {
+        name: image.name.unwrap_or_else(|| path.rsplit('/').next().unwrap_or_default().to_owned()),
+        path,
+        load_address: image.base.unwrap_or(0),
+        size: image.size.unwrap_or(0),
+        debug_id: image.uuid.and_then(|uuid| uuid.parse().ok()),
+        arch: image.arch.as_deref().map_or(coroner_symbols::Arch::Other, arch),
+    }
+}
+
+/// Adds the frames that may be named. Those of a call that the system has expanded (inlined calls before it) are complete.
+fn add_stack(report: &mut AppleReport<'_>, frames: &[&RawValue], is_thread: bool) {
+    let mut is_innermost = is_thread;
+    let mut expanded = false;
+    for raw in frames {
+        let Ok(fields) = serde_json::from_str::<Fields>(raw.get()) else {
+            // Of no shape that is known here: it stays as it is, and is a frame all the same.
+            is_innermost = false;
+            continue;
+        };
+        let inline = fields.inline == Some(true);
+        let complete = inline || expanded;
+        expanded = inline;
+        let was_innermost = is_innermost;
+        is_innermost &= inline;
+        let (Some(image_index), Some(offset)) = (fields.image_index, fields.image_offset) else { continue };
+        if complete || report.images.get(image_index).is_none_or(|image| image.size == 0) {
+            continue;
+        }
+        let start = raw.get().as_ptr() as usize - report.bytes.as_ptr() as usize;
+        report.frames.push(Frame {
+            image: image_index,
+            offset,
+            is_return_address: !was_innermost,
+            has_name: fields.symbol.is_some_and(|symbol| symbol != "<redacted>" && !symbol.is_empty()),
+            site: Site::Object(FrameObject { range: start..start + raw.get().len(), image_index }),
+        });
+    }
+}
+
+impl FrameObject {
+    /// Writes the calls, innermost first: inlined ones as objects before this one.
+    pub(crate) fn name(&self, bytes: &[u8], offset: u64, calls: &[SymbolFrame], edits: &mut Edits) {
+        let Some((own, inlined)) = calls.split_last() else { return };
+        let mut before = String::new();
+        for call in inlined {
+            before.push('{');
+            for (key, value) in fields(call, None) {
+                let _ = write!(before, "\"{key}\":{value},");
+            }
+            let _ = write!(before, "\"inline\":true,\"imageOffset\":{offset},\"imageIndex\":{}}},", self.image_index);
+        }
+        if !before.is_empty() {
+            edits.insert(self.range.start, before);
+        }
+        let text = bytes.get(self.range.clone()).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
+        let present: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+        let mut added = String::new();
+        for (key, value) in fields(own, Some(offset)) {
+            if let Some(old) = present.get(key) {
+                let start = old.get().as_ptr() as usize - bytes.as_ptr() as usize;
+                edits.replace(start..start + old.get().len(), value);
+            } else {
+                let _ = write!(added, ",\"{key}\":{value}");
+            }
+        }
+        // Before the closing brace, behind the last value.
+        let inside = text.strip_suffix('}').unwrap_or(text).trim_end();
+        edits.insert(self.range.start + inside.len(), added);
+    }
+}
+
+/// The fields of a call in Apple's names, the values as JSON.
+fn fields(call: &SymbolFrame, offset: Option<u64>) -> Vec<(&'static str, String)> {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let mut fields = vec![("symbol", text(function(call)))];
+    if let (Some(offset), Some(start)) = (offset, call.symbol_address) {
+        fields.push(("symbolLocation", offset.wrapping_sub(start).to_string()));
+    }
+    if let Some(file) = &call.file {
+        fields.push(("sourceFile", text(file.rsplit('/').next().unwrap_or(file))));
+    }
+    if let Some(line) = call.line {
+        fields.push(("sourceLine", line.to_string()));
+    }
+    fields
+}

@@ -1,0 +1,170 @@
+//! The JSON form. Each field is taken where it has the type that it should have; one that is of another shape is left out.
+
+use coroner_process::registers::{AARCH64_NAMES, Arch, X86_64_NAMES};
+use coroner_report::model::{Address, Exception, Frame, InlinedFrame, Registers, Thread};
+use coroner_report::wire::{AddressKind, FoundBy};
+use coroner_symbols::Arch as ImageArch;
+use serde_json::Value;
+
+use super::{MAX_FRAMES, MAX_IMAGES, MAX_THREADS, Said, thrown, time};
+use crate::apple_report::{AppleImage, AppleReportError, arch, ips};
+
+pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
+    let (heading, document) = ips::values(bytes)?;
+    let text = |value: &Value, keys: &[&str]| {
+        let found = keys.iter().try_fold(value, |value, key| value.get(*key)).and_then(Value::as_str);
+        found.map(ToOwned::to_owned).filter(|text| !text.is_empty())
+    };
+    let number = |key: &str| document.get(key).and_then(Value::as_u64).unwrap_or_default() as u32;
+    let cpu = text(&document, &["cpuType"]).unwrap_or_default();
+    let mut said = Said {
+        incident: text(&document, &["incident"]).or_else(|| text(&heading, &["incident_id"])),
+        process_name: text(&document, &["procName"]).or_else(|| text(&heading, &["name"])).unwrap_or_default(),
+        pid: number("pid"),
+        parent_pid: number("parentPid"),
+        path: text(&document, &["procPath"]),
+        bundle_id: text(&document, &["bundleInfo", "CFBundleIdentifier"]).or_else(|| text(&heading, &["bundleID"])),
+        version: text(&document, &["bundleInfo", "CFBundleShortVersionString"])
+            .or_else(|| text(&heading, &["app_version"])),
+        build: text(&document, &["bundleInfo", "CFBundleVersion"]).or_else(|| text(&heading, &["build_version"])),
+        os: text(&heading, &["os_version"]).or_else(|| {
+            let build = text(&document, &["osVersion", "build"]).unwrap_or_default();
+            Some(format!("{} ({build})", text(&document, &["osVersion", "train"])?))
+        }),
+        hardware: text(&document, &["modelCode"]),
+        time: text(&document, &["captureTime"]).or_else(|| text(&heading, &["timestamp"])).and_then(|text| time(&text)),
+        start: text(&document, &["procLaunch"]).and_then(|text| time(&text)),
+        exception: text(&document, &["exception", "type"]),
+        signal: text(&document, &["exception", "signal"]),
+        subtype: text(&document, &["exception", "subtype"]),
+        crashed: document.get("faultingThread").and_then(Value::as_u64).map(|place| place as usize),
+        ..Said::default()
+    };
+    let codes = list(&document["exception"]["rawCodes"]).iter();
+    said.codes = codes.filter_map(|code| code.as_i64().or_else(|| Some(code.as_u64()? as i64))).take(4).collect();
+    said.images = list(&document["usedImages"]).iter().take(MAX_IMAGES).map(image).collect();
+    said.is_arm64 = match () {
+        () if cpu.starts_with("ARM-64") => Some(true),
+        () if cpu.starts_with("X86-64") => Some(false),
+        // One that doesn't say has images that do.
+        () => said.images.iter().find_map(|image| match image.arch {
+            ImageArch::Aarch64 => Some(true),
+            ImageArch::X86_64 => Some(false),
+            _ => None,
+        }),
+    };
+    let arch = said.arch();
+    said.threads = list(&document["threads"])
+        .iter()
+        .take(MAX_THREADS)
+        .enumerate()
+        .map(|(place, thread)| Thread {
+            // A report without numbers has places.
+            tid: thread.get("id").and_then(Value::as_u64).unwrap_or(place as u64),
+            name: text(thread, &["name"]),
+            queue: text(thread, &["queue"]),
+            crashed: thread.get("triggered").and_then(Value::as_bool) == Some(true),
+            registers: arch.and_then(|arch| registers(&thread["threadState"], arch)),
+            frames: stack(&thread["frames"], &said.images, true),
+            ..Thread::default()
+        })
+        .collect();
+    said.thrown = exception(&document, &said.images);
+    annotations(&document, &mut said);
+    Ok(said)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn image(value: &Value) -> AppleImage {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let number = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or_default();
+    AppleImage {
+        name: text("name"),
+        path: text("path"),
+        load_address: number("base"),
+        size: number("size"),
+        debug_id: text("uuid").parse().ok(),
+        arch: arch(&text("arch")),
+    }
+}
+
+/// The frames, innermost first. Calls that were put into the next frame stand before it, marked.
+fn stack(frames: &Value, images: &[AppleImage], is_thread: bool) -> Vec<Frame> {
+    let mut stack: Vec<Frame> = Vec::new();
+    let mut inlined: Vec<InlinedFrame> = Vec::new();
+    for frame in list(frames).iter().take(MAX_FRAMES) {
+        let text = |key: &str| frame.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
+        let number = |key: &str| frame.get(key).and_then(Value::as_u64);
+        let function = text("symbol").filter(|symbol| !symbol.is_empty() && symbol != "<redacted>");
+        let (file, line) = (text("sourceFile"), number("sourceLine").map(|line| line as u32));
+        if frame.get("inline").and_then(Value::as_bool) == Some(true) {
+            inlined.push(InlinedFrame { function, file, line, ..InlinedFrame::default() });
+            continue;
+        }
+        let image = number("imageIndex").and_then(|place| images.get(place as usize));
+        let (Some(offset), Some(image)) = (number("imageOffset"), image) else { continue };
+        let address = Address(image.load_address.wrapping_add(offset));
+        let is_first = stack.is_empty() && is_thread;
+        stack.push(Frame {
+            address,
+            found_by: if is_first { FoundBy::CONTEXT } else { FoundBy::CFI },
+            address_kind: if is_first { AddressKind::INSTRUCTION } else { AddressKind::RETURN },
+            symbol_address: number("symbolLocation")
+                .filter(|_| function.is_some())
+                .map(|at| Address(address.0.wrapping_sub(at))),
+            function,
+            file,
+            line,
+            inlined: std::mem::take(&mut inlined),
+            ..Frame::default()
+        });
+    }
+    stack
+}
+
+/// The general registers; `None` if one of them is not said.
+fn registers(state: &Value, arch: Arch) -> Option<Registers> {
+    let value = |name: &str| state.get(name)?.get("value")?.as_u64();
+    let general: Option<Vec<u64>> = match arch {
+        Arch::X86_64 => X86_64_NAMES.iter().chain(&["rip", "rflags"]).map(|name| value(name)).collect(),
+        Arch::Aarch64 => {
+            let x = list(state.get("x")?).iter().map(|x| x.get("value").and_then(Value::as_u64));
+            let x = x.chain([value("fp"), value("lr")]);
+            let general: Option<Vec<u64>> = x.chain([value("sp"), value("pc"), value("cpsr")]).collect();
+            general.filter(|general| general.len() == AARCH64_NAMES.len() + 3)
+        }
+    };
+    Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
+}
+
+fn exception(document: &Value, images: &[AppleImage]) -> Option<Exception> {
+    let frames = stack(&document["lastExceptionBacktrace"], images, false);
+    let reason = document.get("exceptionReason").filter(|reason| reason.is_object());
+    if frames.is_empty() && reason.is_none() {
+        return None;
+    }
+    let text = |key: &str| reason?.get(key)?.as_str().map(ToOwned::to_owned);
+    Some(thrown(text("name").or_else(|| text("class")), text("composed_message"), frames))
+}
+
+fn annotations(document: &Value, said: &mut Said) {
+    if let Some(by_image) = document.get("asi").and_then(Value::as_object) {
+        for (image, texts) in by_image {
+            let texts: Vec<&str> = list(texts).iter().filter_map(Value::as_str).collect();
+            said.annotate(image, texts.join("\n"));
+        }
+    }
+    let termination = &document["termination"];
+    if termination.is_object() {
+        let text = |key: &str| termination.get(key).and_then(Value::as_str).unwrap_or_default();
+        let code = termination.get("code").and_then(Value::as_u64).map_or_else(String::new, |code| format!(" {code}"));
+        let mut parts = vec![format!("{}{code} {}", text("namespace"), text("indicator")).trim().to_owned()];
+        parts.extend(["reasons", "details"].iter().flat_map(|key| {
+            list(&termination[*key]).iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect::<Vec<_>>()
+        }));
+        said.annotate("termination", parts.join("\n"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Apple's crash reports as Coroner's: what happened, the threads with their registers and frames, the images.
+
+mod ips;
+mod text;
+
+use crate::content_id;
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{
+    Address, Annotation, AppFacts, Bytes, Crash, DeviceFacts, Exception, Header, Id, Image, Mach, OsFacts, Problem,
+    RunFacts, Signal, TextRange, Thread, Timestamp, mach_exception_name, signal_name,
+};
+use coroner_report::wire::{FORMAT_VERSION, ImageKind, Language, Monitor, Os};
+
+use crate::apple_report::{AppleImage, AppleReport, AppleReportError, Form};
+
+/// Most threads of a report that are read.
+const MAX_THREADS: usize = 16_384;
+/// Most frames of a stack.
+const MAX_FRAMES: usize = 16_384;
+/// Most images.
+const MAX_IMAGES: usize = 65_536;
+
+/// Reads one of Apple's crash reports as a report of Coroner's, with the names that it has. Its images have the ids by which a
+/// [`Symbolizer`](coroner_symbols::Symbolizer) finds more.
+///
+/// The event id is the incident's, or else made of the content: the same file is the same event each time.
+///
+/// # Errors
+/// [`AppleReportError`]: the bytes are none, are damaged, or are of sampled stacks, which are no death of a process. Lines that are not
+/// understood are left out; what is missing of the rest is among [`Report::problems`].
+pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
+    let form = AppleReport::read(bytes)?.form();
+    let said = match form {
+        Form::Ips => ips::read(bytes)?,
+        Form::Text => text::read(bytes),
+        Form::Samples => {
+            return Err(AppleReportError::OtherKind { kind: "stacks that were sampled while the process ran" });
+        }
+    };
+    if said.threads.is_empty() && said.thrown.is_none() {
+        return Err(AppleReportError::NoFrames { lacks: "threads", bug_type: None });
+    }
+    Ok(said.report(bytes))
+}
+
+/// What both forms say.
+#[derive(Debug, Default)]
+struct Said {
+    incident: Option<String>,
+    process_name: String,
+    pid: u32,
+    parent_pid: u32,
+    path: Option<String>,
+    bundle_id: Option<String>,
+    version: Option<String>,
+    build: Option<String>,
+    is_arm64: Option<bool>,
+    /// `iPhone OS 18.1 (22B83)`.
+    os: Option<String>,
+    hardware: Option<String>,
+    time: Option<Timestamp>,
+    start: Option<Timestamp>,
+    /// `EXC_BAD_ACCESS`.
+    exception: Option<String>,
+    /// Code and subcode.
+    codes: Vec<i64>,
+    /// `SIGSEGV`.
+    signal: Option<String>,
+    /// `KERN_INVALID_ADDRESS at 0x0000000000000018`.
+    subtype: Option<String>,
+    /// The place among `threads` of the one that died.
+    crashed: Option<usize>,
+    threads: Vec<Thread>,
+    images: Vec<AppleImage>,
+    /// The place among `images` of the program.
+    thrown: Option<Exception>,
+    annotations: Vec<Annotation>,
+    problems: Vec<Problem>,
+}
+
+impl Said {
+    fn annotate(&mut self, source: &str, text: impl Into<String>) {
+        let text = text.into();
+        if !text.trim().is_empty() {
+            self.annotations.push(Annotation { source: source.to_owned(), text, ..Annotation::default() });
+        }
+    }
+
+    /// The architecture, where it is one whose registers are known.
+    fn arch(&self) -> Option<Arch> {
+        self.is_arm64.map(|is_arm64| if is_arm64 { Arch::Aarch64 } else { Arch::X86_64 })
+    }
+
+    fn report(mut self, bytes: &[u8]) -> Report {
+        let arch = self.arch();
+        let (os, facts) = system(self.os.as_deref());
+        let crashed = self.crashed.filter(|place| *place < self.threads.len());
+        let crashed = crashed.or_else(|| self.threads.iter().position(|thread| thread.crashed)).unwrap_or(0);
+        let mut tid = 0;
+        for (place, thread) in self.threads.iter_mut().enumerate() {
+            thread.crashed = place == crashed;
+            thread.main = place == 0;
+            if thread.crashed {
+                tid = thread.tid;
+            }
+        }
+        // The crashed one comes first, as in all reports.
+        self.threads.sort_by_key(|thread| !thread.crashed);
+        let crash = self.crash(os, tid);
+        let images = self.images.iter().take(MAX_IMAGES).map(|image| self.image(image)).collect();
+        let id = self.incident.as_deref().and_then(|id| id.trim().parse().ok()).filter(|id: &Id| !id.is_nil());
+        let run_id = id.unwrap_or_else(|| content_id([bytes]));
+        let mut report = Report {
+            complete: self.problems.is_empty(),
+            problems: self.problems,
+            header: Header {
+                format_version: FORMAT_VERSION,
+                run_id,
+                event_id: run_id,
+                pid: self.pid,
+                ppid: self.parent_pid,
+                process_name: self.process_name.clone(),
+                arch,
+                os,
+                page_size: if arch == Some(Arch::Aarch64) { 16_384 } else { 4096 },
+                process_start: self.start.unwrap_or_default(),
+                ..Header::default()
+            },
+            crash: Some(crash),
+            exceptions: self.thrown.into_iter().map(|thrown| Exception { tid, ..thrown }).collect(),
+            threads: self.threads,
+            images,
+            annotations: self.annotations,
+            run: Some(RunFacts {
+                run_id,
+                app: AppFacts {
+                    id: self.bundle_id,
+                    name: Some(self.process_name.clone()).filter(|name| !name.is_empty()),
+                    version: self.version,
+                    build: self.build,
+                    process_name: Some(self.process_name),
+                    executable: self.path,
+                    pid: Some(self.pid),
+                    process_start: self.start,
+                    ..AppFacts::default()
+                },
+                os: facts,
+                device: DeviceFacts {
+                    model: self.hardware,
+                    arch: arch.map(|arch| arch.name().to_owned()),
+                    ..DeviceFacts::default()
+                },
+                ..RunFacts::default()
+            }),
+            ..Report::default()
+        };
+        report.attribute_frames();
+        report
+    }
+
+    fn crash(&self, os: Os, tid: u64) -> Crash {
+        let number = |name: &Option<String>, name_of: &dyn Fn(i32) -> Option<&'static str>| {
+            let name = name.as_deref()?;
+            (1..64).find(|number| name_of(*number) == Some(name))
+        };
+        let code = |place: usize| self.codes.get(place).copied().unwrap_or_default();
+        let mach = number(&self.exception, &mach_exception_name).map(|number| Mach::of(number, code(0), code(1)));
+        let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
+        let subtype = self.subtype.as_deref().and_then(|text| text.rsplit_once(" at ")).map(|(_, address)| address);
+        let said = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));
+        // Where the processor does not know it, the subcode says nothing (`EXC_I386_GPFLT`).
+        let by_code = self.codes.get(1).filter(|_| is_bad_access && code(0) != 13).map(|subcode| *subcode as u64);
+        let address = said.or(by_code).map(Address);
+        let signal = number(&self.signal, &|number| signal_name(os, number)).map(|number| Signal {
+            number,
+            name: signal_name(os, number),
+            address,
+            ..Signal::default()
+        });
+        Crash {
+            time: self.time.unwrap_or_default(),
+            monitor: if mach.is_some() { Monitor::MACH } else { Monitor::SIGNAL },
+            signal,
+            mach,
+            tid,
+            address: address.filter(|_| is_bad_access),
+            ..Crash::default()
+        }
+    }
+
+    fn image(&self, image: &AppleImage) -> Image {
+        let id = image.debug_id.as_ref().map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+        let (path, load_address) =
+            (if image.path.is_empty() { &image.name } else { &image.path }, Address(image.load_address));
+        Image {
+            kind: ImageKind::MACHO,
+            path: path.clone(),
+            load_address,
+            // `__TEXT` of a program begins at 4 GiB in its file, that of a library at 0; names are looked up by build id relative to the image.
+            slide: load_address,
+            size: image.size,
+            text: TextRange { address: load_address, size: image.size },
+            build_id: Bytes(id),
+            is_main: self.path.as_deref() == Some(path) || (self.path.is_none() && image.name == self.process_name),
+            ..Image::default()
+        }
+    }
+}
+
+/// What was thrown: an Objective-C exception, as a rule.
+fn thrown(name: Option<String>, message: Option<String>, frames: Vec<coroner_report::model::Frame>) -> Exception {
+    Exception { language: Language::OBJC, type_name: name, message, frames, ..Exception::default() }
+}
+
+/// The system by its name and version: `iPhone OS 18.1 (22B83)`, `macOS 14.1 (23B74)`, `Mac OS X 10.15.7 (19H15)`.
+fn system(text: Option<&str>) -> (Os, OsFacts) {
+    const SYSTEMS: [(&str, Os); 10] = [
+        ("iPhone OS", Os::IOS),
+        ("iPadOS", Os::IOS),
+        ("iOS", Os::IOS),
+        ("macOS", Os::MACOS),
+        ("Mac OS X", Os::MACOS),
+        ("Apple TVOS", Os::TVOS),
+        ("tvOS", Os::TVOS),
+        ("Watch OS", Os::WATCHOS),
+        ("watchOS", Os::WATCHOS),
+        ("xrOS", Os::VISIONOS),
+    ];
+    let text = text.unwrap_or_default().trim();
+    let found = SYSTEMS.iter().find_map(|(name, os)| Some((*name, *os, text.strip_prefix(name)?)));
+    let Some((name, os, rest)) = found else { return (Os::MACOS, OsFacts::default()) };
+    let (version, build) = rest.split_once('(').unwrap_or((rest, ""));
+    let not_empty = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+    let facts = OsFacts {
+        name: Some(if os == Os::IOS { "iOS" } else { name }.to_owned()),
+        version: not_empty(version),
+        build: not_empty(build.trim_end().trim_end_matches(')')),
+        ..OsFacts::default()
+    };
+    (os, facts)
+}
+
+/// `2026-11-21 10:11:12.1234 +0100`; the fraction may be missing.
+fn time(text: &str) -> Option<Timestamp> {
+    let mut words = text.split_whitespace();
+    let (date, time) = (words.next()?, words.next()?);
+    format!("{date}T{time}{}", words.next().unwrap_or("Z")).parse().ok()
+}

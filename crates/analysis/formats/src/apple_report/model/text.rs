@@ -1,0 +1,275 @@
+//! The text form.
+
+use coroner_process::registers::{AARCH64_NAMES, Arch, X86_64_NAMES};
+use coroner_report::model::{Address, Frame, Problem, Registers, Thread};
+use coroner_report::wire::{AddressKind, FoundBy};
+use std::collections::HashMap;
+
+use super::{MAX_FRAMES, MAX_THREADS, Said, thrown, time};
+use crate::apple_report::images::{hexadecimal, lines};
+use crate::apple_report::text::{Parts, is_placeholder, lists};
+
+/// What the lines are below that are read.
+enum Below {
+    /// `Key: value` lines.
+    Header,
+    /// A stack.
+    Thread(usize),
+    /// The stack of what was thrown.
+    Thrown,
+    /// Registers of the crashed thread.
+    Registers,
+    /// `Application Specific Information:`
+    Information(String),
+    /// Something else, up to an empty line.
+    Other,
+}
+
+pub(super) fn read(bytes: &[u8]) -> Said {
+    let lists = lists(bytes);
+    let mut said = Said { images: lists.images.clone(), ..Said::default() };
+    let mut below = Below::Header;
+    let mut values: HashMap<String, u64> = HashMap::new();
+    let (mut thrown_frames, mut reason) = (Vec::new(), None);
+    let mut names: HashMap<usize, (Option<String>, Option<String>)> = HashMap::new();
+    let mut end = 0;
+    for (start, line) in lines(bytes) {
+        end = start + line.len();
+        let trimmed = line.trim();
+        if trimmed.is_empty() {
+            below = Below::Header;
+            continue;
+        }
+        if let Some((number, rest)) = thread_heading(line) {
+            let title = names.entry(number).or_default();
+            // `Thread 0 name:  Dispatch queue: com.apple.main-thread` is a line of its own before it.
+            let (is_name, text) = match rest {
+                Heading::Name(text) => (true, text),
+                Heading::Stack { crashed, text } => {
+                    if crashed {
+                        said.crashed = Some(said.threads.len());
+                    }
+                    (false, text)
+                }
+                Heading::Registers => {
+                    below = Below::Registers;
+                    continue;
+                }
+            };
+            match text.split_once("Dispatch queue: ") {
+                Some((name, queue)) => {
+                    title.1 = Some(queue.trim().to_owned());
+                    title.0 = Some(name.trim().to_owned()).filter(|name| !name.is_empty()).or(title.0.take());
+                }
+                None if !text.is_empty() => title.0 = Some(text.to_owned()),
+                None => {}
+            }
+            if !is_name && said.threads.len() < MAX_THREADS {
+                let (name, queue) = title.clone();
+                said.threads.push(Thread { tid: number as u64, name, queue, ..Thread::default() });
+                below = Below::Thread(said.threads.len() - 1);
+            }
+            continue;
+        }
+        if trimmed == "Last Exception Backtrace:" || trimmed.starts_with("Application Specific Backtrace ") {
+            below = Below::Thrown;
+            continue;
+        }
+        if let Some(what) = trimmed.strip_suffix(':').filter(|what| what.starts_with("Application Specific")) {
+            below = Below::Information(what.to_owned());
+            continue;
+        }
+        match &below {
+            Below::Header => {
+                if !header(&mut said, trimmed) {
+                    below = Below::Other;
+                }
+            }
+            Below::Thread(place) => {
+                let frames = &mut said.threads[*place].frames;
+                if frames.len() < MAX_FRAMES {
+                    frames.extend(frame(trimmed, frames.is_empty()));
+                }
+            }
+            Below::Thrown if line.starts_with('(') => {
+                let list = trimmed.trim_start_matches('(').trim_end_matches(')');
+                let addresses = list.split_whitespace().filter_map(hexadecimal).take(MAX_FRAMES);
+                thrown_frames.extend(addresses.map(|address| at(address, false)));
+            }
+            Below::Thrown if thrown_frames.len() < MAX_FRAMES => thrown_frames.extend(frame(trimmed, false)),
+            Below::Registers => registers(trimmed, &mut values),
+            Below::Information(what) => {
+                let text = trimmed.to_owned();
+                if text.starts_with("*** Terminating app due to uncaught exception") {
+                    reason = Some(text.clone());
+                }
+                let what = what.clone();
+                match said.annotations.last_mut().filter(|last| last.source == what) {
+                    Some(last) if last.text.len() < 1 << 16 => {
+                        last.text.push('\n');
+                        last.text.push_str(&text);
+                    }
+                    Some(_) => {}
+                    None => said.annotate(&what, text),
+                }
+            }
+            Below::Thrown | Below::Other => {}
+        }
+    }
+    if said.is_arm64.is_none() {
+        said.is_arm64 = Some(values.contains_key("pc"));
+    }
+    let crashed = said.crashed.unwrap_or_default();
+    let found = said.arch().and_then(|arch| general(arch, &values));
+    if let Some(thread) = said.threads.get_mut(crashed) {
+        thread.registers = found;
+    }
+    if !thrown_frames.is_empty() || reason.is_some() {
+        let (name, message) = reason.as_deref().map_or((None, None), uncaught);
+        said.thrown = Some(thrown(name, message, thrown_frames));
+    }
+    if lists.images.iter().all(|image| image.debug_id.is_none()) {
+        let what = "it has no list of images with their ids: no file is known to be of them".to_owned();
+        said.problems.push(Problem { section: None, offset: end as u64, what });
+    }
+    said
+}
+
+enum Heading<'t> {
+    Name(&'t str),
+    Stack { crashed: bool, text: &'t str },
+    Registers,
+}
+
+/// `Thread 0 Crashed:: Dispatch queue: …`, `Thread 3:`, `Thread 3 name:  worker`, `Thread 0 crashed with ARM Thread State (64-bit):`.
+fn thread_heading(line: &str) -> Option<(usize, Heading<'_>)> {
+    let rest = line.strip_prefix("Thread ")?;
+    let end = rest.find(|digit: char| !digit.is_ascii_digit())?;
+    let (number, rest) = rest.split_at(end);
+    let number = number.parse().ok()?;
+    if rest.contains(" State") {
+        return Some((number, Heading::Registers));
+    }
+    if let Some(name) = rest.strip_prefix(" name:") {
+        return Some((number, Heading::Name(name.trim())));
+    }
+    let crashed = rest.starts_with(" Crashed") || rest.starts_with(" Highlighted");
+    let (_, text) = rest.split_once(':')?;
+    Some((number, Heading::Stack { crashed, text: text.trim_start_matches(':').trim() }))
+}
+
+/// Takes a line `Key: value`; `false` if it is none.
+fn header(said: &mut Said, line: &str) -> bool {
+    let Some((key, value)) = line.split_once(':') else { return false };
+    let value = value.trim();
+    let text = || Some(value.to_owned()).filter(|value| !value.is_empty() && value != "???");
+    // `App [1234]`, `launchd [1]`.
+    let process = || {
+        let (name, pid) = value.rsplit_once(" [").unwrap_or((value, ""));
+        (name.to_owned(), pid.trim_end_matches(']').parse().unwrap_or_default())
+    };
+    match key {
+        "Incident Identifier" => said.incident = text(),
+        "Hardware Model" => said.hardware = text(),
+        "Process" => (said.process_name, said.pid) = process(),
+        "Path" => said.path = text(),
+        "Identifier" => said.bundle_id = text(),
+        "Version" => {
+            // `1.2 (34)`; on older systems `34 (1.2)`.
+            let (version, build) = value.split_once(" (").unwrap_or((value, ""));
+            said.version = Some(version.to_owned()).filter(|version| !version.is_empty() && version != "???");
+            said.build =
+                Some(build.trim_end_matches(')').to_owned()).filter(|build| !build.is_empty() && build != "???");
+        }
+        "Code Type" if value.starts_with("ARM-64") => said.is_arm64 = Some(true),
+        "Code Type" if value.starts_with("X86-64") => said.is_arm64 = Some(false),
+        "Parent Process" => said.parent_pid = process().1,
+        "Date/Time" => said.time = time(value),
+        "Launch Time" => said.start = time(value),
+        "OS Version" => said.os = text(),
+        "Exception Type" => {
+            // `EXC_BAD_ACCESS (SIGSEGV)`.
+            let (name, signal) = value.split_once(" (").unwrap_or((value, ""));
+            said.exception = Some(name.trim().to_owned());
+            said.signal = Some(signal.trim_end_matches(')').to_owned());
+        }
+        "Exception Subtype" => said.subtype = text(),
+        "Exception Codes" => {
+            let codes = value.split(',').map(|code| hexadecimal(code.trim()));
+            match codes.collect::<Option<Vec<u64>>>() {
+                Some(codes) => said.codes = codes.into_iter().map(|code| code as i64).take(4).collect(),
+                None => said.subtype = text(),
+            }
+        }
+        "Termination Reason" | "Termination Description" | "Termination Signal" => said.annotate(key, value),
+        _ => {}
+    }
+    true
+}
+
+fn frame(line: &str, is_innermost: bool) -> Option<Frame> {
+    let Parts { image, address, rest, .. } = Parts::of(line)?;
+    let mut frame = at(address, is_innermost);
+    if is_placeholder(rest, image) {
+        return Some(frame);
+    }
+    // `name + 20 (file.m:12)`, `name + 20`, `name (file.m:12)`.
+    let (named, source) = match rest.rsplit_once(" (").filter(|_| rest.ends_with(')')) {
+        Some((named, source)) => (named, source.strip_suffix(')').and_then(|source| source.rsplit_once(':'))),
+        None => (rest, None),
+    };
+    let source = source.and_then(|(file, line)| Some((file, line.parse().ok()?)));
+    let named = if source.is_some() { named } else { rest };
+    let offset = named.rsplit_once(" + ").and_then(|(name, offset)| Some((name, offset.parse::<u64>().ok()?)));
+    frame.function = Some(offset.map_or(named, |(name, _)| name).to_owned());
+    frame.symbol_address = offset.map(|(_, offset)| Address(address.wrapping_sub(offset)));
+    if let Some((file, line)) = source {
+        (frame.file, frame.line) = (Some(file.to_owned()), Some(line));
+    }
+    Some(frame)
+}
+
+fn at(address: u64, is_innermost: bool) -> Frame {
+    Frame {
+        address: Address(address),
+        found_by: if is_innermost { FoundBy::CONTEXT } else { FoundBy::CFI },
+        address_kind: if is_innermost { AddressKind::INSTRUCTION } else { AddressKind::RETURN },
+        ..Frame::default()
+    }
+}
+
+/// `x0: 0x0000000000000000   x1: 0x…`.
+fn registers(line: &str, values: &mut HashMap<String, u64>) {
+    let mut words = line.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        if let (Some(name), Some(value)) = (word.strip_suffix(':'), words.peek().copied().and_then(hexadecimal))
+            && values.len() < 256
+        {
+            values.insert(name.to_owned(), value);
+        }
+    }
+}
+
+fn general(arch: Arch, values: &HashMap<String, u64>) -> Option<Registers> {
+    let value = |name: &&str| values.get(*name).copied();
+    let general: Option<Vec<u64>> = match arch {
+        Arch::X86_64 => X86_64_NAMES.iter().chain(&["rip", "rfl"]).map(value).collect(),
+        Arch::Aarch64 => {
+            let own = |name: &&str| match *name {
+                "fp" => value(name).or_else(|| value(&"x29")),
+                "lr" => value(name).or_else(|| value(&"x30")),
+                _ => value(name),
+            };
+            AARCH64_NAMES.iter().chain(&["sp", "pc", "cpsr"]).map(own).collect()
+        }
+    };
+    Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
+}
+
+/// Name and reason of `*** Terminating app due to uncaught exception 'NSRangeException', reason: '…'`.
+fn uncaught(text: &str) -> (Option<String>, Option<String>) {
+    let mut quoted = text.splitn(3, '\'');
+    let name = quoted.nth(1).map(ToOwned::to_owned);
+    let reason = quoted.next().and_then(|rest| rest.split_once("reason: '")).map(|(_, reason)| reason);
+    (name, reason.map(|reason| reason.trim_end_matches('\'').to_owned()))
+}

@@ -1,0 +1,143 @@
+//! Stacks that were sampled: reports of processor time, wakeups, disk writes (`.diag`), hangs (`.hang`), spins (`.spin`, spindump) and
+//! those of `sample`. Each line is a frame with a count, and the frames that it called are below it, indented; outermost first.
+//!
+//! ```text
+//! Heaviest stack for the target process:
+//!   20  start + 1 (libdyld.dylib + 109009) [0x7fff7043a9d1]
+//!   20  ??? (App + 4232) [0x10b2d6088]
+//!
+//!   1001  start + 1 (libdyld.dylib + 109009) [0x7fff7043a9d1] 1-1001
+//!     1001  ??? (App + 4232) [0x10b2d6088] 1-1001
+//!      *1001  ??? (kernel + 6000) [0xffffff8000201770] (blocked) 1-1001
+//!
+//!     + 2719 start  (in libdyld.dylib) + 1  [0x7fff7043a9d1]
+//!     +   2719 ???  (in App)  load address 0x10b2d5000 + 0x1088  [0x10b2d6088]
+//! ```
+//!
+//! Sources: `spindump(8)`, `sample(1)`, and Apple's "Analyzing a crash report" for what the addresses are.
+
+use std::ops::Range;
+
+use coroner_symbols::SymbolFrame;
+
+use crate::apple_report::{
+    Frame, Site,
+    edit::Edits,
+    images::{ImageLists, hexadecimal, lines},
+    text::described,
+};
+
+/// What begins a stack whose lines are not indented, though each called the next.
+const FLAT: &str = "Heaviest stack";
+
+/// What a tree's lines are drawn with.
+const DRAWN: [char; 8] = [' ', '\t', '+', '!', ':', '|', '*', '\''];
+
+/// Where the names of a frame go.
+#[derive(Clone, Debug)]
+pub(crate) struct SampleLine {
+    /// The line up to the name.
+    prefix: Range<usize>,
+    name: Range<usize>,
+    /// What stands behind the name.
+    suffix: Range<usize>,
+}
+
+impl SampleLine {
+    /// Writes the calls, outermost first, as the tree is written.
+    pub(crate) fn name(&self, bytes: &[u8], offset: u64, calls: &[SymbolFrame], edits: &mut Edits) {
+        let part = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
+        let mut text = Vec::new();
+        for (index, call) in calls.iter().rev().enumerate() {
+            if index > 0 {
+                text.extend_from_slice(part(&self.suffix));
+                text.push(b'\n');
+                text.extend_from_slice(part(&self.prefix));
+            }
+            text.extend_from_slice(described(call, offset).as_bytes());
+        }
+        edits.replace(self.name.clone(), text);
+    }
+}
+
+/// The parts of a frame's line, in bytes from its beginning.
+struct Parts<'a> {
+    /// The column of the count.
+    indentation: usize,
+    name: Range<usize>,
+    /// The image's name and the frame's offset in it, where they are said.
+    image: Option<(&'a str, u64)>,
+    address: u64,
+}
+
+impl<'a> Parts<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let counted = line.trim_start_matches(DRAWN);
+        let indentation = line.len() - counted.len();
+        let named = counted.trim_start_matches(|c: char| c.is_ascii_digit());
+        if named.len() == counted.len() || !named.starts_with([' ', '\t']) {
+            return None;
+        }
+        let name_at = line.len() - named.trim_start().len();
+        let bracket = line.rfind("[0x").filter(|bracket| *bracket >= name_at)?;
+        // `sample` puts the addresses of several samples here.
+        let addresses = line.get(bracket + 1..)?.split_once(']')?.0;
+        let address = hexadecimal(addresses.split(',').next()?)?;
+        let head = line.get(name_at..bracket)?.trim_end();
+        let (length, image) = image_of(head);
+        let name = head.get(..length)?.trim_end();
+        Some(Self { indentation, name: name_at..name_at + name.len(), image, address })
+    }
+}
+
+/// How long the name is at the beginning of `name + 1 (App + 4232)` or of `name  (in App) + 1`, and the image with the offset.
+fn image_of(head: &str) -> (usize, Option<(&str, u64)>) {
+    if let Some(at) = head.rfind("  (in ") {
+        let offset = head.rsplit_once(" + ").filter(|_| head.contains("  load address ")).map(|parts| parts.1);
+        let name = head.get(at + 6..).and_then(|rest| rest.split_once(')')).map(|parts| parts.0);
+        return (at, name.zip(offset.and_then(hexadecimal)));
+    }
+    let Some(at) = head.rfind(" (").filter(|_| head.ends_with(')')) else { return (head.len(), None) };
+    let inside = head.get(at + 2..head.len() - 1).unwrap_or_default();
+    let image = inside.rsplit_once(" + ").and_then(|(name, offset)| Some((name, offset.parse().ok()?)));
+    (at, image)
+}
+
+/// The image of a frame's line, its load address and the frame's offset in it.
+pub(crate) fn place(line: &str) -> Option<(&str, u64, u64)> {
+    let Parts { image, address, .. } = Parts::of(line)?;
+    let (name, offset) = image?;
+    Some((name, address.checked_sub(offset)?, offset))
+}
+
+/// All frames that lie in an image.
+pub(crate) fn frames(lists: &ImageLists, bytes: &[u8]) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    let mut is_flat = false;
+    let mut lines = lines(bytes).map(|(start, line)| (start, line, Parts::of(line))).peekable();
+    while let Some((start, line, parts)) = lines.next() {
+        let Some(parts) = parts else {
+            is_flat = line.trim_start().starts_with(FLAT);
+            continue;
+        };
+        // The innermost frame of a stack is at an instruction, the others at what they return to.
+        let next = lines.peek().and_then(|(_, _, next)| next.as_ref());
+        let calls = next.is_some_and(|next| is_flat || next.indentation > parts.indentation);
+        let Some(image) = lists.image_at(start, parts.address) else { continue };
+        let Some(found) = lists.images.get(image) else { continue };
+        let name = line.get(parts.name.clone()).unwrap_or_default();
+        let place = |range: Range<usize>| start + range.start..start + range.end;
+        frames.push(Frame {
+            image,
+            offset: parts.address - found.load_address,
+            is_return_address: calls,
+            has_name: !name.starts_with("???"),
+            site: Site::Sample(SampleLine {
+                prefix: place(0..parts.name.start),
+                suffix: place(parts.name.end..line.len()),
+                name: place(parts.name),
+            }),
+        });
+    }
+    frames
+}

@@ -1,0 +1,241 @@
+//! ELF core dumps of Linux processes.
+
+use std::collections::BTreeMap;
+
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{
+    Address, Bytes, Crash, Header, Image, Problem, Registers, Segment, Signal, TextRange, Thread, signal_code_name,
+    signal_name,
+};
+use coroner_report::wire::{FORMAT_VERSION, ImageKind, Monitor, Os};
+use coroner_symbols::Symbolizer;
+use coroner_unwind::AddressRange;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use super::core_notes::{self as notes, SigInfo};
+use super::error::{DumpError, damaged};
+use crate::content_id;
+use crate::snapshot::elf_images::{self, MappedFile};
+use crate::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
+use crate::{MAX_IMAGES, MAX_THREADS};
+
+/// Most parts of files.
+const FILES: usize = 1 << 18;
+
+type Header64 = elf::FileHeader64<object::Endianness>;
+
+/// Reads a core dump that is in memory as a whole, or mapped.
+pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
+    let core = Core::parse(bytes)?;
+    let mut missing = 0_u64;
+    let mut saved = Vec::new();
+    for part in &core.parts {
+        let from = usize::try_from(part.offset).unwrap_or(usize::MAX).min(bytes.len());
+        let to = from.saturating_add(usize::try_from(part.in_file).unwrap_or(usize::MAX)).min(bytes.len());
+        missing = missing.saturating_add(part.in_file.saturating_sub((to - from) as u64));
+        saved.push((part.address, &bytes[from..to]));
+    }
+    Ok(core.report(&SavedMemory::new(saved), missing, bytes.len() as u64, symbolizer))
+}
+
+/// A part of the memory that a core dump has (`PT_LOAD`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Where it is in the file.
+    pub(crate) offset: u64,
+    /// Bytes of it that the file has.
+    pub(crate) in_file: u64,
+    /// Where it was in the process.
+    pub(crate) address: u64,
+    /// Bytes that it had there.
+    pub(crate) in_memory: u64,
+}
+
+/// What a core dump says in its headers and its notes.
+pub(crate) struct Core {
+    arch: Arch,
+    /// In the order of the file's headers.
+    pub(crate) parts: Vec<Part>,
+    /// The memory that the process had, and whether code could run in it.
+    mapped: Vec<(AddressRange, bool)>,
+    notes: Notes,
+}
+
+impl Core {
+    /// By the file, or by as much of it as its notes end in.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Core, DumpError> {
+        if bytes.get(4) == Some(&1) {
+            return Err(DumpError::Unsupported("a core dump of a 32-bit process".into()));
+        }
+        let header = Header64::parse(bytes).map_err(|error| damaged(format!("its ELF header: {error}")))?;
+        let endian = header.endian().map_err(|error| damaged(format!("its ELF header: {error}")))?;
+        let arch = match header.e_machine(endian) {
+            elf::EM_X86_64 => Arch::X86_64,
+            elf::EM_AARCH64 => Arch::Aarch64,
+            other => return Err(DumpError::Unsupported(format!("a core dump of the machine {}", other.0))),
+        };
+        let segments =
+            header.program_headers(endian, bytes).map_err(|error| damaged(format!("its program headers: {error}")))?;
+        let parts = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
+            let (offset, in_file) = segment.file_range(endian);
+            Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
+        });
+        let mapped = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
+            let (start, size) = (segment.p_vaddr(endian), segment.p_memsz(endian));
+            (AddressRange { start, end: start.saturating_add(size) }, segment.p_flags(endian).contains(elf::PF_X))
+        });
+        Ok(Core {
+            arch,
+            parts: parts.collect(),
+            mapped: mapped.collect(),
+            notes: Notes::read(endian, segments, bytes, arch)?,
+        })
+    }
+
+    /// The stack pointers of the threads.
+    pub(crate) fn stack_pointers(&self) -> impl Iterator<Item = u64> {
+        self.notes.threads.iter().filter_map(|thread| Some(thread.registers.sp()?.0))
+    }
+
+    /// What the threads have in the register of a system call's first argument: of one that waits for a lock, its address.
+    pub(crate) fn first_arguments(&self) -> impl Iterator<Item = u64> {
+        let argument = |registers: &Registers| {
+            let x86_64 = registers.x86_64().map(|registers| registers.gpr[5]);
+            x86_64.or_else(|| registers.aarch64().map(|registers| registers.x[0]))
+        };
+        self.notes.threads.iter().filter_map(move |thread| argument(&thread.registers))
+    }
+
+    /// Where files begin that are mapped from their first byte on, and the vdso.
+    pub(crate) fn image_starts(&self) -> impl Iterator<Item = u64> {
+        let files = self.notes.files.iter().filter(|file| file.offset == 0).map(|file| file.start);
+        files.take(MAX_IMAGES).chain(elf_images::auxiliary(&self.notes.auxiliary, elf_images::AT_SYSINFO_EHDR))
+    }
+
+    /// The report, with its stacks walked. Of the memory `missing` bytes were not there: the file ended at `end`.
+    pub(crate) fn report(
+        &self,
+        memory: &SavedMemory<'_>,
+        missing: u64,
+        end: u64,
+        symbolizer: &mut Symbolizer,
+    ) -> Report {
+        let mut report = report(&self.notes, self.arch, memory);
+        // The same death is the same event, in whichever form it came.
+        let whole = self.parts.iter().map(|part| part.offset.saturating_add(part.in_file)).max().unwrap_or(0);
+        report.header.event_id = content_id([&self.notes.identity[..], &whole.to_le_bytes()]);
+        if missing > 0 {
+            let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
+            report.problems.push(Problem { section: None, offset: end, what });
+        }
+        walk_threads(&mut report, memory, self.mapped.iter().copied(), symbolizer);
+        report.complete = report.problems.is_empty();
+        report
+    }
+}
+
+/// What the notes say.
+#[derive(Default)]
+struct Notes {
+    threads: Vec<notes::CoreThread>,
+    process: notes::Process,
+    signal: Option<SigInfo>,
+    files: Vec<MappedFile>,
+    auxiliary: Vec<u8>,
+    /// What tells this death from others: the first bytes of all notes.
+    identity: Vec<u8>,
+}
+
+impl Notes {
+    fn read(
+        endian: object::Endianness,
+        segments: &[elf::ProgramHeader64<object::Endianness>],
+        bytes: &[u8],
+        arch: Arch,
+    ) -> Result<Notes, DumpError> {
+        const IDENTITY: usize = 512;
+        let mut found = Notes::default();
+        for segment in segments {
+            let Ok(Some(mut list)) = segment.notes(endian, bytes) else { continue };
+            // A list that is cut off ends where it is.
+            while let Ok(Some(note)) = list.next() {
+                let (kind, desc) = (note.n_type(endian).0, note.desc());
+                if found.identity.len() < 64 * IDENTITY {
+                    found.identity.extend_from_slice(&desc[..desc.len().min(IDENTITY)]);
+                }
+                match (note.name(), kind) {
+                    (b"CORE", notes::NT_PRSTATUS) if found.threads.len() < MAX_THREADS => {
+                        found.threads.extend(notes::thread(desc, arch));
+                    }
+                    (b"CORE", notes::NT_PRPSINFO) => found.process = notes::process(desc).unwrap_or_default(),
+                    (b"CORE", notes::NT_SIGINFO) if found.signal.is_none() => found.signal = notes::signal(desc),
+                    (b"CORE", notes::NT_FILE) => found.files = notes::files(desc, FILES),
+                    (b"CORE", notes::NT_AUXV) => found.auxiliary = desc.to_vec(),
+                    _ => {}
+                }
+            }
+        }
+        if found.threads.is_empty() {
+            return Err(damaged("it has no thread (`NT_PRSTATUS`)"));
+        }
+        Ok(found)
+    }
+}
+
+fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
+    let os = Os::LINUX;
+    let first = &found.threads[0];
+    let signal = found.signal.unwrap_or(SigInfo { number: first.signal.into(), ..SigInfo::default() });
+    // A signal of code 0 or below was sent; SIGILL, SIGFPE, SIGSEGV, SIGBUS and SIGTRAP of the kernel have an address.
+    let has_address = signal.code > 0 && signal.code != 0x80 && matches!(signal.number, 4 | 5 | 7 | 8 | 11);
+    let address = has_address.then_some(Address(signal.value));
+    // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have the number of a timer there, or what is ready.
+    let sent = matches!(signal.code, 0 | -1 | -3 | -6).then_some(signal.value);
+    let images = images(&found.files, &found.auxiliary, memory);
+    let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
+    let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
+        tid: thread.tid.into(),
+        name: (thread.tid == found.process.pid).then(|| found.process.name.clone()).filter(|name| !name.is_empty()),
+        // The kernel writes the thread that died first.
+        crashed: index == 0,
+        main: thread.tid == found.process.pid,
+        registers: Some(thread.registers.clone()),
+        futex: futex(&thread.registers, thread.system_call, memory),
+        ..Thread::default()
+    });
+    Report {
+        header: Header {
+            format_version: FORMAT_VERSION,
+            pid: found.process.pid,
+            ppid: found.process.ppid,
+            process_name: found.process.name.clone(),
+            arch: Some(arch),
+            os,
+            page_size: 4096,
+            ..Header::default()
+        },
+        crash: Some(Crash {
+            monitor: Monitor::SIGNAL,
+            tid: first.tid.into(),
+            address,
+            signal: (signal.number != 0).then(|| Signal {
+                number: signal.number,
+                name: signal_name(os, signal.number),
+                code: signal.code,
+                code_name: signal_code_name(os, signal.number, signal.code),
+                errno: signal.errno,
+                address,
+                sender_pid: sent.map(|sender| sender as u32),
+                sender_uid: sent.map(|sender| (sender >> 32) as u32),
+                ..Signal::default()
+            }),
+            ..Crash::default()
+        }),
+        threads: threads.collect(),
+        images,
+        stack_memory: kept_stacks(stacks, memory),
+        ..Report::default()
+    }
+}

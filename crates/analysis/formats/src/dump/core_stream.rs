@@ -1,0 +1,230 @@
+//! Core dumps that come as a stream: out of a compressed file, or from the kernel while the process is still there.
+//!
+//! The headers and the notes come first in what the kernel, systemd-coredump, apport and gdb write. They say which memory a walk of the stacks
+//! needs: the used part of each stack, the headers of the images, and the locks that threads wait for. That is kept, and all else passed over, so that a core dump of any size
+//! takes as much memory as its stacks have.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+
+use coroner_report::Report;
+use coroner_symbols::Symbolizer;
+
+use super::core_file::{Core, Part};
+use super::error::{DumpError, damaged};
+use crate::snapshot::SavedMemory;
+
+/// Most bytes before the memory: headers and notes.
+const LARGEST_HEAD: u64 = 64 << 20;
+/// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
+const RED_ZONE: u64 = 128;
+/// Most bytes of one stack, least of one of many, and most of all together.
+const STACK: u64 = 1 << 20;
+const LEAST: u64 = 16 << 10;
+const STACKS: u64 = 48 << 20;
+/// Bytes of an image's beginning, with its headers and its build id, and most of all.
+const HEADERS: u64 = 8192;
+const ALL_HEADERS: u64 = 16 << 20;
+/// Bytes before and after the word that a thread waits for.
+const LOCK: u64 = 64;
+/// Bytes that are passed over at once.
+const STRIDE: usize = 256 << 10;
+
+/// `ET_CORE`, and the sizes of `Elf64_Ehdr` and `Elf64_Phdr`.
+const ET_CORE: u16 = 4;
+const EHDR: u64 = 64;
+const PHDR: u64 = 56;
+/// More program headers than the header's field can say (`PN_XNUM`): how many is said at the end of the file.
+const PN_XNUM: u16 = 0xffff;
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+
+/// Reads a core dump from `stream`. With the `memory` of the process (`/proc/PID/mem`), while it is still there, only headers and notes are read
+/// from the stream.
+pub(crate) fn read(
+    mut stream: impl Read,
+    memory: Option<&File>,
+    symbolizer: &mut Symbolizer,
+) -> Result<Report, DumpError> {
+    let head = head(&mut stream)?;
+    let core = Core::parse(&head)?;
+    let wanted = wanted(&core);
+    let from_process = memory.and_then(|memory| of_process(memory, &wanted));
+    let (pieces, missing, end) = match from_process {
+        Some(pieces) => (pieces, 0, 0),
+        None => of_stream(stream, head.len() as u64, &core, &wanted),
+    };
+    let saved = SavedMemory::new(pieces.iter().map(|(start, bytes)| (*start, &bytes[..])).collect());
+    Ok(core.report(&saved, missing, end, symbolizer))
+}
+
+/// As much as there is, up to so many bytes: less at the end, and where it can't be read on, with the reason.
+fn fill(stream: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Error>) {
+    let mut length = 0;
+    while length < into.len() {
+        match stream.read(&mut into[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return (length, Some(error)),
+        }
+    }
+    (length, None)
+}
+
+/// Reads on until `head` has so many bytes.
+fn extend(head: &mut Vec<u8>, stream: &mut impl Read, length: u64) -> Result<(), DumpError> {
+    if length > LARGEST_HEAD {
+        return Err(damaged(format!(
+            "its notes end at byte {length}: no core dump that is read as a stream has so many"
+        )));
+    }
+    let from = head.len();
+    if length as usize > from {
+        head.resize(length as usize, 0);
+        let (read, why) = fill(stream, &mut head[from..]);
+        if from + read < length as usize {
+            let why = why.map_or_else(String::new, |error| format!(": {error}"));
+            return Err(damaged(format!("it is cut off at byte {}, in its headers and notes{why}", from + read)));
+        }
+    }
+    Ok(())
+}
+
+/// All up to the end of the notes.
+fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
+    let mut head = Vec::new();
+    extend(&mut head, stream, EHDR)?;
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    if !head.starts_with(b"\x7fELF") || half(16) != ET_CORE {
+        return Err(DumpError::NotADump);
+    }
+    if head[4] == 1 {
+        return Err(DumpError::Unsupported("a core dump of a 32-bit process".into()));
+    }
+    let offset = word(&head, 32).unwrap_or_default();
+    let (size, count) = (half(54), half(56));
+    if u64::from(size) != PHDR || count == PN_XNUM {
+        return Err(damaged("its program headers can't be read from a stream: unpack it first"));
+    }
+    let end = offset.checked_add(PHDR * u64::from(count)).ok_or_else(|| damaged("its program headers"))?;
+    extend(&mut head, stream, end)?;
+    let (mut notes_end, mut memory_start) = (end, u64::MAX);
+    for header in head[offset as usize..end as usize].chunks_exact(PHDR as usize) {
+        let word = |at| word(header, at).unwrap_or_default();
+        let (start, length) = (word(8), word(32));
+        match half(header, 0) {
+            Some(PT_NOTE) => notes_end = notes_end.max(start.saturating_add(length)),
+            Some(PT_LOAD) if length > 0 => memory_start = memory_start.min(start),
+            _ => {}
+        }
+    }
+    if notes_end > memory_start {
+        return Err(damaged("its notes come after its memory, so it can't be read from a stream: unpack it first"));
+    }
+    extend(&mut head, stream, notes_end)?;
+    Ok(head)
+}
+
+/// What a walk needs: ranges of addresses that don't overlap, in the parts of the memory that the core dump has.
+fn wanted(core: &Core) -> Vec<(u64, u64)> {
+    let count = core.stack_pointers().count().max(1) as u64;
+    let each = (STACKS / count).clamp(LEAST, STACK);
+    let stacks = core.stack_pointers().map(|sp| {
+        let start = sp.saturating_sub(RED_ZONE) & !7;
+        (start, start.saturating_add(each))
+    });
+    let stacks = stacks.take((STACKS / LEAST) as usize);
+    let locks = core.first_arguments().map(|at| (at.saturating_sub(LOCK), at.saturating_add(LOCK)));
+    let headers = core.image_starts().map(|start| (start, start.saturating_add(HEADERS)));
+    let mut ranges: Vec<(u64, u64)> =
+        stacks.chain(locks).chain(headers.take((ALL_HEADERS / HEADERS) as usize)).collect();
+    ranges.sort_unstable();
+    let mut parts: Vec<&Part> = core.parts.iter().collect();
+    parts.sort_unstable_by_key(|part| part.address);
+    let mut wanted: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        let start = wanted.last().map_or(start, |last| start.max(last.1));
+        // A lock in a stack or in headers that are wanted anyway.
+        if start >= end {
+            continue;
+        }
+        let after = parts.partition_point(|part| part.address <= start);
+        let Some(part) = after.checked_sub(1).map(|index| parts[index]) else { continue };
+        let end = end.min(part.address.saturating_add(part.in_memory));
+        if start < end {
+            wanted.push((start, end));
+        }
+    }
+    wanted
+}
+
+type Pieces = Vec<(u64, Vec<u8>)>;
+
+/// From the process. `None` if nothing of it can be read any more.
+#[cfg(unix)]
+fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
+    use std::os::unix::fs::FileExt;
+    let mut pieces = Vec::new();
+    for &(start, end) in wanted {
+        let mut bytes = vec![0; (end - start) as usize];
+        let mut length = 0;
+        while length < bytes.len() {
+            match memory.read_at(&mut bytes[length..], start + length as u64) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+                Ok(count) => length += count,
+            }
+        }
+        bytes.truncate(length);
+        if length > 0 {
+            pieces.push((start, bytes));
+        }
+    }
+    (!pieces.is_empty()).then_some(pieces)
+}
+
+/// Elsewhere no kernel has it in a file.
+#[cfg(not(unix))]
+fn of_process(_memory: &File, _wanted: &[(u64, u64)]) -> Option<Pieces> {
+    None
+}
+
+/// From the stream, of which `position` bytes were read. Also how many bytes of these parts it did not have, and where it ended.
+fn of_stream(mut stream: impl Read, mut position: u64, core: &Core, wanted: &[(u64, u64)]) -> (Pieces, u64, u64) {
+    // In the order of the file: where, at which address, how many bytes.
+    let mut places: Vec<(u64, u64, u64)> = Vec::new();
+    for part in &core.parts {
+        let end = part.address.saturating_add(part.in_file);
+        let first = wanted.partition_point(|(_, to)| *to <= part.address);
+        for (from, to) in wanted[first..].iter().take_while(|(from, _)| *from < end) {
+            let (from, to) = ((*from).max(part.address), (*to).min(end));
+            places.push((part.offset.saturating_add(from - part.address), from, to - from));
+        }
+    }
+    places.sort_unstable();
+    let (mut pieces, mut missing) = (Vec::new(), 0_u64);
+    let mut stride = vec![0; STRIDE];
+    let mut has_ended = false;
+    for (offset, address, length) in places {
+        while position < offset && !has_ended {
+            let next = (offset - position).min(STRIDE as u64) as usize;
+            // A compressed file that is damaged ends there.
+            let (read, _) = fill(&mut stream, &mut stride[..next]);
+            position += read as u64;
+            has_ended = read < next;
+        }
+        // Parts that overlap, as no dump has them.
+        if position > offset {
+            continue;
+        }
+        let mut bytes = vec![0; if has_ended { 0 } else { length as usize }];
+        let (read, _) = fill(&mut stream, &mut bytes);
+        position += read as u64;
+        has_ended |= read < bytes.len();
+        missing += length - read as u64;
+        bytes.truncate(read);
+        pieces.push((address, bytes));
+    }
+    (pieces, missing, position)
+}

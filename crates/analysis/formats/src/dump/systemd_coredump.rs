@@ -1,0 +1,83 @@
+//! What systemd-coredump notes of the core dumps that it keeps in `/var/lib/systemd/coredump`: in extended attributes of the file, in its name, and
+//! in the journal.
+//!
+//! Source: systemd's `src/coredump/coredump.c`; systemd-coredump(8), "Information about the crashed process".
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use coroner_report::model::Timestamp;
+use serde_json::Value;
+
+use super::noted::Noted;
+
+/// The fields of the journal that are read.
+const FIELDS: &str = "COREDUMP_EXE,COREDUMP_UNIT,COREDUMP_TIMESTAMP,COREDUMP_PACKAGE_NAME,COREDUMP_PACKAGE_VERSION";
+
+/// What was noted of the core dump at `path`: `None` if its name is not one that systemd-coredump gives. The journal is asked by `journalctl`, where
+/// there is one; who may not read the journal has what the file says.
+pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
+    let mut noted = of_name(path.file_name()?.to_str()?)?;
+    let attribute = |name: &str| {
+        let mut value = vec![0; 4096];
+        let length = rustix::fs::getxattr(path, format!("user.coredump.{name}"), &mut value[..]).ok()?;
+        value.truncate(length);
+        String::from_utf8(value).ok().filter(|text| !text.is_empty())
+    };
+    noted.executable = attribute("exe");
+    noted.unit = attribute("unit");
+    noted.package = attribute("package_name");
+    noted.package_version = attribute("package_version");
+    if let Some(entry) = std::path::absolute(path).ok().and_then(|path| of_journal(&path)) {
+        let field = |name: &str| entry[name].as_str().map(ToOwned::to_owned);
+        noted.executable = field("COREDUMP_EXE").or(noted.executable);
+        noted.unit = field("COREDUMP_UNIT").or(noted.unit);
+        noted.package = field("COREDUMP_PACKAGE_NAME").or(noted.package);
+        noted.package_version = field("COREDUMP_PACKAGE_VERSION").or(noted.package_version);
+        noted.time = field("COREDUMP_TIMESTAMP").and_then(|text| microseconds(&text)).or(noted.time);
+    }
+    Some(noted)
+}
+
+/// `core.COMM.UID.BOOT-ID.PID.MICROSECONDS`, with an extension where it is compressed.
+fn of_name(name: &str) -> Option<Noted> {
+    let name = name.strip_prefix("core.")?;
+    let name = [".zst", ".lz4", ".xz"].iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
+    let mut parts = name.rsplit('.');
+    let (time, pid, boot, uid) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_boot = boot.len() == 32 && boot.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_noted = is_boot && pid.parse::<u32>().is_ok() && uid.parse::<u32>().is_ok() && parts.next().is_some();
+    is_noted.then_some(Noted { time: microseconds(time), ..Noted::default() })
+}
+
+/// Since 1970.
+fn microseconds(text: &str) -> Option<Timestamp> {
+    text.parse::<u64>().ok()?.checked_mul(1000).map(Timestamp)
+}
+
+/// The entry of the journal that is of this file.
+fn of_journal(path: &Path) -> Option<Value> {
+    let output = Command::new("journalctl")
+        .args(["--quiet", "--no-pager", "--output=json", "--lines=1", "--output-fields", FIELDS])
+        .arg(format!("COREDUMP_FILENAME={}", path.display()))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    serde_json::from_str(str::from_utf8(&output.stdout).ok()?.lines().next()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_when() {
+        let name = "core.python3\x2e12.1000.0123456789abcdef0123456789abcdef.4711.1732464000123456.zst";
+        assert_eq!(of_name(name).unwrap().time, Some(Timestamp(1_732_464_000_123_456_000)));
+        for other in ["core", "core.4711", "core.x.1000.boot.1.2.zst", "core.1000.0123456789abcdef0123456789abcdef.1.2"]
+        {
+            assert_eq!(of_name(other), None, "{other}");
+        }
+    }
+}

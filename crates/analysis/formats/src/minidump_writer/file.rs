@@ -1,0 +1,113 @@
+//! The file: a header, a directory of streams, and what they consist of.
+
+use coroner_report::model::Timestamp;
+use minidump_common::format::{
+    MINIDUMP_DIRECTORY, MINIDUMP_HEADER, MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP_SIGNATURE,
+    MINIDUMP_STREAM_TYPE, MINIDUMP_VERSION,
+};
+use scroll::ctx::{SizeWith, TryIntoCtx};
+use scroll::{Endian, LE, Pwrite};
+
+use crate::minidump_writer::MinidumpError;
+use crate::minidump_writer::threads::Stack;
+
+/// Where parts begin: contexts hold registers of 16 bytes.
+const ALIGNMENT: usize = 16;
+
+pub(crate) struct File {
+    bytes: Vec<u8>,
+    /// How many streams there is room for in the directory.
+    room: usize,
+    /// The memory of the stacks, once it was appended: two streams refer to it.
+    pub(crate) stacks: Option<Vec<Stack>>,
+}
+
+/// How many bytes a structure takes.
+pub(crate) fn size_of<T: SizeWith<Endian>>() -> usize {
+    T::size_with(&LE)
+}
+
+impl File {
+    /// A file with room for so many streams.
+    pub(crate) fn new(streams: usize) -> Self {
+        let directory = streams * size_of::<MINIDUMP_DIRECTORY>();
+        Self { bytes: vec![0; size_of::<MINIDUMP_HEADER>() + directory], room: streams, stacks: None }
+    }
+
+    /// Appends bytes. Offsets have 32 bits: that the file is not larger is looked at once, at its end.
+    pub(crate) fn append_bytes(&mut self, bytes: &[u8]) -> Location {
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+        let location = Location { data_size: bytes.len() as u32, rva: self.bytes.len() as u32 };
+        self.bytes.extend_from_slice(bytes);
+        location
+    }
+
+    pub(crate) fn append<T>(&mut self, value: T) -> Result<Location, MinidumpError>
+    where
+        T: TryIntoCtx<Endian, Error = scroll::Error> + SizeWith<Endian>,
+    {
+        let mut bytes = Vec::new();
+        put(&mut bytes, value)?;
+        Ok(self.append_bytes(&bytes))
+    }
+
+    /// Appends a list as streams have them: the number of elements, then these.
+    pub(crate) fn append_list<T>(&mut self, elements: Vec<T>) -> Result<Location, MinidumpError>
+    where
+        T: TryIntoCtx<Endian, Error = scroll::Error> + SizeWith<Endian>,
+    {
+        let mut bytes = (elements.len() as u32).to_le_bytes().to_vec();
+        elements.into_iter().try_for_each(|element| put(&mut bytes, element))?;
+        Ok(self.append_bytes(&bytes))
+    }
+
+    /// Appends a text (`MINIDUMP_STRING`): the number of its bytes, then UTF-16 with a zero behind. Gives its offset.
+    pub(crate) fn append_text(&mut self, text: &str) -> u32 {
+        let units: Vec<u16> = text.encode_utf16().collect();
+        let mut bytes = (units.len() as u32 * 2).to_le_bytes().to_vec();
+        bytes.extend(units.into_iter().chain([0]).flat_map(u16::to_le_bytes));
+        self.append_bytes(&bytes).rva
+    }
+
+    pub(crate) fn finish(
+        mut self,
+        streams: &[(MINIDUMP_STREAM_TYPE, Location)],
+        time: Timestamp,
+    ) -> Result<Vec<u8>, MinidumpError> {
+        if u32::try_from(self.bytes.len()).is_err() || streams.len() > self.room {
+            return Err(MinidumpError::TooLarge);
+        }
+        let header = MINIDUMP_HEADER {
+            signature: MINIDUMP_SIGNATURE,
+            version: MINIDUMP_VERSION,
+            stream_count: streams.len() as u32,
+            stream_directory_rva: size_of::<MINIDUMP_HEADER>() as u32,
+            checksum: 0,
+            time_date_stamp: seconds(time),
+            flags: 0,
+        };
+        let mut start = Vec::new();
+        put(&mut start, header)?;
+        for (stream, location) in streams {
+            put(&mut start, MINIDUMP_DIRECTORY { stream_type: *stream as u32, location: *location })?;
+        }
+        self.bytes[..start.len()].copy_from_slice(&start);
+        Ok(self.bytes)
+    }
+}
+
+/// A time as the format has it: seconds since the Unix epoch in 32 bits, which end in 2106.
+pub(crate) fn seconds(time: Timestamp) -> u32 {
+    u32::try_from(time.0 / 1_000_000_000).unwrap_or(u32::MAX)
+}
+
+fn put<T>(bytes: &mut Vec<u8>, value: T) -> Result<(), MinidumpError>
+where
+    T: TryIntoCtx<Endian, Error = scroll::Error> + SizeWith<Endian>,
+{
+    let start = bytes.len();
+    bytes.resize(start + size_of::<T>(), 0);
+    // There is room for it by its own account.
+    bytes.pwrite_with(value, start, LE).map_err(|_| MinidumpError::TooLarge)?;
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! A process that was saved, in a file or by reading it from outside: registers, memory and images, and the walk of its stacks.
+//!
+//! Who reads a process builds a [`Report`] with its threads' registers and its images, collects what it has of the memory in a
+//! [`SavedMemory`], and has [`walk_threads`] fill in the frames.
+
+pub mod elf_images;
+mod pdata;
+pub mod user_regs;
+
+use std::collections::BTreeSet;
+
+use coroner_process::futex_wait;
+use coroner_process::memory::{Memory, Unreadable};
+use coroner_process::registers::Arch as Machine;
+use coroner_report::Report;
+use coroner_report::model::{Address, Frame, FutexWait, Image, Problem, Registers, StackMemory};
+use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
+use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
+use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
+
+/// Most frames of a thread: of a recursion without end, the first.
+const FRAMES: u32 = 4096;
+/// Most reads of a walk.
+const READS: u64 = 1 << 22;
+
+/// Words of a stack that are searched for return addresses.
+const SCANNED: u32 = 512;
+
+/// Most files of other builds that are named.
+const OTHERS: usize = 16;
+
+/// Most bytes of a stack that are kept in the report, and of all.
+const KEPT: usize = 64 << 10;
+const ALL_KEPT: usize = 32 << 20;
+
+/// Saved memory, in pieces that don't overlap.
+#[derive(Debug, Default)]
+pub struct SavedMemory<'b> {
+    /// By address.
+    ranges: Vec<(u64, &'b [u8])>,
+}
+
+impl<'b> SavedMemory<'b> {
+    /// Sorts the pieces, each an address and its bytes.
+    pub fn new(mut ranges: Vec<(u64, &'b [u8])>) -> Self {
+        ranges.retain(|(_, bytes)| !bytes.is_empty());
+        ranges.sort_by_key(|(start, _)| *start);
+        SavedMemory { ranges }
+    }
+
+    /// What was saved from `address` on, up to the end of its piece.
+    pub fn at(&self, address: u64) -> Option<&'b [u8]> {
+        let after = self.ranges.partition_point(|(start, _)| *start <= address);
+        let (start, bytes) = self.ranges.get(after.checked_sub(1)?)?;
+        bytes.get(usize::try_from(address - start).ok()?..).filter(|rest| !rest.is_empty())
+    }
+
+    /// As many bytes, also where they lie in several pieces.
+    pub fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length.min(1 << 20));
+        while bytes.len() < length {
+            let rest = self.at(address.checked_add(bytes.len() as u64)?)?;
+            bytes.extend_from_slice(&rest[..rest.len().min(length - bytes.len())]);
+        }
+        Some(bytes)
+    }
+}
+
+impl Memory for &SavedMemory<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        let whole = self.at(address).and_then(|rest| rest.get(..into.len()));
+        if let Some(whole) = whole {
+            into.copy_from_slice(whole);
+            return Ok(());
+        }
+        let parts = self.bytes(address, into.len()).ok_or(Unreadable { address })?;
+        into.copy_from_slice(&parts);
+        Ok(())
+    }
+}
+
+/// What a report has of the stacks of these threads, from their stack pointers on: for a minidump.
+pub fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &SavedMemory<'_>) -> Vec<StackMemory> {
+    let mut all = 0;
+    let stacks = threads.map_while(|(tid, sp)| {
+        let bytes = memory.at(sp.0).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(KEPT)];
+        all += bytes.len();
+        let piece =
+            StackMemory { tid: tid.into(), address: sp, bytes: bytes.to_vec().into(), ..StackMemory::default() };
+        (all <= ALL_KEPT).then_some(piece)
+    });
+    stacks.filter(|piece| !piece.bytes.is_empty()).collect()
+}
+
+/// Walks all threads of `report` that have registers. The process had `mapped`, with the places where code could run.
+pub fn walk_threads(
+    report: &mut Report,
+    memory: &SavedMemory<'_>,
+    mapped: impl IntoIterator<Item = (AddressRange, bool)>,
+    symbolizer: &mut Symbolizer,
+) {
+    let arch = match report.header.arch {
+        Some(Machine::X86_64) => Arch::X86_64,
+        Some(Machine::Aarch64) => Arch::Aarch64,
+        None => return,
+    };
+    let mut images = SnapshotImages::new();
+    images.add_memory(mapped);
+    let mut without: Vec<String> = Vec::new();
+    let mut others = Vec::new();
+    for image in &report.images {
+        let key = ImageKey::of_image(image, arch);
+        let data = images.add(symbolizer.files(&key), image.load_address.0);
+        if data.has_code || data.debug_frame || !image.path.starts_with('/') {
+            continue;
+        }
+        match &symbolizer.status(&key).matched {
+            Match::Mismatched { path, found } => others.push((described(image), path.clone(), found.clone())),
+            _ => without.push(described(image)),
+        }
+    }
+    for (image, path, found) in others.iter().take(OTHERS) {
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let has = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        let what = format!(
+            "`{}` is of another build than {image}: its build id is {has}, so its names and unwind data are not used",
+            path.display()
+        );
+        report.problems.push(Problem { section: None, offset: 0, what });
+    }
+    if !without.is_empty() {
+        let what = format!(
+            "stacks through {} are walked without unwind data: no file with the build id was found",
+            without.join(", ")
+        );
+        report.problems.push(Problem { section: None, offset: 0, what });
+    }
+    let scan = if without.is_empty() && others.is_empty() { 0 } else { SCANNED };
+    let mut cache = Box::new(RuleCache::new());
+    for thread in &mut report.threads {
+        let Some(registers) = &thread.registers else { continue };
+        let walked = match (registers.x86_64(), registers.aarch64()) {
+            (Some(registers), _) => walk::<X86_64>(&registers, memory, &images, &mut cache, (scan, None)),
+            (None, Some(registers)) => {
+                walk::<Aarch64>(&registers, memory, &images, &mut cache, (scan, Some(AUTHENTICATION_MASK)))
+            }
+            (None, None) => continue,
+        };
+        (thread.frames, thread.walk_end) = (walked.0, Some(walked.1));
+    }
+}
+
+/// The same of a process of Windows on x86_64. `is_call`: the crashed thread's program counter is one that a call returns to.
+pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_call: bool, symbolizer: &mut Symbolizer) {
+    let mut files = SnapshotImages::new();
+    for image in &report.images {
+        files.add(symbolizer.files(&ImageKey::of_image(image, Arch::X86_64)), image.load_address.0);
+    }
+    let mut without = BTreeSet::new();
+    for thread in &mut report.threads {
+        let Some(registers) = thread.registers.as_ref().and_then(Registers::x86_64) else { continue };
+        let kind = if is_call && thread.crashed { AddressKind::RETURN } else { AddressKind::INSTRUCTION };
+        let (frames, end, missing) = pdata::walk(&registers, kind, &mut files.memory(memory), &report.images);
+        (thread.frames, thread.walk_end) = (frames, Some(end));
+        without.extend(missing.map(described));
+    }
+    if !without.is_empty() {
+        let without = without.into_iter().collect::<Vec<_>>().join(", ");
+        let what = format!("stacks end at {without}: no file with its identity was found, whose unwind data they need");
+        report.problems.push(Problem { section: None, offset: 0, what });
+    }
+}
+
+/// The bits of a user's arm64 pointer that are no address, in a space of 48 bits: what neither form says.
+const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
+
+fn described(image: &Image) -> String {
+    match image.code_id() {
+        Some(id) => format!("{} ({id})", image.name()),
+        None => image.name().to_owned(),
+    }
+}
+
+/// The frames of a thread. A search of the stack finds what is no caller, too: it is of use where unwind data are missing, of an image
+/// (`scan`) or of the code that a walk came to, and not where a piece of the stack is.
+fn walk<A: Architecture>(
+    registers: &A::Registers,
+    memory: &SavedMemory<'_>,
+    images: &SnapshotImages,
+    cache: &mut RuleCache,
+    (scan, authentication_mask): (u32, Option<u64>),
+) -> (Vec<Frame>, WalkEnd) {
+    let mut walked = |scan_words| {
+        let options = Options { frames: FRAMES, reads: READS, scan_words, authentication_mask, ..Options::default() };
+        let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
+        let mut frames = Vec::new();
+        while let Some(frame) = walker.next_frame() {
+            frames.push(as_reported(&frame));
+        }
+        (frames, walker.end())
+    };
+    let mut whole = walked(scan);
+    if let Some(End::NoUnwindData { address }) = whole.1
+        && scan == 0
+        && images.is_executable(address) == Some(true)
+    {
+        whole = walked(SCANNED);
+    }
+    (whole.0, whole.1.map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
+}
+
+fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
+    let address_kind = match (frame.kind, frame.found) {
+        (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
+        (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,
+        _ => AddressKind::INSTRUCTION,
+    };
+    Frame {
+        address: Address(frame.pc),
+        found_by: FoundBy(frame.found as u8),
+        address_kind,
+        sp: Some(Address(frame.sp)),
+        cfa: frame.cfa.map(Address),
+        ..Frame::default()
+    }
+}
+
+/// The registers of a report from those of a thread, in the order of the architecture.
+pub fn registers(arch: Machine, general: Vec<u64>) -> Registers {
+    Registers { arch: Some(arch), general, ..Registers::default() }
+}
+
+/// The futex that a thread waits for which is in that system call.
+pub fn futex<M: Memory>(registers: &Registers, call: Option<i64>, mut memory: M) -> Option<FutexWait> {
+    let wait = match registers.x86_64() {
+        Some(registers) => futex_wait::FutexWait::of(&registers, call?, &mut memory),
+        None => futex_wait::FutexWait::of(&registers.aarch64()?, call?, &mut memory),
+    };
+    wait.as_ref().map(FutexWait::from)
+}

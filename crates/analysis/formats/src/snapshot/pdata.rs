@@ -1,0 +1,441 @@
+//! Stacks of Windows on x86_64, by the unwind data of the images' files (`.pdata`; learn.microsoft.com, "x64 exception handling").
+//!
+//! A frame is one that unwind data prove, or the caller of a function without any, if a call stands before the address that it would return to. Where the
+//! image's file is not there, the walk ends.
+
+use coroner_process::memory::Memory;
+use coroner_process::registers::X86_64Registers;
+use coroner_report::model::{Address, Frame, Image};
+use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
+
+/// Most frames of a thread.
+const FRAMES: usize = 4096;
+/// Most unwind data that are chained for one function.
+const CHAINED: usize = 32;
+/// Most bytes of an epilogue: an addition, eight pops of two bytes, a jump.
+const EPILOGUE: usize = 32;
+/// rsp, in the processor's numbering of registers.
+const RSP: usize = 4;
+/// The processor's registers in the order of DWARF's.
+const DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// The frames of a thread whose program counter is an address of that kind. And of which image there is no file, if that ended the walk.
+pub(super) fn walk<'i>(
+    registers: &X86_64Registers,
+    kind: AddressKind,
+    memory: &mut impl Memory,
+    images: &'i [Image],
+) -> (Vec<Frame>, WalkEnd, Option<&'i Image>) {
+    let mut general = [0; 16];
+    for (value, number) in registers.gpr.iter().zip(DWARF) {
+        general[number] = *value;
+    }
+    let mut state = State { general, pc: registers.pc, memory };
+    let (mut found_by, mut address_kind) = (FoundBy::CONTEXT, kind);
+    let mut frames = Vec::new();
+    let mut without = None;
+    let end = loop {
+        let sp = state.general[RSP];
+        if state.pc == 0 && !frames.is_empty() {
+            break WalkEnd::ROOT;
+        }
+        if frames.len() == FRAMES {
+            break WalkEnd::LIMIT;
+        }
+        let is_first = frames.is_empty();
+        let sp_of_frame = Some(Address(sp));
+        frames.push(Frame { address: Address(state.pc), found_by, address_kind, sp: sp_of_frame, ..Frame::default() });
+        let is_return = address_kind == AddressKind::RETURN;
+        let at = if is_return { state.pc.wrapping_sub(1) } else { state.pc };
+        let image = images.iter().find(|image| image.contains(Address(at)));
+        let stepped = match image.map(|image| state.function(image.load_address.0, at)) {
+            Some(Lookup::Function(function)) => state.unwind(&function, at, is_return).map(|kind| (FoundBy::CFI, kind)),
+            // A function that calls none and moves nothing, or no code at all, which a call led to.
+            Some(Lookup::NoFunction) | None if is_first && !is_return => {
+                state.return_by_top(images).map(|()| (FoundBy::STACK_TOP, AddressKind::RETURN))
+            }
+            Some(Lookup::NoFunction) | None => break WalkEnd::NO_RULE,
+            Some(Lookup::NoFile) => {
+                without = image;
+                break WalkEnd::NO_RULE;
+            }
+        };
+        let Some(next) = stepped else { break if is_first { WalkEnd::NO_RULE } else { WalkEnd::UNREADABLE } };
+        (found_by, address_kind) = next;
+        if state.general[RSP] <= sp {
+            break WalkEnd::NO_PROGRESS;
+        }
+    };
+    (frames, end, without)
+}
+
+/// `RUNTIME_FUNCTION`, with addresses as they were in the process.
+#[derive(Clone, Copy)]
+struct Function {
+    base: u64,
+    begin: u64,
+    end: u64,
+    unwind: u64,
+}
+
+enum Lookup {
+    Function(Function),
+    /// The image's list has none there.
+    NoFunction,
+    NoFile,
+}
+
+struct State<'m, M> {
+    general: [u64; 16],
+    pc: u64,
+    memory: &'m mut M,
+}
+
+impl<M: Memory> State<'_, M> {
+    fn bytes<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.memory.read(address, &mut bytes).ok().map(|()| bytes)
+    }
+
+    fn u16(&mut self, address: u64) -> Option<u16> {
+        self.bytes(address).map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self, address: u64) -> Option<u32> {
+        self.bytes(address).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, address: u64) -> Option<u64> {
+        self.bytes(address).map(u64::from_le_bytes)
+    }
+
+    /// The function at an address, by the image's exception directory.
+    fn function(&mut self, base: u64, at: u64) -> Lookup {
+        let Some((table, count)) = self.directory(base) else { return Lookup::NoFile };
+        let rva = at.wrapping_sub(base);
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let Some(function) = self.entry(base, table.wrapping_add(12 * middle)) else { return Lookup::NoFile };
+            if rva < function.begin.wrapping_sub(base) {
+                high = middle;
+            } else if rva >= function.end.wrapping_sub(base) {
+                low = middle + 1;
+            } else {
+                return Lookup::Function(function);
+            }
+        }
+        Lookup::NoFunction
+    }
+
+    /// Where the list of functions is, and how many it has. An image without one has none. `None` without the image's file.
+    fn directory(&mut self, base: u64) -> Option<(u64, u64)> {
+        let headers = base.wrapping_add(self.u32(base.wrapping_add(0x3c))?.into());
+        let optional = headers.wrapping_add(24);
+        if self.bytes(headers)? != *b"PE\0\0" || self.u16(optional)? != 0x20b {
+            return None;
+        }
+        // The fourth of the directories.
+        let (at, size) = (self.u32(optional.wrapping_add(112 + 24))?, self.u32(optional.wrapping_add(112 + 28))?);
+        Some((base.wrapping_add(at.into()), u64::from(size) / 12))
+    }
+
+    fn entry(&mut self, base: u64, at: u64) -> Option<Function> {
+        let mut word = |place: u64| self.u32(at.wrapping_add(place)).map(|rva| base.wrapping_add(rva.into()));
+        Some(Function { base, begin: word(0)?, end: word(4)?, unwind: word(8)? })
+    }
+
+    /// Goes to the caller. What the address there is.
+    fn unwind(&mut self, function: &Function, at: u64, is_return: bool) -> Option<AddressKind> {
+        // The entry may lead to another one.
+        let mut function = *function;
+        if function.unwind.wrapping_sub(function.base) & 1 != 0 {
+            let other = self.entry(function.base, function.unwind.wrapping_sub(1))?;
+            function.unwind = other.unwind;
+        }
+        let mut offset = at.wrapping_sub(function.begin);
+        for number in 0..CHAINED {
+            let [version, prologue, count, frame] = self.bytes(function.unwind)?;
+            if !matches!(version & 7, 1 | 2) {
+                return None;
+            }
+            if number == 0 && !is_return && offset >= prologue.into() && self.epilogue(&function, at).is_some() {
+                return Some(AddressKind::RETURN);
+            }
+            let codes = function.unwind.wrapping_add(4);
+            if self.codes(codes, count.into(), frame, offset)? {
+                return Some(AddressKind::INSTRUCTION);
+            }
+            // UNW_FLAG_CHAININFO
+            if version >> 3 & 4 == 0 {
+                return self.pop_return().map(|()| AddressKind::RETURN);
+            }
+            let after = codes.wrapping_add(2 * u64::from(count).next_multiple_of(2));
+            function = self.entry(function.base, after)?;
+            // Its prologue is done.
+            offset = u64::MAX;
+        }
+        None
+    }
+
+    /// Takes back what the prologue did as far as `offset`. True if a machine frame had the caller.
+    fn codes(&mut self, at: u64, count: usize, frame: u8, offset: u64) -> Option<bool> {
+        let mut codes = Vec::with_capacity(count);
+        for number in 0..count {
+            codes.push(self.u16(at.wrapping_add(2 * number as u64))?);
+        }
+        let code = |number: usize| codes.get(number).map(|code| u64::from(*code));
+        let register = usize::from(frame & 15);
+        let is_set = |code: &u16| code >> 8 & 15 == 3 && u64::from(code & 0xff) <= offset;
+        let base = if register != 0 && codes.iter().any(is_set) {
+            self.general[register].wrapping_sub(16 * u64::from(frame >> 4))
+        } else {
+            self.general[RSP]
+        };
+        let mut number = 0;
+        while let Some(this) = code(number) {
+            let (done_at, operation, info) = (this & 0xff, this >> 8 & 15, (this >> 12) as usize);
+            let far = || Some(code(number + 1)? | code(number + 2)? << 16);
+            let slots = match (operation, info) {
+                (1, 0) | (4 | 8, _) => 2,
+                (1 | 5 | 9, _) => 3,
+                (0 | 2 | 3 | 6 | 10, _) => 1,
+                _ => return None,
+            };
+            // 6 says where epilogues are.
+            if done_at <= offset && operation != 6 {
+                let sp = self.general[RSP];
+                match operation {
+                    0 => {
+                        self.general[info] = self.u64(sp)?;
+                        self.general[RSP] = sp.wrapping_add(8);
+                    }
+                    1 if info == 0 => self.general[RSP] = sp.wrapping_add(8 * code(number + 1)?),
+                    1 => self.general[RSP] = sp.wrapping_add(far()?),
+                    2 => self.general[RSP] = sp.wrapping_add(8 * info as u64 + 8),
+                    3 => self.general[RSP] = base,
+                    4 => self.general[info] = self.u64(base.wrapping_add(8 * code(number + 1)?))?,
+                    5 => self.general[info] = self.u64(base.wrapping_add(far()?))?,
+                    10 => {
+                        let sp = sp.wrapping_add(8 * u64::from(info == 1));
+                        self.pc = self.u64(sp)?;
+                        self.general[RSP] = self.u64(sp.wrapping_add(24))?;
+                        return Some(true);
+                    }
+                    // Vector registers lead to no caller.
+                    _ => {}
+                }
+            }
+            number += slots;
+        }
+        Some(false)
+    }
+
+    /// Does what is left of an epilogue at `at`, if there is one: all of it is an addition to the stack pointer, pops, and a return or a jump out of the
+    /// function.
+    fn epilogue(&mut self, function: &Function, at: u64) -> Option<()> {
+        let mut code = Vec::new();
+        while code.len() < EPILOGUE
+            && let Some([byte]) = self.bytes(at.wrapping_add(code.len() as u64))
+        {
+            code.push(byte);
+        }
+        let mut rest = code.as_slice();
+        let mut general = self.general;
+        let wide = |bytes: &[u8]| bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes));
+        let mut add = |base: usize, number: i32| general[RSP] = general[base].wrapping_add_signed(number.into());
+        match rest {
+            [0x48, 0x83, 0xc4, number, after @ ..] => {
+                add(RSP, i32::from(number.cast_signed()));
+                rest = after;
+            }
+            [0x48, 0x81, 0xc4, after @ ..] => {
+                add(RSP, wide(after)?);
+                rest = after.get(4..)?;
+            }
+            // lea rsp, [register+number]
+            [rex @ (0x48 | 0x49), 0x8d, mode, after @ ..] if mode & 0x38 == 0x20 && mode & 7 != 4 => {
+                let base = usize::from(mode & 7 | (rex & 1) << 3);
+                match mode >> 6 {
+                    1 => {
+                        add(base, i32::from(after.first()?.cast_signed()));
+                        rest = after.get(1..)?;
+                    }
+                    2 => {
+                        add(base, wide(after)?);
+                        rest = after.get(4..)?;
+                    }
+                    _ => return None,
+                }
+            }
+            _ => {}
+        }
+        loop {
+            let (number, after) = match rest {
+                [pop @ 0x58..=0x5f, after @ ..] => (pop - 0x58, after),
+                [0x41, pop @ 0x58..=0x5f, after @ ..] => (pop - 0x58 + 8, after),
+                _ => break,
+            };
+            let sp = general[RSP];
+            general[usize::from(number)] = self.u64(sp)?;
+            general[RSP] = sp.wrapping_add(8);
+            rest = after;
+        }
+        let leaves = |number: i64, length: usize| {
+            let next = at.wrapping_add((code.len() - rest.len() + length) as u64);
+            let target = next.wrapping_add_signed(number);
+            !(function.begin..function.end).contains(&target)
+        };
+        let is_end = match rest {
+            [0xc3, ..] | [0xf3, 0xc3, ..] | [0xff, 0x25, ..] | [0x48, 0xff, 0x25 | 0xe0..=0xe7, ..] => true,
+            [0xeb, number, ..] => leaves(number.cast_signed().into(), 2),
+            [0xe9, after @ ..] => leaves(wide(after)?.into(), 5),
+            _ => false,
+        };
+        if !is_end {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.general, general);
+        if self.pop_return().is_none() {
+            self.general = before;
+            return None;
+        }
+        Some(())
+    }
+
+    fn pop_return(&mut self) -> Option<()> {
+        let sp = self.general[RSP];
+        self.pc = self.u64(sp)?;
+        self.general[RSP] = sp.wrapping_add(8);
+        Some(())
+    }
+
+    /// The caller of the innermost function is what stands on top of the stack, if that is behind a call.
+    fn return_by_top(&mut self, images: &[Image]) -> Option<()> {
+        let address = self.u64(self.general[RSP])?;
+        let is_in_image = images.iter().any(|image| image.contains(Address(address.wrapping_sub(1))));
+        (is_in_image && self.is_behind_call(address)).then(|| self.pop_return()).flatten()
+    }
+
+    /// `e8` with four bytes; `ff /2` with two to seven, before which a prefix may stand.
+    fn is_behind_call(&mut self, address: u64) -> bool {
+        let Some(code) = self.bytes::<7>(address.wrapping_sub(7)) else { return false };
+        let by_register = |length: usize| {
+            let Some([0xff, mode, rest @ ..]) = code.get(7 - length..) else { return false };
+            let has_index = mode & 7 == 4 && mode >> 6 != 3;
+            let number = match (mode >> 6, mode & 7) {
+                (0, 5) | (2, _) => 4,
+                (0, 4) if rest.first().is_some_and(|index| index & 7 == 5) => 4,
+                (1, _) => 1,
+                _ => 0,
+            };
+            mode & 0x38 == 0x10 && length == 2 + usize::from(has_index) + number
+        };
+        code[2] == 0xe8 || (2..=7).any(by_register)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SavedMemory;
+    use super::*;
+
+    const BASE: u64 = 0x1_4000_0000;
+    const STACK: u64 = 0x1_0000;
+    /// Behind a call in the second function.
+    const CALLER: u64 = BASE + 0x1180;
+    const SAVED_RBX: u64 = 0x1111;
+
+    /// Three functions: one with a prologue and an epilogue, one with a frame pointer, and one without unwind data.
+    fn image() -> Vec<u8> {
+        let mut bytes = vec![0x90; 0x4000];
+        let mut put = |at: usize, with: &[u8]| bytes[at..at + with.len()].copy_from_slice(with);
+        put(0x3c, &0x80_u32.to_le_bytes());
+        put(0x80, b"PE\0\0");
+        put(0x98, &0x20b_u16.to_le_bytes());
+        put(0x98 + 112 + 24, &[0x2000_u32.to_le_bytes(), 24_u32.to_le_bytes()].concat());
+        let entries = [0x1000_u32, 0x1100, 0x3000, 0x1100, 0x1200, 0x3010];
+        put(0x2000, &entries.map(u32::to_le_bytes).concat());
+        // push rbp; push rbx; sub rsp, 0x28 … add rsp, 0x28; pop rbx; pop rbp; ret
+        put(0x1000, &[0x55, 0x53, 0x48, 0x83, 0xec, 0x28]);
+        put(0x10f0, &[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0xc3]);
+        put(0x3000, &[1, 6, 3, 0, 6, 0x42, 2, 0x30, 1, 0x50]);
+        // push rbp; mov rbp, rsp …; call
+        put(0x1100, &[0x55, 0x48, 0x89, 0xe5]);
+        put(0x117b, &[0xe8, 0, 0, 0, 0]);
+        put(0x3010, &[1, 4, 2, 5, 4, 0x03, 1, 0x50]);
+        bytes
+    }
+
+    /// The stack of the first function, called by the second, in whose frame there is room that no unwind data know of.
+    fn stack() -> Vec<u8> {
+        let mut words = vec![0_u64; 5];
+        let caller_rbp = STACK + 8 * 12;
+        words.extend([SAVED_RBX, caller_rbp, CALLER, 7, 7, 7, 7]);
+        // rbp of the second function leads here; who called that returns to nowhere.
+        words.extend([0x2222, 0, 0]);
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn walked(pc: u64, words_up: u64, rbp: u64) -> (Vec<(u64, Option<u64>)>, WalkEnd) {
+        let (image, stack) = (image(), stack());
+        let memory = SavedMemory::new(vec![(BASE, &image), (STACK, &stack)]);
+        let mut registers = X86_64Registers { gpr: [0; 16], pc, flags: 0 };
+        (registers.gpr[6], registers.gpr[7]) = (rbp, STACK + 8 * words_up);
+        let images = [Image { load_address: Address(BASE), size: 0x4000, ..Image::default() }];
+        let (frames, end, without) = walk(&registers, AddressKind::INSTRUCTION, &mut &memory, &images);
+        assert!(without.is_none());
+        (frames.iter().map(|frame| (frame.address.0, frame.sp.map(|sp| sp.0))).collect(), end)
+    }
+
+    #[test]
+    fn each_instruction_of_a_prologue_and_an_epilogue_leads_to_the_caller() {
+        let callers_rbp = STACK + 8 * 12;
+        // Words from the stack's lowest to the stack pointer, and rbp, which the function saves and uses.
+        let rows = [
+            (0x1000, 7, callers_rbp),
+            (0x1001, 6, 1),
+            (0x1002, 5, 1),
+            (0x1006, 0, 1),
+            (0x1050, 0, 1),
+            (0x10f0, 0, 1),
+            (0x10f4, 5, 1),
+            (0x10f5, 6, 1),
+            (0x10f6, 7, callers_rbp),
+        ];
+        for (offset, words_up, rbp) in rows {
+            let (frames, end) = walked(BASE + offset, words_up, rbp);
+            let sp = Some(STACK + 8 * words_up);
+            let expected = [(BASE + offset, sp), (CALLER, Some(STACK + 8 * 8))];
+            assert_eq!((frames.as_slice(), end), (expected.as_slice(), WalkEnd::ROOT), "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn a_jump_to_nowhere_is_a_call_only_if_a_call_stands_before_its_return_address() {
+        let callers_rbp = STACK + 8 * 12;
+        for pc in [0, 0x7777_0000, BASE + 0x1300] {
+            let (frames, end) = walked(pc, 7, callers_rbp);
+            let expected = [(pc, Some(STACK + 8 * 7)), (CALLER, Some(STACK + 8 * 8))];
+            assert_eq!((frames.as_slice(), end), (expected.as_slice(), WalkEnd::ROOT), "{pc:#x}");
+            // On top of the stack is a number.
+            let (frames, end) = walked(pc, 8, callers_rbp);
+            assert_eq!((frames.len(), end), (1, WalkEnd::NO_RULE), "{pc:#x}");
+        }
+    }
+
+    #[test]
+    fn without_the_file_or_with_damaged_data_a_walk_ends() {
+        let (mut image, stack) = (image(), stack());
+        // No operation of unwind data.
+        image[0x3005] = 0x4f;
+        let images = [Image { load_address: Address(BASE), size: 0x4000, path: "a.exe".into(), ..Image::default() }];
+        let mut registers = X86_64Registers { gpr: [0; 16], pc: BASE + 0x1050, flags: 0 };
+        registers.gpr[7] = STACK;
+        for (saved, has_file) in [(vec![(BASE, &*image), (STACK, &*stack)], true), (vec![(STACK, &*stack)], false)] {
+            let memory = SavedMemory::new(saved);
+            let (frames, end, without) = walk(&registers, AddressKind::INSTRUCTION, &mut &memory, &images);
+            assert_eq!((frames.len(), end, without.is_none()), (1, WalkEnd::NO_RULE, has_file));
+        }
+    }
+}

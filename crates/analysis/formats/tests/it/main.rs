@@ -1,0 +1,9 @@
+//! The integration tests, linked as one program.
+
+mod apple_reports;
+mod core_dump;
+mod logs;
+mod minidump_stacks;
+mod minidump_writer;
+mod swift_crash_log;
+mod tombstones;

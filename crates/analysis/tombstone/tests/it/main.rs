@@ -1,3 +1,0 @@
-//! The integration tests, linked as one program. A test that changes the process runs in one of its own.
-
-mod tombstones;

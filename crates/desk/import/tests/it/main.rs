@@ -1,5 +1,0 @@
-//! The integration tests, linked as one program. A test that changes the process runs in one of its own.
-
-mod core_dump;
-mod logs;
-mod swift_crash_log;

@@ -1,0 +1,20 @@
+//! Reads other processes from outside, as Coroner reports (Linux; empty on other systems).
+//!
+//! ```no_run
+//! # #[cfg(target_os = "linux")] {
+//! use coroner_symbols::{Options, Symbolizer};
+//!
+//! let mut symbolizer = Symbolizer::new(Options::default());
+//! let report = coroner_inspect::read_process(4711, &mut symbolizer)?;
+//! println!("{}", report.to_text(&Default::default()));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(missing_docs)]
+
+#[cfg(target_os = "linux")]
+mod live_process;
+
+#[cfg(target_os = "linux")]
+pub use live_process::{ProcessError, read_process};

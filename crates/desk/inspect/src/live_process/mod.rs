@@ -1,0 +1,324 @@
+//! A process of this Linux system that runs or hangs, from outside: its threads are stopped for as long as it takes to read their registers and
+//! stacks, and go on. They are walked afterwards.
+//!
+//! Sources: ptrace(2) (`PTRACE_SEIZE`, `PTRACE_INTERRUPT`, "Group-stop"), proc(5).
+
+mod original_file;
+mod threads;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, SystemTime};
+
+use coroner_process::memory::{Memory, Unreadable};
+use coroner_process::registers::Arch;
+use coroner_report::Report;
+use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Problem, Thread, Timestamp, system_call_name};
+use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
+use coroner_symbols::Symbolizer;
+use coroner_unwind::AddressRange;
+
+use coroner_formats::MAX_IMAGES;
+use coroner_formats::content_id;
+use coroner_formats::snapshot::elf_images::{self, MappedFile, images};
+use coroner_formats::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
+use threads::{Stopped, StoppedThread};
+
+/// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
+const RED_ZONE: u64 = 128;
+/// Most bytes of one stack, and of all together.
+const STACK: u64 = 1 << 20;
+const STACKS: u64 = 1 << 29;
+/// Bytes of an image's beginning, with its headers and its build id.
+const HEADERS: u64 = 8192;
+
+/// Why a process can't be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// There is none, or it ended meanwhile.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its number.
+        pid: u32,
+    },
+    /// The system does not let this process read it.
+    #[error("process {pid} may not be read{why}")]
+    Denied {
+        /// Its number.
+        pid: u32,
+        /// What stands in the way, beginning with a separator, as far as it is known.
+        why: String,
+    },
+    /// Something of it can't be read.
+    #[error("process {pid}: {what}: {source}")]
+    System {
+        /// Its number.
+        pid: u32,
+        /// What was read.
+        what: &'static str,
+        /// Why it could not be.
+        source: io::Error,
+    },
+}
+
+/// Reads the process `pid`: all its threads, walked and named with the files that `symbolizer` finds. It is stopped for some milliseconds, and
+/// goes on unharmed; only a system call that ends with `EINTR` when a debugger stops it (`epoll_wait`, for one) does so.
+///
+/// The report is of what was asked for and not of a crash ([`Monitor::USER`]); the process's first thread comes first and stands for it. Its
+/// [`stack_memory`](Report::stack_memory) has up to 64 KiB of each stack, for a minidump.
+///
+/// # Errors
+/// There is no such process, or this one may not trace it.
+pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, ProcessError> {
+    let system = |what| move |source| ProcessError::System { pid, what, source };
+    if pid == std::process::id() {
+        return Err(ProcessError::Denied { pid, why: ": it is this one".to_owned() });
+    }
+    let mut stopped = Stopped::of(pid)?;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("its memory map"))?;
+    let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("its memory"))?;
+    let mapped = maps.lines().filter_map(Mapping::of).collect::<Vec<_>>();
+    let read = |(start, end): (u64, u64)| read(&memory, start, end);
+    let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
+    let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
+    // Locks know their owners by the numbers of the process's own namespace, which are not those of its threads here.
+    let has_numbers = !is_in_inner_namespace(pid);
+    for thread in stopped.threads.iter_mut().filter(|_| has_numbers) {
+        let registers = thread.registers.as_ref();
+        thread.futex = registers.and_then(|registers| futex(registers, thread.system_call, ProcessMemory(&memory)));
+    }
+    let (threads, problems) = stopped.release();
+
+    let all = || stacks.iter().chain(&headers).map(|(start, bytes)| (*start, &bytes[..]));
+    let saved = SavedMemory::new(all().collect());
+    let files = files(&mapped);
+    let mut report = report(pid, threads, &saved);
+    report.images = images(&files, &auxiliary, &saved);
+    report.problems = problems;
+    for image in &report.images {
+        let mapping = mapped.iter().find(|mapping| mapping.start == image.load_address.0 && mapping.path == image.path);
+        if let Some(file) = mapping.and_then(|mapping| original_file::path_to(pid, mapping)) {
+            symbolizer.take_file(&image.path, file);
+        }
+    }
+    let places = mapped.iter();
+    let places = places.map(|mapping| (AddressRange { start: mapping.start, end: mapping.end }, mapping.is_code));
+    walk_threads(&mut report, &saved, places, symbolizer);
+    report.complete = report.problems.is_empty();
+    symbolizer.symbolicate_report(&mut report);
+    Ok(report)
+}
+
+fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Report {
+    let (os, arch) = (Os::LINUX, Arch::NATIVE);
+    let time = Timestamp::from(SystemTime::now());
+    let name = threads.first().map(|thread| thread.name.clone()).unwrap_or_default();
+    let process_name = std::fs::read_link(format!("/proc/{pid}/exe"))
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned()))
+        .unwrap_or(name);
+    let stacks = threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.as_ref()?.sp()?)));
+    let stack_memory = kept_stacks(stacks, memory);
+    let as_reported = |thread: StoppedThread| {
+        let syscall = thread.system_call;
+        Thread {
+            tid: thread.tid.into(),
+            name: Some(thread.name).filter(|name| !name.is_empty()),
+            crashed: thread.tid == pid,
+            main: thread.tid == pid,
+            state: state(thread.state),
+            syscall,
+            futex: thread.futex,
+            syscall_name: syscall.and_then(|call| system_call_name(os, arch, call)),
+            captured_by: thread.registers.is_some().then_some(CaptureMethod::PTRACE),
+            not_captured: thread.not_captured,
+            registers: thread.registers,
+            ..Thread::default()
+        }
+    };
+    Report {
+        header: Header {
+            format_version: FORMAT_VERSION,
+            event_id: event_id(pid, time),
+            pid,
+            ppid: status_number(pid, "PPid:").unwrap_or_default(),
+            process_name,
+            arch: Some(arch),
+            os,
+            page_size: 4096,
+            process_start: process_start(pid).unwrap_or_default(),
+            ..Header::default()
+        },
+        crash: Some(Crash {
+            time,
+            monitor: Monitor::USER,
+            tid: pid.into(),
+            flags: vec![CrashFlag::NotFatal],
+            exception_type: Some("dump of a running process".to_owned()),
+            ..Crash::default()
+        }),
+        threads: threads.into_iter().map(as_reported).collect(),
+        stack_memory,
+        ..Report::default()
+    }
+}
+
+/// Of each dump another.
+fn event_id(pid: u32, time: Timestamp) -> Id {
+    let boot = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    content_id([&boot[..], &pid.to_le_bytes(), &time.0.to_le_bytes()])
+}
+
+/// By the letter of `/proc/PID/task/TID/stat`.
+fn state(letter: char) -> Option<ThreadState> {
+    match letter {
+        'R' => Some(ThreadState::RUNNING),
+        'S' => Some(ThreadState::BLOCKED),
+        'D' => Some(ThreadState::UNINTERRUPTIBLE),
+        'T' | 't' => Some(ThreadState::STOPPED),
+        'I' => Some(ThreadState::IDLE),
+        'Z' | 'X' => Some(ThreadState::ENDED),
+        _ => None,
+    }
+}
+
+/// Whether the process is of a pid namespace within this one: it has a number in each (`NSpid` of proc_pid_status(5)).
+fn is_in_inner_namespace(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
+}
+
+/// A number of `/proc/PID/status`.
+fn status_number(pid: u32, field: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
+}
+
+/// When a process was started: `starttime` of `/proc/PID/stat`, which counts clock ticks from the boot on.
+fn process_start(pid: u32) -> Option<Timestamp> {
+    const START: usize = 22 - 3;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may have spaces and parentheses.
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(START)?.parse().ok()?;
+    // SAFETY: it reads a setting of the system, and has no pointer.
+    let rate = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|rate| *rate > 0)?;
+    let since_boot = Duration::from_nanos(ticks.checked_mul(1_000_000_000 / rate)?);
+    let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock is written to `boot`, which lives as long.
+    if unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) } != 0 {
+        return None;
+    }
+    let now = Duration::new(u64::try_from(boot.tv_sec).ok()?, u32::try_from(boot.tv_nsec).ok()?);
+    Some(Timestamp::from(SystemTime::now() - now.checked_sub(since_boot)?))
+}
+
+/// A line of `/proc/PID/maps`.
+struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    is_code: bool,
+    inode: u64,
+    /// The file has no name any more.
+    is_deleted: bool,
+    path: String,
+}
+
+impl Mapping {
+    /// `start-end access offset device inode path`.
+    fn of(line: &str) -> Option<Mapping> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+        let is_code = words.next()?.contains('x');
+        let offset = hexadecimal(words.next()?)?;
+        let inode = words.nth(1)?.parse().ok()?;
+        let named = words.next().unwrap_or_default().trim_start();
+        // What has replaced the file since is known by another build id, or other headers.
+        let path = named.strip_suffix(" (deleted)").unwrap_or(named);
+        Some(Mapping {
+            start: hexadecimal(start)?,
+            end: hexadecimal(end)?,
+            offset,
+            is_code,
+            inode,
+            is_deleted: path.len() < named.len(),
+            path: path.to_owned(),
+        })
+    }
+
+    fn is_file(&self) -> bool {
+        self.path.starts_with('/') && !self.path.starts_with("/dev/") && !self.path.starts_with("/memfd:")
+    }
+}
+
+fn files(mapped: &[Mapping]) -> Vec<MappedFile> {
+    let as_file = |mapping: &Mapping| MappedFile {
+        start: mapping.start,
+        end: mapping.end,
+        offset: mapping.offset,
+        path: mapping.path.clone(),
+    };
+    mapped.iter().filter(|mapping| mapping.is_file()).map(as_file).collect()
+}
+
+/// The used part of each stack, as ranges that don't overlap.
+fn pieces_of_stacks(threads: &[StoppedThread], mapped: &[Mapping]) -> Vec<(u64, u64)> {
+    let mut starts: Vec<u64> = threads
+        .iter()
+        .filter_map(|thread| thread.registers.as_ref()?.sp())
+        .map(|Address(sp)| sp.saturating_sub(RED_ZONE) & !7)
+        .collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut all = 0;
+    let pieces = starts.iter().enumerate().filter_map(|(index, &start)| {
+        let after = mapped.partition_point(|mapping| mapping.start <= start);
+        let mapping = mapped.get(after.checked_sub(1)?).filter(|mapping| start < mapping.end)?;
+        let next = starts.get(index + 1).copied().unwrap_or(u64::MAX);
+        let end = mapping.end.min(start.saturating_add(STACK)).min(next);
+        all += end - start;
+        (all <= STACKS).then_some((start, end))
+    });
+    pieces.collect()
+}
+
+/// The beginnings of files that are mapped from their first byte on, and of the vdso.
+fn headers(mapped: &[Mapping], auxiliary: &[u8]) -> Vec<(u64, u64)> {
+    let vdso = elf_images::auxiliary(auxiliary, elf_images::AT_SYSINFO_EHDR);
+    let is_image = |mapping: &&Mapping| (mapping.is_file() && mapping.offset == 0) || Some(mapping.start) == vdso;
+    let range = |mapping: &Mapping| (mapping.start, mapping.end.min(mapping.start.saturating_add(HEADERS)));
+    mapped.iter().filter(is_image).take(MAX_IMAGES).map(range).collect()
+}
+
+/// What can be read of a range, from its beginning on.
+fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
+    let mut bytes = vec![0; (end - start) as usize];
+    let mut length = 0;
+    while length < bytes.len() {
+        match memory.read_at(&mut bytes[length..], start + length as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => length += count,
+        }
+    }
+    bytes.truncate(length);
+    (start, bytes)
+}
+
+/// The memory of a stopped process.
+struct ProcessMemory<'f>(&'f File);
+
+impl Memory for ProcessMemory<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        self.0.read_exact_at(into, address).map_err(|_| Unreadable { address })
+    }
+}
+
+/// What the threads could not give.
+fn missing(tid: u32, why: &str) -> Problem {
+    Problem { section: None, offset: 0, what: format!("thread {tid} was not stopped: {why}") }
+}

@@ -1,0 +1,227 @@
+//! The threads of a process, stopped by ptrace, with their registers.
+
+use std::collections::BTreeSet;
+use std::ffi::c_void;
+use std::io;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use coroner_process::registers::Arch;
+use coroner_report::model::{FutexWait, Problem, Registers};
+use coroner_report::wire::NotCaptured;
+
+use super::{ProcessError, missing, status_number};
+use coroner_formats::MAX_THREADS;
+use coroner_formats::snapshot::registers;
+use coroner_formats::snapshot::user_regs::{general_registers, system_call};
+
+/// How long the threads have to stop; one in an uninterruptible wait does not.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// `NT_PRSTATUS` of <linux/elf.h>: the general registers.
+const NT_PRSTATUS: usize = 1;
+/// `PTRACE_EVENT_STOP` of <linux/ptrace.h>.
+const EVENT_STOP: i32 = 128;
+
+/// A thread.
+#[derive(Debug)]
+pub(super) struct StoppedThread {
+    pub(super) tid: u32,
+    pub(super) name: String,
+    /// The letter that the system had for its state before it was stopped.
+    pub(super) state: char,
+    /// x86_64: the system call that it was in.
+    pub(super) system_call: Option<i64>,
+    /// The futex that it waits for.
+    pub(super) futex: Option<FutexWait>,
+    /// `None` if it was not stopped.
+    pub(super) registers: Option<Registers>,
+    pub(super) not_captured: Option<NotCaptured>,
+    /// A signal that was on its way to it, which it gets when it goes on; 0 for none.
+    signal: i32,
+}
+
+/// All threads of a process, which go on when this is dropped: at the latest when this process ends.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    /// The first thread first.
+    pub(super) threads: Vec<StoppedThread>,
+    problems: Vec<Problem>,
+}
+
+impl Stopped {
+    /// Stops the threads of `pid`, also those that are started meanwhile.
+    pub(super) fn of(pid: u32) -> Result<Stopped, ProcessError> {
+        let deadline = Instant::now() + DEADLINE;
+        let mut stopped = Stopped { threads: Vec::new(), problems: Vec::new() };
+        let mut seen = BTreeSet::new();
+        loop {
+            let new: Vec<u32> = tasks(pid)?.into_iter().filter(|tid| seen.insert(*tid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for tid in new {
+                if stopped.threads.len() >= MAX_THREADS {
+                    stopped.problems.push(missing(tid, "the process has too many"));
+                    break;
+                }
+                let thread = StoppedThread {
+                    tid,
+                    name: name(pid, tid),
+                    state: letter(pid, tid),
+                    system_call: None,
+                    futex: None,
+                    registers: None,
+                    not_captured: None,
+                    signal: 0,
+                };
+                match seize(tid) {
+                    Ok(()) => stopped.threads.push(thread),
+                    // It ended since it was listed.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != pid => {}
+                    Err(error) if tid == pid || stopped.threads.is_empty() => return Err(refused(pid, &error)),
+                    Err(error) => {
+                        stopped.problems.push(missing(tid, &error.to_string()));
+                        stopped.threads.push(StoppedThread { not_captured: Some(NotCaptured::DENIED), ..thread });
+                    }
+                }
+            }
+            let waiting =
+                stopped.threads.iter_mut().filter(|thread| thread.registers.is_none() && thread.not_captured.is_none());
+            for thread in waiting {
+                match wait(thread.tid, deadline) {
+                    Ok(signal) => {
+                        thread.signal = signal;
+                        (thread.registers, thread.system_call) = registers_of(thread.tid);
+                        if thread.registers.is_none() {
+                            thread.not_captured = Some(NotCaptured::FAULT);
+                        }
+                    }
+                    Err(why) => {
+                        thread.not_captured = Some(why);
+                        let text = why.to_string().replace('_', " ");
+                        stopped.problems.push(missing(thread.tid, &text));
+                    }
+                }
+            }
+        }
+        stopped.threads.retain(|thread| thread.not_captured != Some(NotCaptured::ENDED));
+        stopped.threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
+        match stopped.threads.is_empty() {
+            true => Err(ProcessError::NoProcess { pid }),
+            false => Ok(stopped),
+        }
+    }
+
+    /// Lets them go on.
+    pub(super) fn release(mut self) -> (Vec<StoppedThread>, Vec<Problem>) {
+        let taken = (std::mem::take(&mut self.threads), std::mem::take(&mut self.problems));
+        detach(&taken.0);
+        taken
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        detach(&self.threads);
+    }
+}
+
+fn detach(threads: &[StoppedThread]) {
+    for thread in threads {
+        // SAFETY: it takes numbers. Of a thread that is not stopped it fails; the kernel lets that one go when this process ends.
+        unsafe {
+            libc::ptrace(libc::PTRACE_DETACH, thread.tid as libc::pid_t, null_mut::<c_void>(), thread.signal as usize);
+        }
+    }
+}
+
+fn tasks(pid: u32) -> Result<Vec<u32>, ProcessError> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ProcessError::NoProcess { pid })?;
+    let mut tids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // `read_dir` opens a process's folder also by the number of a thread that is not its first.
+    if !tids.contains(&pid) {
+        return Err(ProcessError::NoProcess { pid });
+    }
+    tids.sort_by_key(|tid| (*tid != pid, *tid));
+    Ok(tids)
+}
+
+fn name(pid: u32, tid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
+/// The state is what follows the name in parentheses, which may have some itself.
+fn letter(pid: u32, tid: u32) -> char {
+    let stat = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+}
+
+fn seize(tid: u32) -> io::Result<()> {
+    let tid = tid as libc::pid_t;
+    // SAFETY: both take numbers only, and what is traced goes on if this process ends.
+    unsafe {
+        if libc::ptrace(libc::PTRACE_SEIZE, tid, null_mut::<c_void>(), null_mut::<c_void>()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::ptrace(libc::PTRACE_INTERRUPT, tid, null_mut::<c_void>(), null_mut::<c_void>()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Why a process can't be traced, as far as the system says.
+fn refused(pid: u32, error: &io::Error) -> ProcessError {
+    if error.raw_os_error() == Some(libc::ESRCH) {
+        return ProcessError::NoProcess { pid };
+    }
+    let tracer = status_number(pid, "TracerPid:").filter(|tracer| *tracer != 0);
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let why = match (tracer, scope.trim()) {
+        (Some(tracer), _) => format!(": process {tracer} traces it"),
+        (None, "1" | "2") => {
+            ": Yama allows that to its parents and to root alone (/proc/sys/kernel/yama/ptrace_scope)".to_owned()
+        }
+        (None, "3") => ": Yama forbids it to all (/proc/sys/kernel/yama/ptrace_scope is 3)".to_owned(),
+        _ => format!(": {error}; it is another user's, or has rights that this one lacks"),
+    };
+    ProcessError::Denied { pid, why }
+}
+
+/// Waits until a thread has stopped; the signal that was on its way to it then, 0 if none was.
+fn wait(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is written to this function's own variable.
+        let found = unsafe { libc::waitpid(tid as libc::pid_t, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        if found == tid as libc::pid_t {
+            if !libc::WIFSTOPPED(status) {
+                return Err(NotCaptured::ENDED);
+            }
+            return Ok(if status >> 16 == EVENT_STOP { 0 } else { libc::WSTOPSIG(status) });
+        }
+        if found < 0 {
+            return Err(NotCaptured::ENDED);
+        }
+        if Instant::now() > deadline {
+            return Err(NotCaptured::UNINTERRUPTIBLE);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The general registers of a stopped thread, and the system call that it is in.
+fn registers_of(tid: u32) -> (Option<Registers>, Option<i64>) {
+    let mut bytes = [0_u8; 512];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the kernel writes at most as many bytes as the vector says, and how many into the vector.
+    let read = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid as libc::pid_t, NT_PRSTATUS, &raw mut part) };
+    if read != 0 {
+        return (None, None);
+    }
+    let bytes = &bytes[..part.iov_len.min(bytes.len())];
+    let general = general_registers(bytes, Arch::NATIVE);
+    (general.map(|general| registers(Arch::NATIVE, general)), system_call(bytes, Arch::NATIVE))
+}

@@ -1,0 +1,58 @@
+//! Running processes, read from outside.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use coroner_report::Report;
+use coroner_symbols::{Options, Symbolizer};
+
+const WAITS: &str = r#"
+#include <unistd.h>
+__attribute__((noinline)) static int waits(int n) { pause(); return n + 1; }
+int main(int argc, char **argv) { return waits(argc) + 1; }
+"#;
+
+fn symbolizer() -> Symbolizer {
+    Symbolizer::new(Options::default())
+}
+
+fn functions(report: &Report, thread: usize) -> Vec<&str> {
+    report.threads[thread].frames.iter().filter_map(|frame| frame.function.as_deref()).collect()
+}
+
+#[test]
+fn a_running_program_without_a_build_id_is_named_by_its_file_and_not_by_one_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("waits");
+    let compile = |options: &[&str]| {
+        let file = folder.path().join("waits.c");
+        std::fs::write(&file, WAITS).unwrap();
+        // As a build does: another file of the same name.
+        let _ = std::fs::remove_file(&program);
+        let status = Command::new("gcc")
+            .args(["-O1", "-Wl,--build-id=none"])
+            .args(options)
+            .arg("-o")
+            .args([&program, &file])
+            .status();
+        assert!(status.unwrap().success());
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    compile(&[]);
+    let mut child = Command::new(&program).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = coroner_inspect::read_process(child.id(), &mut symbolizer());
+    compile(&["-O0", "-g"]);
+    let after = coroner_inspect::read_process(child.id(), &mut symbolizer());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = before.unwrap();
+    let stack = functions(&before, 0);
+    assert!(stack.contains(&"waits") && stack.contains(&"main"), "{stack:?}");
+    assert!(before.header.process_start.0 > 0);
+    // Its own file has no name any more, and no lines; what is in its place has some.
+    let after = after.unwrap();
+    assert!(functions(&after, 0).contains(&"waits"), "{:?}", functions(&after, 0));
+    let waits = after.threads[0].frames.iter().find(|frame| frame.function.as_deref() == Some("waits")).unwrap();
+    assert_eq!(waits.line, None, "{waits:?}");
+}
