@@ -170,6 +170,7 @@ pub fn map_but(size: usize, untouched: Range<usize>) -> Result<usize> {
 }
 
 /// A mapping of at least `size` bytes, all zero, of which no page is touched.
+#[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn map_untouched(size: usize) -> Result<usize> {
     let pieces = size.next_multiple_of(PIECE);
     let end = AHEAD_END.load(Ordering::Acquire);

@@ -5,6 +5,7 @@
 //!
 //! A native method logs what goes wrong (to logcat, tag `coroner`) and throws no Java exception: an app is not to fail for its crash reporter.
 #![deny(missing_docs)]
+#![allow(deprecated, reason = "the macro of jni 0.22 uses `fetch_update`, deprecated since Rust 1.99")]
 #![expect(clippy::needless_pass_by_value, reason = "a native method owns the references that Java hands over")]
 
 // Linked for what it exports.

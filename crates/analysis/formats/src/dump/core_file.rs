@@ -1,14 +1,11 @@
 //! ELF core dumps of Linux processes.
 
-use std::collections::BTreeMap;
-
 use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
-    Address, Bytes, Crash, Header, Image, Problem, Registers, Segment, Signal, TextRange, Thread, signal_code_name,
-    signal_name,
+    Address, Crash, Header, Problem, Registers, Signal, Thread, signal_code_name, signal_name,
 };
-use coroner_report::wire::{FORMAT_VERSION, ImageKind, Monitor, Os};
+use coroner_report::wire::{FORMAT_VERSION, Monitor, Os};
 use coroner_symbols::Symbolizer;
 use coroner_unwind::AddressRange;
 use object::elf;
@@ -193,7 +190,7 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     let address = has_address.then_some(Address(signal.value));
     // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have the number of a timer there, or what is ready.
     let sent = matches!(signal.code, 0 | -1 | -3 | -6).then_some(signal.value);
-    let images = images(&found.files, &found.auxiliary, memory);
+    let images = elf_images::images(&found.files, &found.auxiliary, memory);
     let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
         tid: thread.tid.into(),

@@ -12,7 +12,7 @@ use coroner_symbols::Symbolizer;
 
 use super::core_file::{Core, Part};
 use super::error::{DumpError, damaged};
-use crate::snapshot::SavedMemory;
+use crate::snapshot::{SavedMemory, user_regs};
 
 /// Most bytes before the memory: headers and notes.
 const LARGEST_HEAD: u64 = 64 << 20;
@@ -102,7 +102,7 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     if head[4] == 1 {
         return Err(DumpError::Unsupported("a core dump of a 32-bit process".into()));
     }
-    let offset = word(&head, 32).unwrap_or_default();
+    let offset = user_regs::word(&head, 32).unwrap_or_default();
     let (size, count) = (half(54), half(56));
     if u64::from(size) != PHDR || count == PN_XNUM {
         return Err(damaged("its program headers can't be read from a stream: unpack it first"));
@@ -111,9 +111,9 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     extend(&mut head, stream, end)?;
     let (mut notes_end, mut memory_start) = (end, u64::MAX);
     for header in head[offset as usize..end as usize].chunks_exact(PHDR as usize) {
-        let word = |at| word(header, at).unwrap_or_default();
+        let word = |at| user_regs::word(header, at).unwrap_or_default();
         let (start, length) = (word(8), word(32));
-        match half(header, 0) {
+        match user_regs::half(header, 0) {
             Some(PT_NOTE) => notes_end = notes_end.max(start.saturating_add(length)),
             Some(PT_LOAD) if length > 0 => memory_start = memory_start.min(start),
             _ => {}

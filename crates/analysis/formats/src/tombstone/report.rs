@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use coroner_process::registers::{AARCH64_NAMES, Arch, X86_64_NAMES};
 use coroner_report::model::{
-    Address, Annotation, AppFacts, Breadcrumb, Bytes, Crash, DeviceFacts, Frame, Header, Id, Image, Lifecycle, OsFacts,
+    Address, Annotation, AppFacts, Breadcrumb, Bytes, Crash, DeviceFacts, Frame, Header, Image, Lifecycle, OsFacts,
     Problem, Registers, Report, RunFacts, Segment, Signal, StackMemory, TextRange, Thread, Timestamp, Value,
     signal_code_name, signal_name,
 };

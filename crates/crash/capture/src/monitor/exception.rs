@@ -129,6 +129,7 @@ pub fn report(registers: &Registers, monitor: Monitor, exceptions: &[Exception<'
 }
 
 /// The same, with the stacks of `threads`.
+#[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn report_with(
     threads: Threads,
     registers: &Registers,
@@ -165,6 +166,7 @@ pub fn report_with(
 }
 
 /// A non-fatal report of an exception does not wait in this process's run any more: another may.
+#[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn delivered() {
     let _ = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| waiting.checked_sub(1));
 }

@@ -22,6 +22,7 @@ impl Budget {
     }
 
     /// Takes one report of `per_hour` at `now`, nanoseconds; false if there is none left.
+    #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
     pub fn take(&self, per_hour: u32, now: u64) -> bool {
         const HOUR: u64 = 3_600_000_000_000;
         let Some(each) = HOUR.checked_div(per_hour.into()) else { return false };

@@ -4,12 +4,12 @@ use coroner_process::memory::Memory;
 use coroner_report::wire::{Code, Encoder};
 
 /// Bytes of code before an address, and from it on.
-pub const CODE_PIECE: usize = 256;
+pub(crate) const CODE_PIECE: usize = 256;
 /// The smallest page: behind its end there may be nothing.
 const PAGE: u64 = 4096;
 
 /// Encodes the code before an address, and from it on, [`CODE_PIECE`] bytes each, or as far as its page goes. False if none can be read from it on.
-pub fn encode_code_around<M: Memory>(encoder: &mut Encoder<'_>, mut memory: M, at: u64) -> bool {
+pub(crate) fn encode_code_around<M: Memory>(encoder: &mut Encoder<'_>, mut memory: M, at: u64) -> bool {
     let in_page = (at % PAGE) as usize;
     let start = at.wrapping_sub(in_page as u64);
     _ = encode_code(encoder, &mut memory, at.wrapping_sub(CODE_PIECE as u64), CODE_PIECE)
@@ -19,7 +19,7 @@ pub fn encode_code_around<M: Memory>(encoder: &mut Encoder<'_>, mut memory: M, a
 }
 
 /// Encodes `length` bytes of code, at most [`CODE_PIECE`]. False if they can't be read, or find no room.
-pub fn encode_code<M: Memory>(encoder: &mut Encoder<'_>, mut memory: M, address: u64, length: usize) -> bool {
+pub(crate) fn encode_code<M: Memory>(encoder: &mut Encoder<'_>, mut memory: M, address: u64, length: usize) -> bool {
     let mut bytes = [0; CODE_PIECE];
     let Some(bytes) = bytes.get_mut(..length).filter(|bytes| !bytes.is_empty()) else { return false };
     memory.read(address, bytes).is_ok() && Code { address, bytes }.encode(encoder)

@@ -38,13 +38,15 @@ mod run_files;
 pub use budget::Budget;
 pub use clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(supported)]
-pub use code::{CODE_PIECE, encode_code, encode_code_around};
+pub(crate) use code::{CODE_PIECE, encode_code, encode_code_around};
 pub use install_options::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
 #[cfg(supported)]
-pub use opened_report::{OpenedReport, Place};
+pub(crate) use opened_report::{OpenedReport, Place};
 #[cfg(supported)]
 pub use output_tail::keep_output;
 #[cfg(supported)]
-pub use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportFile, ReportWriter};
+pub(crate) use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportWriter};
 #[cfg(supported)]
-pub use run_files::{RunError, RunFiles, RunSizes, RunStep, STATE_TOUCHED, random_id, state_of};
+pub use run_files::{RunError, RunStep};
+#[cfg(supported)]
+pub(crate) use run_files::{RunFiles, RunSizes, STATE_TOUCHED, random_id};

@@ -14,26 +14,26 @@ use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, open, open_run
 
 /// The run of a process, and where and how further files are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub(crate) struct Place<'a> {
     /// The run.
-    pub run: &'a RunFiles,
+    pub(crate) run: &'a RunFiles,
     /// Its store's path.
-    pub store: &'a CStr,
+    pub(crate) store: &'a CStr,
     /// Bytes of disk for each report.
-    pub reserve: u32,
+    pub(crate) reserve: u32,
     /// Those of the run state.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
 }
 
 /// The file that a session writes to, and what is to be done with it at the end.
 #[derive(Debug)]
-pub struct OpenedReport {
+pub(crate) struct OpenedReport {
     /// The file.
-    pub file: ReportFile,
+    pub(crate) file: ReportFile,
     /// The run whose report it is.
-    pub run_id: [u8; 16],
+    pub(crate) run_id: [u8; 16],
     /// Bytes of an earlier report in it, which are to be zeroed.
-    pub stale: usize,
+    pub(crate) stale: usize,
     kind: OpenedKind,
 }
 
@@ -49,12 +49,12 @@ enum OpenedKind {
 
 impl OpenedReport {
     /// The run's reserved report.
-    pub fn first(run: &RunFiles) -> Self {
+    pub(crate) fn first(run: &RunFiles) -> Self {
         OpenedReport { file: run.report, run_id: run.id, stale: 0, kind: OpenedKind::Reserved }
     }
 
     /// The same, in which there is a report already.
-    pub fn first_again(run: &RunFiles) -> Self {
+    pub(crate) fn first_again(run: &RunFiles) -> Self {
         OpenedReport { stale: usize::MAX, ..Self::first(run) }
     }
 
@@ -62,7 +62,7 @@ impl OpenedReport {
     ///
     /// # Errors
     /// Why it can't be opened, where the spare one is taken, too.
-    pub fn further(place: &Place<'_>, number: u32) -> Result<Self> {
+    pub(crate) fn further(place: &Place<'_>, number: u32) -> Result<Self> {
         Self::open_further(place, number).or_else(|errno| Self::spare(place.run).ok_or(errno))
     }
 
@@ -88,7 +88,7 @@ impl OpenedReport {
     ///
     /// # Errors
     /// `EACCES` if neither can be had.
-    pub fn of_child(parent: &Place<'_>) -> Result<Self> {
+    pub(crate) fn of_child(parent: &Place<'_>) -> Result<Self> {
         let sizes = RunSizes::of(parent.reserve, parent.run.state_size, false);
         if parent.run.is_on_disk()
             && let Ok(run) = RunFiles::create_of_child(parent.store, sizes)
@@ -106,7 +106,7 @@ impl OpenedReport {
     }
 
     /// The state of the run that a child made for its crash.
-    pub fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
+    pub(crate) fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
         match &self.kind {
             OpenedKind::ChildRun(run) => state_of(run, limits),
             _ => None,
@@ -114,7 +114,7 @@ impl OpenedReport {
     }
 
     /// The report is written: what was opened for it is closed, cut to its length; what is in memory goes to the disk.
-    pub fn finish(&mut self, report: &ReportWriter, place: &Place<'_>) {
+    pub(crate) fn finish(&mut self, report: &ReportWriter, place: &Place<'_>) {
         match &self.kind {
             OpenedKind::Reserved if !self.file.is_file || self.is_removed(place.run) => {
                 // There may be room by now; if not, the report is lost with the process, as install said. Files that somebody removed are

@@ -17,13 +17,13 @@ use coroner_process::files;
 
 /// The buffer in which a section is encoded. The largest single element (a thread with its registers and frames, an image)
 /// is far smaller.
-pub const BUFFER: usize = 128 << 10;
+pub(crate) const BUFFER: usize = 128 << 10;
 
 /// As much of it as sections have of most reports: others find the pages of the rest when they need them.
-pub const BUFFER_TOUCHED: usize = 32 << 10;
+pub(crate) const BUFFER_TOUCHED: usize = 32 << 10;
 
 /// A batch of elements ends when less than this is left in the buffer.
-pub const ROOM: usize = 24 << 10;
+pub(crate) const ROOM: usize = 24 << 10;
 
 /// Bytes of a report whose pages are there from install on.
 const TOUCHED: usize = 16 << 10;
@@ -33,11 +33,11 @@ const HEAD: usize = FILE_PREFIX.len() + FRAME_HEADER_LEN;
 
 /// A file for a report, mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReportFile {
+pub(crate) struct ReportFile {
     address: usize,
     capacity: usize,
     /// It is a file on the disk, and not anonymous memory.
-    pub is_file: bool,
+    pub(crate) is_file: bool,
 }
 
 impl ReportFile {
@@ -83,7 +83,7 @@ impl ReportFile {
     }
 
     /// Has the pages of what is written first, and of most reports, there before a crash (not async-signal-safe).
-    pub fn touch(&self) {
+    pub(crate) fn touch(&self) {
         // Where the disk or an older kernel refuses, a crash does it.
         let _ = files::populate(self.address, TOUCHED.min(self.capacity));
     }
@@ -142,12 +142,12 @@ pub(crate) fn write_all(descriptor: i32, bytes: *const [u8]) -> Result<()> {
 
 /// Sections on their way into a [`ReportFile`].
 #[derive(Debug)]
-pub struct ReportWriter {
+pub(crate) struct ReportWriter {
     file: ReportFile,
     /// Bytes of whole sections.
     committed: usize,
     /// The first section that found no room; what was written before it stands.
-    pub error: Option<Errno>,
+    pub(crate) error: Option<Errno>,
 }
 
 impl ReportWriter {
@@ -155,23 +155,23 @@ impl ReportWriter {
     ///
     /// # Safety
     /// The mapping is this writer's alone until it is dropped.
-    pub unsafe fn new(file: ReportFile) -> Self {
+    pub(crate) unsafe fn new(file: ReportFile) -> Self {
         ReportWriter { file, committed: 0, error: None }
     }
 
     /// An encoder of the next section's payload.
-    pub fn payload(buffer: &mut [u8; BUFFER]) -> Encoder<'_> {
+    pub(crate) fn payload(buffer: &mut [u8; BUFFER]) -> Encoder<'_> {
         Encoder::new(Self::payload_bytes(buffer))
     }
 
     /// The bytes of the payload, for one that is encoded piece by piece.
-    pub fn payload_bytes(buffer: &mut [u8; BUFFER]) -> &mut [u8] {
+    pub(crate) fn payload_bytes(buffer: &mut [u8; BUFFER]) -> &mut [u8] {
         buffer.get_mut(HEAD..).unwrap_or_default()
     }
 
     /// Zeros what an earlier report of `length` bytes left in the file: a section of it behind a cut would be read as one of
     /// this report.
-    pub fn clear(&mut self, length: usize) {
+    pub(crate) fn clear(&mut self, length: usize) {
         for at in 0..length.min(self.file.capacity) {
             // SAFETY: inside the mapping, which is this writer's. Volatile: the compiler must not make it a call of memset.
             unsafe { (self.file.address as *mut u8).add(at).write_volatile(0) };
@@ -182,7 +182,7 @@ impl ReportWriter {
     /// no room for it.
     ///
     /// A store may fault, where the disk fails or the file was truncated: that ends the guarded section.
-    pub fn section(&mut self, buffer: &mut [u8; BUFFER], kind: SectionKind, length: usize) -> bool {
+    pub(crate) fn section(&mut self, buffer: &mut [u8; BUFFER], kind: SectionKind, length: usize) -> bool {
         let Some(framed) = buffer.get_mut(FILE_PREFIX.len()..).and_then(|tail| seal(tail, kind, length)) else {
             return false;
         };
@@ -207,12 +207,12 @@ impl ReportWriter {
     }
 
     /// Bytes of whole sections so far.
-    pub fn committed(&self) -> usize {
+    pub(crate) fn committed(&self) -> usize {
         self.committed
     }
 
     /// The file that is written.
-    pub fn file(&self) -> ReportFile {
+    pub(crate) fn file(&self) -> ReportFile {
         self.file
     }
 }

@@ -27,26 +27,26 @@ const LEAST_RESERVE: u32 = 64 << 10;
 const CLEAN: &[u8] = b"clean";
 
 /// Bytes of the run state that are touched at install: its fixed part and the facts.
-pub const STATE_TOUCHED: usize = 12 << 10;
+pub(crate) const STATE_TOUCHED: usize = 12 << 10;
 
 /// The files of a run, mapped.
 #[derive(Debug)]
-pub struct RunFiles {
+pub(crate) struct RunFiles {
     /// The run's id, random.
-    pub id: [u8; 16],
+    pub(crate) id: [u8; 16],
     /// The locked file, open for the process's life; `None` where the run is in memory alone.
     lock: Option<OwnedDescriptor>,
     /// What has the run in the lock's place where the store forbids locks: see [`hold`].
     pipe: Option<OwnedDescriptor>,
     /// The reserved report.
-    pub report: ReportFile,
+    pub(crate) report: ReportFile,
     /// The reserved report of crashes that can open no file; [`ReportFile::NONE`] for none. Its last word, which no report reaches, says
     /// who has it: its mapping is shared with children made by fork.
     spare: ReportFile,
     /// Where the state is mapped.
-    pub state_address: usize,
+    pub(crate) state_address: usize,
     /// Its bytes.
-    pub state_size: usize,
+    pub(crate) state_size: usize,
 }
 
 /// The step of making a run that failed.
@@ -98,7 +98,7 @@ impl core::error::Error for RunError {}
 
 impl RunError {
     /// Whether the reason may be gone by the time of a crash: no room, no free descriptor, a disk that is read-only for now.
-    pub fn may_pass(self) -> bool {
+    pub(crate) fn may_pass(self) -> bool {
         matches!(self.errno.0, libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE | libc::EROFS)
     }
 }
@@ -158,7 +158,7 @@ pub(crate) fn open_run(store: &CStr, id: &[u8; 16]) -> core::result::Result<Dire
 }
 
 /// 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4), so that an id is also a valid event id.
-pub fn random_id() -> [u8; 16] {
+pub(crate) fn random_id() -> [u8; 16] {
     let mut id = [0_u8; 16];
     if !files::random(&mut id) {
         // A kernel whose pool is not ready (early boot), or without the call: the address of a local, the clock and the
@@ -178,7 +178,7 @@ pub fn random_id() -> [u8; 16] {
 
 /// What a run is to have.
 #[derive(Clone, Copy, Debug)]
-pub struct RunSizes {
+pub(crate) struct RunSizes {
     /// Bytes of the report.
     reserve: u32,
     /// Bytes of the state.
@@ -189,7 +189,7 @@ pub struct RunSizes {
 
 impl RunSizes {
     /// Those of a process's run, or of one that a child makes when it crashes.
-    pub fn of(reserve: u32, state: usize, spare: bool) -> RunSizes {
+    pub(crate) fn of(reserve: u32, state: usize, spare: bool) -> RunSizes {
         /// Pages are not larger: the spare report is unmapped by itself.
         const PAGE: u32 = 1 << 16;
         RunSizes { reserve: reserve.next_multiple_of(PAGE), state, spare: if spare { SPARE } else { 0 } }
@@ -203,7 +203,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// The step that failed; nothing is left then, neither open nor on the disk.
-    pub fn create(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
+    pub(crate) fn create(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
         Self::create_with(store, sizes, |id, lock| take(id, store, lock))
     }
 
@@ -230,7 +230,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// As of `create`.
-    pub fn create_or_free(
+    pub(crate) fn create_or_free(
         store: &CStr,
         sizes: RunSizes,
         free: impl FnOnce(),
@@ -246,7 +246,7 @@ impl RunFiles {
 
     /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
     /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
-    pub fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
+    pub(crate) fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
         if hold::forbids_locks(store.to_bytes()) {
             return None;
         }
@@ -340,7 +340,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// There is no memory.
-    pub fn in_memory(sizes: RunSizes) -> Result<RunFiles> {
+    pub(crate) fn in_memory(sizes: RunSizes) -> Result<RunFiles> {
         let report = ReportFile::in_memory(sizes.reserve)?;
         let state_address = files::map(sizes.state)?;
         let id = random_id();
@@ -384,26 +384,26 @@ impl RunFiles {
     }
 
     /// Changes when the run began (not async-signal-safe).
-    pub fn set_began(&self, since_epoch_ns: u64) {
+    pub(crate) fn set_began(&self, since_epoch_ns: u64) {
         if let Some(lock) = self.lock.as_ref().and_then(OwnedDescriptor::verified) {
             files::set_times(lock, since_epoch_ns);
         }
     }
 
     /// Has a page that nobody can access below the state, if nothing is there: mostly its own reports are.
-    pub fn guard_state(&self) {
+    pub(crate) fn guard_state(&self) {
         if !self.report.ends_at(self.state_address) && !self.spare.ends_at(self.state_address) {
             files::guard_below(self.state_address);
         }
     }
 
     /// Notes in the run's state which file its lock is.
-    pub fn name_lock(&self, state: &RunState<'_>) {
+    pub(crate) fn name_lock(&self, state: &RunState<'_>) {
         state.set_scalar(Scalar::LOCK_FILE, self.lock.map_or(0, |lock| lock.inode()));
     }
 
     /// Whether a later launch can find it.
-    pub fn is_on_disk(&self) -> bool {
+    pub(crate) fn is_on_disk(&self) -> bool {
         self.lock.is_some()
     }
 
@@ -415,7 +415,7 @@ impl RunFiles {
     }
 
     /// Drops the lock and unmaps the reports; the state stays mapped.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         for descriptor in [self.lock, self.pipe].into_iter().flatten() {
             descriptor.close();
         }
@@ -437,7 +437,7 @@ impl RunFiles {
     /// The state gets the content of its parent's and takes its place in memory, where the app's scopes are; what else the child has of
     /// its parent's run is given back. False if it can't be mapped there.
     #[cfg(not(target_vendor = "apple"))]
-    pub fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
+    pub(crate) fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
         copy_state(parent, self, limits);
         let begun = state_of(self, limits).is_some_and(|state| {
             self.name_lock(&state);
@@ -454,13 +454,13 @@ impl RunFiles {
     }
 
     /// Whether no report was begun in its files: of crashes that need no file to be opened, whoever had them.
-    pub fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         let is_free = |taken: &AtomicU32| taken.load(Ordering::Acquire) == 0;
         self.is_on_disk() && self.report.is_unused() && self.spare.last_word().is_some_and(is_free)
     }
 
     /// Notes a clean end in the state of the run, which is another process's that has ended, unless that says how it ended.
-    pub fn note_end(&self, store: &CStr, limits: &Limits) {
+    pub(crate) fn note_end(&self, store: &CStr, limits: &Limits) {
         let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
             return;
         };
@@ -487,7 +487,7 @@ impl RunFiles {
     }
 
     /// Closes and removes the run, as if it had never been made: its install failed.
-    pub fn discard(&self, store: &CStr) {
+    pub(crate) fn discard(&self, store: &CStr) {
         if self.is_on_disk()
             && let Ok(directory) = open_run(store, &self.id)
         {
@@ -554,7 +554,7 @@ fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
 }
 
 /// The state of a run, as far as it is mapped.
-pub fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
+pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
     // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only the run state's words use it.
     let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
     words.map(|words| RunState::reopen(words, limits))

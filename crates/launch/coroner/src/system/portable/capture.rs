@@ -145,6 +145,7 @@ pub(crate) mod exception {
     }
 
     /// Whether one more report that the process survives is within the limits; it waits from now on.
+    #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
     fn may_survive(run: &run::Current) -> bool {
         static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         let wait = |waiting: u32| (waiting < MAX_WAITING).then_some(waiting + 1);
@@ -160,6 +161,7 @@ pub(crate) mod exception {
     }
 
     /// A report does not wait any more: another may.
+    #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
     pub(crate) fn delivered() {
         let _ = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| waiting.checked_sub(1));
     }

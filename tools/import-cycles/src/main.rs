@@ -1,0 +1,76 @@
+//! Finds files of a crate that import each other in a cycle. See the package's `README.md`.
+
+mod crate_sources;
+mod cycles;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Parser as _;
+use serde_json::json;
+use toolbox::tools;
+
+use crate_sources::CrateSources;
+
+#[derive(Debug, clap::Parser)]
+#[command(about)]
+struct Arguments {
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
+    /// Also print every import between two files of a cycle
+    #[arg(long)]
+    imports: bool,
+    /// Check only crates whose folder contains this text
+    filter: Option<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let mut rows = Vec::new();
+    let mut files = 0;
+    for folder in crate_folders(&tools::workspace_root())? {
+        let name = folder.display().to_string();
+        if arguments.filter.as_ref().is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        let sources = CrateSources::read(&tools::workspace_root().join(&folder).join("src"))?;
+        files += sources.files().len();
+        let imports = sources.imports();
+        for cycle in cycles::cycles(sources.files().len(), &imports) {
+            let paths: Vec<String> =
+                cycle.iter().map(|file| sources.files()[*file].path.display().to_string()).collect();
+            println!("{name}: {} files import each other: {}", paths.len(), paths.join(", "));
+            for (from, to) in imports.iter().filter(|(from, to)| cycle.contains(from) && cycle.contains(to)) {
+                if arguments.imports {
+                    let path = |file: usize| sources.files()[file].path.display();
+                    println!("    {} -> {}", path(*from), path(*to));
+                }
+            }
+            rows.push(json!({ "crate": name, "files": paths }));
+        }
+    }
+    println!("{files} files, {} cycles", rows.len());
+    if arguments.json {
+        println!("{}", json!({ "tool": "import-cycles", "files": files, "cycles": rows }));
+    }
+    if !rows.is_empty() {
+        bail!("{} cycles", rows.len());
+    }
+    Ok(())
+}
+
+/// Returns the folders of the published crates, relative to the workspace's root.
+fn crate_folders(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = |folder: &Path| -> anyhow::Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(folder).with_context(|| format!("can't list `{}`", folder.display()))?;
+        Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect())
+    };
+    let mut folders = Vec::new();
+    for group in entries(&root.join("crates"))? {
+        folders.extend(entries(&group)?.into_iter().filter_map(|path| Some(path.strip_prefix(root).ok()?.to_owned())));
+    }
+    folders.sort();
+    Ok(folders)
+}
