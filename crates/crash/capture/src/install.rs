@@ -19,7 +19,7 @@ use crate::os;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
 use crate::run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
-use crate::sections::stack_memory::report_size;
+use crate::limits::report_size;
 use crate::session;
 use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};

@@ -14,7 +14,7 @@ use coroner_report::run_state::RunState;
 use crate::InstallOptions;
 use crate::os::platform_state::PlatformState;
 use crate::run::{Place, RunFiles};
-use crate::sections::stack_memory::report_size;
+use crate::limits::report_size;
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;

@@ -53,6 +53,8 @@ mod image_encoding;
 mod install;
 #[cfg(supported)]
 mod installed;
+#[cfg(supported)]
+mod limits;
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 mod linux;
 #[cfg(all(supported, test, miri, feature = "fault-injection"))]
@@ -100,6 +102,6 @@ pub use monitor::{caught_panic, exception, hang};
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use os::parent::{is_unsettled_child, settle_parent};
 #[cfg(supported)]
-pub use session::FIRST_NON_FATAL;
+pub use limits::FIRST_NON_FATAL;
 #[cfg(supported)]
 pub use signal_owners::{TakenSignal, look_at_signals};

@@ -36,6 +36,7 @@ use coroner_report::wire::{Phase, PhaseDuration, SectionKind};
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::CrashContext;
 use crate::installed::Installed;
+use crate::limits::{FIRST_NON_FATAL, MAX_REPORTS};
 use crate::monitor::exception::{Ending, Threads};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
@@ -80,13 +81,6 @@ pub(crate) struct Counts {
     pub threads: u64,
     pub captured: u64,
 }
-
-/// Reports of crashes that one run may write, of a process that goes on after each. The last one's place is used again, so that
-/// the last crash always has one. Non-fatal reports have the numbers behind, so that they take no crash's place.
-pub(crate) const MAX_REPORTS: u32 = 8;
-
-/// The number of a run's first non-fatal report: `report-9`.
-pub const FIRST_NON_FATAL: u32 = MAX_REPORTS + 1;
 
 impl<'c> CrashSession<'c> {
     /// Whether the report has the stacks of the other threads.

@@ -9,10 +9,14 @@ use coroner_unwind::RuleCache;
 
 use crate::report_lock::ReportOwner;
 use crate::run::{BUFFER, BUFFER_TOUCHED};
-use crate::sections::frames::Ring;
-use crate::sections::symbol_names::Names;
 use coroner_process::files;
 use coroner_walk::ImageList;
+
+pub(crate) mod frame_ring;
+pub(crate) mod symbol_names;
+
+use frame_ring::FrameRing;
+use symbol_names::Names;
 
 /// The workspace. All zero is a valid value of every field but those that [`Workspace::prepare`] sets.
 pub(crate) struct Workspace {
@@ -23,7 +27,7 @@ pub(crate) struct Workspace {
     /// Rules of the unwinder, shared by all threads of one report.
     pub cache: RuleCache,
     /// The last frames of the thread that is walked.
-    pub ring: Ring,
+    pub ring: FrameRing,
     /// The images; `None` while Coroner is not installed.
     pub images: Option<ImageList>,
     /// Addresses to name, and what they are named with. On Darwin `None` where no install wanted names; elsewhere the names of images

@@ -10,7 +10,7 @@ pub(crate) mod crash_entry;
 pub(crate) mod handed_over;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
-pub(crate) mod names;
 pub(crate) mod other_threads;
 pub(crate) mod platform_state;
 pub(crate) mod signal_death;
+pub(crate) mod symbol_source;

@@ -3,8 +3,8 @@
 pub(crate) mod crash_entry;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
-pub(crate) mod names;
 pub(crate) mod other_threads;
 pub(crate) mod parent;
 pub(crate) mod platform_state;
 pub(crate) mod signal_death;
+pub(crate) mod symbol_source;

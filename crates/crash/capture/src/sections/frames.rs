@@ -8,30 +8,18 @@ use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, Encoder, FoundBy, Frame, Thread, ThreadEncoder, WalkEnd};
 use coroner_unwind::{Found, Options, RuleCache, SwiftAsync};
 
-use super::symbol_names::Addresses;
 use crate::run::BUFFER;
 use crate::workspace::Workspace;
+use crate::workspace::frame_ring::{FrameRing, LAST_FRAMES};
+use crate::workspace::symbol_names::Addresses;
 use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
-
-/// The last frames of a deep stack.
-pub(crate) const LAST: usize = 128;
-
-/// A ring of the frames that were walked last.
-#[derive(Debug)]
-pub(crate) struct Ring {
-    frames: [Frame; LAST],
-    /// The canonical frame address of the innermost frame, 0 if it is not known.
-    pub(super) first_cfa: u64,
-    /// How many frames were walked.
-    pub(super) walked: usize,
-}
 
 /// How much of a stack is kept and how far it is walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     /// Frames kept from the innermost on.
     pub first: usize,
-    /// Frames kept at the outermost end, at most [`LAST`].
+    /// Frames kept at the outermost end, at most [`LAST_FRAMES`].
     pub last: usize,
     /// Frames that are walked at most.
     pub walked: u32,
@@ -40,13 +28,13 @@ pub(crate) struct Depth {
 }
 
 /// The crashed thread: a stack overflow's hundred thousand frames are walked to their end.
-pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST, walked: 500_000, scanned: 512 };
+pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST_FRAMES, walked: 500_000, scanned: 512 };
 /// Any other thread.
 pub(crate) const OTHER: Depth = Depth { first: 128, last: 32, walked: 20_000, scanned: 512 };
 
 /// What a walk works with: parts of the workspace.
 pub(crate) struct Walk<'w> {
-    ring: &'w mut Ring,
+    ring: &'w mut FrameRing,
     images: &'w ImageList,
     cache: &'w mut RuleCache,
     names: Option<&'w mut Addresses>,
@@ -78,7 +66,7 @@ impl<'w> Walk<'w> {
         (ring.first_cfa, ring.walked) = (0, 0);
         let mut walked = 0_usize;
         // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
-        let last = NonZeroUsize::new(depth.last.min(LAST)).unwrap_or(NonZeroUsize::MIN);
+        let last = NonZeroUsize::new(depth.last.min(LAST_FRAMES)).unwrap_or(NonZeroUsize::MIN);
         walker.for_each(|frame| {
             let frame = wire(frame);
             if walked == 0 {

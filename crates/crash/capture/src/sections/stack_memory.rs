@@ -6,7 +6,7 @@ use coroner_process::{memory::Memory as _, memory::first_readable, shadow_stack}
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
 
 use super::{SectionResult, section};
-use crate::InstallOptions;
+use crate::limits::{CRASHED_STACK, OTHER_STACKS};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::run::ReportWriter;
@@ -15,22 +15,8 @@ use crate::session::{CrashSession, memory};
 /// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
 const PIECE: usize = 32 << 10;
 
-/// Of the crashed thread, or the one that hangs, where the stacks of all threads are wanted.
-const CRASHED: usize = 64 << 10;
-
-/// Of each other thread.
-const OTHER: usize = 16 << 10;
-
-/// Of all others together: with more threads than it is enough for, each has its equal part.
-const OTHERS: usize = 448 << 10;
-
-/// What a report may need more room for where the stacks of all threads are wanted: the bytes, and some of their sections' own.
-const ALL: u32 = ((CRASHED + OTHERS) as u32) + (64 << 10);
-
-/// Bytes of disk that the report's file takes: what is reserved, and what the stacks of all threads may need.
-pub(crate) fn report_size(options: &InstallOptions) -> u32 {
-    options.reserve.saturating_add(if options.stack_memory_all { ALL } else { 0 })
-}
+/// The most bytes kept of each other thread's stack.
+const OTHER_STACK: usize = 16 << 10;
 
 /// Bytes that are read at once: the stack may end behind any of them.
 const STEP: usize = 256;
@@ -44,7 +30,7 @@ const SHADOW_STACK: usize = 8 * 256 + STEP;
 /// Writes the crashed thread's.
 pub(super) fn write(session: &mut CrashSession<'_>) {
     let options = &session.installed.options;
-    let wanted = if options.stack_memory_all { CRASHED } else { (options.stack_memory as usize).min(PIECE) };
+    let wanted = if options.stack_memory_all { CRASHED_STACK } else { (options.stack_memory as usize).min(PIECE) };
     let (tid, context) = (session.context.tid as u64, session.context);
     if context.hung.is_none() {
         session.stack_kept = write_stack(session, tid, context.registers.sp(), wanted);
@@ -68,14 +54,14 @@ pub(super) fn write_others(session: &mut CrashSession<'_>) {
 #[inline(never)]
 fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     let captured = threads.threads().filter(crate::os::other_threads::OtherThread::is_captured).count().max(1);
-    let each = OTHERS.checked_div(captured).unwrap_or_default().min(OTHER) & !(STEP - 1);
+    let each = OTHER_STACKS.checked_div(captured).unwrap_or_default().min(OTHER_STACK) & !(STEP - 1);
     for thread in threads.threads() {
         if RECRASH.is_expired() {
             return;
         }
         let Some(sp) = thread.stack_pointer(session.installed) else { continue };
         let tid = thread.tid();
-        let wanted = if session.is_hung(tid) { CRASHED } else { each };
+        let wanted = if session.is_hung(tid) { CRASHED_STACK } else { each };
         section(session, SectionKind::STACK_MEMORY, Some(tid), |session| write_stack(session, tid, sp, wanted));
     }
 }

@@ -10,7 +10,7 @@ use coroner_process::mounts;
 use coroner_process::symtab::{ElfLoaded, Extent, NameScan, Problem, ScanError};
 use coroner_process::syscall::{Errno, Result, syscall};
 
-use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
+use crate::limits::{ADDRESSES_PER_SCAN, MAX_SYMBOLS};
 
 /// The longest path that is opened (`PATH_MAX`), with its NUL.
 const PATH: usize = 4096;
@@ -100,7 +100,7 @@ impl Source {
         image: &Image,
         is_replaced: bool,
         paths: &mut Paths,
-        scan: &mut NameScan<AT_ONCE>,
+        scan: &mut NameScan<ADDRESSES_PER_SCAN>,
         memory: &mut M,
     ) -> core::result::Result<(), ScanError> {
         let file = if is_replaced {

@@ -4,7 +4,7 @@ use coroner_process::images::Image;
 use coroner_process::memory::Memory;
 use coroner_process::symtab::{MachO, NameScan, Placement, ScanError};
 
-use crate::sections::symbol_names::{AT_ONCE, MAX_SYMBOLS};
+use crate::limits::{ADDRESSES_PER_SCAN, MAX_SYMBOLS};
 
 /// What is open for the time of one image's scan: nothing.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Source {
         image: &Image,
         _is_replaced: bool,
         _paths: &mut Paths,
-        scan: &mut NameScan<AT_ONCE>,
+        scan: &mut NameScan<ADDRESSES_PER_SCAN>,
         memory: &mut M,
     ) -> Result<(), ScanError> {
         let header = MachO::read(memory, image.range.start, Placement::Loaded)?;
