@@ -23,113 +23,14 @@
 //! Code that a runtime compiled ahead of time into an image (.NET's native AOT, Mono's AOT images, GraalVM's native images) looks like
 //! any other code: `chain_first` is for these. ART asks its own handler before it calls anybody's.
 
-use core::ffi::{CStr, c_void};
-use core::sync::atomic::Ordering;
-
-use crate::installed::Installed;
 use coroner_process::context::SignalInfo;
 use coroner_walk::loaded_image::{self, Holder};
+
+use crate::handler_kind::HandlerKind;
 
 /// Crashes of a run that are reported before a handler that nothing is known of is asked. A process that lives on after as many has
 /// one that deals with them: from then on it is asked first.
 const REPORTED_FIRST: u32 = 3;
-
-/// What an image exports by which a handler in it is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum HandlerKind {
-    /// Nothing.
-    #[default]
-    Unknown,
-    /// A runtime, in an image of its own.
-    Runtime,
-    /// Go's runtime, in one image with the program.
-    Go,
-    /// What describes a crash and ends the process.
-    Describes,
-    /// The same by the system itself, for every process: Android's dynamic linker has a handler that tells debuggerd.
-    System,
-}
-
-impl HandlerKind {
-    pub(crate) fn of_number(number: u8) -> HandlerKind {
-        [HandlerKind::Runtime, HandlerKind::Go, HandlerKind::Describes, HandlerKind::System]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
-            .unwrap_or_default()
-    }
-
-    /// What the handler at that address is, by what its image exports (not async-signal-safe).
-    pub(crate) fn of(handler: usize) -> HandlerKind {
-        const EXPORTS: [(&CStr, HandlerKind); 6] = [
-            (c"JNI_CreateJavaVM", HandlerKind::Runtime),
-            (c"coreclr_initialize", HandlerKind::Runtime),
-            (c"mono_jit_init", HandlerKind::Runtime),
-            (c"crosscall2", HandlerKind::Go),
-            (c"__sanitizer_print_stack_trace", HandlerKind::Describes),
-            (c"Py_Initialize", HandlerKind::Describes),
-        ];
-        #[cfg(target_os = "android")]
-        if is_of_linker(handler as u64) {
-            return HandlerKind::System;
-        }
-        let image_of = |address: *const c_void| {
-            // SAFETY: all zero is valid; dladdr writes it. A path that it gives is that of a loaded image.
-            unsafe {
-                let mut found: libc::Dl_info = core::mem::zeroed();
-                (libc::dladdr(address, &raw mut found) != 0).then_some((found.dli_fbase, found.dli_fname))
-            }
-        };
-        let Some((base, path)) = image_of(handler as *const c_void) else { return HandlerKind::Unknown };
-        // SAFETY: a path, or null for the program, which can't be opened by its own; an image that is loaded is not loaded again.
-        let image = unsafe {
-            // The program is known without a look at its file.
-            let path = if is_of_program(handler) { core::ptr::null() } else { path };
-            let image = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            if image.is_null() { libc::dlopen(core::ptr::null(), libc::RTLD_LAZY) } else { image }
-        };
-        if image.is_null() {
-            return HandlerKind::Unknown;
-        }
-        // An image's dependencies are searched, too.
-        let is_exported = |name: &CStr| {
-            // SAFETY: an open image and a NUL-terminated name.
-            let at = unsafe { libc::dlsym(image, name.as_ptr()) };
-            !at.is_null() && image_of(at).is_some_and(|(other, _)| other == base)
-        };
-        let found = EXPORTS.into_iter().find(|(name, _)| is_exported(name));
-        // SAFETY: opened above.
-        unsafe { libc::dlclose(image) };
-        found.map_or(HandlerKind::Unknown, |(_, kind)| kind)
-    }
-}
-
-/// Whether an address lies in the program, and not in a library (not async-signal-safe). False if that can't be known.
-fn is_of_program(address: usize) -> bool {
-    #[cfg(target_vendor = "apple")]
-    let entry = 0;
-    #[cfg(not(target_vendor = "apple"))]
-    // SAFETY: only reads the auxiliary vector.
-    let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
-    let program = loaded_image::holder_of(entry);
-    matches!(program, Holder::Image(_)) && loaded_image::holder_of(address as u64) == program
-}
-
-/// Whether the code at that address is the dynamic linker's, of which bionic's `dladdr` and `dl_iterate_phdr` say too little.
-#[cfg(target_os = "android")]
-fn is_of_linker(address: u64) -> bool {
-    use coroner_process::elf::{FileHeader, PT_LOAD};
-    // SAFETY: asks for a number.
-    let base = unsafe { libc::getauxval(libc::AT_BASE) };
-    let Some(mut memory) = coroner_process::memory::KernelCopy::new() else { return false };
-    let Some(header) = FileHeader::read(&mut memory, base) else { return false };
-    let mut is_in = false;
-    let read = header.headers(base).each(&mut memory, |segment| {
-        let offset = address.wrapping_sub(base.wrapping_add(segment.address));
-        is_in |= segment.kind == PT_LOAD && offset < segment.memory_size;
-    });
-    is_in && read.is_ok()
-}
 
 /// A signal, or what becomes one, before it is known whether it is a crash.
 #[derive(Clone, Copy, Debug)]
@@ -152,10 +53,16 @@ impl Fault {
 }
 
 /// Whether who had this signal, or exception, before is asked before a report is written: a handler at that address and of that kind, or
-/// [`HandlerKind::Unknown`] at 0.
+/// [`HandlerKind::Unknown`] at 0. `chain_first` is the install option of that name, `reports` the number of crashes that this run has
+/// reported.
 ///
 /// Async-signal-safe. On Linux the thread must not block SIGSEGV and SIGBUS.
-pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kind): (usize, HandlerKind)) -> bool {
+pub(crate) fn is_asked_first(
+    fault: &Fault,
+    (handler, kind): (usize, HandlerKind),
+    chain_first: bool,
+    reports: u32,
+) -> bool {
     /// `SYS_SECCOMP`, asm-generic/siginfo.h.
     const SECCOMP: i32 = 1;
     match fault.signal {
@@ -164,7 +71,7 @@ pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kin
         libc::SIGSYS if cfg!(not(target_vendor = "apple")) && fault.code == SECCOMP => return true,
         _ => {}
     }
-    if installed.reports.load(Ordering::Relaxed) >= REPORTED_FIRST {
+    if reports >= REPORTED_FIRST {
         return true;
     }
     if kind == HandlerKind::Describes {
@@ -174,7 +81,7 @@ pub(crate) fn is_asked_first(installed: &Installed, fault: &Fault, (handler, kin
     let may_be_handled = is_memory || matches!(fault.signal, libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
     // An instruction that can't be fetched is nobody's code.
     let is_executed = fault.is_raised_by_instruction && !(is_memory && fault.address == fault.pc);
-    installed.options.chain_first
+    chain_first
         || is_stack_guard(fault, kind)
         || (may_be_handled && is_executed && is_of_runtime(fault.pc, fault.sp, kind, handler as u64))
 }

@@ -1,14 +1,90 @@
-//! What happened, in the words of the report: the monitor that noticed it fills this in, and nothing later asks the system
-//! again.
+//! What happened and what becomes of the process, in the words of the report: the monitor that noticed it fills this in, and nothing
+//! later asks the system again.
 
 use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::threads::Tid;
 use coroner_process::{registers::Registers, shadow_stack};
 use coroner_report::run_state::CrashRecord;
-use coroner_report::wire::{Access, ExtraRegister, Hang, Mach, Monitor, Signal};
+use coroner_report::wire::{Access, Exception, ExtraRegister, Hang, Mach, Monitor, Signal};
 
-use crate::monitor::exception::{Ending, Uncaught};
 use coroner_process::threads::wall_now;
+
+/// What becomes of the process after the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It dies of the exception.
+    Fatal,
+    /// It dies of the exception, which was reported as fatal already on this thread and has grown worse: the new report takes
+    /// the place of the first.
+    FatalAgain,
+    /// It goes on.
+    NonFatal,
+}
+
+/// Whose stacks a report has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Those of the threads that Coroner was installed to report.
+    AsInstalled,
+    /// The calling thread's alone; the others are not stopped.
+    This,
+}
+
+/// An exception for a report: what [`crate::session`] needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncaught<'a> {
+    pub monitor: Monitor,
+    /// The one that nobody caught, then what caused it.
+    pub exceptions: &'a [Exception<'a>],
+    pub ending: Ending,
+    pub threads: Threads,
+}
+
+/// What became of a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// There is a report of it. The number is that of the crash record in the run state, 0 for none.
+    Here(u64),
+    /// Another thread's report has it.
+    Elsewhere,
+    /// There is none.
+    Not,
+}
+
+/// What follows a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The process dies: the other threads stay stopped and the lock stays owned.
+    Dies,
+    /// A handler of the app is asked (on Darwin by the kernel), which most often ends the process.
+    AsksHandler,
+    /// The process goes on, or who is asked may need the other threads.
+    RunsOn,
+}
+
+#[cfg(target_vendor = "apple")]
+impl Reported {
+    const NOT: u64 = u64::MAX;
+    const ELSEWHERE: u64 = u64::MAX - 1;
+
+    /// As one word, for another thread.
+    pub(crate) fn as_word(self) -> u64 {
+        match self {
+            Reported::Here(number) => number,
+            Reported::Elsewhere => Self::ELSEWHERE,
+            Reported::Not => Self::NOT,
+        }
+    }
+
+    /// What [`Reported::as_word`] returned.
+    pub(crate) fn of_word(word: u64) -> Reported {
+        match word {
+            Self::NOT => Reported::Not,
+            Self::ELSEWHERE => Reported::Elsewhere,
+            number => Reported::Here(number),
+        }
+    }
+}
 
 /// A thread that does not answer.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +232,22 @@ impl CrashContext {
             pc: self.registers.pc,
             sp: self.registers.sp(),
         }
+    }
+}
+
+/// What the run state keeps of a signal, which a thread with that state is handling.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn record_of_signal(info: &SignalInfo, context: &Context, tid: Tid, time_ns: u64) -> CrashRecord {
+    CrashRecord {
+        monitor: Monitor::SIGNAL,
+        signal: info.signo,
+        code: info.code.into(),
+        errno: info.errno,
+        address: address_of(info),
+        tid: tid as u64,
+        time_ns,
+        pc: context.pc(),
+        sp: context.sp(),
     }
 }
 

@@ -11,8 +11,8 @@ use coroner_process::deadline::Deadline;
 use coroner_process::recovery::{self, Point};
 use coroner_process::threads::{Tid, process_id, this_thread};
 
-use crate::monitor::exception::thread_word;
-use crate::monitor::signal;
+use crate::report_lock::thread_word;
+use crate::taken_signals::CRASH_PATH_SIGNALS;
 use coroner_process::signals::{block_exactly, blocked};
 
 /// The one call that can be under way.
@@ -40,7 +40,7 @@ pub unsafe fn run(function: recovery::Function, argument: *mut c_void, timeout_m
         return false;
     }
     let mask = blocked();
-    block_exactly(mask & !signal::NEEDED);
+    block_exactly(mask & !CRASH_PATH_SIGNALS);
     let timer = Deadline::start(this_thread(), timeout_ms);
     // SAFETY: the point is this thread's; the rest by the contract.
     let code = unsafe { recovery::run(&raw const CALL.point, function, argument) };

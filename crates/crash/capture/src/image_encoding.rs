@@ -1,9 +1,7 @@
 //! Parts of an image in the report that every system has.
 
 use coroner_process::images;
-use coroner_report::wire::{Segment, UnwindSection};
-
-use crate::os::image_encoding::unwind_data;
+use coroner_report::wire::{Segment, UnwindKind, UnwindSection};
 
 /// An image's segments as the report has them.
 pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images::MAX_SEGMENTS]) -> &'a [Segment] {
@@ -20,12 +18,15 @@ pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images
     into.get(..count).unwrap_or_default()
 }
 
-/// An image's unwind data as the report has them, those that there are.
-pub(crate) fn unwind_sections<'a>(image: &images::Image, into: &'a mut [UnwindSection]) -> &'a [UnwindSection] {
+/// Unwind data as the report has them, those that there are.
+pub(crate) fn unwind_sections<'a>(
+    data: &[(UnwindKind, images::AddressRange)],
+    into: &'a mut [UnwindSection],
+) -> &'a [UnwindSection] {
     let mut count = 0;
-    for (kind, range) in unwind_data(image).into_iter().filter(|(_, range)| !range.is_empty()) {
+    for (kind, range) in data.iter().filter(|(_, range)| !range.is_empty()) {
         if let Some(place) = into.get_mut(count) {
-            *place = UnwindSection { kind, address: range.start, size: range.len() };
+            *place = UnwindSection { kind: *kind, address: range.start, size: range.len() };
             count += 1;
         }
     }

@@ -14,48 +14,17 @@ use coroner_walk::ImageList;
 
 #[cfg(feature = "fault-injection")]
 use crate::fault_injection::map;
+use crate::install_error::InstallError;
 use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
+use crate::limits::report_size;
 use crate::os;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
-use crate::run::{CleanRun, RunError, RunFiles, RunSizes, STATE_TOUCHED};
-use crate::limits::report_size;
+use crate::run::{CleanRun, RunFiles, RunSizes, STATE_TOUCHED};
 use crate::session;
 use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};
 use crate::{ignored_signals, monitor};
-
-/// Why Coroner could not be installed. Nothing is changed then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InstallError {
-    /// It is installed already.
-    AlreadyInstalled,
-    /// The run could not be made in the store.
-    Run(RunError),
-    /// The path of the store is longer than `PATH_MAX`.
-    PathTooLong,
-    /// There was no memory.
-    Memory(Errno),
-    /// The run state did not fit in the bytes that the setup gives it.
-    StateTooSmall,
-    /// No real-time signal could be had to stop threads with.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    StopSignal(coroner_process::stop_the_world::PrepareError),
-    /// The kernel refused a port, or the task's exception ports (a `kern_return_t` of <mach/kern_return.h>).
-    #[cfg(target_vendor = "apple")]
-    Mach(i32),
-    /// Coroner's own threads could not be started.
-    #[cfg(target_vendor = "apple")]
-    Thread(Errno),
-    /// A signal could not be taken.
-    Signal {
-        /// Its number.
-        signal: i32,
-        /// The kernel's reason.
-        errno: Errno,
-    },
-}
 
 /// The run that [`install`] began.
 #[derive(Clone, Copy, Debug)]

@@ -12,9 +12,11 @@ use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::RunState;
 
 use crate::InstallOptions;
+use crate::asked_first::{Fault, is_asked_first};
+use crate::handler_kind::HandlerKind;
+use crate::limits::report_size;
 use crate::os::platform_state::PlatformState;
 use crate::run::{Place, RunFiles};
-use crate::limits::report_size;
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;
@@ -113,14 +115,19 @@ impl Installed {
         INSTALLED.store(core::ptr::null_mut(), Ordering::Release);
     }
 
+    /// See [`is_asked_first`].
+    pub(crate) fn asks_first(&self, fault: &Fault, handler: (usize, HandlerKind)) -> bool {
+        is_asked_first(fault, handler, self.options.chain_first, self.reports.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn is_current(&self) -> bool {
         core::ptr::eq(INSTALLED.load(Ordering::Acquire), self)
     }
 
     /// A handler of the app has dealt with a crash after its report: the process goes on.
     #[cfg(target_vendor = "apple")]
-    pub(crate) fn note_handled(&self, reported: crate::session::Reported) {
-        if let crate::session::Reported::Here(number) = reported {
+    pub(crate) fn note_handled(&self, reported: crate::crash_context::Reported) {
+        if let crate::crash_context::Reported::Here(number) = reported {
             self.run.state.set_crash_not_fatal(number);
         }
     }

@@ -8,8 +8,8 @@
 //! * [`install`] makes everything that a crash will need and touches it: the run's directory with its reserved report file
 //!   and mapped state, stacks, tables, the signal that stops threads. Nothing is made at crash time but, in a child made by fork
 //!   or vfork, that child's own run.
-//! * A monitor (`monitor/`, one file each) notices; `crash_entry.rs` of the system's folder wins the report lock; `session.rs` writes the
-//!   report by `sections/`, one file each; `previous_handler.rs` and `forwarding.rs` pass the signal on.
+//! * A monitor (`monitor/`, one file each) notices; `crash_entry.rs` of the system's folder wins the report lock; `report_steps.rs`
+//!   writes the report by `sections/`, one file each; `previous_handler.rs` and `forwarding.rs` pass the signal on.
 //! * `linux/`, `darwin/` and the monitors know the system; all else is the same everywhere and reaches a system's part by `crate::os`.
 //!   Elsewhere than on the systems that have such a folder this crate is empty.
 //!
@@ -46,11 +46,15 @@ mod forwarding;
 #[cfg(supported)]
 pub mod guarded_call;
 #[cfg(supported)]
+mod handler_kind;
+#[cfg(supported)]
 mod ignored_signals;
 #[cfg(supported)]
 mod image_encoding;
 #[cfg(supported)]
 mod install;
+#[cfg(supported)]
+mod install_error;
 #[cfg(supported)]
 mod installed;
 #[cfg(supported)]
@@ -67,7 +71,11 @@ mod previous_handler;
 mod recrash;
 #[cfg(supported)]
 mod report_lock;
+#[cfg(supported)]
+mod report_steps;
 mod run;
+#[cfg(supported)]
+mod running_handlers;
 #[cfg(supported)]
 mod sections;
 #[cfg(supported)]
@@ -76,6 +84,10 @@ mod session;
 mod signal_owners;
 #[cfg(supported)]
 mod stack_overflow;
+#[cfg(supported)]
+mod taken_signals;
+#[cfg(supported)]
+mod thread_description;
 #[cfg(supported)]
 mod workspace;
 #[cfg(all(supported, any(target_vendor = "apple", test)))]
@@ -92,16 +104,20 @@ pub use coroner_process::signal_set::SignalSet;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
 #[cfg(supported)]
-pub use install::{InstallError, Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
+pub use install::{Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
+#[cfg(supported)]
+pub use install_error::InstallError;
 pub use run::{AlternateStacks, Budget, CleanRun, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
 #[cfg(supported)]
 pub use run::{RunError, RunStep, app_memory, keep_output};
 
 #[cfg(supported)]
-pub use monitor::{caught_panic, exception, hang};
+pub use limits::FIRST_NON_FATAL;
+#[cfg(supported)]
+pub use monitor::{caught_panic, exception, exit, hang};
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use os::parent::{is_unsettled_child, settle_parent};
 #[cfg(supported)]
-pub use limits::FIRST_NON_FATAL;
+pub use report_lock::thread_word;
 #[cfg(supported)]
 pub use signal_owners::{TakenSignal, look_at_signals};

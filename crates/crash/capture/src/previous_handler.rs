@@ -2,14 +2,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use coroner_process::context::SignalInfo;
+use coroner_process::context::{SignalContext, SignalInfo};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_process::signals::EXPOSE_TAGS;
 use coroner_process::signals::{SignalAction, bit, block_exactly};
 
-use crate::asked_first::HandlerKind;
-use crate::forwarding::Asked;
-#[cfg(not(target_vendor = "apple"))]
-use crate::monitor::signal::EXPOSE_TAGS;
-pub(crate) use crate::os::signal_death::{MARKER, SignalContext, die};
+use crate::handler_kind::HandlerKind;
 
 /// One signal's earlier disposition. It outlives an uninstall, since another reporter that was installed later may have
 /// kept Coroner's handler as *its* previous one.
@@ -22,6 +20,24 @@ struct Slot {
     restorer: AtomicUsize,
     mask: AtomicU64,
 }
+
+/// Which of the handlers that are not Coroner's is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The one that had the signal last.
+    Latest,
+    /// The one from before the install, unless it is that one: the latest has chained to Coroner's.
+    Original,
+}
+
+/// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
+/// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. One that is sent meanwhile comes when the handler has
+/// returned. On Linux it is a real-time signal that is rarely used.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) const MARKER: i32 = 61;
+/// The same. It is what a terminal's status key sends, ignored by default: no handler of a crash needs it.
+#[cfg(target_vendor = "apple")]
+pub(crate) const MARKER: i32 = libc::SIGINFO;
 
 /// No system has more.
 const SIGNALS: usize = 65;
@@ -122,7 +138,7 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, as
     if !action.has(libc::SA_NODEFER) {
         mask |= bit(signal);
     }
-    // By the marker a signal that comes while the handler runs is known to come from it, see `forwarding`.
+    // By the marker a signal that comes while the handler runs is known to come from it, see `running_handlers`.
     let before = block_exactly(mask | bit(MARKER));
     // SAFETY: the app installed this function as a handler of this signal. One that takes only the number gets two more
     // arguments, which both calling conventions allow.

@@ -62,7 +62,7 @@ pub(crate) enum WaitEnd {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReportLock {
-    /// [`word`] of the owner, with [`NON_FATAL`]; 0 for none.
+    /// [`thread_word`] of the owner, with [`NON_FATAL`]; 0 for none.
     owner: AtomicU64,
     /// Counts releases; what the others wait on.
     releases: AtomicU32,
@@ -77,8 +77,9 @@ const NON_FATAL: u64 = 1 << 63;
 /// Set in the owner's word while a handler of the app is asked about a crash that is reported.
 const FORWARDING: u64 = 1 << 62;
 
-/// A process and a thread as one word. No system has process ids beyond 22 bits, and none hands out 2^40 thread ids.
-fn word(pid: i32, tid: Tid) -> u64 {
+/// A process and a thread as one word, which no other thread has: no system has process ids beyond 22 bits, or hands out 2^40 thread
+/// ids. The two highest bits are 0.
+pub fn thread_word(pid: i32, tid: Tid) -> u64 {
     u64::from(pid as u32 & 0x3f_ffff) << 40 | (tid as u64 & 0xff_ffff_ffff)
 }
 
@@ -110,7 +111,7 @@ impl ReportLock {
     /// Not inlined, so that `xtask signal-safety` knows its loop by name.
     #[inline(never)]
     pub(crate) fn claim(&self, pid: i32, tid: Tid, non_fatal: bool) -> Claim {
-        let me = word(pid, tid);
+        let me = thread_word(pid, tid);
         let mark = if non_fatal { NON_FATAL } else { 0 };
         let mut seen = 0;
         // Each round sees another owner: as many as there are threads that claim at once, at most.
@@ -170,7 +171,7 @@ impl ReportLock {
     /// Whether this thread is the owner, with a session of its own.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn is_mine(&self, pid: i32, tid: Tid) -> bool {
-        self.owner.load(Ordering::Acquire) & !NON_FATAL == word(pid, tid)
+        self.owner.load(Ordering::Acquire) & !NON_FATAL == thread_word(pid, tid)
     }
 
     /// Releases the lock and wakes who waits for it.
@@ -199,7 +200,7 @@ impl ReportLock {
     #[cfg(not(target_vendor = "apple"))]
     /// The handler has returned. The proof again, if nobody took the lock meanwhile.
     pub(crate) fn end_forwarding(&self, pid: i32, tid: Tid) -> Option<ReportOwner> {
-        let me = word(pid, tid);
+        let me = thread_word(pid, tid);
         let ended = self.owner.compare_exchange(me | FORWARDING, me, Ordering::AcqRel, Ordering::Relaxed);
         ended.is_ok().then_some(ReportOwner { _thread: PhantomData })
     }

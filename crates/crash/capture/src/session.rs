@@ -1,21 +1,7 @@
 //! The crash session: one crash, from the moment at which its thread owns the report lock to the last section.
 //!
-//! [`CrashSession`] exists only by the lock, holds everything that a report in the making needs and is passed down; no section
-//! reaches for a global. The order is that of worth and risk:
-//!
-//! | step | what | if it faults, blocks or is killed |
-//! |---|---|---|
-//! | 1 | the crash record: some stores into the mapped run state | the next step |
-//! | 2 | header, what happened, all registers of the crashed thread | the record makes a report at the next launch |
-//! | 3 | the deadline; all other threads are asked to stop (nobody waits) | no deadline; no other threads |
-//! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
-//! | 4a | the code around the program counter, the mappings around the fault's address, deallocated objects | that section |
-//! | 5 | the images | |
-//! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
-//! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |
-//! | 8 | names for the report's addresses, image by image: of all images, or of those whose files were replaced | names of that image |
-//! | 9 | the app's memory, what the crashed thread's registers point to | that section |
-//! | 10 | the end: what is missing, how long each step took | a report without end: readable |
+//! A [`CrashSession`] can only be created while holding the report lock. It owns everything needed to write one report and is passed
+//! down; sections use no globals. [`crate::report_steps`] has the order of the sections.
 //!
 //! The caller's duties (the system's own part, `linux/crash_entry.rs` and `darwin/crash_entry.rs`): a stack with room, a handler
 //! that calls [`crate::recrash`] for faults of this thread. Nothing here allocates, locks, formats or panics; memory that the
@@ -34,10 +20,9 @@ use coroner_report::run_state::RunState;
 use coroner_report::wire::{Phase, PhaseDuration, SectionKind};
 
 use crate::concurrent_crashes::CONCURRENT;
-use crate::crash_context::CrashContext;
+use crate::crash_context::{CrashContext, Ending, Threads};
 use crate::installed::Installed;
 use crate::limits::{FIRST_NON_FATAL, MAX_REPORTS};
-use crate::monitor::exception::{Ending, Threads};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
 use crate::report_lock::{REPORT_LOCK, ReportOwner};
@@ -130,11 +115,8 @@ impl<'c> CrashSession<'c> {
         })
     }
 
-    /// Writes the whole report. `begin_deadline` is called once what happened is on disk.
-    pub(crate) fn write_report(&mut self, begin_deadline: impl FnOnce(&mut Self)) {
-        crate::sections::write_first(self);
-        begin_deadline(self);
-        crate::sections::write_rest(self);
+    /// Completes the report's file.
+    pub(crate) fn finish(&mut self) {
         self.opened.finish(&self.report, &self.installed.report_place());
     }
 
@@ -185,28 +167,6 @@ impl<'c> CrashSession<'c> {
 #[cfg(not(target_vendor = "apple"))]
 /// How long the other threads stay stopped, and the lock owned, while a handler of the app is asked.
 const FORWARDING_NS: u64 = 100_000_000;
-
-/// What became of a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reported {
-    /// There is a report of it. The number is that of the crash record in the run state, 0 for none.
-    Here(u64),
-    /// Another thread's report has it.
-    Elsewhere,
-    /// There is none.
-    Not,
-}
-
-/// What follows a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// The process dies: the other threads stay stopped and the lock stays owned.
-    Dies,
-    /// A handler of the app is asked (on Darwin by the kernel), which most often ends the process.
-    AsksHandler,
-    /// The process goes on, or who is asked may need the other threads.
-    RunsOn,
-}
 
 #[cfg(not(target_vendor = "apple"))]
 /// The lock stays owned while a handler of the app is asked, but not for long.

@@ -10,6 +10,7 @@ use coroner_walk::loaded_image;
 use crate::installed;
 use crate::monitor::signal;
 use crate::previous_handler;
+use crate::taken_signals;
 
 /// A signal of a crash that another handler has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +40,16 @@ pub fn look_at_signals(found: &mut dyn FnMut(TakenSignal)) {
     signal::settle(installed, this_thread());
     loaded_image::prepare();
     for (number, other) in (0..).zip(&OTHERS) {
-        let is_wanted = installed.options.signals.contains(number) && signal::is_taken(number);
+        let is_wanted = installed.options.signals.contains(number) && taken_signals::is_taken(number);
         let Ok(now) = (if is_wanted { SignalAction::of(number) } else { continue }) else { continue };
-        if signal::is_handler(now.handler) {
+        if taken_signals::is_handler(now.handler) {
             other.store(usize::MAX, Ordering::Relaxed);
             continue;
         }
         let is_back = installed.options.reinstall_handlers;
         if is_back {
             previous_handler::remember_later(number, &now);
-            signal::take_back(number);
+            taken_signals::take_back(number);
         }
         if other.swap(now.handler, Ordering::Relaxed) != now.handler {
             found(TakenSignal { signal: number, handler: now.handler, is_back });

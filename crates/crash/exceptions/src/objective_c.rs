@@ -295,7 +295,7 @@ impl Said {
 
 /// Describes and reports an `NSException`.
 fn report(registers: &coroner_process::registers::Registers, object: Id, ending: Ending) -> bool {
-    let me = exception::thread_word(process_id(), this_thread());
+    let me = coroner_capture::thread_word(process_id(), this_thread());
     let owner = &DESCRIPTION.owner;
     let is_mine = owner.load(Ordering::Acquire) == me;
     if !is_mine && owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire).is_err() {

@@ -162,7 +162,7 @@ static DESCRIPTION: Description =
 
 /// The calling thread, with its process.
 fn word() -> u64 {
-    exception::thread_word(process_id(), this_thread())
+    coroner_capture::thread_word(process_id(), this_thread())
 }
 
 /// Whether the exception is an `NSException`: the handler that was there before is the Objective-C runtime's, which calls that
@@ -182,7 +182,7 @@ fn is_left_to_objc() -> bool {
 fn own(me: u64, deadline_ms: u32) -> bool {
     const STEP_MS: u32 = 10;
     let owner = &DESCRIPTION.owner;
-    let process = exception::thread_word(process_id(), 0) >> 40;
+    let process = coroner_capture::thread_word(process_id(), 0) >> 40;
     let Err(mut other) = owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) else { return true };
     if other == me {
         // The handler that was there before has ended up here.

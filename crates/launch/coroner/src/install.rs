@@ -367,7 +367,7 @@ fn register_exit_handler() {
                 && let Some(coroner) = installed.as_ref()
             {
                 // A child made by fork that ends says nothing of its parent, and after a panic of `main` the process ends by `exit`, too.
-                if capture::exception::ends_clean(crate::hang::end) {
+                if capture::exit::ends_clean(crate::hang::end) {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
                     coroner.leave_clean();
                 }

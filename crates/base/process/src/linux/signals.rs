@@ -116,3 +116,6 @@ pub fn take_pending(signal: i32) {
     // SAFETY: the kernel reads one 8-byte set and one timespec. Async-signal-safe: one system call.
     let _ = unsafe { syscall!(libc::SYS_rt_sigtimedwait, &raw const set, 0, no_time.as_ptr(), SET_SIZE) };
 }
+
+/// `SA_EXPOSE_TAGBITS` (asm-generic/signal-defs.h, Linux 5.11; older kernels ignore it): `si_addr` has the pointer's memory tag.
+pub const EXPOSE_TAGS: i32 = if cfg!(target_arch = "aarch64") { 0x800 } else { 0 };

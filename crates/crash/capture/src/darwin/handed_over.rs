@@ -8,11 +8,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use coroner_process::threads::Tid;
 
-use super::platform_state::PlatformState;
 use crate::concurrent_crashes::CAPACITY;
-use crate::crash_context::CrashContext;
-use crate::session::Reported;
+use crate::crash_context::{CrashContext, Reported};
 use coroner_process::exception_messages::{self, Own};
+use mach2::port::mach_port_t;
 
 const FREE: u32 = 0;
 const FILLING: u32 = 1;
@@ -28,29 +27,6 @@ struct Place {
     context: UnsafeCell<Option<CrashContext>>,
     /// What became of it, see [`Reported::as_word`].
     reported: AtomicU64,
-}
-
-impl Reported {
-    const NOT: u64 = u64::MAX;
-    const ELSEWHERE: u64 = u64::MAX - 1;
-
-    /// As one word, for another thread.
-    pub(crate) fn as_word(self) -> u64 {
-        match self {
-            Reported::Here(number) => number,
-            Reported::Elsewhere => Self::ELSEWHERE,
-            Reported::Not => Self::NOT,
-        }
-    }
-
-    /// What [`Reported::as_word`] returned.
-    pub(crate) fn of_word(word: u64) -> Reported {
-        match word {
-            Self::NOT => Reported::Not,
-            Self::ELSEWHERE => Reported::Elsewhere,
-            number => Reported::Here(number),
-        }
-    }
 }
 
 /// The table.
@@ -71,15 +47,15 @@ impl HandedOver {
     }
 
     /// The handler: hands its crash over and waits until the report that it is part of is written, at most so long.
-    pub(crate) fn hand_over(platform: &PlatformState, context: &CrashContext, milliseconds: u32) -> Reported {
-        let found = platform.handed_over.places.iter().enumerate().find(|(_, place)| {
+    pub(crate) fn hand_over(&self, primary_port: mach_port_t, context: &CrashContext, milliseconds: u32) -> Reported {
+        let found = self.places.iter().enumerate().find(|(_, place)| {
             place.state.compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         let Some((index, place)) = found else { return Reported::Not };
         // SAFETY: this thread took the place.
         unsafe { *place.context.get() = Some(*context) };
         place.state.store(WAITING, Ordering::Release);
-        exception_messages::ask(platform.primary_port, Own::HandedOver(index as u32), milliseconds);
+        exception_messages::ask(primary_port, Own::HandedOver(index as u32), milliseconds);
         // The place says more than the answer does, which may be late.
         let left = |state, next| place.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if left(WAITING, FREE) || left(TAKEN, LEFT) {

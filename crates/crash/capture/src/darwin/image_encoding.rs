@@ -57,7 +57,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
         text: (text.start, text.len()),
         build_id: image.build_id(),
         segments: segments(image, &mut into_segments),
-        unwind: unwind_sections(image, &mut into_unwind),
+        unwind: unwind_sections(&unwind_data(image), &mut into_unwind),
         is_main: image.kind == ImageKind::Main,
         version: (image.version != 0).then(|| version.as_c_str().to_bytes()),
         cpu: Some(image.cpu),
@@ -72,7 +72,7 @@ fn version_text(version: u32) -> Path {
 }
 
 /// An image's unwind data; empty where it has none.
-pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
+fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
     [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)]
 }
 

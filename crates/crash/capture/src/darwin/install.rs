@@ -1,4 +1,4 @@
-//! What install and uninstall do on Darwin besides what they do everywhere. Not async-signal-safe, but for [`give_back`].
+//! What install and uninstall do on Darwin besides what they do everywhere. Not async-signal-safe.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -12,13 +12,14 @@ use coroner_process::threads::{TaskList, ThreadList, Tid, facts, set_exception_r
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::port::mach_port_t;
 
-use super::other_threads::Table;
 use super::platform_state::PlatformState;
+use super::suspended_threads::SuspendedThreads;
 use crate::InstallLimits;
-use crate::install::InstallError;
-use crate::installed::{self, Installed};
+use crate::install_error::InstallError;
+use crate::installed::Installed;
 use crate::monitor;
 use crate::report_lock::ReportOwner;
+use crate::taken_signals;
 use crate::{AlternateStacks, InstallOptions};
 use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signals::{bit, block_exactly};
@@ -47,12 +48,12 @@ fn label_offset() -> u32 {
 impl PlatformState {
     /// Makes everything that a crash needs.
     pub(crate) fn new(options: &InstallOptions, _page: usize, _tasks: TaskList) -> Result<PlatformState, InstallError> {
-        let threads = Table::map().map_err(InstallError::Memory)?;
+        let threads = SuspendedThreads::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
             make_port().map(|secondary| (primary, secondary)).inspect_err(|_| destroy_port(primary))
         });
         // SAFETY: nobody uses it yet.
-        let ports = ports.inspect_err(|_| unsafe { Table::unmap(threads) }).map_err(InstallError::Mach)?;
+        let ports = ports.inspect_err(|_| unsafe { SuspendedThreads::unmap(threads) }).map_err(InstallError::Mach)?;
         // The kernel lists the oldest thread first, which is the one that `main` runs on.
         let main = ThreadList::take().ok().and_then(|list| facts(*list.ports().first()?)).map_or(0, |facts| facts.tid);
         // A debugger takes the exceptions first, and would be asked about each guarded load that fails.
@@ -66,7 +67,7 @@ impl PlatformState {
         destroy_port(self.primary_port);
         destroy_port(self.secondary_port);
         // SAFETY: the primary thread has ended.
-        unsafe { Table::unmap(self.threads) };
+        unsafe { SuspendedThreads::unmap(self.threads) };
     }
 }
 
@@ -172,7 +173,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
 /// Ends the watch and waits for a report that is being written.
 pub(crate) fn end(installed: &Installed) {
     let platform = &installed.platform;
-    monitor::signal::uninstall();
+    taken_signals::uninstall();
     coroner_walk::recovery::set_owner(None);
     platform.ports.give_back(platform.primary_port);
     platform.take_again.store(false, Ordering::Release);
@@ -189,13 +190,4 @@ pub(crate) fn end(installed: &Installed) {
     }
     platform.primary_thread.store(0, Ordering::Release);
     set_exception_receivers([0; 2]);
-}
-
-/// Gives signals and exception ports back to who had them before (crash path, on any thread): after a report the process dies
-/// by rules that were there before.
-pub(crate) fn give_back() {
-    monitor::signal::give_back();
-    if let Some(installed) = installed::get() {
-        installed.platform.ports.give_back(installed.platform.primary_port);
-    }
 }

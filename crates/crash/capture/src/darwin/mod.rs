@@ -7,10 +7,13 @@
 //! the crash path runs on a stack that may be full or with a mask that may block.
 
 pub(crate) mod crash_entry;
+pub(crate) mod dispatch_queue;
 pub(crate) mod handed_over;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
+pub(crate) mod mach_exception;
 pub(crate) mod other_threads;
 pub(crate) mod platform_state;
 pub(crate) mod signal_death;
+pub(crate) mod suspended_threads;
 pub(crate) mod symbol_source;

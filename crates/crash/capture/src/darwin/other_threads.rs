@@ -5,62 +5,23 @@
 
 use coroner_process::context::Context;
 use coroner_process::futex_wait::darwin::wait_of;
-use coroner_process::memory::{Memory, read_text};
-use coroner_process::syscall::Result;
+use coroner_process::memory::Memory;
 use coroner_process::threads::{self, RunState, ThreadList, Tid};
 use coroner_report::wire::{self, CaptureMethod, ConcurrentCrash, ThreadState};
 use coroner_unwind::SwiftAsync;
 use mach2::port::mach_port_t;
 
-use super::crash_entry;
+use super::dispatch_queue::QueueName;
+use super::mach_exception;
 use super::platform_state::Waiting;
+use super::suspended_threads::{SuspendedThread, SuspendedThreads};
 use crate::concurrent_crashes::CONCURRENT;
-use crate::crash_context::CrashContext;
+use crate::crash_context::{CrashContext, Ending};
+use crate::ignored_signals;
 use crate::installed::Installed;
-use crate::monitor::exception::Ending;
 use crate::report_lock::REPORT_LOCK;
-use crate::sections::other_threads::{Description, main_flag};
-use crate::{ignored_signals, monitor};
+use crate::thread_description::{Description, main_flag};
 use coroner_process::exception_messages::{self, Received, Request};
-use coroner_process::files;
-
-/// Threads that one report holds besides the crashed one.
-const CAPACITY: usize = 4096;
-
-/// A suspended thread.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    port: mach_port_t,
-    /// What it was doing before it was suspended, as the report has it; 0 for unknown.
-    state: u8,
-    tid: Tid,
-    queue_at: u64,
-    specific: u64,
-}
-
-/// The suspended threads. All zero is empty.
-#[derive(Debug)]
-pub(crate) struct Table {
-    entries: [Entry; CAPACITY],
-    count: usize,
-}
-
-impl Table {
-    /// An empty table in memory of its own (not async-signal-safe): it is too large for the stack of who installs.
-    pub(crate) fn map() -> Result<*mut Table> {
-        // Zeros are an empty table.
-        files::map(size_of::<Table>()).map(|at| at as *mut Table)
-    }
-
-    /// Gives the memory back (not async-signal-safe).
-    ///
-    /// # Safety
-    /// It is from [`Table::map`], and nobody uses it any more.
-    pub(crate) unsafe fn unmap(table: *mut Table) {
-        // SAFETY: by the contract.
-        unsafe { files::unmap(table as usize, size_of::<Table>()) };
-    }
-}
 
 /// Messages that are taken in at most while the others stand still: the port's queue holds no more.
 const MESSAGES: usize = 1024;
@@ -72,7 +33,7 @@ const ROUNDS: usize = 4;
 pub(crate) struct OtherThreads {
     /// Kept until they go on: nothing is given back while they stand.
     _lists: [Option<ThreadList>; ROUNDS],
-    table: &'static mut Table,
+    table: &'static mut SuspendedThreads,
     overflow: usize,
     /// The process goes on after what is reported: a crash of another thread has a report of its own, afterwards.
     is_non_fatal: bool,
@@ -112,7 +73,7 @@ impl OtherThreads {
                 if threads::suspend(*port, &facts) {
                     let state = state.map_or(0, |state| thread_state(state).0);
                     let threads::Facts { tid, queue_at, specific, .. } = facts;
-                    *entry = Entry { port: *port, state, tid, queue_at, specific };
+                    *entry = SuspendedThread { port: *port, state, tid, queue_at, specific };
                     table.count = table.count.saturating_add(1);
                 }
             }
@@ -187,20 +148,20 @@ impl Drop for OtherThreads {
 }
 
 /// An exception of another thread, which came before that one was suspended. `None` if it is answered: it is not this process's,
-/// or the thread goes on behind it, as [`monitor::mach`] says of one that comes alone.
+/// or the thread goes on behind it, see [`mach_exception::is_recovered`].
 fn take_in(installed: &Installed, request: Request) -> Option<Waiting> {
-    if !crash_entry::is_ours(&request) {
+    if !mach_exception::is_ours(&request) {
         request.answer(mach2::kern_return::KERN_FAILURE);
         return None;
     }
-    if monitor::mach::is_recovered(installed, &request) {
+    if mach_exception::is_recovered(installed, &request) {
         return None;
     }
-    let signal = crash_entry::signal_of(request.exception, request.codes);
+    let signal = mach_exception::signal_of(request.exception, request.codes);
     if ignored_signals::take_ignored(request.tid, signal) {
         return Some(Waiting::Ignored(request));
     }
-    let is_access = request.exception == crash_entry::EXC_BAD_ACCESS;
+    let is_access = request.exception == mach_exception::EXC_BAD_ACCESS;
     let address = is_access.then_some(request.codes[1] as u64);
     add(request.tid, (signal, request.codes[0] as i32), address);
     Some(Waiting::Exception(request))
@@ -250,36 +211,8 @@ fn describe(
     }
 }
 
-/// The most bytes of a queue's label that are kept.
-const LABEL: usize = 128;
-
-/// The label of a dispatch queue.
-pub(crate) struct QueueName {
-    bytes: [u8; LABEL],
-    length: usize,
-}
-
-impl QueueName {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
-
-    /// What the thread's place for its queue leads to (`dispatch_qaddr` of <mach/thread_info.h>, `dispatch_queue_offsets` of
-    /// libdispatch's queue_private.h).
-    fn read(queue_at: u64, label_offset: u32, memory: &mut impl Memory) -> Option<QueueName> {
-        if queue_at == 0 || label_offset == 0 {
-            return None;
-        }
-        let queue = memory.read_u64(queue_at).ok().filter(|queue| *queue != 0)?;
-        let label = memory.read_u64(queue.wrapping_add(label_offset.into())).ok().filter(|label| *label != 0)?;
-        let mut bytes = [0; LABEL];
-        let length = read_text(memory, label, &mut bytes).len();
-        (length > 0).then_some(QueueName { bytes, length })
-    }
-}
-
 pub(crate) struct OtherThread<'a> {
-    entry: &'a Entry,
+    entry: &'a SuspendedThread,
     context: Option<Context>,
 }
 
@@ -307,7 +240,7 @@ impl OtherThread<'_> {
         given_up: Option<wire::NotCaptured>,
         memory: &mut impl Memory,
     ) -> Description {
-        let Entry { port, state, tid, queue_at, specific } = *self.entry;
+        let SuspendedThread { port, state, tid, queue_at, specific } = *self.entry;
         // A thread that hands its crash over waits in Coroner's handler: its registers are those of the crash.
         let handed = installed.platform.handed_over.of_thread(tid).map(|context| context.registers);
         let captured_by = if handed.is_some() { CaptureMethod::CRASH_CONTEXT } else { CaptureMethod::MACH };

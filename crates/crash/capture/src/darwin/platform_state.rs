@@ -7,10 +7,10 @@ use coroner_process::threads::{Tid, monotonic_now};
 use mach2::port::mach_port_t;
 
 use super::handed_over::HandedOver;
-use super::other_threads::Table;
+use super::suspended_threads::SuspendedThreads;
 use crate::concurrent_crashes::CAPACITY;
-use crate::forwarding::Forwarding;
-use crate::session::Reported;
+use crate::crash_context::Reported;
+use crate::running_handlers::RunningHandlers;
 use coroner_process::exception_messages::{Reply, Request};
 use coroner_process::exception_ports::Ports;
 use coroner_process::exception_set::ExceptionSet;
@@ -94,7 +94,7 @@ pub(crate) struct PlatformState {
     /// The exception ports were given back for the kernel to ask an earlier holder, and are to be taken again.
     pub take_again: AtomicBool,
     pub handed_over: HandedOver,
-    pub forwarding: Forwarding,
+    pub running_handlers: RunningHandlers,
     /// The primary thread is to end: it was asked to while it was busy.
     pub stopping: AtomicBool,
     /// When the section that it writes is to be ended, by the monotonic clock; 0 while no report is written.
@@ -109,7 +109,7 @@ pub(crate) struct PlatformState {
     passed_on: [PassedOn; PASSED_ON],
     passed_on_next: AtomicUsize,
     /// The other threads while they are suspended. The report lock's owner alone touches it.
-    pub threads: *mut Table,
+    pub threads: *mut SuspendedThreads,
     /// Where libdispatch keeps a queue's label: offset, 0 where that is not known.
     pub label_offset: u32,
 }
@@ -120,7 +120,7 @@ impl PlatformState {
         exceptions: ExceptionSet,
         main_thread: Tid,
         label_offset: u32,
-        threads: *mut Table,
+        threads: *mut SuspendedThreads,
     ) -> PlatformState {
         PlatformState {
             primary_port,
@@ -133,7 +133,7 @@ impl PlatformState {
             ports: Ports::new(exceptions.bits()),
             take_again: AtomicBool::new(false),
             handed_over: HandedOver::new(),
-            forwarding: Forwarding::new(),
+            running_handlers: RunningHandlers::new(),
             stopping: AtomicBool::new(false),
             deadline: AtomicU64::new(0),
             crashed: AtomicU32::new(0),

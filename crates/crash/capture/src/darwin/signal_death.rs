@@ -1,15 +1,10 @@
 //! Letting the process die of a signal that nobody else wants.
 
-pub(crate) use coroner_process::context::SignalContext;
-use coroner_process::context::SignalInfo;
+use coroner_process::context::{SignalContext, SignalInfo};
 use coroner_process::signals::{SignalAction, bit, block_exactly};
 
-use super::install::give_back;
-
-/// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
-/// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. SIGINFO is what a terminal's status key sends, and
-/// ignored by default: no handler of a crash needs it, and one that is sent meanwhile comes when the handler has returned.
-pub(crate) const MARKER: i32 = libc::SIGINFO;
+use crate::installed;
+use crate::taken_signals;
 
 /// Lets the process die of this signal when the handler returns, with the thread where the signal found it: a fault occurs
 /// again when the thread goes on, now with neither Coroner's port nor its handler; a signal that was sent, and an `int3`,
@@ -30,5 +25,14 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
         block_exactly(block_exactly(u32::MAX) | bit(signal));
         // SAFETY: a signal to the calling thread. Async-signal-safe (POSIX).
         unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+    }
+}
+
+/// Gives signals and exception ports back to who had them before (crash path, on any thread): after a report the process dies
+/// by rules that were there before.
+pub(crate) fn give_back() {
+    taken_signals::give_back();
+    if let Some(installed) = installed::get() {
+        installed.platform.ports.give_back(installed.platform.primary_port);
     }
 }

@@ -14,14 +14,14 @@ use coroner_report::wire::ConcurrentCrash;
 
 use crate::ForkPolicy;
 use crate::concurrent_crashes::CONCURRENT;
-use crate::crash_context::{CrashContext, address_of};
+use crate::crash_context::{CrashContext, Ending, Next, Reported, address_of, record_of_signal};
 use crate::installed::Installed;
-use crate::monitor::exception::Ending;
-use crate::monitor::signal;
-use crate::previous_handler;
+use crate::linux::signal_death::die;
 use crate::recrash::RECRASH;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
-use crate::session::{self, CrashSession, Next, Reported};
+use crate::report_steps;
+use crate::session::{self, CrashSession};
+use crate::taken_signals::{self, CRASH_PATH_SIGNALS};
 
 /// Where a crash is known from.
 #[derive(Clone, Copy)]
@@ -138,7 +138,7 @@ pub(crate) fn record(
         return 0;
     }
     let record = match source {
-        Source::Signal(info) => signal::crash_record(info, interrupted, tid, time_ns),
+        Source::Signal(info) => record_of_signal(info, interrupted, tid, time_ns),
         Source::Noticed(context) => context.record(),
     };
     installed.run.state.set_crash(&record)
@@ -166,7 +166,7 @@ fn own_lock(
             Claim::Nested => return Err(Reported::Not),
             Claim::Taken if CONCURRENT.add(&source.concurrent(tid, started), releases) => {
                 // Parked with all signals blocked: the report has this thread by the context of its crash.
-                let mask = block_exactly(!signal::NEEDED);
+                let mask = block_exactly(!CRASH_PATH_SIGNALS);
                 let parked = installed.platform.stopper.park_crashing_thread(interrupted);
                 let end = REPORT_LOCK.wait(releases, until);
                 drop(parked);
@@ -226,7 +226,7 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
     let before = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) }.ok();
     // The crash path's own faults and its deadline, and nothing else.
-    block_exactly(!signal::NEEDED);
+    block_exactly(!CRASH_PATH_SIGNALS);
     let of_signal;
     let context = match source {
         Source::Noticed(context) => context,
@@ -266,10 +266,10 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
 
 /// Writes the report, with Coroner's handler the first one of what the crash path may raise.
 fn write_report(session: &mut CrashSession<'_>, dies: bool) {
-    let mut displaced = signal::Displaced::default();
+    let mut displaced = taken_signals::Displaced::default();
     let mut timers = [None, None];
-    session.write_report(|session| {
-        displaced = signal::displace();
+    report_steps::write_report(session, |session| {
+        displaced = taken_signals::displace();
         if !process::has_seccomp_filter() {
             let limit = session.installed.options.deadline_ms;
             let is_end = dies && session.context.ending() != Ending::NonFatal;
@@ -279,7 +279,7 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
         }
     });
     timers.into_iter().flatten().for_each(Deadline::stop);
-    signal::replace(&displaced);
+    taken_signals::replace(&displaced);
 }
 
 /// A signal on the thread that owns the report lock: a fault of the crash path, the deadline, or something sent.
@@ -302,6 +302,6 @@ pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
     let left = unsafe { RECRASH.leave_section(info.signo, info.code, address_of(info), context) };
     if !left {
         // Between sections: there is nothing to go on with. The report stands as far as it was written.
-        previous_handler::die(info, context);
+        die(info, context);
     }
 }

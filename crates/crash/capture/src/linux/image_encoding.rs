@@ -39,7 +39,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
         text: if end > start { (start, end - start) } else { (0, 0) },
         build_id: image.build_id(),
         segments: segments(image, &mut into_segments),
-        unwind: unwind_sections(image, &mut into_unwind),
+        unwind: unwind_sections(&unwind_data(image), &mut into_unwind),
         is_main: image.kind == ImageKind::Main,
         ..Image::default()
     }
@@ -47,7 +47,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
 }
 
 /// An image's unwind data; empty where it has none.
-pub(crate) fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 3] {
+fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 3] {
     let sframe = (UnwindKind::SFRAME, image.sframe);
     [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame), sframe]
 }

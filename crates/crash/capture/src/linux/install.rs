@@ -12,11 +12,12 @@ use coroner_walk::ImageList;
 
 use super::platform_state::PlatformState;
 use crate::InstallLimits;
-use crate::forwarding::Forwarding;
-use crate::install::InstallError;
+use crate::install_error::InstallError;
 use crate::installed::Installed;
 use crate::monitor;
 use crate::report_lock::ReportOwner;
+use crate::running_handlers::RunningHandlers;
+use crate::taken_signals;
 use crate::workspace::Workspace;
 use crate::{AlternateStacks, InstallOptions};
 
@@ -54,7 +55,7 @@ impl PlatformState {
         });
         let stopper = stopper.map_err(InstallError::StopSignal)?;
         Ok(PlatformState {
-            forwarding: Forwarding::new(),
+            running_handlers: RunningHandlers::new(),
             limits,
             abort_message: AbortMessage::find(),
             stopper,
@@ -126,11 +127,11 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     }
     // Whether a handler is asked first is found out in the handler.
     coroner_walk::loaded_image::prepare();
-    monitor::signal::hold(platform.stopper.signal());
+    taken_signals::hold(platform.stopper.signal());
     monitor::signal::install(options.signals, options.endings)
         .inspect_err(|_| alternate_stack::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
-    coroner_walk::recovery::set_owner(monitor::signal::recovers_loads());
+    coroner_walk::recovery::set_owner(taken_signals::recovers_loads());
     coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
     Ok(())
 }
@@ -140,5 +141,5 @@ pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
     coroner_walk::recovery::set_owner(None);
     alternate_stack::attach_new_threads(false);
-    monitor::signal::uninstall();
+    taken_signals::uninstall();
 }

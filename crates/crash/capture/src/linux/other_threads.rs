@@ -8,10 +8,9 @@ use coroner_process::threads::{Activity, KernelState, monotonic_now, this_thread
 use coroner_report::wire::{self, CaptureMethod, ThreadFlags, ThreadState};
 
 use super::platform_state::PlatformState;
-use crate::crash_context::CrashContext;
+use crate::crash_context::{CrashContext, Ending};
 use crate::installed::Installed;
-use crate::monitor::exception::Ending;
-use crate::sections::other_threads::{Description, main_flag};
+use crate::thread_description::{Description, main_flag};
 
 /// How long other threads may be silent before they are traced: longer than a busy machine takes to run a thread once.
 const GRACE_NS: u64 = 30_000_000;
@@ -105,15 +104,6 @@ fn doing(activity: Activity) -> (Option<ThreadState>, Option<i64>) {
     match activity {
         Activity::InSystemCall { number } => (Some(ThreadState::BLOCKED), number.map(i64::from)),
         _ => (Some(ThreadState::RUNNING), None),
-    }
-}
-
-/// The name of a dispatch queue: Linux has none.
-pub(crate) enum QueueName {}
-
-impl QueueName {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        match *self {}
     }
 }
 

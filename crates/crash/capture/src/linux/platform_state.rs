@@ -8,11 +8,11 @@ use coroner_process::threads::TaskDirectory;
 use coroner_process::tracer::Tracer;
 
 use crate::InstallLimits;
-use crate::forwarding::Forwarding;
+use crate::running_handlers::RunningHandlers;
 
 /// See the module.
 pub(crate) struct PlatformState {
-    pub forwarding: Forwarding,
+    pub running_handlers: RunningHandlers,
     /// What was missing at install.
     pub limits: InstallLimits,
     pub abort_message: AbortMessage,

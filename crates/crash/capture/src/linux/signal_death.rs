@@ -1,7 +1,6 @@
 //! Letting the process die of a signal that nobody else wants.
 
-pub(crate) use coroner_process::context::SignalContext;
-use coroner_process::context::SignalInfo;
+use coroner_process::context::{SignalContext, SignalInfo};
 #[cfg(target_arch = "x86_64")]
 use coroner_process::memory::{KernelCopy, Memory};
 use coroner_process::process;
@@ -11,12 +10,7 @@ use coroner_process::syscall::syscall;
 use coroner_process::threads::{process_id, this_thread};
 
 use crate::installed;
-use crate::monitor;
-
-/// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
-/// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. A real-time signal that nobody uses
-/// as a matter of course; one that is sent meanwhile comes when the handler has returned.
-pub(crate) const MARKER: i32 = 61;
+use crate::taken_signals;
 
 /// Lets the process die of this signal when the handler returns, with the thread where the signal found it (that is what
 /// a core dump shows):
@@ -30,9 +24,9 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let (signal, pid) = (info.signo, process_id());
     if installed::get().is_some_and(|of| of.run.pid != pid && shared_handlers::are_shared_with(of.run.pid)) {
         // SAFETY: Coroner's own handler, which the parent has now.
-        unsafe { shared_handlers::restore_after_death(signal, &monitor::signal::ours(signal)) };
+        unsafe { shared_handlers::restore_after_death(signal, &taken_signals::ours(signal)) };
     } else {
-        monitor::signal::give_back();
+        taken_signals::give_back();
     }
     // SAFETY: the default action runs no code.
     let is_reset = unsafe { SignalAction::DEFAULT.set(signal) }.is_ok();
@@ -61,7 +55,7 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
 /// Lets the process die of a signal of which the number alone is known: by the default action, of the fault that occurs again or of the
 /// signal that is sent once more.
 pub(crate) fn by_default(signal: i32) {
-    crate::monitor::signal::give_back();
+    taken_signals::give_back();
     // SAFETY: the default action runs no code.
     let _ = unsafe { SignalAction::DEFAULT.set(signal) };
     // SAFETY: no memory is touched. Async-signal-safe: one system call.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
 use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Language};
 
-use super::exception::thread_word;
+use crate::report_lock::thread_word;
 
 /// How long after a panic an abort of its thread is because of it, in nanoseconds. Between them destructors run.
 const RECENT_NS: u64 = 1_000_000_000;

@@ -12,45 +12,15 @@ use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
 use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Exception, Monitor};
 
-use crate::crash_context::CrashContext;
-use crate::forwarding::Crash;
+use crate::crash_context::{CrashContext, Uncaught};
+pub use crate::crash_context::{Ending, Threads};
 use crate::os::crash_entry::report_context;
 use crate::previous_handler::MARKER;
-use crate::report_lock::REPORT_LOCK;
+use crate::report_lock::thread_word;
 use crate::run::Budget;
-use crate::{installed, monitor};
-use coroner_process::signals::{bit, block_too, blocked};
-
-/// What becomes of the process after the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// It dies of the exception.
-    Fatal,
-    /// It dies of the exception, which was reported as fatal already on this thread and has grown worse: the new report takes
-    /// the place of the first.
-    FatalAgain,
-    /// It goes on.
-    NonFatal,
-}
-
-/// Whose stacks a report has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// Those of the threads that Coroner was installed to report.
-    AsInstalled,
-    /// The calling thread's alone; the others are not stopped.
-    This,
-}
-
-/// An exception for a report: what [`crate::session`] needs to know.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Uncaught<'a> {
-    pub monitor: Monitor,
-    /// The one that nobody caught, then what caused it.
-    pub exceptions: &'a [Exception<'a>],
-    pub ending: Ending,
-    pub threads: Threads,
-}
+use crate::running_handlers::HandledCrash;
+use crate::{installed, taken_signals};
+use coroner_process::signals::{bit, block_too};
 
 /// The process and thread that dies of an exception which is reported already, as one word; 0 for none.
 static DYING: AtomicU64 = AtomicU64::new(0);
@@ -58,38 +28,10 @@ static DYING: AtomicU64 = AtomicU64::new(0);
 /// The process whose end by an exception is reported; 0 for none.
 static REPORTED: AtomicI32 = AtomicI32::new(0);
 
-/// A thread and its process in one word, which no other thread has: no system has process ids beyond 24 bits, and none hands
-/// out 2^40 thread ids.
-pub fn thread_word(pid: i32, tid: Tid) -> u64 {
-    u64::from(pid as u32) << 40 | tid as u64
-}
-
 /// Whether a report says that this process dies of an exception: that it then ends by `exit`, as after a panic of `main`, is
 /// no clean exit.
 pub fn is_reported_as_fatal() -> bool {
     REPORTED.load(Ordering::Acquire) == process_id()
-}
-
-/// The process that calls it ends by `exit`: whether that is a clean end of the run. It is none of a child made by fork, nor after a report
-/// of which the process dies, nor in a crash: while a report is being written, or a handler of the app is asked about a crash on this
-/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child. (Not generic: what a
-/// generic function uses is exported, and the signal handler would find the lock by a table that a dying program may have overwritten.)
-pub fn ends_clean(finish: fn()) -> bool {
-    let Some(installed) = installed::get() else { return false };
-    let pid = process_id();
-    if pid != installed.run.pid {
-        return false;
-    }
-    finish();
-    let forwarding = &installed.platform.forwarding;
-    if forwarding.is_any() {
-        let (tid, here) = (this_thread(), 0_u8);
-        monitor::signal::report_before_exit(installed, (pid, tid));
-        if forwarding.is_by(tid, &raw const here as u64, blocked().into()).is_some() {
-            return false;
-        }
-    }
-    REPORTED.load(Ordering::Acquire) != pid && !REPORT_LOCK.is_busy(pid)
 }
 
 /// Whether the thread is dying of an exception that is reported: a crash signal of it is the same death.
@@ -139,7 +81,7 @@ pub fn report_with(
 ) -> bool {
     let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());
-    if exceptions.is_empty() || (is_dying(pid, tid) && ending != Ending::FatalAgain) || monitor::signal::is_dying(pid) {
+    if exceptions.is_empty() || (is_dying(pid, tid) && ending != Ending::FatalAgain) || taken_signals::is_dying(pid) {
         return false;
     }
     if ending == Ending::NonFatal {
@@ -178,8 +120,8 @@ pub fn calls_earlier_handler(sp: u64) {
         // From below that function's frame.
         installed
             .platform
-            .forwarding
-            .begin(this_thread(), &Crash { frame: sp.saturating_add(1024), ..Crash::default() });
+            .running_handlers
+            .begin(this_thread(), &HandledCrash { frame: sp.saturating_add(1024), ..HandledCrash::default() });
         block_too(bit(MARKER));
     }
 }

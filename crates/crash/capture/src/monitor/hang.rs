@@ -8,10 +8,10 @@ use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
 use coroner_report::run_state::Scalar;
 use coroner_report::wire::{Hang, Monitor};
 
-use super::exception::{self, Ending, Threads, Uncaught};
-use crate::crash_context::{CrashContext, Hung};
+use super::exception;
+use crate::crash_context::{CrashContext, Ending, Hung, Threads, Uncaught};
 use crate::os::crash_entry::report_context;
-use crate::{installed, monitor};
+use crate::{installed, taken_signals};
 
 static BUDGET: crate::run::Budget = crate::run::Budget::new();
 
@@ -51,7 +51,7 @@ static NON_FATAL: Uncaught<'static> =
 pub fn report(thread: Tid, hang: Hang) -> bool {
     let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());
-    let is_ending = monitor::signal::is_dying(pid) || exception::is_reported_as_fatal();
+    let is_ending = taken_signals::is_dying(pid) || exception::is_reported_as_fatal();
     if pid != installed.run.pid || thread == tid || is_ending {
         return false;
     }

@@ -24,18 +24,19 @@ use coroner_process::memory::recover_guarded_load;
 use coroner_process::threads::{self, facts, monotonic_now};
 use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
 
-use crate::asked_first::{self, HandlerKind, is_asked_first};
+use crate::asked_first;
+use crate::crash_context::{Next, Reported};
 use crate::darwin::crash_entry;
-use crate::darwin::install::give_back;
+use crate::darwin::mach_exception;
 use crate::darwin::other_threads::OtherThreads;
 use crate::darwin::platform_state::{Fault, Waiting};
-use crate::guarded_call;
+use crate::darwin::signal_death::give_back;
+use crate::handler_kind::HandlerKind;
 use crate::ignored_signals;
 use crate::installed::Installed;
-use crate::monitor::signal;
 use crate::previous_handler;
 use crate::recrash::RECRASH;
-use crate::session::{Next, Reported};
+use crate::taken_signals;
 use coroner_process::exception_messages::{self, Own, Received, Reply, Request};
 use coroner_process::registers::Registers;
 use coroner_process::signals::{bit, block_exactly};
@@ -69,7 +70,7 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
         let limit = (again || held.is_some()).then_some(FORWARDING_MS);
         let received = exception_messages::receive(platform.primary_port, limit, None);
         drop(held.take());
-        if again && !platform.stopping.load(Ordering::Acquire) && !signal::is_dying(installed.run.pid) {
+        if again && !platform.stopping.load(Ordering::Acquire) && !taken_signals::is_dying(installed.run.pid) {
             platform.take_again.store(false, Ordering::Release);
             let _ = platform.ports.take_again(platform.primary_port);
         }
@@ -90,33 +91,13 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
 /// an earlier holder of the exception ports before Coroner takes them again.
 const FORWARDING_MS: u32 = 300;
 
-/// Lets the thread of an exception go on that is no crash: a fault of a guarded load, of code that is called under guard, or at a page
-/// of the run state that is lost (somebody cut the file). True if it is answered.
-pub(crate) fn is_recovered(installed: &Installed, request: &Request) -> bool {
-    let Ok(mut context) = Context::of_thread(request.thread) else { return false };
-    let is_access = request.exception == crash_entry::EXC_BAD_ACCESS;
-    if is_access && installed.replace_lost_page(request.codes[1] as u64) {
-        request.answer(KERN_SUCCESS);
-        return true;
-    }
-    let recovered = is_access && recover_guarded_load(&mut context)
-        || guarded_call::recover(installed.run.pid, request.tid, &mut context);
-    if !recovered {
-        return false;
-    }
-    // SAFETY: a guarded load goes on with its error, code under guard where it was called.
-    let set = unsafe { context.set_to(request.thread) };
-    request.answer(if set.is_ok() { KERN_SUCCESS } else { KERN_FAILURE });
-    true
-}
-
 /// Returns the other threads if a handler of the app is asked next.
 fn on_exception(installed: &'static Installed, request: &Request) -> Option<OtherThreads> {
-    if !crash_entry::is_ours(request) {
+    if !mach_exception::is_ours(request) {
         request.answer(KERN_FAILURE);
         return None;
     }
-    if is_recovered(installed, request) {
+    if mach_exception::is_recovered(installed, request) {
         return None;
     }
     let Ok(context) = Context::of_thread(request.thread) else {
@@ -124,21 +105,21 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
         return None;
     };
     let platform = &installed.platform;
-    let number = crash_entry::signal_of(request.exception, request.codes);
+    let number = mach_exception::signal_of(request.exception, request.codes);
     if ignored_signals::take_ignored(request.tid, number) {
         pass_on(installed, request, Reported::Not, false);
         return None;
     }
-    let context = crash_entry::crash_context(request, &context);
+    let context = mach_exception::crash_context(request, &context);
     let is_covered = platform.ports.covered(request.exception);
     let (pc, sp, address) = (context.registers.pc, context.registers.sp(), context.address.unwrap_or(0));
     let fault = asked_first::Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
     // Of the holder of a port nothing is known.
-    let by_port = is_covered && is_asked_first(installed, &fault, (0, HandlerKind::Unknown));
+    let by_port = is_covered && installed.asks_first(&fault, (0, HandlerKind::Unknown));
     // The signal's handler is asked by the signal monitor, which comes to the same answer.
     let by_signal = !is_covered
-        && signal::has_handler(number)
-        && is_asked_first(installed, &fault, previous_handler::known(number));
+        && taken_signals::has_handler(number)
+        && installed.asks_first(&fault, previous_handler::known(number));
     let asks_first = by_port || by_signal;
     if by_port {
         // Recorded meanwhile: that handler may end the process.
@@ -155,7 +136,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     }
     // The signal that it was passed on as is blocked: the same death, which has its report.
     if let Some((reported, returns)) = platform.is_back(request.tid, &fault_of(request, Some(&context.registers))) {
-        if returns >= RETURNS && signal::is_ours(number) {
+        if returns >= RETURNS && taken_signals::is_ours(number) {
             unblock(installed, number);
         }
         pass_on(installed, request, reported, asks_first);
@@ -174,9 +155,9 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
 
 /// What follows the report of a crash that is, or becomes, that signal; 0 for none.
 fn next_of(signal: i32) -> Next {
-    if signal::kills(signal) {
+    if taken_signals::kills(signal) {
         Next::Dies
-    } else if signal::has_handler(signal) {
+    } else if taken_signals::has_handler(signal) {
         Next::AsksHandler
     } else {
         Next::RunsOn
@@ -253,8 +234,8 @@ fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: 
             return request.answer(KERN_SUCCESS);
         }
     }
-    let number = crash_entry::signal_of(request.exception, request.codes);
-    if signal::has_handler(number) {
+    let number = mach_exception::signal_of(request.exception, request.codes);
+    if taken_signals::has_handler(number) {
         // The signal that the kernel makes of it now is the same death. Most often it is open, or the app would not live by it: masks
         // stay as they are, and if the thread blocks it, it is back at once.
         platform.pass_on(request.tid, &fault, reported);
@@ -312,12 +293,12 @@ pub(crate) extern "C" fn secondary(installed: *mut c_void) -> *mut c_void {
 
 /// A fault of the primary thread.
 fn on_recrash(installed: &Installed, request: &Request) {
-    if !crash_entry::is_ours(request) {
+    if !mach_exception::is_ours(request) {
         return request.answer(KERN_FAILURE);
     }
     let Ok(mut context) = Context::of_thread(request.thread) else { return request.answer(KERN_FAILURE) };
-    let is_access = request.exception == crash_entry::EXC_BAD_ACCESS;
-    let signal = crash_entry::signal_of(request.exception, request.codes);
+    let is_access = request.exception == mach_exception::EXC_BAD_ACCESS;
+    let signal = mach_exception::signal_of(request.exception, request.codes);
     let address = is_access.then_some(request.codes[1] as u64);
     let is_load = is_access && recover_guarded_load(&mut context);
     // SAFETY: the primary thread writes the reports, and stands still.

@@ -3,6 +3,7 @@
 
 pub mod caught_panic;
 pub mod exception;
+pub mod exit;
 pub mod hang;
 #[cfg(target_vendor = "apple")]
 pub(crate) mod mach;

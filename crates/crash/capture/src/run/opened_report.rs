@@ -7,10 +7,10 @@ use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::files::{self, close};
 use coroner_process::path::Path;
 use coroner_process::syscall::{Errno, Result};
-use coroner_report::run_state::{Limits, ProcessIdentity, RunState};
+use coroner_report::run_state::{Limits, RunState};
 
 use super::report_file::{ReportFile, ReportWriter, write_all};
-use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, open, open_run, state_of};
+use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, copy_state, open, open_run, state_of};
 
 /// The run of a process, and where and how further files are made.
 #[derive(Clone, Copy, Debug)]
@@ -131,16 +131,6 @@ impl OpenedReport {
             }
             OpenedKind::ChildRun(run) => run.close(),
         }
-    }
-}
-
-/// Copies a run's state into another run's, which is of this process.
-pub(crate) fn copy_state(from: &RunFiles, to: &RunFiles, limits: &Limits) {
-    // SAFETY: both are mappings of that size, page-aligned, the second of this run alone.
-    unsafe { files::copy_words(from.state_address, to.state_address, from.state_size.min(to.state_size)) };
-    if let Some(state) = state_of(to, limits) {
-        // The parent lives on; this run must not look as if it did. Its lock says whether the child lives.
-        state.set_identity(&ProcessIdentity::default());
     }
 }
 

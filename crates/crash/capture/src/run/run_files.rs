@@ -15,7 +15,6 @@ use coroner_report::run_state::{ExitKind, Limits, RunState, Scalar, words_of_map
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(not(target_vendor = "apple"))]
-use super::opened_report::copy_state;
 use super::report_file::ReportFile;
 
 /// Bytes of disk of the spare report, which lies at the end of the other one's file.
@@ -558,4 +557,14 @@ pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'stat
     // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only the run state's words use it.
     let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
     words.map(|words| RunState::reopen(words, limits))
+}
+
+/// Copies a run's state into another run's, which is of this process.
+pub(super) fn copy_state(from: &RunFiles, to: &RunFiles, limits: &Limits) {
+    // SAFETY: both are mappings of that size, page-aligned, the second of this run alone.
+    unsafe { files::copy_words(from.state_address, to.state_address, from.state_size.min(to.state_size)) };
+    if let Some(state) = state_of(to, limits) {
+        // The parent lives on; this run must not look as if it did. Its lock says whether the child lives.
+        state.set_identity(&ProcessIdentity::default());
+    }
 }

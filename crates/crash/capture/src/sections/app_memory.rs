@@ -6,7 +6,7 @@ use coroner_report::wire::SectionKind;
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};
 
-pub(super) fn write_all(session: &mut CrashSession<'_>) {
+pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     let dies = session.context.hung.is_none() && !session.is_non_fatal();
     let calls_back = dies && session.context.pid == session.installed.run.pid;
     for number in 0..app_memory::SECTIONS + usize::from(calls_back) {

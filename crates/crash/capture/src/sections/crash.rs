@@ -8,7 +8,7 @@ use super::SectionResult;
 use crate::concurrent_crashes::{self, CONCURRENT};
 use crate::session::CrashSession;
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     const NO_CRASH: ConcurrentCrash = ConcurrentCrash { tid: 0, signal: 0, code: 0, address: None, after_ns: None };
     let context = session.context;
     let mut concurrent = [NO_CRASH; concurrent_crashes::CAPACITY];

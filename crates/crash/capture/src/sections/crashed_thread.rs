@@ -10,7 +10,7 @@ use crate::os::other_threads as platform;
 use crate::run::ReportWriter;
 use crate::session::{CrashSession, memory};
 
-pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     let thread = Thread {
         tid: context.tid as u64,
@@ -26,7 +26,7 @@ pub(super) fn write_registers(session: &mut CrashSession<'_>) -> SectionResult {
     })
 }
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     let pointer = shadow_stack::at_signal(context.shadow_stack, &mut memory());
     let crashed = platform::crashed(session.installed, context, &mut memory());

@@ -8,7 +8,7 @@ use crate::recrash::RECRASH;
 use crate::run::ReportWriter;
 use crate::session::CrashSession;
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let late = RECRASH.is_expired();
     let counts = session.counts;
     let dropped = [

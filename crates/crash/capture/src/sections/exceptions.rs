@@ -6,7 +6,7 @@ use super::SectionResult;
 use crate::monitor::caught_panic;
 use crate::session::CrashSession;
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     if let Some(uncaught) = context.uncaught {
         return encode(session, uncaught.exceptions);

@@ -17,7 +17,7 @@ const NEAR_NULL: u64 = 0x1_0000;
 const SUSPECTS: usize = 2;
 
 /// Writes the code around the program counter, or what is there if it is none, and around the innermost return addresses.
-pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     let (context, pc) = (session.context, session.context.registers.pc);
     // After a jump to nowhere what it returns to is on top of the stack, or in the link register.
     let is_jump = context.is_memory_fault && context.address == Some(pc);
@@ -46,7 +46,7 @@ pub(super) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
 
 /// Writes the mapping that the fault's address lies in, or the nearest; of other crashes those at the program counter. And of a stack pointer
 /// that leads to no memory, the one that the stack is in.
-pub(super) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     let address = context.address.filter(|_| context.is_memory_fault).unwrap_or(context.registers.pc);
     let workspace = &mut *session.workspace;

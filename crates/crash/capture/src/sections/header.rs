@@ -5,7 +5,7 @@ use coroner_report::wire::{FORMAT_VERSION, Header, Os, SectionKind};
 use super::SectionResult;
 use crate::session::CrashSession;
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let run = &session.installed.run;
     let header = Header {
         format_version: FORMAT_VERSION,

@@ -9,7 +9,7 @@ use crate::session::{CrashSession, memory};
 use coroner_walk::LiveReader;
 
 /// Lists the images as they are now.
-pub(super) fn list(session: &mut CrashSession<'_>) {
+pub(crate) fn list(session: &mut CrashSession<'_>) {
     if let Some(images) = session.images() {
         // As live backtraces list them.
         images.refresh(&mut LiveReader::Loads(memory()));
@@ -17,7 +17,7 @@ pub(super) fn list(session: &mut CrashSession<'_>) {
 }
 
 /// Writes all images, in batches.
-pub(super) fn write(session: &mut CrashSession<'_>) {
+pub(crate) fn write(session: &mut CrashSession<'_>) {
     let mut done = 0;
     loop {
         let workspace = &mut *session.workspace;
@@ -51,7 +51,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) {
 }
 
 /// What the images themselves say of the death.
-pub(super) fn write_annotations(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write_annotations(session: &mut CrashSession<'_>) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);

@@ -1,67 +1,18 @@
 //! The other threads, in batches; of a hang, its thread first.
 
-use coroner_process::futex_wait::FutexWait;
-use coroner_process::registers::Registers;
-use coroner_process::threads::ThreadName;
-use coroner_report::wire::{
-    self, CaptureMethod, Encoder, NotCaptured, SectionKind, Thread, ThreadFlags, ThreadState, WalkEnd,
-};
-use coroner_unwind::SwiftAsync;
+use coroner_report::wire::{Encoder, NotCaptured, SectionKind, ThreadFlags, WalkEnd};
 
 use super::frames::{CRASHED, OTHER, Walk};
 use super::write_fault;
 use crate::concurrent_crashes::CONCURRENT;
-use crate::os::other_threads::{OtherThread, OtherThreads, QueueName};
+use crate::os::other_threads::{OtherThread, OtherThreads};
 use crate::recrash::RECRASH;
 use crate::run::{ROOM, ReportWriter};
 use crate::session::{CrashSession, guarded, memory};
 use crate::workspace::Workspace;
 
-/// What a system says of a thread. All default is nothing.
-#[derive(Default)]
-pub(crate) struct Description {
-    pub name: Option<ThreadName>,
-    pub flags: ThreadFlags,
-    pub state: Option<ThreadState>,
-    pub syscall: Option<i64>,
-    pub futex: Option<FutexWait>,
-    pub queue: Option<QueueName>,
-    pub cpu_time: Option<(u64, u64)>,
-    pub captured_by: Option<CaptureMethod>,
-    pub not_captured: Option<NotCaptured>,
-    pub registers: Option<Registers>,
-    pub swift_async: SwiftAsync,
-    pub port: Option<u32>,
-}
-
-impl Description {
-    /// As the report has it.
-    pub(super) fn wire(&self, tid: u64) -> Thread<'_> {
-        Thread {
-            tid,
-            name: self.name.as_ref().map(ThreadName::as_bytes).filter(|name| !name.is_empty()),
-            flags: self.flags,
-            state: self.state,
-            syscall: self.syscall,
-            futex: self.futex.as_ref(),
-            captured_by: self.captured_by,
-            not_captured: self.not_captured,
-            registers: self.registers.as_ref().map(wire::Registers::from),
-            queue: self.queue.as_ref().map(QueueName::as_bytes),
-            cpu_time: self.cpu_time,
-            port: self.port,
-            ..Thread::default()
-        }
-    }
-}
-
-/// The flags of a thread of which nothing is known but whether it is the main one.
-pub(crate) fn main_flag(is_main: bool) -> ThreadFlags {
-    if is_main { ThreadFlags::MAIN } else { ThreadFlags::default() }
-}
-
 /// Writes the thread that hangs, which stands still among the others.
-pub(super) fn write_hung(session: &mut CrashSession<'_>) {
+pub(crate) fn write_hung(session: &mut CrashSession<'_>) {
     session.counts.captured = 0;
     let Some(threads) = session.threads.take() else { return };
     if let Some(thread) = threads.threads().find(|thread| session.is_hung(thread.tid())) {
@@ -77,7 +28,7 @@ pub(super) fn write_hung(session: &mut CrashSession<'_>) {
 }
 
 /// Writes all other threads.
-pub(super) fn write(session: &mut CrashSession<'_>) {
+pub(crate) fn write(session: &mut CrashSession<'_>) {
     let Some(threads) = session.threads.take() else { return };
     write_each(session, &threads);
     let overflow = threads.overflow() as u64;

@@ -19,7 +19,7 @@ const ADDRESS: u64 = if cfg!(target_arch = "aarch64") { !(0xff << 56) } else { u
 
 /// Writes the blocks that the general registers' values lie in, with the next one where a value is near the end of its own. Not those of pages
 /// that are not in memory: a file or a server of page faults may never answer.
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let (context, options) = (session.context, &session.installed.options);
     if context.hung.is_some() || (options.stack_memory == 0 && !options.stack_memory_all) {
         return SectionResult::Empty;

@@ -28,7 +28,7 @@ const RED_ZONE: u64 = 128;
 const SHADOW_STACK: usize = 8 * 256 + STEP;
 
 /// Writes the crashed thread's.
-pub(super) fn write(session: &mut CrashSession<'_>) {
+pub(crate) fn write(session: &mut CrashSession<'_>) {
     let options = &session.installed.options;
     let wanted = if options.stack_memory_all { CRASHED_STACK } else { (options.stack_memory as usize).min(PIECE) };
     let (tid, context) = (session.context.tid as u64, session.context);
@@ -41,7 +41,7 @@ pub(super) fn write(session: &mut CrashSession<'_>) {
 }
 
 /// Writes those of the other threads, which still stand.
-pub(super) fn write_others(session: &mut CrashSession<'_>) {
+pub(crate) fn write_others(session: &mut CrashSession<'_>) {
     if !session.installed.options.stack_memory_all || !session.wants_all_threads() {
         return;
     }

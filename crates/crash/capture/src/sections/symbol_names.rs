@@ -25,7 +25,7 @@ const TIME_LIMIT_NS: u64 = 500_000_000;
 ///
 /// Not inlined, so that `xtask signal-safety` knows its loop by name.
 #[inline(never)]
-pub(super) fn write_all(session: &mut CrashSession<'_>) {
+pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     let until = monotonic_now().saturating_add(TIME_LIMIT_NS);
     let mut first = 0_usize;
     while !RECRASH.is_expired() && monotonic_now() < until {
@@ -160,4 +160,3 @@ fn image_at(images: &coroner_walk::ImageList, address: u64) -> Option<&coroner_p
 fn jit_code_at(images: &coroner_walk::ImageList, address: u64) -> Option<coroner_walk::JitCode> {
     images.jit_code(address)
 }
-

@@ -20,7 +20,7 @@ const ARGUMENTS: [usize; 3] = [5, 4, 1];
 #[cfg(target_arch = "aarch64")]
 const ARGUMENTS: [usize; 3] = [0, 1, 2];
 
-pub(super) fn write(session: &mut CrashSession<'_>) -> SectionResult {
+pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     // Registers of an exception that was reported by a call are those of that call.
     if !zombies::is_on() || context.uncaught.is_some() || context.hung.is_some() {

@@ -9,10 +9,10 @@ use coroner_process::process::process_name;
 use coroner_process::threads::wall_now;
 use coroner_report::run_state::{ExitKind, Scalar};
 
-use super::{is_ours, is_taken};
 use crate::installed::Installed;
 use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
+use crate::taken_signals::{is_ours, is_taken};
 
 /// `SI_USER`, `SI_QUEUE` and `SI_TKILL` (asm-generic/siginfo.h): a process sent it, and the siginfo says which.
 const SENT: [i32; 3] = [0, -1, -6];

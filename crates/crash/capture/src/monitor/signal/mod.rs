@@ -1,13 +1,12 @@
 //! The signal monitor: handlers of the crash signals, and of those that end a process by default.
 //!
 //! # What the handler does, in this order
-//! 1. What is no crash is recovered: a fault of a guarded load, of the crash path itself, of a lost page of the run state.
-//! 2. What is not Coroner's is passed on: a signal that the app ignores, that a thread asked to have ignored, a child's
-//!    where children are to stay silent, one that is no crash after it has been noted ([`ending`]).
-//! 3. Handlers that are to come first ([`crate::asked_first`]) are asked; if they move the thread or repair the fault, that is the
-//!    end of it.
+//! 1. Faults that are no crash are recovered: those of a guarded load, of the crash path itself, of a lost page of the run state.
+//! 2. [`Caught::classify`] decides what becomes of the signal ([`Disposition`]), and notes one that ends the process without a crash.
+//! 3. A handler that is to come first ([`crate::asked_first`]) is asked; if it moves the thread or repairs the fault, nothing
+//!    else happens.
 //! 4. The report is written: on Linux by the handler itself, on Darwin by the primary thread, which has it handed over.
-//! 5. The signal goes to whoever had it before ([`crate::forwarding::forward`]).
+//! 5. The signal goes to whoever had it before ([`forward`]).
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
@@ -15,42 +14,58 @@ mod ending;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
 
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
-
-use coroner_process::context::SignalInfo;
+use coroner_process::context::{SignalContext, SignalInfo};
 use coroner_process::signal_set::SignalSet;
 use coroner_process::signals::{SignalAction, bit, block_exactly, blocked};
 use coroner_process::syscall::Errno;
-use coroner_process::threads::{Tid, process_id};
+use coroner_process::threads::Tid;
 
 #[cfg(target_vendor = "apple")]
 use darwin as system;
-#[cfg(target_vendor = "apple")]
-pub(crate) use darwin::*;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use linux as system;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) use linux::*;
 
 use crate::ForkPolicy;
-use crate::asked_first::{self, Fault};
-use crate::forwarding::{self, Asked, Crash, Outcome};
+use crate::asked_first::Fault;
+use crate::crash_context::{Next, Reported};
+use crate::forwarding::{Outcome, forward, ignores};
 use crate::ignored_signals;
 use crate::installed::{self, Installed};
 use crate::monitor::exception;
-use crate::previous_handler::{self, SignalContext};
+use crate::previous_handler::{self, Asked};
 use crate::report_lock::REPORT_LOCK;
-use crate::session::{Next, Reported};
+use crate::running_handlers::HandledCrash;
+use crate::taken_signals;
 
-/// Coroner's handler as the kernel holds it; 0 before the first install.
-static OURS: AtomicUsize = AtomicUsize::new(0);
+/// Takes the signals (not async-signal-safe).
+///
+/// # Errors
+/// See [`taken_signals::take`].
+pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32, Errno)> {
+    taken_signals::take(signals, endings, system::handler())
+}
 
-/// The signals whose handler is Coroner's, as the kernel's set; 0 after an uninstall.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
+/// What becomes of a signal.
+enum Disposition {
+    /// Nothing is left to do: it is ignored, or the handler that has it now deals with it.
+    Ignore,
+    /// It goes to a handler that was there before: it is no crash, or part of a crash that is reported.
+    Forward(Asked),
+    /// That handler is asked before a report is written. The number is that of the crash record, 0 for none.
+    AskFirst(&'static Installed, u64),
+    /// It is, or ends, a crash that is to be reported.
+    Report(&'static Installed, Subject),
+}
 
-/// The process that has given its signals back because it is dying; 0 for none. By process, since a child made by vfork
-/// that dies shares this memory with a parent that lives.
-static DYING: AtomicI32 = AtomicI32::new(0);
+/// What a report is about.
+enum Subject {
+    /// This signal. The number is that of the crash record from before the report, 0 for none.
+    Signal(u64, Next),
+    /// The exception that became this signal: it has its report (Darwin).
+    Exception(Reported),
+    /// The crash that a handler of this thread was asked about first: that handler ends the process, or crashes itself.
+    Unfinished(HandledCrash),
+}
 
 /// What a handler that was asked first made of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,238 +79,197 @@ enum Answer {
     Reported,
 }
 
-/// Takes the signals (not async-signal-safe). What was there before is remembered.
-///
-/// # Errors
-/// The signal of a crash that the system did not give, with its reason; those taken before it are given back.
-pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32, Errno)> {
-    for number in 1..=system::LAST_SIGNAL {
-        let is_crash = signals.contains(number);
-        if !(is_crash || endings.contains(number)) || number == libc::SIGKILL || number == libc::SIGSTOP {
-            continue;
-        }
-        // Rust's start ignores SIGPIPE: it would be put back at once.
-        let is_ignored = || SignalAction::of(number).is_ok_and(|now| now.handler == libc::SIG_IGN);
-        if number == libc::SIGPIPE && !is_crash && is_ignored() {
-            continue;
-        }
-        if let Err(errno) = system::take(number) {
-            if !is_crash {
-                continue;
-            }
-            uninstall();
-            return Err((number, errno));
-        }
-        let before = previous_handler::of(number);
-        if !is_crash && number != libc::SIGTERM && before.handler != libc::SIG_DFL {
-            // It is no end of the process: somebody deals with it, or ignores it.
-            // SAFETY: the app had installed it.
-            let _ = unsafe { before.set(number) };
-            continue;
-        }
-        TAKEN.fetch_or(bit(number).into(), Ordering::AcqRel);
-    }
-    DYING.store(0, Ordering::Release);
-    Ok(())
-}
-
-/// Puts the earlier dispositions back (crash path too): after a report the process dies by rules that were there before.
-pub(crate) fn give_back() {
-    DYING.store(process_id(), Ordering::Release);
-    for number in 1..=system::LAST_SIGNAL {
-        // Of the deadline, too.
-        if (is_taken(number) || number == libc::SIGSYS) && is_ours(number) {
-            // SAFETY: the app had installed it.
-            let _ = unsafe { previous_handler::of(number).set(number) };
-        }
-    }
-}
-
-/// Whether that is Coroner's handler, as the kernel has it.
-pub(crate) fn is_handler(handler: usize) -> bool {
-    handler == OURS.load(Ordering::Acquire)
-}
-
-/// Whether the kernel calls Coroner's handler for a signal.
-pub(crate) fn is_ours(signal: i32) -> bool {
-    SignalAction::of(signal).is_ok_and(|now| now.handler != 0 && is_handler(now.handler))
-}
-
-/// Takes a signal from who has put a handler over Coroner's (not async-signal-safe).
-pub(crate) fn take_back(signal: i32) {
-    // SAFETY: the handler is Coroner's own.
-    let _ = unsafe { system::ours(signal).set(signal) };
-}
-
-/// Gives every signal back whose handler is still Coroner's. Where another handler came later and may chain to Coroner's,
-/// that one stays, and Coroner's passes everything on.
-pub(crate) fn uninstall() {
-    give_back();
-    DYING.store(0, Ordering::Release);
-    TAKEN.store(0, Ordering::Release);
-}
-
-/// Whether Coroner took that signal.
-pub(crate) fn is_taken(signal: i32) -> bool {
-    TAKEN.load(Ordering::Acquire) & u64::from(bit(signal)) != 0
-}
-
-/// Whether the process has given its signals back because it is dying.
-pub(crate) fn is_dying(pid: i32) -> bool {
-    DYING.load(Ordering::Acquire) == pid
-}
-
-/// A signal came, other than one that the system's part has recovered. `ids` lie in the frame of Coroner's handler.
+/// Handles a signal, other than one that the system's part has recovered. `ids` lie in the frame of Coroner's handler.
 fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) {
-    let (pid, tid) = *ids;
-    if forwarding::ignores(info) {
-        return;
+    let mut caught = Caught { info, context, ids };
+    match caught.classify() {
+        Disposition::Ignore => {}
+        Disposition::Forward(asked) => _ = caught.forward(false, asked),
+        Disposition::AskFirst(installed, number) => caught.ask_first(installed, number),
+        Disposition::Report(installed, subject) => caught.report(installed, subject),
     }
-    let Some(installed) = installed::get() else {
+}
+
+/// The signal that the calling thread is handling.
+struct Caught<'a> {
+    info: &'a mut SignalInfo,
+    context: &'a mut SignalContext,
+    /// The process and the thread, in the frame of Coroner's handler: what the handlers that it calls use lies below.
+    ids: &'a (i32, Tid),
+}
+
+impl Caught<'_> {
+    /// Decides what becomes of the signal.
+    fn classify(&mut self) -> Disposition {
+        let (pid, tid) = *self.ids;
+        if ignores(self.info) {
+            return Disposition::Ignore;
+        }
+        let Some(installed) = installed::get() else { return Disposition::Forward(Asked::Latest) };
+        let is_wanted = installed.options.signals.contains(self.info.signo);
+        if !is_wanted && !ending::note(installed, self.info, pid) {
+            return Disposition::Ignore;
+        }
+        if is_wanted && let Some(reported) = system::became(installed, tid) {
+            return Disposition::Report(installed, Subject::Exception(reported));
+        }
+        let running = self.running_handler(installed);
+        let has_handler = previous_handler::of(self.info.signo).is_function();
+        // On Darwin a child made by fork has none of Coroner's threads: it dies as it would have.
+        let leaves_children = cfg!(target_vendor = "apple") || installed.options.fork == ForkPolicy::Silent;
+        if !is_wanted
+            || ignored_signals::take_ignored(tid, self.info.signo)
+            || (pid != installed.run.pid && leaves_children)
+            || taken_signals::is_dying(pid)
+            || exception::is_dying(pid, tid)
+        {
+            return Disposition::Forward(Asked::Latest);
+        }
+        if let Some(crash) = running {
+            return if self.frame() == crash.frame {
+                Disposition::Forward(Asked::Original)
+            } else if has_handler && self.is_asked_first(installed) {
+                Disposition::Forward(Asked::Latest)
+            } else {
+                Disposition::Report(installed, Subject::Unfinished(crash))
+            };
+        }
+        if !has_handler {
+            return Disposition::Report(installed, Subject::Signal(0, Next::Dies));
+        }
+        // Before anything is asked or looked up: in a program whose image is overwritten that may be as far as it comes. A crash that is
+        // being reported is the one of which the process dies: its record stays.
+        let records = !REPORT_LOCK.is_busy(pid);
+        let number = if records { system::record(installed, self.info, self.context, *self.ids) } else { 0 };
+        if self.is_asked_first(installed) {
+            Disposition::AskFirst(installed, number)
+        } else {
+            Disposition::Report(installed, Subject::Signal(number, Next::AsksHandler))
+        }
+    }
+
+    /// Returns what the handler that this thread is inside of was called for.
+    ///
+    /// A handler of this thread that never returned has left by a jump: that crash was none. Usually there is none, and nothing is
+    /// called before the crash record whose address is in a table, see `crash_entry::record`.
+    fn running_handler(&self, installed: &Installed) -> Option<HandledCrash> {
+        let (tid, handlers) = (self.ids.1, &installed.platform.running_handlers);
+        let (sp, mask) = if handlers.is_passed_on(tid, self.frame(), self.stack()) {
+            (self.frame() - 1, blocked().into())
+        } else {
+            (self.context.machine().sp(), self.context.signal_mask().into())
+        };
+        let left = handlers.take_left(tid, sp, mask);
+        if left != 0 {
+            installed.run.state.set_crash_not_fatal(left);
+        }
+        handlers.is_by(tid, sp, mask)
+    }
+
+    /// The address of the signal's siginfo, as in [`HandledCrash`].
+    fn frame(&self) -> u64 {
+        core::ptr::from_ref::<SignalInfo>(self.info) as u64
+    }
+
+    /// An address in the frame of Coroner's handler, as in [`HandledCrash`].
+    fn stack(&self) -> u64 {
+        core::ptr::from_ref(self.ids) as u64
+    }
+
+    /// See [`Installed::asks_first`].
+    fn is_asked_first(&self, installed: &Installed) -> bool {
+        // A damaged list of images is read by loads whose faults come to this handler.
+        let before = block_exactly(blocked() & !(bit(libc::SIGSEGV) | bit(libc::SIGBUS)));
+        let fault = Fault::of(self.info, self.context.machine().pc(), self.context.machine().sp());
+        let first = installed.asks_first(&fault, previous_handler::known(self.info.signo));
+        block_exactly(before);
+        first
+    }
+
+    /// Gives the signal to whoever had it before. `called`: that handler was asked already.
+    fn forward(&mut self, called: bool, asked: Asked) -> Outcome {
         // SAFETY: this thread is handling that signal.
-        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
-        return;
-    };
-    let is_wanted = installed.options.signals.contains(info.signo);
-    if !is_wanted && !ending::note(installed, info, pid) {
-        return;
+        unsafe { forward(self.info, self.context, called, asked) }
     }
-    if is_wanted && let Some(reported) = system::became(installed, tid) {
-        return pass_on(installed, info, context, ids, (reported, 0), false);
+
+    /// Asks the handler that was there before, and reports the crash unless that handler deals with it.
+    fn ask_first(mut self, installed: &'static Installed, number: u64) {
+        let reported = match self.ask(installed, number) {
+            Answer::Handled => return,
+            Answer::Reported => Reported::Elsewhere,
+            Answer::Refused => system::report(installed, self.info, self.context, *self.ids, Next::Dies),
+        };
+        self.pass_on(installed, reported, number, true);
     }
-    let forwarding = &installed.platform.forwarding;
-    let (sp, mask) = if forwarding.is_passed_on(tid, info, core::ptr::from_ref(ids) as u64) {
-        (core::ptr::from_ref(info) as u64 - 1, blocked().into())
-    } else {
-        (context.machine().sp(), context.signal_mask().into())
-    };
-    // A handler of this thread that never returned has left by a jump: that crash was none. Most often there is none, and nothing is
-    // called up to the crash record whose address is in a table, see `crash_entry::record`.
-    let left = forwarding.take_left(tid, sp, mask);
-    if left != 0 {
-        installed.run.state.set_crash_not_fatal(left);
-    }
-    let running = forwarding.is_by(tid, sp, mask);
-    let has_handler = previous_handler::of(info.signo).is_function();
-    // On Darwin a child made by fork has none of Coroner's threads: it dies as it would have.
-    let leaves_children = cfg!(target_vendor = "apple") || installed.options.fork == ForkPolicy::Silent;
-    if !is_wanted
-        || ignored_signals::take_ignored(tid, info.signo)
-        || (pid != installed.run.pid && leaves_children)
-        || is_dying(pid)
-        || exception::is_dying(pid, tid)
-    {
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false, Asked::Latest) };
-        return;
-    }
-    if let Some(crash) = running {
-        let chains = core::ptr::from_ref(info) as u64 == crash.frame;
-        let asked = if chains { Asked::Original } else { Asked::Latest };
-        if !(chains || has_handler && is_asked_first(installed, info, context)) {
-            report_unfinished(installed, &crash, *ids);
+
+    /// Calls the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process.
+    fn ask(&mut self, installed: &'static Installed, number: u64) -> Answer {
+        let tid = self.ids.1;
+        let (pc, sp) = (self.context.machine().pc(), self.context.machine().sp());
+        let ours = SignalAction::of(self.info.signo).unwrap_or_default();
+        let context = core::ptr::from_ref::<SignalContext>(self.context) as u64;
+        let handlers = &installed.platform.running_handlers;
+        let crash = HandledCrash { frame: self.frame(), stack: self.stack(), context, number };
+        let before = handlers.begin(tid, &crash);
+        // SAFETY: this thread is handling that signal.
+        let called = unsafe { previous_handler::call(self.info, self.context, Asked::Latest) };
+        let ended = handlers.end(tid, &before);
+        let moved = self.context.machine().pc() != pc || self.context.machine().sp() != sp;
+        let stayed = SignalAction::of(self.info.signo).unwrap_or_default() == ours;
+        let handled = called && (moved || (stayed && system::is_dealt_with(installed, self.info, self.context, tid)));
+        if handled {
+            installed.run.state.set_crash_not_fatal(number);
         }
-        // SAFETY: as above.
-        unsafe { forwarding::forward(info, context, false, asked) };
-        return;
-    }
-    // Before anything is asked or looked up: in a program whose image is overwritten that may be as far as it comes. A crash that is
-    // being reported is that of which the process dies: its record stays.
-    let records = has_handler && !REPORT_LOCK.is_busy(pid);
-    let number = if records { system::record(installed, info, context, *ids) } else { 0 };
-    let first = has_handler && is_asked_first(installed, info, context);
-    // SAFETY: as above.
-    let answer = if first { unsafe { ask(installed, info, context, ids, number) } } else { Answer::Refused };
-    let reported = match answer {
-        Answer::Handled => return,
-        Answer::Reported => Reported::Elsewhere,
-        Answer::Refused => {
-            let next = if has_handler && !first { Next::AsksHandler } else { Next::Dies };
-            system::report(installed, info, context, *ids, next)
-        }
-    };
-    pass_on(installed, info, context, ids, (reported, number), first);
-}
-
-/// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `number` is that of the crash record
-/// from before the report, 0 for none. `called`: it was asked already. `ids` as in [`handle`].
-fn pass_on(
-    installed: &'static Installed,
-    info: &mut SignalInfo,
-    context: &mut SignalContext,
-    ids: &(i32, Tid),
-    (reported, number): (Reported, u64),
-    called: bool,
-) {
-    // Where another thread's report has this crash, the record from before is all there is of its own.
-    let number = if let Reported::Here(later) = reported { later } else { number };
-    let (frame, stack) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(ids) as u64);
-    let forwarding = &installed.platform.forwarding;
-    let before = forwarding.begin(ids.1, &Crash { frame, stack, context: 0, number });
-    // SAFETY: this thread is handling that signal.
-    let outcome = unsafe { forwarding::forward(info, context, called, Asked::Latest) };
-    forwarding.end(ids.1, &before);
-    if outcome == Outcome::Continues {
-        installed.run.state.set_crash_not_fatal(number);
-    }
-    system::handler_returned(installed, *ids, outcome);
-}
-
-/// As [`asked_first::is_asked_first`].
-fn is_asked_first(installed: &Installed, info: &SignalInfo, context: &SignalContext) -> bool {
-    // A list of images that is damaged is read by loads whose faults come to this handler.
-    let before = block_exactly(blocked() & !(bit(libc::SIGSEGV) | bit(libc::SIGBUS)));
-    let fault = Fault::of(info, context.machine().pc(), context.machine().sp());
-    let first = asked_first::is_asked_first(installed, &fault, previous_handler::known(info.signo));
-    block_exactly(before);
-    first
-}
-
-/// Asks the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process. `ids` as
-/// in [`handle`].
-///
-/// # Safety
-/// This thread is handling that signal.
-unsafe fn ask(
-    installed: &'static Installed,
-    info: &mut SignalInfo,
-    context: &mut SignalContext,
-    ids: &(i32, Tid),
-    number: u64,
-) -> Answer {
-    let (stack, tid) = (core::ptr::from_ref(ids) as u64, ids.1);
-    let (pc, sp) = (context.machine().pc(), context.machine().sp());
-    let ours = SignalAction::of(info.signo).unwrap_or_default();
-    let (frame, at) = (core::ptr::from_ref(info) as u64, core::ptr::from_ref(context) as u64);
-    let forwarding = &installed.platform.forwarding;
-    let before = forwarding.begin(tid, &Crash { frame, stack, context: at, number });
-    // SAFETY: by the contract.
-    let called = unsafe { previous_handler::call(info, context, Asked::Latest) };
-    let ended = forwarding.end(tid, &before);
-    let moved = context.machine().pc() != pc || context.machine().sp() != sp;
-    let stayed = SignalAction::of(info.signo).unwrap_or_default() == ours;
-    let handled = called && (moved || (stayed && system::is_dealt_with(installed, info, context, tid)));
-    if handled {
-        installed.run.state.set_crash_not_fatal(number);
-    }
-    match (handled, ended.context == 0) {
-        (true, reported) => {
-            if reported {
-                system::handler_returned(installed, *ids, Outcome::Continues);
+        match (handled, ended.context == 0) {
+            (true, reported) => {
+                if reported {
+                    system::handler_returned(installed, *self.ids, Outcome::Continues);
+                }
+                Answer::Handled
             }
-            Answer::Handled
+            (false, true) => Answer::Reported,
+            (false, false) => Answer::Refused,
         }
-        (false, true) => Answer::Reported,
-        (false, false) => Answer::Refused,
+    }
+
+    /// Writes the report, unless there is one, then gives the signal to whoever had it before.
+    fn report(mut self, installed: &'static Installed, subject: Subject) {
+        match subject {
+            Subject::Signal(number, next) => {
+                let reported = system::report(installed, self.info, self.context, *self.ids, next);
+                self.pass_on(installed, reported, number, false);
+            }
+            Subject::Exception(reported) => self.pass_on(installed, reported, 0, false),
+            Subject::Unfinished(crash) => {
+                report_unfinished(installed, &crash, *self.ids);
+                self.forward(false, Asked::Latest);
+            }
+        }
+    }
+
+    /// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `number` is that of the crash
+    /// record from before the report, 0 for none. `called` as in [`Caught::forward`].
+    fn pass_on(mut self, installed: &'static Installed, reported: Reported, number: u64, called: bool) {
+        // Where another thread's report has this crash, the record from before is all there is of its own.
+        let number = if let Reported::Here(later) = reported { later } else { number };
+        let (tid, handlers) = (self.ids.1, &installed.platform.running_handlers);
+        let crash = HandledCrash { frame: self.frame(), stack: self.stack(), context: 0, number };
+        let before = handlers.begin(tid, &crash);
+        let outcome = self.forward(called, Asked::Latest);
+        handlers.end(tid, &before);
+        if outcome == Outcome::Continues {
+            installed.run.state.set_crash_not_fatal(number);
+        }
+        system::handler_returned(installed, *self.ids, outcome);
     }
 }
 
 /// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
-fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, Tid)) {
+fn report_unfinished(installed: &'static Installed, crash: &HandledCrash, ids: (i32, Tid)) {
     if crash.context == 0 {
         return;
     }
-    installed.platform.forwarding.note_reported(ids.1);
+    installed.platform.running_handlers.note_reported(ids.1);
     // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
     let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const SignalContext)) };
     system::report(installed, info, context, ids, Next::AsksHandler);
@@ -305,14 +279,16 @@ fn report_unfinished(installed: &'static Installed, crash: &Crash, ids: (i32, Ti
 /// written.
 pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, Tid)) {
     let here = 0_u8;
-    if let Some(crash) = installed.platform.forwarding.is_by(ids.1, &raw const here as u64, blocked().into()) {
+    let handlers = &installed.platform.running_handlers;
+    if let Some(crash) = handlers.is_by(ids.1, &raw const here as u64, blocked().into()) {
         report_unfinished(installed, &crash, ids);
     }
 }
 
-/// Of the calling thread, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
+/// Settles the calling thread's crash, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
 pub(crate) fn settle(installed: &Installed, tid: Tid) {
     let here = 0_u8;
-    let number = installed.platform.forwarding.take_left(tid, &raw const here as u64, blocked().into());
+    let handlers = &installed.platform.running_handlers;
+    let number = handlers.take_left(tid, &raw const here as u64, blocked().into());
     installed.run.state.set_crash_not_fatal(number);
 }

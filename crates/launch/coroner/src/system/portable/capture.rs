@@ -180,11 +180,15 @@ pub(crate) mod exception {
     pub(crate) fn dies() {
         DYING.store(this_thread() + 1, Ordering::Release);
     }
+}
 
-    /// The process ends by itself: whether that is a clean end of its run. It is none of a child made by fork, nor after a report of which the
-    /// process dies.
+pub(crate) mod exit {
+    use super::exception;
+    use crate::system::portable::run;
+
+    /// Returns `true` if the end of this process is a clean end of its run: not in a child made by fork, or after a fatal report.
     pub(crate) fn ends_clean(_finish: fn()) -> bool {
-        run::current().is_some() && !is_reported_as_fatal()
+        run::current().is_some() && !exception::is_reported_as_fatal()
     }
 }
 

@@ -1,0 +1,30 @@
+//! Ends of the process by `exit`.
+
+use coroner_process::signals::blocked;
+use coroner_process::threads::{process_id, this_thread};
+
+use super::{exception, signal};
+use crate::installed;
+use crate::report_lock::REPORT_LOCK;
+
+/// The process that calls it ends by `exit`: whether that is a clean end of the run. It is none of a child made by fork, nor after a report
+/// of which the process dies, nor in a crash: while a report is being written, or a handler of the app is asked about a crash on this
+/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child. (Not generic: what a
+/// generic function uses is exported, and the signal handler would find the lock by a table that a dying program may have overwritten.)
+pub fn ends_clean(finish: fn()) -> bool {
+    let Some(installed) = installed::get() else { return false };
+    let pid = process_id();
+    if pid != installed.run.pid {
+        return false;
+    }
+    finish();
+    let handlers = &installed.platform.running_handlers;
+    if handlers.is_any() {
+        let (tid, here) = (this_thread(), 0_u8);
+        signal::report_before_exit(installed, (pid, tid));
+        if handlers.is_by(tid, &raw const here as u64, blocked().into()).is_some() {
+            return false;
+        }
+    }
+    !exception::is_reported_as_fatal() && !REPORT_LOCK.is_busy(pid)
+}

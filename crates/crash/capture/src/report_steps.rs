@@ -1,0 +1,156 @@
+//! The steps of one report, in order of decreasing value and increasing risk.
+//!
+//! | step | what | if it faults, blocks or is killed |
+//! |---|---|---|
+//! | 1 | the crash record: some stores into the mapped run state | the next step |
+//! | 2 | header, what happened, all registers of the crashed thread | the record makes a report at the next launch |
+//! | 3 | the deadline; all other threads are asked to stop (nobody waits) | no deadline; no other threads |
+//! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
+//! | 4a | the code around the program counter, the mappings around the fault's address, deallocated objects | that section |
+//! | 5 | the images | |
+//! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
+//! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |
+//! | 8 | names for the report's addresses, image by image: of all images, or of those whose files were replaced | names of that image |
+//! | 9 | the app's memory, what the crashed thread's registers point to | that section |
+//! | 10 | the end: what is missing, how long each step took | a report without end: readable |
+
+use coroner_process::identity::start_and_memory;
+use coroner_process::memory::Memory as _;
+use coroner_process::memory_use::available;
+use coroner_report::run_state::Scalar;
+use coroner_report::wire::{Phase, SectionKind};
+
+use crate::concurrent_crashes::CONCURRENT;
+use crate::installed::Installed;
+use crate::os::other_threads::OtherThreads;
+#[cfg(target_vendor = "apple")]
+use crate::sections::zombies;
+use crate::sections::{
+    app_memory, crash, crashed_thread, end, exceptions, fault_place, header, images, other_threads, register_memory,
+    section, stack_memory, symbol_names, write_fault,
+};
+use crate::session::{CrashSession, guarded, memory};
+use crate::stack_overflow;
+
+/// Writes the whole report. `begin_deadline` is called once what happened is on disk.
+pub(crate) fn write_report(session: &mut CrashSession<'_>, begin_deadline: impl FnOnce(&mut CrashSession<'_>)) {
+    write_first(session);
+    begin_deadline(session);
+    write_rest(session);
+    session.finish();
+}
+
+/// What needs neither another thread nor memory of the app: what happened, and the crashed thread's registers.
+fn write_first(session: &mut CrashSession<'_>) {
+    guarded(session, SectionKind::HEADER, None, |session| {
+        session.clear_stale();
+        header::write(session);
+    });
+    guarded(session, SectionKind::CRASH, None, |session| _ = crash::write(session));
+    if session.context.hung.is_none() {
+        guarded(session, SectionKind::THREADS, Some(session.context.tid as u64), |session| {
+            crashed_thread::write_registers(session);
+        });
+    }
+    write_fault(session);
+    session.phases.end(Phase::ENTRY);
+}
+
+/// All else.
+fn write_rest(session: &mut CrashSession<'_>) {
+    let (hangs, tid) = (session.context.hung.is_some(), Some(session.context.tid as u64));
+    section(session, SectionKind::EXCEPTIONS, None, exceptions::write);
+    if session.wants_all_threads() || hangs {
+        session.threads = OtherThreads::begin(session.installed, session.context);
+    }
+    guarded(session, SectionKind::IMAGES, None, images::list);
+    guarded(session, SectionKind::CRASH, None, classify);
+    if hangs {
+        // It is one of the others, and must stand still before it is walked.
+        if let Some(threads) = &mut session.threads {
+            threads.stop(session.installed);
+            session.phases.end(Phase::STOP_THREADS);
+            other_threads::write_hung(session);
+        }
+    } else {
+        section(session, SectionKind::THREADS, tid, crashed_thread::write);
+        if session.is_overflow {
+            guarded(session, SectionKind::CRASH, None, confirm_overflow);
+        }
+        section(session, SectionKind::CODE, None, fault_place::write_code);
+        section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
+        #[cfg(target_vendor = "apple")]
+        section(session, SectionKind::ZOMBIES, None, zombies::write);
+    }
+    write_fault(session);
+    session.phases.end(Phase::CRASHED_THREAD);
+    section(session, SectionKind::IMAGES, None, images::write);
+    section(session, SectionKind::ANNOTATIONS, None, images::write_annotations);
+    session.phases.end(Phase::IMAGES);
+    if let Some(threads) = &mut session.threads {
+        if !hangs {
+            threads.stop(session.installed);
+            session.phases.end(Phase::STOP_THREADS);
+        }
+        if session.wants_all_threads() {
+            other_threads::write(session);
+            session.phases.end(Phase::OTHER_THREADS);
+        }
+    }
+    CONCURRENT.close();
+    if CONCURRENT.count(session.context.tid as u64) > session.concurrent_written
+        || session.is_overflow
+        || session.is_bad_stack_pointer
+    {
+        // Once more, with what was not known at first: the last one counts.
+        section(session, SectionKind::CRASH, None, crash::write);
+    }
+    section(session, SectionKind::STACK_MEMORY, tid, stack_memory::write);
+    stack_memory::write_others(session);
+    session.phases.end(Phase::STACK_MEMORY);
+    symbol_names::write_all(session);
+    session.phases.end(Phase::SYMBOL_NAMES);
+    app_memory::write_all(session);
+    section(session, SectionKind::STACK_MEMORY, tid, register_memory::write);
+    // Before the end, which says how long all of it took.
+    if session.context.pid == session.installed.run.pid {
+        guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
+    }
+    section(session, SectionKind::END, None, end::write);
+}
+
+/// How much memory the process had, and could still have had; and when it started.
+fn note_memory(installed: &Installed) {
+    let (start, used) = start_and_memory(installed.run.page_size);
+    let values =
+        [(Scalar::MEMORY_USED, used), (Scalar::MEMORY_AVAILABLE, available()), (Scalar::PROCESS_STARTED, start)];
+    for (scalar, value) in values {
+        installed.run.state.set_scalar(scalar, value.unwrap_or(0));
+    }
+}
+
+/// What the mappings and the stack say of the crash. Reads memory of the app.
+fn classify(session: &mut CrashSession<'_>) {
+    if session.context.hung.is_some() {
+        return;
+    }
+    if let Some(images) = &session.workspace.images {
+        session.is_overflow = stack_overflow::is_overflow(session.context, &images.mappings);
+    }
+    session.is_bad_stack_pointer = memory().read_u64(session.context.registers.sp()).is_err();
+}
+
+/// A stack that is full has its caller's frame; of one that was unmapped nothing can be read.
+fn confirm_overflow(session: &mut CrashSession<'_>) {
+    let ring = &session.workspace.ring;
+    let own = match ring.first_cfa {
+        0 => session.context.registers.sp(),
+        // Below it x86_64 has the return address.
+        cfa if cfg!(target_arch = "x86_64") => cfa.wrapping_sub(8),
+        // arm64 may have no memory there: a call stores nothing, and what the caller has at the end of its frame it may not have used yet.
+        // Its own caller, the third frame, is found in memory.
+        _ if ring.walked > 2 => return,
+        cfa => cfa,
+    };
+    session.is_overflow = memory().read_u64(own).is_ok();
+}
